@@ -1,0 +1,58 @@
+"""A session: one peer's presence in the broker, whatever protocol it speaks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from app.broker.events import Event
+    from app.broker.outbox import Outbox
+    from app.broker.topics import Pattern, Subscription
+
+
+class Owner(Protocol):
+    """The engine behind a session: the three occasions on which the broker turns to it."""
+
+    def due(self, session: Session, now: float) -> None:
+        """The session's deadline has passed: move it, or close the session."""
+
+    def flush(self, session: Session, now: float) -> None:
+        """Events wait in the session's outbox that were not there before."""
+
+    def overflow(self, session: Session, event: Event, now: float) -> None:
+        """The outbox is full: make room and take `event`, or close the session."""
+
+
+class Session:
+    """Identity, rights, subscriptions and what waits for delivery.
+
+    `deadline` is never None: a session that nothing would end is a leak (CometD #674, #1134, #1716). It is moved by
+    `Broker.touch` only, which keeps the heap of deadlines true.
+    """
+
+    __slots__ = (
+        "alarm",
+        "authid",
+        "closed",
+        "deadline",
+        "id",
+        "is_ready",
+        "outbox",
+        "owner",
+        "protocol",
+        "role",
+        "subscriptions",
+    )
+
+    def __init__(self, session_id: str, protocol: str, owner: Owner, outbox: Outbox) -> None:
+        self.id = session_id
+        self.protocol = protocol
+        self.owner = owner
+        self.outbox = outbox
+        self.authid: str | None = None
+        self.role = "anonymous"
+        self.subscriptions: dict[Pattern, Subscription] = {}
+        self.deadline = 0.0
+        self.alarm: tuple[float, int, Session] | None = None  # its one live entry in the heap of deadlines
+        self.is_ready = False  # waits in Broker.ready
+        self.closed: str | None = None  # why it ended

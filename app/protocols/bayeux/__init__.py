@@ -1,0 +1,1 @@
+"""Bayeux, CometD's protocol: channels, sessions that poll, and replies with advice."""

@@ -1,0 +1,45 @@
+"""The acknowledge extension: events stay until the client's next connect says that they arrived.
+
+Wire form (CometD's): `ext.ack: true` in both handshake messages; then each connect reply carries `ext.ack: N`, which
+closes batch N, and each connect carries `ext.ack: k`, which frees all batches up to k. What is not freed is sent again,
+before newer events and under a new number. A client that lost an answer repeats its old k and gets all of it again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from app.broker.events import Event
+
+
+class Acks:
+    """The events of one session that were sent and not yet acknowledged."""
+
+    __slots__ = ("_unacknowledged", "batch")
+
+    def __init__(self) -> None:
+        self.batch = 0
+        """The number of the newest batch."""
+        self._unacknowledged: deque[tuple[int, Event]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._unacknowledged)
+
+    def acknowledge(self, batch: int) -> list[Event]:
+        """Free the events of all batches up to `batch`, which may be any number; returns them."""
+        freed = []
+        while self._unacknowledged and self._unacknowledged[0][0] <= batch:
+            freed.append(self._unacknowledged.popleft()[1])
+        return freed
+
+    def close_batch(self, fresh: Sequence[Event]) -> list[Event]:
+        """What a connect reply carries, under the new number `batch`: all that is unacknowledged, then `fresh`."""
+        self.batch += 1
+        events = [event for _, event in self._unacknowledged]
+        events.extend(fresh)
+        self._unacknowledged = deque((self.batch, event) for event in events)
+        return events

@@ -1,0 +1,54 @@
+"""Living channels: which exist, and when one comes into being or goes.
+
+A channel is made by the first message that subscribes or publishes to it, and goes when it has been idle for three
+sweeps: no subscriber, no publish. Nothing is delivered by way of a channel, so one that has gone loses nothing; what
+hangs on its life is the policy's question `can_create` and the hooks that prepare a channel before anyone sees it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_IDLE_SWEEPS = 3
+
+
+class Channels:
+    """The names of all that exist, with the number of sweeps each has been idle."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._idle_sweeps: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._idle_sweeps)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._idle_sweeps
+
+    def add(self, name: str) -> bool:
+        """Make a channel, or note that it is in use; True if it is new.
+
+        At the bound the one made first is forgotten: its next use makes it again.
+        """
+        is_new = name not in self._idle_sweeps
+        if is_new and len(self._idle_sweeps) >= self._most:
+            del self._idle_sweeps[next(iter(self._idle_sweeps))]
+        self._idle_sweeps[name] = 0
+        return is_new
+
+    def sweep(self, is_used: Callable[[str], bool]) -> list[str]:
+        """Forget the channels that nobody used since three sweeps ago; returns them."""
+        gone = []
+        for name, idle_sweeps in self._idle_sweeps.items():
+            if is_used(name):
+                self._idle_sweeps[name] = 0
+            elif idle_sweeps + 1 >= _IDLE_SWEEPS:
+                gone.append(name)
+            else:
+                self._idle_sweeps[name] = idle_sweeps + 1
+        for name in gone:
+            del self._idle_sweeps[name]
+        return gone

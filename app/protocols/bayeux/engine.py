@@ -1,0 +1,433 @@
+"""The Bayeux engine: sessions, their connects, and what is written to whom. One engine serves all HTTP connections.
+
+It does no I/O and knows no clock (`now` is monotonic seconds), and never raises on bad input. A request goes through
+`receive` as a `Conversation`; what happens to a session between requests (events, deadlines, dead sockets) is decided
+by the table in `states.py`, whose steps are the methods below `_happen`.
+
+Nothing is lost when a poll's socket dies. Events leave a session's outbox with a `Reply`. Until the transport has said
+that the reply is `written`, the session takes nothing more; if it says `unwritten`, they return to the front of the
+outbox in their order. With the acknowledge extension they stay in `session.acks` until the client confirms them.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from collections import Counter, deque
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from app.broker.events import Event
+from app.broker.policy import SERVER
+from app.protocols.bayeux import errors
+from app.protocols.bayeux.channels import Channels
+from app.protocols.bayeux.conversation import Conversation
+from app.protocols.bayeux.exchanges import Hold, Reply, Verdict, Wait
+from app.protocols.bayeux.messages import decode_data, encode, encode_data, event_frame, reply_to
+from app.protocols.bayeux.names import Bounds, to_channel, to_pattern, to_topic
+from app.protocols.bayeux.sessions import BayeuxSession
+from app.protocols.bayeux.states import LIFE, Happening, State, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from app.broker.broker import Broker
+    from app.broker.policy import HouseRules
+    from app.broker.sessions import Session
+    from app.protocols.bayeux.exchanges import Outcome, Request
+    from app.protocols.bayeux.hooks import Hooks
+    from app.settings import Bayeux
+
+_COOKIE = re.compile(r"[A-Za-z0-9_-]{16,64}")
+_ID_BYTES = 20  # Bayeux 1.0, 3.2: "SHOULD be at least 128 bits"; as hexadecimal it is alphanumeric
+
+DISCONNECTED = "disconnected"
+DISMISSED = "dismissed"
+EXPIRED = "expired"
+SLOW_CONSUMER = "slow_consumer"
+
+
+class Engine:
+    """Speaks Bayeux for the broker's sessions.
+
+    `connection_types` is what handshake replies offer. `new_id` makes session ids and cookies.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        options: Bayeux,
+        rights: HouseRules,
+        hooks: Hooks,
+        *,
+        connection_types: Sequence[str] = ("long-polling", "callback-polling"),
+        new_id: Callable[[], str] = lambda: secrets.token_hex(_ID_BYTES),
+    ) -> None:
+        self.broker = broker
+        self.options = options
+        self.rights = rights
+        self.hooks = hooks
+        self.connection_types = tuple(connection_types)
+        self.new_id = new_id
+        self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
+        self.channels = Channels(broker.limits.channels)
+        self.is_draining = False
+        self.drain_interval: Callable[[], float] = lambda: 0.0  # seconds to advise each client that is sent away
+        self.holds_by_browser: Counter[str] = Counter()
+        self._answers: deque[tuple[object, Reply | None]] = deque()
+        # plain counts, read by telemetry
+        self.holds = 0
+        self.connects = 0
+        self.refused: Counter[str] = Counter()  # messages, by error
+        self.put_back = 0  # events whose reply did not reach its socket
+
+    # One request
+
+    def receive(self, request: Request, now: float) -> Outcome:
+        """Work through a request's messages in order, as far as that goes without waiting."""
+        return self._go_on(Conversation(self, request, now).steps())
+
+    def resume(self, wait: Wait, verdict: Verdict, now: float) -> Outcome:
+        """Go on with a request after what it waited for."""
+        assert wait.steps is not None
+        return self._go_on(wait.steps, (verdict, now))
+
+    def _go_on(self, steps: Any, news: tuple[Verdict, float] | None = None) -> Outcome:
+        try:
+            wait: Wait = steps.send(news)
+        except StopIteration as end:
+            outcome: Reply | Hold = end.value
+            return outcome
+        wait.steps = steps
+        return wait
+
+    # What a transport reports
+
+    def answers(self) -> Iterator[tuple[object, Reply | None]]:
+        """The connections whose hold has ended and their replies, each once; None means: abort that connection."""
+        while self._answers:
+            yield self._answers.popleft()
+
+    def written(self, reply: Reply) -> None:
+        """All of a reply has left for its socket."""
+        self._settle(reply)
+
+    def unwritten(self, reply: Reply) -> None:
+        """A reply's connection was lost before all of it had left: its events are the session's again."""
+        session = reply.session
+        if not reply.is_settled and session is not None and session.closed is None and session.acks is None:
+            session.outbox.put_back(reply.events)
+            self.put_back += len(reply.events)
+        self._settle(reply)
+
+    def gone(self, hold: Hold, now: float) -> None:
+        """The peer of a held connect has closed its connection."""
+        if hold.session.held is hold:
+            self._happen(hold.session, Happening.GONE, now)
+
+    def _settle(self, reply: Reply) -> None:
+        if reply.is_settled:
+            return
+        reply.is_settled = True
+        session = reply.session
+        if session is not None and session.unsettled is reply:
+            session.unsettled = None
+            if session.held is not None and session.outbox:
+                self.broker.mark_ready(session)
+
+    # What the broker reports (sessions.Owner)
+
+    def due(self, session: Session, now: float) -> None:
+        """A hold's time is up, or the client has not come back."""
+        assert isinstance(session, BayeuxSession)
+        self._happen(session, Happening.LAPSE, now)
+
+    def flush(self, session: Session, now: float) -> None:
+        """Events came: a held connect is their way out."""
+        assert isinstance(session, BayeuxSession)
+        if self.can_take(session) and session.outbox and not session.open_batches:
+            self._happen(session, Happening.EVENTS, now)
+
+    def overflow(self, session: Session, event: Event, now: float) -> None:
+        """More waits than may: let a held connect take it, else end the session, which its client will see."""
+        assert isinstance(session, BayeuxSession)
+        if session.held is not None and self.can_take(session):
+            self._happen(session, Happening.EVENTS, now)
+        if not session.outbox.put(event):
+            self._happen(session, Happening.CUT, now, SLOW_CONSUMER)
+
+    # Sessions
+
+    def find(self, client_id: str, cookies: Sequence[str]) -> BayeuxSession | None:
+        """The session of that id, if these cookies may use it; from the first time they do, it is bound to them."""
+        session = self.broker.sessions.get(client_id)
+        if not isinstance(session, BayeuxSession) or session.role == SERVER:
+            return None
+        if any(hmac.compare_digest(session.cookie.encode(), cookie.encode()) for cookie in cookies):
+            session.is_bound = True
+        elif cookies or session.is_bound:
+            return None
+        return session
+
+    def new_session(self, cookies: Sequence[str] = ()) -> BayeuxSession:
+        """A session that nobody has admitted yet; of the browser that `cookies` speak of, or of a new one."""
+        session = BayeuxSession(self.new_id(), self, self.broker.outbox())
+        known = next((cookie for cookie in cookies if _COOKIE.fullmatch(cookie)), None)
+        session.cookie = known or self.new_id()
+        session.is_bound = known is not None
+        session.hold_s = self.options.hold_s
+        session.interval_s = self.options.interval_s
+        session.max_interval_s = self.options.max_interval_s
+        session.broadcast_to_publisher = self.options.broadcast_to_publisher
+        session.connect_delivery_only = self.options.connect_delivery_only
+        return session
+
+    def open(self, session: BayeuxSession, now: float) -> None:
+        """Admit a session. Raises `TooManySessions`."""
+        self.broker.open(session, now + session.max_interval_s)
+        self.hooks.tell(self.hooks.session_opened, session)
+
+    def heard_from(self, session: BayeuxSession, now: float) -> None:
+        """Any message but a connect keeps a session for another `max_interval_s`."""
+        if session.state is not State.HELD:
+            self.broker.touch(session, max(session.deadline, now + session.max_interval_s))
+
+    def deliver(
+        self, session: BayeuxSession, channel: str, data: Any, message_id: str | int | None, now: float
+    ) -> bool:
+        """Send something to one session, subscribed or not; False if it has ended.
+
+        With the id of the message it answers, if any: cometd.js' remote calls find their caller by it.
+        """
+        event = Event(to_topic(channel, self.bounds), encode_data(data))
+        event.time_us = int((now + self.broker.clock_offset_s) * 1_000_000)
+        if message_id is not None:
+            event.frames["bayeux"] = encode({"channel": channel, "id": message_id, "data": data})
+        return self.broker.deliver(session, event, now)
+
+    def leave(self, session: BayeuxSession, now: float, *, by_client: bool) -> None:
+        """End a session as its client asked, or as this program does."""
+        self._happen(session, Happening.LEAVE, now, DISCONNECTED if by_client else DISMISSED)
+
+    def sweep(self) -> None:
+        """Let go of channels that nobody uses any more; to be called about once a second."""
+        hooks, subscriptions = self.hooks, self.broker.index.subscriptions
+
+        def is_used(name: str) -> bool:
+            pattern = to_pattern(name, self.bounds)
+            return pattern in subscriptions or pattern in hooks.listeners or pattern in hooks.authorizers
+
+        self.channels.sweep(is_used)
+
+    def drain(self) -> list[BayeuxSession]:
+        """From now on no connect is held and no session begins; returns the sessions to `release`."""
+        self.is_draining = True
+        sessions = self.broker.sessions.values()
+        return [session for session in sessions if isinstance(session, BayeuxSession) and session.held is not None]
+
+    def release(self, session: BayeuxSession, now: float) -> None:
+        """Answer a session's held connect because the server is leaving."""
+        self._happen(session, Happening.DRAIN, now)
+
+    # Connects
+
+    def connect(self, hold: Hold, now: float, *, alone: bool) -> bool:
+        """A connect has come: True if it is held, False if `answer` is to make its reply."""
+        self.connects += 1
+        session = hold.session
+        if session.held is not None:
+            self._happen(session, Happening.REPLACED, now)
+        half_written = session.unsettled
+        if half_written is not None and half_written.answers_connect:
+            self.unwritten(half_written)
+            self._send(half_written.connection, None)
+        may_wait = alone and hold.wait_s > 0 and not self.is_draining and not self._has_news(session)
+        if may_wait and session.state is State.IDLE:
+            limit = self.options.holds_per_browser
+            hold.browser = session.browser
+            hold.is_crowded = 0 <= limit <= self.holds_by_browser[hold.browser]
+        waits = may_wait and not hold.is_crowded
+        session.held = hold
+        step = self._happen(session, Happening.POLL if waits else Happening.CONNECT, now)
+        if step is Step.ANSWER:
+            session.held = None
+        return step is Step.HOLD
+
+    def answer(self, hold: Hold, now: float, *, with_events: bool = True) -> Reply:
+        """The response to a connect that was held."""
+        reply, events = self.connect_reply(hold, now, with_events=with_events)
+        return self.reply_with(hold.session, [reply], events, now, connection=hold.connection, answers_connect=True)
+
+    def connect_reply(self, hold: Hold, now: float, *, with_events: bool) -> tuple[dict[str, Any], list[Event]]:
+        """The reply to a connect whose session goes on, and the events that go with it."""
+        session = hold.session
+        reply = reply_to(hold.request, successful=True)
+        reply["clientId"] = session.id
+        if hold.is_crowded and self.options.browser_interval_s == 0:
+            reply["successful"] = False
+        advice = self._advice_if_due(hold)
+        if advice is not None:
+            reply["advice"] = advice
+        events: list[Event] = []
+        ext: dict[str, Any] = {}
+        if with_events and self.can_take(session):
+            events = session.outbox.take()
+            if session.acks is not None:
+                session.outbox.retain(events)
+                events = session.acks.close_batch(events)
+                ext["ack"] = session.acks.batch
+        if hold.timesync is not None and hold.timesync.is_wanted:
+            ext["timesync"] = hold.timesync.answer(self.wall_ms(now))
+        if ext:
+            reply["ext"] = ext
+        self.broker.touch(session, now + self._interval_s(hold) + session.max_interval_s)
+        return reply, events
+
+    def reply_with(
+        self,
+        session: BayeuxSession | None,
+        messages: Sequence[dict[str, Any]],
+        events: list[Event],
+        now: float,
+        *,
+        connection: object = None,
+        answers_connect: bool = False,
+    ) -> Reply:
+        """A response of replies and then events, past the extensions; unsettled as soon as it has events."""
+        if self.hooks.extensions or self.options.timestamp:
+            parts = [encode(self._outgoing(session, message, now) or message) for message in messages]
+            seen = (self._outgoing(session, _event_fields(event), now) for event in events)
+            parts.extend(encode(fields) for fields in seen if fields is not None)
+        else:
+            parts = [encode(message) for message in messages]
+            parts.extend(event_frame(event) for event in events)
+        reply = Reply(parts, session, events, connection, answers_connect=answers_connect, is_last=self.is_draining)
+        if session is not None and events:
+            session.unsettled = reply
+        return reply
+
+    def can_take(self, session: BayeuxSession) -> bool:
+        """Whether events may leave its outbox: never while a reply with others is on its way."""
+        return session.unsettled is None
+
+    def advice(self, session: BayeuxSession, reconnect: str = "retry") -> dict[str, Any]:
+        """All three fields, always: cometd.js replaces what it had by its own defaults plus these."""
+        interval_s = session.interval_s if session.client_interval_s is None else session.client_interval_s
+        return {"reconnect": reconnect, "interval": _ms(interval_s), "timeout": _ms(session.hold_s)}
+
+    def stranger_advice(self, reconnect: str) -> dict[str, Any]:
+        """Advice for a client that has no session here."""
+        return {"reconnect": reconnect, "interval": 0, "timeout": _ms(self.options.hold_s)}
+
+    def wall_ms(self, now: float) -> int:
+        """Wall-clock milliseconds."""
+        return int((now + self.broker.clock_offset_s) * 1000)
+
+    def _outgoing(self, session: BayeuxSession | None, fields: dict[str, Any], now: float) -> dict[str, Any] | None:
+        if self.options.timestamp:  # Bayeux 1.0, 3.11: ISO 8601, "SHOULD be GMT"
+            at = datetime.fromtimestamp(now + self.broker.clock_offset_s, UTC)
+            fields["timestamp"] = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 10_000:02}"
+        return self.hooks.outgoing(session, fields)
+
+    def _has_news(self, session: BayeuxSession) -> bool:
+        if session.acks is not None and len(session.acks):
+            return True
+        return bool(session.outbox) and self.can_take(session) and not session.open_batches
+
+    def _interval_s(self, hold: Hold) -> float:
+        session = hold.session
+        own_s = session.interval_s if session.client_interval_s is None else session.client_interval_s
+        return max(own_s, self.options.browser_interval_s) if hold.is_crowded else own_s
+
+    def _advice_if_due(self, hold: Hold) -> dict[str, Any] | None:
+        """Advice where the client asked, on a session's first connect, and whenever it differs from the last."""
+        session = hold.session
+        if self.is_draining:
+            return {**self.advice(session), "interval": _ms(self.drain_interval())}
+        terms = (session.hold_s, self._interval_s(hold), hold.is_crowded)
+        changed, session.announced = session.announced != terms, terms
+        if hold.is_crowded:
+            polls = self.options.browser_interval_s > 0
+            advice = self.advice(session, "retry" if polls else "none")
+            return {**advice, "interval": _ms(self._interval_s(hold)), "multiple-clients": True}
+        return self.advice(session) if changed or hold.wants_advice else None
+
+    # The steps of states.LIFE
+
+    def _happen(self, session: BayeuxSession, happening: Happening, now: float, reason: str = EXPIRED) -> Step | None:
+        row = LIFE.get((session.state, happening))
+        if row is None:
+            return None
+        was_held = session.state is State.HELD
+        session.state, step = row
+        hold = session.held
+        if was_held and hold is not None:
+            self._free_slot(hold)
+        if step is Step.HOLD:
+            self._hold(session, now)
+        elif step is Step.RELEASE:
+            self.broker.touch(session, now + session.max_interval_s)
+        elif step is Step.ANSWER_HELD and hold is not None:
+            self._send(hold.connection, self.answer(hold, now))
+        elif step is Step.ANSWER_EMPTY and hold is not None:
+            reply = self.answer(hold, now, with_events=False)
+            reply.status = self.options.superseded_status
+            self._send(hold.connection, reply)
+        elif step is Step.DISMISS and hold is not None:
+            self._dismiss(hold, now, is_told=reason == DISMISSED)
+        elif step is Step.REFUSE and hold is not None:
+            self._refuse(hold, now)
+        if session.state is State.CLOSED:
+            self.broker.close(session, reason)
+            self.hooks.tell(self.hooks.session_closed, session, reason)
+        return step
+
+    def _hold(self, session: BayeuxSession, now: float) -> None:
+        hold = session.held
+        assert hold is not None
+        hold.until = now + hold.wait_s
+        self.holds += 1
+        self.holds_by_browser[hold.browser] += 1
+        self.broker.touch(session, hold.until)
+        self.hooks.tell(self.hooks.suspended, session)
+
+    def _free_slot(self, hold: Hold) -> None:
+        hold.session.held = None
+        self.holds -= 1
+        self.holds_by_browser[hold.browser] -= 1
+        if not self.holds_by_browser[hold.browser]:
+            del self.holds_by_browser[hold.browser]
+        self.hooks.tell(self.hooks.resumed, hold.session)
+
+    def _dismiss(self, hold: Hold, now: float, *, is_told: bool) -> None:
+        """The last reply of a session that left, or was sent away and must be told so."""
+        reply = reply_to(hold.request, successful=True)
+        reply["advice"] = self.advice(hold.session, "none")
+        messages = [reply]
+        if is_told:
+            messages.append({"channel": "/meta/disconnect", "successful": True})
+        self._send(hold.connection, self.reply_with(None, messages, [], now, connection=hold.connection))
+
+    def _refuse(self, hold: Hold, now: float) -> None:
+        """The last reply of a session that cannot go on; its client may begin another."""
+        reply = reply_to(hold.request, successful=False)
+        reply["error"] = errors.SESSION_UNKNOWN
+        reply["advice"] = self.stranger_advice("handshake")
+        self._send(hold.connection, self.reply_with(None, [reply], [], now, connection=hold.connection))
+
+    def _send(self, connection: object, reply: Reply | None) -> None:
+        self._answers.append((connection, reply))
+        self.broker.wake()
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _event_fields(event: Event) -> dict[str, Any]:
+    frame = event.frames.get("bayeux")
+    if frame is not None:
+        fields: dict[str, Any] = decode_data(frame)
+        return fields
+    return {"channel": to_channel(event.topic), "data": decode_data(event.payload)}

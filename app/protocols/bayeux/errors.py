@@ -1,0 +1,34 @@
+"""Every error text a Bayeux reply can carry: `CODE:ARGUMENTS:MESSAGE` (Bayeux 1.0, 3.4).
+
+The words are CometD's where it has some, since its clients match on them. Nothing a peer sent goes into a text, but a
+channel name that has passed the grammar.
+"""
+
+SESSION_UNKNOWN = "402::session_unknown"  # whatever the reason, so that nobody can tell a guess from an expiry
+
+CHANNEL_MISSING = "400::channel_missing"
+CHANNEL_INVALID = "405::channel_invalid"
+CHANNEL_IS_WILDCARD = "400:{}:channel_is_a_wildcard"
+MESSAGE_ID_INVALID = "405::message_id_invalid"
+MESSAGE_DELETED = "404::message_deleted"
+EXT_INVALID = "400::ext_invalid"
+ADVICE_INVALID = "400::advice_invalid"
+NUMBER_OUT_OF_RANGE = "400::number_out_of_range"
+
+DATA_MISSING = "400::data_missing"
+DATA_TOO_LARGE = "413::data_too_large"
+
+HANDSHAKE_NOT_FIRST = "403::handshake_failed"
+HANDSHAKE_DENIED = "403:{}:handshake_denied"
+VERSION_UNSUPPORTED = "400:1.0:version_unsupported"
+CONNECTION_TYPES_UNSUPPORTED = "301:{}:connection_types_unsupported"
+
+SUBSCRIPTION_MISSING = "403::subscription_missing"
+SUBSCRIPTION_INVALID = "403::subscription_invalid"
+
+DENIED_BY_POLICY = "denied_by_security_policy"
+DENIED_BY_NOT_GRANTING = "denied_by_not_granting"
+PUBLISH_DENIED = "403:{}:publish_denied"
+SUBSCRIBE_DENIED = "403:{}:subscribe_denied"
+CREATE_DENIED = "403:{}:create_denied"  # a subscription to a channel that may not be made
+CHANNEL_CREATE_DENIED = "403:{}:channel_create_denied"  # likewise a publish

@@ -1,0 +1,107 @@
+"""One request and its answer, as the engine sees them.
+
+A transport makes a `Request` and gives it to `Engine.receive`, which returns an `Outcome`:
+
+* `Reply`: write it, then say whether it was `written` or `unwritten`.
+* `Hold`: a connect that waits. Its reply comes later from `Engine.flush`, for the same `connection`; if the peer goes
+  first, say so by `Engine.gone`.
+* `Wait`: something outside must be waited for (an async policy, a service). Await it, then `Engine.resume`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from app.protocols.bayeux.messages import body_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Generator
+
+    from app.broker.events import Event
+    from app.protocols.bayeux.sessions import BayeuxSession
+    from app.protocols.bayeux.timesync import Timesync
+
+
+class Transport(Enum):
+    """How a request came."""
+
+    LONG_POLLING = "long-polling"
+    CALLBACK_POLLING = "callback-polling"
+    LOCAL = "local"
+
+
+@dataclass(slots=True)
+class Request:
+    """The messages of one request, in order; each a JSON object, not yet looked into.
+
+    `connection` is the transport's own token, handed back with the reply of a hold. `cookies` are all values of the
+    browser cookie that came. `context` is what hooks may ask about the request. `session` is given by local sessions.
+    """
+
+    messages: list[dict[str, Any]]
+    transport: Transport
+    connection: object
+    cookies: tuple[str, ...] = ()
+    context: object = None
+    session: BayeuxSession | None = None
+    has_odd_numbers: bool = False  # some `OutOfRange` stands in the messages
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """A connect: what its reply must know, whether it comes at once or after a hold."""
+
+    session: BayeuxSession
+    connection: object
+    request: dict[str, Any]  # the message's fields
+    wait_s: float
+    wants_advice: bool
+    timesync: Timesync | None
+    until: float = 0.0
+    browser: str = ""  # whose slot it takes
+    is_crowded: bool = False  # not held because another tab of the same browser is
+
+
+@dataclass(slots=True, eq=False)
+class Reply:
+    """What to write: JSON messages, each encoded.
+
+    `events` are the session's own events among them, which come back to its outbox if the reply is not written.
+    `status` other than 200 means that the body is empty. `set_cookie` is the value of a new browser cookie. `is_last`
+    asks for the connection to be closed.
+    """
+
+    parts: list[bytes]
+    session: BayeuxSession | None = None
+    events: list[Event] = field(default_factory=list)
+    connection: object = None
+    answers_connect: bool = False
+    status: int = 200
+    set_cookie: str | None = None
+    is_last: bool = False
+    is_settled: bool = False
+
+    def body(self) -> bytes:
+        """The JSON array."""
+        return body_of(self.parts) if self.status == 200 else b""
+
+
+@dataclass(slots=True, eq=False)
+class Verdict:
+    """How a `Wait` ended: with a value, or an error (its own, or that its time was up)."""
+
+    value: Any = None
+    error: Exception | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Wait:
+    """Something to await before the request goes on."""
+
+    awaitable: Awaitable[Any]
+    steps: Generator[Wait, tuple[Verdict, float], Reply | Hold] | None = None
+
+
+Outcome = Reply | Hold | Wait

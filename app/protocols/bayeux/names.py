@@ -1,0 +1,61 @@
+"""Channel names as Bayeux writes them (Bayeux 1.0, 2.1): what is legal, and which topic or pattern it stands for.
+
+A name is `/segment(/segment)*`, a segment one or more of `A-Z a-z 0-9 - _ ! ~ ( ) $ @`, nothing trimmed. A wildcard is
+the whole last segment: `/a/*` one level, `/a/**` one or more. Characters beyond the grammar, which other protocols'
+topics may have, are shown as `!hh` (see `broker/topics.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from app.broker.errors import InvalidName
+from app.broker.topics import Match, Pattern, from_segment, to_segment
+
+_SEGMENTS = re.compile(r"(?:/[A-Za-z0-9\-_!~()$@]+)+", re.ASCII)
+_PLAIN_MARKS = frozenset("~()$@")
+_REMEMBERED_NAMES = 65_536
+_WILDCARDS = {"*": Match.CHILDREN, "**": Match.DESCENDANTS}
+
+META = "/meta/"
+SERVICE = "/service/"
+
+
+class Bounds(NamedTuple):
+    """How long a name may be; a part of `settings.Limits`."""
+
+    chars: int
+    segments: int
+
+
+@lru_cache(_REMEMBERED_NAMES)
+def to_topic(channel: str, bounds: Bounds) -> str:
+    """The canonical topic of a channel name. Raises `InvalidName`; a wildcard is no name."""
+    if len(channel) > bounds.chars or channel.count("/") > bounds.segments or not _SEGMENTS.fullmatch(channel):
+        raise InvalidName(channel)
+    return "/".join(to_segment(segment, _PLAIN_MARKS.__contains__) for segment in channel[1:].split("/"))
+
+
+@lru_cache(_REMEMBERED_NAMES)
+def to_pattern(subscription: str, bounds: Bounds) -> Pattern:
+    """The pattern that a `subscription` stands for. Raises `InvalidName`."""
+    parent, slash, last = subscription.rpartition("/")
+    match = _WILDCARDS.get(last)
+    if match is None:
+        return Pattern(Match.EXACT, to_topic(subscription, bounds))
+    if not slash or len(subscription) > bounds.chars or subscription.count("/") > bounds.segments:
+        raise InvalidName(subscription)
+    return Pattern(match, to_topic(parent, bounds) if parent else "")
+
+
+@lru_cache(_REMEMBERED_NAMES)
+def to_channel(topic: str) -> str:
+    """The channel name of a canonical topic."""
+    return "/" + "/".join(from_segment(segment, _PLAIN_MARKS.__contains__) for segment in topic.split("/"))
+
+
+def is_wildcard(channel: str) -> bool:
+    """Whether a name ends in a wildcard segment."""
+    return channel.rpartition("/")[2] in _WILDCARDS

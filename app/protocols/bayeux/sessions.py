@@ -1,0 +1,68 @@
+"""A Bayeux session: what the engine knows of one client beyond what the broker knows of any."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from app.broker.sessions import Session
+from app.protocols.bayeux.states import State
+
+if TYPE_CHECKING:
+    from app.broker.outbox import Outbox
+    from app.broker.sessions import Owner
+    from app.protocols.bayeux.acks import Acks
+    from app.protocols.bayeux.exchanges import Hold, Reply
+
+
+class BayeuxSession(Session):
+    """One client, or one local session of the program itself.
+
+    `cookie` is the browser cookie it belongs to; `is_bound` says that its client has shown that cookie, from when on
+    every request must. Until then the session's id alone is the secret.
+    `hold_s`, `interval_s`, `max_interval_s` are this session's own, from the settings unless a program changed them.
+    """
+
+    __slots__ = (
+        "acks",
+        "announced",
+        "attributes",
+        "broadcast_to_publisher",
+        "client_interval_s",
+        "connect_delivery_only",
+        "context",
+        "cookie",
+        "handle",
+        "held",
+        "hold_s",
+        "interval_s",
+        "is_bound",
+        "max_interval_s",
+        "open_batches",
+        "state",
+        "unsettled",
+    )
+
+    def __init__(self, session_id: str, owner: Owner, outbox: Outbox) -> None:
+        super().__init__(session_id, "bayeux", owner, outbox)
+        self.state = State.NEW
+        self.cookie = ""
+        self.is_bound = False
+        self.held: Hold | None = None
+        self.unsettled: Reply | None = None
+        self.acks: Acks | None = None
+        self.hold_s = 0.0
+        self.interval_s = 0.0
+        self.max_interval_s = 0.0
+        self.client_interval_s: float | None = None  # asked for by its latest connect
+        self.announced: tuple[float, float, bool] | None = None  # hold, interval and crowdedness, as last advised
+        self.broadcast_to_publisher = True
+        self.connect_delivery_only = False
+        self.open_batches = 0  # events wait while a program is in a batch
+        self.context: object = None  # of its latest request
+        self.attributes: dict[str, Any] = {}
+        self.handle: object = None  # the embedding API's view of it
+
+    @property
+    def browser(self) -> str:
+        """What shares one slot for held connects: its cookie, or itself while it is not bound to one."""
+        return self.cookie if self.is_bound else self.id

@@ -1,0 +1,43 @@
+"""The timesync extension: a client learns the network's lag and the offset of its clock (CometD's wire form).
+
+The client sends `ext.timesync: {tc, l, o}` (its time, its idea of lag and offset, in ms); a handshake or connect reply
+answers `{tc, ts, p, a}`: its time again, ours when the message came, how long the reply took, and how wrong its idea
+was (`a = tc + o + l - ts`). A client that is already accurate to 25 ms gets no answer, which ends the exchange.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+_ACCURATE_MS = 25
+
+
+class Timesync(NamedTuple):
+    """What one message asked for."""
+
+    client_ms: int
+    arrived_ms: int
+    error_ms: int
+    is_wanted: bool
+
+    @classmethod
+    def read(cls, ext: dict[str, Any] | None, arrived_ms: int) -> Timesync | None:
+        """The request in a message's `ext` that came at `arrived_ms`; None where there is none that makes sense."""
+        asked = (ext or {}).get("timesync")
+        if not isinstance(asked, dict):
+            return None
+        client_ms, lag_ms, offset_ms = (asked.get(name, 0) for name in ("tc", "l", "o"))
+        if "tc" not in asked or not all(_is_number(value) for value in (client_ms, lag_ms, offset_ms)):
+            return None
+        error_ms = round(client_ms + offset_ms + lag_ms - arrived_ms)
+        is_wanted = "l" not in asked or lag_ms == 0 or abs(error_ms) >= _ACCURATE_MS
+        return cls(client_ms, arrived_ms, error_ms, is_wanted)
+
+    def answer(self, now_ms: int) -> dict[str, int]:
+        """What the reply's `ext.timesync` says if it is written at `now_ms`."""
+        return {"tc": self.client_ms, "ts": self.arrived_ms, "p": now_ms - self.arrived_ms, "a": self.error_ms}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,176 @@
+"""Every number and switch of Halley, each with its unit, what zero means, and why it has this value.
+
+Nothing here does anything: `configuration.py` fills these classes from defaults, a TOML file, the environment and
+flags (in that order), and the rooms take the part that is theirs. Standard library only, so that every room may
+import the types.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+def knob(default: Any, *, why: str, unit: str = "", zero: str = "", low: float | None = None) -> Any:
+    """One setting: its `default`, the reason for it, its unit, what zero means, and the least allowed value."""
+    documented = {"why": why, "unit": unit, "zero": zero, "low": low}
+    if isinstance(default, list | tuple):
+        return field(default=tuple(default), metadata=documented)
+    return field(default=default, metadata=documented)
+
+
+@dataclass(frozen=True, slots=True)
+class Bayeux:
+    """How the Bayeux server behaves towards its clients."""
+
+    paths: tuple[str, ...] = knob(["/bayeux", "/cometd"], why="Faye's and CometD's usual mount points")
+    hold_s: float = knob(
+        25.0, unit="s", zero="connects are never held", low=0, why="below the 30 s after which proxies cut a request"
+    )
+    max_interval_s: float = knob(
+        10.0, unit="s", low=0.1, why="a client that sends no connect for so long has left; CometD's default"
+    )
+    interval_s: float = knob(
+        0.0, unit="s", low=0, zero="clients reconnect at once", why="long-polling is only instant without a pause"
+    )
+    max_client_interval_s: float = knob(
+        60.0, unit="s", low=0, zero="client intervals are ignored", why="how long a client may announce to sleep"
+    )
+    holds_per_browser: int = knob(
+        1,
+        unit="connects",
+        low=-1,
+        zero="no connect with a cookie is held; -1: no limit",
+        why="browsers open six connections to a host; tabs that all poll would starve the page",
+    )
+    browser_interval_s: float = knob(
+        2.0,
+        unit="s",
+        low=0,
+        zero="further tabs are refused",
+        why="how often a tab polls while another tab of the same browser holds the connect",
+    )
+    broadcast_to_publisher: bool = knob(default=True, why="Bayeux sends subscribers their own events too")
+    connect_delivery_only: bool = knob(
+        default=False, why="events also ride on other replies, which saves a wake-up; true keeps strict order"
+    )
+    handshake_delivery: bool = knob(
+        default=False, why="few clients understand events beside a handshake reply (x-messages)"
+    )
+    anonymous_publish: Literal["auto", "on", "off"] = knob(
+        "auto", why="publishing without a session (curl): auto means on where only this machine can connect"
+    )
+    callback_polling: bool = knob(default=True, why="JSONP, for pages that can load nothing but scripts")
+    callback_chars: int = knob(64, unit="characters", low=1, why="a JSONP callback longer than this is an attack")
+    superseded_status: int = knob(
+        200,
+        unit="HTTP status",
+        low=200,
+        why="a held connect that a newer one replaces gets its own reply; from 400 on, as CometD does, a bare status",
+    )
+    timestamp: bool = knob(default=False, why="the timestamp extension costs an encoding for each receiver")
+    policy_s: float = knob(
+        10.0, unit="s", low=0.01, why="a policy or service that has not answered by then counts as no"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Cookie:
+    """The cookie that ties a session to one browser."""
+
+    name: str = knob("BAYEUX_BROWSER", why="CometD's name, which load balancers are configured for")
+    path: str = knob("/", why="one browser is one browser on every path")
+    domain: str = knob("", why="empty: the host that set it, and no other")
+    max_age_s: int = knob(-1, unit="s", low=-1, zero="deleted at once; -1: until the browser closes", why="CometD's")
+    http_only: bool = knob(default=True, why="scripts have no use for it; stolen by them it would open the session")
+    same_site: Literal["Lax", "Strict", "None", ""] = knob(
+        "Lax", why="other sites' requests do not carry it; None (with https) serves cross-site pages that need it"
+    )
+    secure: Literal["auto", "on", "off"] = knob("auto", why="auto: exactly when the request came over https")
+    partitioned: bool = knob(default=False, why="cross-site cookies in browsers that block third-party ones need it")
+
+
+@dataclass(frozen=True, slots=True)
+class Cors:
+    """Which other sites' pages may speak to this server."""
+
+    origins: tuple[str, ...] = knob(
+        [], why="like https://app.example.com; the own origin always may, and on loopback every loopback origin"
+    )
+    max_age_s: int = knob(7200, unit="s", low=0, zero="asked every time", why="Chromium's own upper bound")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on what clients can make the server do or keep."""
+
+    head_bytes: int = knob(16_384, unit="bytes", low=512, why="h11's and nginx' order of size; then 431")
+    headers: int = knob(100, unit="headers", low=8, why="browsers send about 20; then 431")
+    query_bytes: int = knob(8_192, unit="bytes", low=256, why="JSONP clients stay below 2,000; then 414")
+    body_bytes: int = knob(262_144, unit="bytes", low=1_024, why="parsed JSON is up to 31 times larger; then 413")
+    data_bytes: int = knob(65_536, unit="bytes", low=64, why="one event's data; Centrifugo's frame; refused beyond")
+    messages: int = knob(1_000, unit="messages", low=1, why="in one request; then 413")
+    nesting: int = knob(64, unit="levels", low=4, why="far above honest data, far below what crashes parsers; then 400")
+    nodes: int = knob(20_000, unit="JSON values", low=64, why="in one request; guards memory; then 413")
+    head_s: float = knob(10.0, unit="s", low=0.1, why="a request head not there by then is slowloris; closed")
+    body_s: float = knob(10.0, unit="s", low=0.1, why="likewise a body; then 408")
+    keep_alive_s: float = knob(75.0, unit="s", low=1, why="longer than a hold, so that idle connections are reused")
+    sessions: int = knob(20_000, unit="sessions", low=1, why="about 1 GiB when all are busy; then 503")
+    subscriptions: int = knob(128, unit="subscriptions", low=1, why="of one session; Centrifugo's; then 403")
+    patterns: int = knob(16, unit="patterns", low=0, zero="no wildcards", why="wildcards among them; then 403")
+    topic_chars: int = knob(255, unit="characters", low=8, why="Centrifugo's; then 405 or 403")
+    topic_segments: int = knob(16, unit="segments", low=1, why="matching walks them; then 405 or 403")
+    queue_events: int = knob(1_000, unit="events", low=1, why="waiting for one session (Mercure's); then it ends")
+    queue_bytes: int = knob(1_048_576, unit="bytes", low=1_024, why="likewise (Centrifugo's)")
+    channels: int = knob(100_000, unit="channels", low=1, why="remembered at once; the idle ones go after three sweeps")
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """The listener for health checks and metrics, apart from the public one."""
+
+    host: str = knob("127.0.0.1", why="metrics are nobody else's business unless told so")
+    port: int = knob(8081, low=0, zero="a free one is picked and printed", why="beside the public port")
+    enabled: bool = knob(default=True, why="off for programs that bring their own")
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """How the server leaves after SIGTERM."""
+
+    not_ready_s: float = knob(
+        0.0, unit="s", low=0, zero="drain at once", why="time for load balancers to see /health/ready fall"
+    )
+    spread_s: float = knob(5.0, unit="s", low=0, zero="all at once", why="reconnects arrive elsewhere spread out")
+    holds_per_s: float = knob(500.0, unit="holds/s", low=1, why="few holds are released faster than the whole spread")
+    grace_s: float = knob(
+        15.0, unit="s", low=0, why="for requests under way; below Kubernetes' 30 s together with the rest"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What is written to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = knob("info", why="one line for each session's begin and end")
+    format: Literal["auto", "json", "console"] = knob("auto", why="auto: console on a terminal, JSON lines elsewhere")
+    value_chars: int = knob(200, unit="characters", low=16, why="longer values from outside are cut")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of it; the tables of the settings file are the fields of the same name."""
+
+    host: str = knob("127.0.0.1", why="only this machine can connect until told otherwise")
+    port: int = knob(8080, low=0, zero="a free one is picked and printed", why="the usual port of local servers")
+    hosts: tuple[str, ...] = knob(
+        [], why="names that the Host header may carry; empty: any, but on loopback only loopback names (DNS rebinding)"
+    )
+    open: bool = knob(default=False, why="a listener that others can reach needs access rules or this word")
+    load: tuple[str, ...] = knob([], why="MODULE:FUNCTION to call with the embedding API before serving")
+    sweep_s: float = knob(0.25, unit="s", low=0.01, why="how precisely deadlines are kept; costs a heap peek")
+    bayeux: Bayeux = field(default_factory=Bayeux)
+    cookie: Cookie = field(default_factory=Cookie)
+    cors: Cors = field(default_factory=Cors)
+    limits: Limits = field(default_factory=Limits)
+    operations: Operations = field(default_factory=Operations)
+    drain: Drain = field(default_factory=Drain)
+    log: Log = field(default_factory=Log)
