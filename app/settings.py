@@ -9,9 +9,21 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
-def knob(default: Any, *, why: str, unit: str = "", zero: str = "", low: float | None = None) -> Any:
-    """One setting: its `default`, the reason for it, its unit, what zero means, and the least allowed value."""
-    documented = {"why": why, "unit": unit, "zero": zero, "low": low}
+def knob(
+    default: Any,
+    *,
+    why: str,
+    unit: str = "",
+    zero: str = "",
+    minus_one: str = "",
+    low: float | None = None,
+    high: float | None = None,
+) -> Any:
+    """One setting: its `default`, the reason for it, its unit, and the least and the greatest allowed value.
+
+    `zero` and `minus_one` say what these values mean where that is something special.
+    """
+    documented = {"why": why, "unit": unit, "zero": zero, "minus_one": minus_one, "low": low, "high": high}
     if isinstance(default, list | tuple):
         return field(default=tuple(default), metadata=documented)
     return field(default=default, metadata=documented)
@@ -38,7 +50,8 @@ class Bayeux:
         1,
         unit="connects",
         low=-1,
-        zero="no connect with a cookie is held; -1: no limit",
+        zero="no connect with a cookie is held",
+        minus_one="no limit",
         why="browsers open six connections to a host; tabs that all poll would starve the page",
     )
     browser_interval_s: float = knob(
@@ -64,6 +77,7 @@ class Bayeux:
         200,
         unit="HTTP status",
         low=200,
+        high=599,
         why="a held connect that a newer one replaces gets its own reply; from 400 on, as CometD does, a bare status",
     )
     timestamp: bool = knob(default=False, why="the timestamp extension costs an encoding for each receiver")
@@ -79,7 +93,9 @@ class Cookie:
     name: str = knob("BAYEUX_BROWSER", why="CometD's name, which load balancers are configured for")
     path: str = knob("/", why="one browser is one browser on every path")
     domain: str = knob("", why="empty: the host that set it, and no other")
-    max_age_s: int = knob(-1, unit="s", low=-1, zero="deleted at once; -1: until the browser closes", why="CometD's")
+    max_age_s: int = knob(
+        -1, unit="s", low=-1, zero="deleted at once", minus_one="until the browser closes", why="CometD's"
+    )
     http_only: bool = knob(default=True, why="scripts have no use for it; stolen by them it would open the session")
     same_site: Literal["Lax", "Strict", "None", ""] = knob(
         "Lax", why="other sites' requests do not carry it; None (with https) serves cross-site pages that need it"
@@ -112,6 +128,8 @@ class Limits:
     nodes: int = knob(20_000, unit="JSON values", low=64, why="in one request; guards memory; then 413")
     head_s: float = knob(10.0, unit="s", low=0.1, why="a request head not there by then is slowloris; closed")
     body_s: float = knob(10.0, unit="s", low=0.1, why="likewise a body; then 408")
+    write_s: float = knob(10.0, unit="s", low=0.1, why="a peer that reads nothing for so long is cut (NATS' number)")
+    linger_s: float = knob(1.0, unit="s", low=0, zero="cut at once", why="a refused sender may still read why")
     keep_alive_s: float = knob(75.0, unit="s", low=1, why="longer than a hold, so that idle connections are reused")
     sessions: int = knob(20_000, unit="sessions", low=1, why="about 1 GiB when all are busy; then 503")
     subscriptions: int = knob(128, unit="subscriptions", low=1, why="of one session; Centrifugo's; then 403")
@@ -128,7 +146,7 @@ class Operations:
     """The listener for health checks and metrics, apart from the public one."""
 
     host: str = knob("127.0.0.1", why="metrics are nobody else's business unless told so")
-    port: int = knob(8081, low=0, zero="a free one is picked and printed", why="beside the public port")
+    port: int = knob(8081, low=0, high=65_535, zero="a free one is picked and printed", why="beside the public port")
     enabled: bool = knob(default=True, why="off for programs that bring their own")
 
 
@@ -160,7 +178,9 @@ class Settings:
     """All of it; the tables of the settings file are the fields of the same name."""
 
     host: str = knob("127.0.0.1", why="only this machine can connect until told otherwise")
-    port: int = knob(8080, low=0, zero="a free one is picked and printed", why="the usual port of local servers")
+    port: int = knob(
+        8080, low=0, high=65_535, zero="a free one is picked and printed", why="the usual port of local servers"
+    )
     hosts: tuple[str, ...] = knob(
         [], why="names that the Host header may carry; empty: any, but on loopback only loopback names (DNS rebinding)"
     )

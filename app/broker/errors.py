@@ -8,7 +8,7 @@ Refusal                 the peer's fault; nothing has changed
 """
 
 
-class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not an error of ours
+class Refusal(Exception):
     """What was asked for is not done; `reason` is one word for counters and replies."""
 
     reason = "refused"

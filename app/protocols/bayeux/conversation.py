@@ -50,6 +50,7 @@ CONNECT = "/meta/connect"
 
 _VERSION = re.compile(r"(\d{1,9})((?:\.[A-Za-z0-9]{1,16}){0,8})")
 _OUR_VERSION = "1.0"
+_USER_AGENT_CHARS = 200
 
 
 class Conversation:
@@ -149,7 +150,6 @@ class Conversation:
             self._client_id = client_id
             self.session = self.engine.find(client_id, self.request.cookies)
             if self.session is not None:
-                self.session.context = self.request.context
                 self.engine.heard_from(self.session, self.now)
         session = self.session
         if client_id != self._client_id or session is None or session.closed is not None:
@@ -187,7 +187,9 @@ class Conversation:
     def _handshake(self, fields: dict[str, Any]) -> Generator[Wait, tuple[Verdict, float], Reply]:
         engine = self.engine
         session = engine.new_session(self.request.cookies)
-        session.context = self.request.context
+        if self.request.context is not None:
+            session.address = self.request.context.address
+            session.user_agent = self.request.context.headers.get("user-agent", "")[:_USER_AGENT_CHARS]
         try:
             message = self._read(fields)
             self._negotiate(message)

@@ -12,16 +12,44 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from app.protocols.bayeux.messages import body_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Generator
+    from collections.abc import Awaitable, Generator, Mapping
 
     from app.broker.events import Event
     from app.protocols.bayeux.sessions import BayeuxSession
     from app.protocols.bayeux.timesync import Timesync
+
+
+class Context(Protocol):
+    """What is known of the HTTP request that brought a message."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """By lower-case name; the first of each."""
+
+    @property
+    def cookies(self) -> Mapping[str, str]:
+        """By name."""
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The parameters of the URL; the first of each."""
+
+    @property
+    def path(self) -> str:
+        """Of the URL, decoded."""
+
+    @property
+    def scheme(self) -> str:
+        """`http` or `https`."""
+
+    @property
+    def address(self) -> str:
+        """The peer's IP address."""
 
 
 class Transport(Enum):
@@ -37,14 +65,15 @@ class Request:
     """The messages of one request, in order; each a JSON object, not yet looked into.
 
     `connection` is the transport's own token, handed back with the reply of a hold. `cookies` are all values of the
-    browser cookie that came. `context` is what hooks may ask about the request. `session` is given by local sessions.
+    browser cookie that came. `context` is what hooks may ask about the request, if it came over HTTP. `session` is
+    given by local sessions.
     """
 
     messages: list[dict[str, Any]]
     transport: Transport
     connection: object
     cookies: tuple[str, ...] = ()
-    context: object = None
+    context: Context | None = None
     session: BayeuxSession | None = None
     has_odd_numbers: bool = False  # some `OutOfRange` stands in the messages
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Refused(Exception):  # noqa: N818 - an answer to the client, not an error of ours
+class Refused(Exception):
     """Raised by a hook to refuse with words of its own.
 
     `reason` becomes the error's argument (`403:reason:publish_denied`); `advice` and `ext` go into the reply.

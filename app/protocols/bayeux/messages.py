@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from app.broker.events import Event
+    from app.protocols.bayeux.exchanges import Context
 
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _ECHOED_CHARS = 255
@@ -32,7 +33,7 @@ class OutOfRange:
     """Stands in parsed JSON for a number that not every protocol can carry: beyond 64 bits, or infinite as a double."""
 
 
-class Fault(Exception):  # noqa: N818 - an answer to the peer, not an error of ours
+class Fault(Exception):
     """A message that is refused: its reply's error text, and what else a hook wants to say in it."""
 
     def __init__(self, error: str, advice: dict[str, Any] | None = None, ext: dict[str, Any] | None = None) -> None:
@@ -51,7 +52,7 @@ class Message:
 
     __slots__ = ("advice", "channel", "client_id", "context", "data", "ext", "fields", "id")
 
-    def __init__(self, fields: dict[str, Any], context: object = None) -> None:
+    def __init__(self, fields: dict[str, Any], context: Context | None = None) -> None:
         """Read `fields`. Raises `Fault`."""
         self.fields = fields
         self.context = context

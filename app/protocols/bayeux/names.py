@@ -59,3 +59,12 @@ def to_channel(topic: str) -> str:
 def is_wildcard(channel: str) -> bool:
     """Whether a name ends in a wildcard segment."""
     return channel.rpartition("/")[2] in _WILDCARDS
+
+
+def to_subscription(pattern: Pattern) -> str:
+    """How Bayeux writes a pattern; the opposite of `to_pattern`."""
+    match, topic = pattern
+    if match is Match.EXACT:
+        return to_channel(topic)
+    wildcard = "/*" if match is Match.CHILDREN else "/**"
+    return to_channel(topic) + wildcard if topic else wildcard

@@ -24,12 +24,12 @@ class BayeuxSession(Session):
 
     __slots__ = (
         "acks",
+        "address",
         "announced",
         "attributes",
         "broadcast_to_publisher",
         "client_interval_s",
         "connect_delivery_only",
-        "context",
         "cookie",
         "handle",
         "held",
@@ -40,6 +40,7 @@ class BayeuxSession(Session):
         "open_batches",
         "state",
         "unsettled",
+        "user_agent",
     )
 
     def __init__(self, session_id: str, owner: Owner, outbox: Outbox) -> None:
@@ -58,7 +59,8 @@ class BayeuxSession(Session):
         self.broadcast_to_publisher = True
         self.connect_delivery_only = False
         self.open_batches = 0  # events wait while a program is in a batch
-        self.context: object = None  # of its latest request
+        self.address = ""  # where its handshake came from
+        self.user_agent = ""
         self.attributes: dict[str, Any] = {}
         self.handle: object = None  # the embedding API's view of it
 

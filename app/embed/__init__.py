@@ -1,0 +1,23 @@
+"""The embedding API: what CometD users write in Java, in a few lines of Python.
+
+    from app.embed import Halley
+
+    halley = Halley()
+
+    @halley.service("/service/echo")
+    def echo(session, message):
+        return message.data
+
+    app = Starlette(routes=[Mount("/", halley.app)], lifespan=halley.lifespan)
+
+or `halley serve --load module:setup`, where `setup(halley)` registers the same things. All of it is called on the event
+loop's thread. Policies and services may be coroutine functions; everything else must answer at once.
+"""
+
+from app.embed.halley import Halley, load
+from app.embed.local_session import LocalSession
+from app.embed.server_session import ServerSession
+from app.protocols.bayeux.hooks import Refused
+from app.protocols.bayeux.messages import Message
+
+__all__ = ["Halley", "LocalSession", "Message", "Refused", "ServerSession", "load"]

@@ -1,0 +1,129 @@
+"""A session of the program's own: it publishes and subscribes in process, by the same road as remote ones."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from app.broker.policy import SERVER
+from app.broker.topics import patterns_over
+from app.embed.names import pattern_of
+from app.protocols.bayeux.exchanges import Request, Transport, Verdict, Wait
+from app.protocols.bayeux.messages import decode_data
+from app.protocols.bayeux.names import to_channel
+from app.protocols.bayeux.sessions import BayeuxSession
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from app.broker.events import Event
+    from app.broker.sessions import Session
+    from app.broker.topics import Pattern
+    from app.protocols.bayeux.engine import Engine
+    from app.protocols.bayeux.exchanges import Outcome
+
+    Heard = Callable[[str, Any], None]
+
+_DEADLINE_S = 3600.0
+"""A local session ends with its program; its deadline only moves on, for no session is without one."""
+
+
+class LocalSession:
+    """Publishes and subscribes for the program.
+
+    Its messages pass extensions and listeners as any client's do, but no policy: they are the program's own words.
+    """
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self._engine = engine
+        self._heard: dict[Pattern, list[Heard]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._session = BayeuxSession(f"local-{name}-{engine.new_id()}", self, engine.broker.outbox())
+        self._session.protocol = "local"
+        self._session.role = SERVER
+        self._session.broadcast_to_publisher = engine.options.broadcast_to_publisher
+        engine.open(self._session, monotonic())
+
+    def publish(self, channel: str, data: Any) -> asyncio.Future[dict[str, Any]]:
+        """Publish; the future is the reply a client would get, with `successful` and, if that is false, `error`.
+
+        It is done at once unless something on the way (an asynchronous service) takes its time; nobody need await it.
+        """
+        return self._send({"channel": channel, "data": data})
+
+    def subscribe(self, channel: str, heard: Heard) -> None:
+        """Have `heard(channel, data)` called for each event from now on, in order. Raises `ValueError`, `TypeError`."""
+        if inspect.iscoroutinefunction(heard):
+            raise TypeError("what hears events must not be a coroutine function; put them into a queue instead")
+        pattern = pattern_of(channel, self._engine)
+        self._heard.setdefault(pattern, []).append(heard)
+        self._engine.broker.subscribe(self._session, pattern)
+        self._engine.hooks.tell(self._engine.hooks.subscribed, self._session, channel)
+
+    def unsubscribe(self, channel: str) -> None:
+        """Undo all `subscribe` to this channel or pattern. Raises `ValueError`."""
+        pattern = pattern_of(channel, self._engine)
+        if self._heard.pop(pattern, None) is not None:
+            self._engine.broker.unsubscribe(self._session, pattern)
+            self._engine.hooks.tell(self._engine.hooks.unsubscribed, self._session, channel)
+
+    def close(self) -> None:
+        """End it."""
+        self._engine.leave(self._session, monotonic(), by_client=False)
+
+    def _send(self, fields: dict[str, Any]) -> asyncio.Future[dict[str, Any]]:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[dict[str, Any]] = loop.create_future()
+        request = Request([fields], Transport.LOCAL, None, session=self._session)
+        outcome = self._engine.receive(request, monotonic())
+        if isinstance(outcome, Wait):
+            task = loop.create_task(self._wait(outcome, answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            _resolve(answer, outcome)
+        return answer
+
+    async def _wait(self, outcome: Outcome, answer: asyncio.Future[dict[str, Any]]) -> None:
+        while isinstance(outcome, Wait):
+            try:
+                async with asyncio.timeout(self._engine.options.policy_s):
+                    verdict = Verdict(value=await outcome.awaitable)
+            except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
+                verdict = Verdict(error=error)
+            outcome = self._engine.resume(outcome, verdict, monotonic())
+        _resolve(answer, outcome)
+
+    # broker.sessions.Owner
+
+    def due(self, session: Session, now: float) -> None:
+        """It lives on."""
+        self._engine.broker.touch(session, now + _DEADLINE_S)
+
+    def flush(self, session: Session, now: float) -> None:  # noqa: ARG002 - Owner's form
+        """Call those who hear."""
+        for event in session.outbox.take():
+            self._call(event)
+
+    def overflow(self, session: Session, event: Event, now: float) -> None:
+        """Nobody need wait here: what is full is emptied."""
+        self.flush(session, now)
+        session.outbox.put(event)
+        self._engine.broker.mark_ready(session)
+
+    def _call(self, event: Event) -> None:
+        channel = to_channel(event.topic)
+        for pattern in patterns_over(event.topic):
+            for heard in tuple(self._heard.get(pattern, ())):
+                try:
+                    heard(channel, decode_data(event.payload))
+                except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
+                    self._engine.hooks.report("local_session", error)
+
+
+def _resolve(answer: asyncio.Future[dict[str, Any]], outcome: Outcome) -> None:
+    parts = getattr(outcome, "parts", None)
+    if parts and not answer.done():
+        answer.set_result(decode_data(parts[0]))

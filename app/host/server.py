@@ -1,0 +1,207 @@
+"""Halley's own server process: two listeners, one event loop, and a leave-taking that loses nobody.
+
+SIGTERM (or Ctrl-C) drains: holds are answered, requests under way are finished, then the process goes. A second signal
+ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import uvicorn
+
+from app import metrics, telemetry
+from app.embed import Halley, load
+from app.host.connection import Connection, Watch
+from app.server import NotProtected
+from app.transports.operations import operations_app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from starlette.types import ASGIApp
+
+    from app.server import House
+    from app.settings import Settings
+
+_BACKLOG = 4_096
+_OK, _WRONG_USE, _INTERRUPTED = 0, 2, 130
+
+
+class CannotListen(Exception):
+    """A port is taken, or an address is not this machine's."""
+
+
+def run(settings: Settings) -> int:
+    """Serve until told to stop; returns the process' exit code."""
+    telemetry.configure(settings.log)
+    raise_file_limit()
+    sockets: list[socket.socket] = []
+    try:
+        halley = Halley(settings)
+        for name in settings.load:
+            load(name, halley)
+        sockets.append(bind(settings.host, settings.port, "--port"))
+        if settings.operations.enabled:
+            sockets.append(bind(settings.operations.host, settings.operations.port, "--operations-port"))
+    except (NotProtected, CannotListen, ImportError, AttributeError) as error:
+        for bound in sockets:
+            bound.close()
+        print(f"halley: {error}", file=sys.stderr)  # noqa: T201 - the one who started us reads it
+        return _WRONG_USE
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(halley, sockets))
+
+
+async def _serve(halley: Halley, sockets: list[socket.socket]) -> int:
+    house = halley.house
+    watch = Watch(house.settings.limits)
+    house.on_sweep.append(watch.sweep)
+    public = HalleyServer(_config(house, house.settings, watch), house)
+    operations: _OperationsServer | None = None
+    running: asyncio.Task[None] | None = None
+    if len(sockets) > 1:
+        app = operations_app(
+            is_live=house.is_live, is_ready=house.is_ready, metrics=lambda: metrics.exposition(house, watch)
+        )
+        own_watch = Watch(house.settings.limits)
+        house.on_sweep.append(own_watch.sweep)
+        operations = _OperationsServer(_config(app, house.settings, own_watch))
+        running = asyncio.create_task(operations.serve(sockets[1:]))
+    announce(house.settings, sockets)
+    await public.serve(sockets[:1])
+    if operations is not None and running is not None:
+        operations.should_exit = True
+        await running
+    return _INTERRUPTED if public.signals[:1] == [signal.SIGINT] else _OK
+
+
+def _config(app: ASGIApp, settings: Settings, watch: Watch) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=cast("type[asyncio.Protocol]", partial(Connection, watch=watch)),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,  # it would write query strings, and with JSONP these carry session ids
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=int(settings.limits.keep_alive_s),
+        timeout_graceful_shutdown=int(settings.drain.grace_s),
+    )
+
+
+class HalleyServer(uvicorn.Server):
+    """uvicorn's server, which drains before it shuts down. `signals` are those that came, in order."""
+
+    def __init__(self, config: uvicorn.Config, house: House) -> None:
+        super().__init__(config)
+        self.signals: list[int] = []
+        self._house = house
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals while serving; unlike uvicorn's own, exit with a code of ours and not by the signal."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {wanted: signal.signal(wanted, self.handle_exit) for wanted in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for wanted, handler in before.items():
+                signal.signal(wanted, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal.signal's form
+        """The first signal asks to leave, any further one to leave now."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        self.signals.append(sig)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer the holds while still listening, then close as uvicorn does."""
+        await self._house.drain(is_forced=lambda: self.force_exit)
+        await super().shutdown(sockets)
+
+
+class _OperationsServer(uvicorn.Server):
+    """A server that leaves the signals to the public one."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind(host: str, port: int, flag: str) -> socket.socket:
+    """A listening socket. Raises `CannotListen` naming the flag that would help."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.listen(_BACKLOG)  # from now on clients wait instead of being refused
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {host}:{port} ({error.strerror}); choose another with {flag}") from None
+    bound.setblocking(False)  # noqa: FBT003 - the standard library's form
+    return bound
+
+
+def announce(settings: Settings, sockets: list[socket.socket]) -> None:
+    """Tell whoever started us what to try; the last line is where we listen."""
+    url = url_of(sockets[0])
+    bayeux = url + settings.bayeux.paths[0]
+    lines = []
+    if len(sockets) > 1:
+        lines.append(f"health and metrics: {url_of(sockets[1])}/health/ready, /metrics")
+    lines += [f"console: {url}/", *try_next(bayeux), f"halley is listening on {url}"]
+    print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201 - the one who started us reads it
+
+
+def try_next(bayeux: str) -> list[str]:
+    """Three curl lines that work when pasted, each by itself."""
+    handshake = '{"channel":"/meta/handshake","version":"1.0","supportedConnectionTypes":["long-polling"]}'
+    batch = """[{\\"channel\\":\\"/meta/subscribe\\",\\"subscription\\":\\"/hello\\",\\"clientId\\":\\"$id\\"},"""
+    batch += """{\\"channel\\":\\"/hello\\",\\"data\\":\\"world\\"}]"""
+    return [
+        "try (and watch by: halley subscribe /hello)",
+        f"""  curl {bayeux} -d '{{"channel":"/hello","data":"world"}}'""",
+        f"""  id=$(curl -s {bayeux} -d '{handshake}' | grep -o '[0-9a-f]\\{{40\\}}'); curl {bayeux} -d "{batch}\"""",
+        f"""  curl -G {bayeux} --data-urlencode jsonp=show --data-urlencode 'message={handshake}'""",
+    ]
+
+
+def url_of(bound: socket.socket) -> str:
+    """The address of a bound socket as a browser takes it."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def raise_file_limit() -> None:
+    """Let as many connections be open as the system allows: each is a file."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource  # noqa: PLC0415 - not on Windows
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

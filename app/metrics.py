@@ -1,0 +1,82 @@
+"""Prometheus metrics: the plain counts of broker, engine and host, read when they are asked for.
+
+No label is made by a client, so no client can make the number of series grow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from prometheus_client.core import Metric
+
+    from app.host.connection import Watch
+    from app.server import House
+
+
+class HalleyCollector(Collector):
+    """All of one server's counts; `watch` is its host's, if the host is ours."""
+
+    def __init__(self, house: House, watch: Watch | None) -> None:
+        self._house = house
+        self._watch = watch
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric, now."""
+        broker, engine = self._house.broker, self._house.engine
+        sessions = Counter(session.protocol for session in broker.sessions.values())
+        yield _gauges("halley_sessions", "Sessions now, by protocol.", "protocol", sessions)
+        yield _counters("halley_sessions_opened", "Sessions begun, by protocol.", "protocol", broker.opened)
+        yield _counters("halley_sessions_closed", "Sessions ended, by reason.", "reason", broker.closed)
+        yield _gauge("halley_subscriptions", "Different patterns subscribed to.", len(broker.index.subscriptions))
+        yield _counter("halley_published", "Events published.", broker.published)
+        yield _counter("halley_delivered", "Events put into a session's outbox.", broker.delivered)
+        yield _gauge("halley_queued", "Events waiting in outboxes.", self._house.queued_events())
+        yield _counter("halley_overflows", "Events that found an outbox full.", broker.overflows)
+        yield _gauge("halley_holds", "Connects held now.", engine.holds)
+        yield _counter("halley_connects", "Connects received.", engine.connects)
+        yield _counter("halley_put_back", "Events of replies that did not reach their socket.", engine.put_back)
+        yield _counters("halley_messages_refused", "Messages refused, by error code.", "code", engine.refused)
+        yield _gauge("halley_sweeper_age_seconds", "Since deadlines were last looked at.", self._house.sweeper_age_s())
+        if self._watch is not None:
+            refused = {str(status): count for status, count in self._watch.refused.items()}
+            yield _gauge("halley_connections", "HTTP connections now.", self._watch.connections)
+            yield _counter("halley_connections_cut", "Connections cut for being too slow.", self._watch.cut)
+            yield _counters("halley_requests_refused", "Requests refused half-way, by status.", "status", refused)
+
+
+def exposition(house: House, watch: Watch | None = None) -> bytes:
+    """All metrics in Prometheus' text format, the process' own among them."""
+    registry = CollectorRegistry()
+    for collector in (HalleyCollector(house, watch), PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+        registry.register(collector)
+    return generate_latest(registry)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family

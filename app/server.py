@@ -1,0 +1,249 @@
+"""The composition root: builds the rooms, joins them, and runs what must run on the event loop.
+
+`create_app` makes an ASGI application for any server; `host/server.py` runs it under Halley's own. A `House` is one
+server's rooms with the two things that need a loop: a flush once a turn when events wait, and the sweeper.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from contextlib import asynccontextmanager
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from app import telemetry
+from app.broker.broker import Broker
+from app.broker.policy import HouseRules
+from app.protocols.bayeux.engine import Engine
+from app.protocols.bayeux.hooks import Hooks
+from app.settings import Settings
+from app.transports.endpoint import Endpoint, reject
+from app.transports.guard import Guard, Rejection
+from app.transports.pages import Pages, route_path
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from app.protocols.bayeux.exchanges import Reply
+    from app.protocols.bayeux.sessions import BayeuxSession
+
+_STALL_S = 5.0
+_CHANNEL_SWEEP_S = 1.0
+_LIVE_S = 10.0
+
+
+class NotProtected(Exception):
+    """The listener would be open to others, and nobody has said that it may be."""
+
+
+class _Answerable(Protocol):
+    def answer(self, reply: Reply | None) -> None:
+        """Take the reply of a held connect."""
+
+
+class House:
+    """One server's rooms, joined. Raises `NotProtected`."""
+
+    def __init__(self, settings: Settings | None = None, hooks: Hooks | None = None) -> None:
+        self.settings = settings = settings or Settings()
+        self.hooks = hooks or Hooks()
+        self.guard = Guard(settings)
+        if not self.guard.is_loopback and not settings.open:
+            raise NotProtected(
+                f"{settings.host} can be reached from other machines, where everyone may read and publish "
+                f"everything; say --open if that is wanted"
+            )
+        self.rights = HouseRules(self.guard.is_loopback, self._allows_anonymous_publish())
+        self.broker = Broker(settings.limits, self._wake)
+        self.engine = Engine(
+            self.broker, settings.bayeux, self.rights, self.hooks, connection_types=self._connection_types()
+        )
+        self.engine.drain_interval = lambda: random.uniform(0, settings.drain.spread_s)  # noqa: S311 - only spreads load
+        self.endpoint = Endpoint(self.engine, self.guard, settings)
+        self.pages = Pages()
+        self.on_sweep: list[Callable[[float], None]] = []
+        self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []  # a program's own tasks
+        self._is_leaving = False
+        self._flush_is_due = False
+        self._tasks: list[asyncio.Task[None]] = []  # the sweeper, then the program's own
+        self._swept_at = monotonic()
+        self.broker.clock_offset_s = time.time() - monotonic()
+        self._watch_sessions()
+
+    def _allows_anonymous_publish(self) -> bool:
+        wanted = self.settings.bayeux.anonymous_publish
+        return wanted == "on" or (wanted == "auto" and self.guard.is_loopback)
+
+    def _connection_types(self) -> list[str]:
+        names = ["long-polling"]
+        if self.guard.serves_other_origins:
+            names.append("cross-origin-long-polling")  # Faye's name for a POST by CORS; it uses nothing it is not told
+        if self.settings.bayeux.callback_polling:
+            names.append("callback-polling")
+        return names
+
+    # ASGI
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or the lifespan."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        self.start()
+        try:
+            self.guard.check_host(scope)
+        except Rejection as rejection:
+            telemetry.request_rejected(scope, rejection.status, rejection.text)
+            await reject(scope, send, rejection)
+            return
+        path = route_path(scope)
+        if any(path == mount or path.startswith(f"{mount}/") for mount in self.settings.bayeux.paths):
+            await self.endpoint(scope, receive, send)
+        else:
+            await self.pages(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            event = await receive()
+            if event["type"] == "lifespan.startup":
+                self.start()
+                await send({"type": "lifespan.startup.complete"})
+            elif event["type"] == "lifespan.shutdown":
+                await self.stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    @asynccontextmanager
+    async def lifespan(self, _app: ASGIApp | None = None) -> AsyncIterator[None]:
+        """For programs that mount this application: it runs while theirs does."""
+        self.start()
+        try:
+            yield
+        finally:
+            await self.drain()
+            await self.stop()
+
+    # The event loop
+
+    def start(self) -> None:
+        """Begin sweeping, once; the first request does it where no lifespan has."""
+        if not self._tasks:
+            self._swept_at = monotonic()
+            jobs = [self._sweep(), *(self._run(job) for job in self.background)]
+            self._tasks = [asyncio.get_running_loop().create_task(job) for job in jobs]
+            self._wake()
+
+    async def stop(self) -> None:
+        """End what runs on the loop."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def is_live(self) -> bool:
+        """Whether the sweeper has run lately; if not, sessions no longer end (CometD #1627)."""
+        return self.sweeper_age_s() < _LIVE_S
+
+    def is_ready(self) -> bool:
+        """Whether new clients are welcome."""
+        return bool(self._tasks) and not self._is_leaving
+
+    def sweeper_age_s(self) -> float:
+        """Since deadlines were last looked at."""
+        return monotonic() - self._swept_at
+
+    def queued_events(self) -> int:
+        """Events that wait in outboxes."""
+        return sum(len(session.outbox) for session in self.broker.sessions.values())
+
+    def _wake(self) -> None:
+        """Have what waits flushed in the next turn of the loop; before there is one, when it starts."""
+        if not self._flush_is_due:
+            try:
+                asyncio.get_running_loop().call_soon(self._flush)
+            except RuntimeError:
+                return
+            self._flush_is_due = True
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        self.broker.flush(monotonic())
+        for connection, reply in self.engine.answers():
+            cast("_Answerable", connection).answer(reply)
+
+    async def _run(self, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await job()
+        except Exception as error:  # noqa: BLE001 - a program's task may raise anything
+            telemetry.fault("background", error)
+
+    async def _sweep(self) -> None:
+        channels_swept_at = monotonic()
+        while True:
+            await asyncio.sleep(self.settings.sweep_s)
+            now = monotonic()
+            was_stalled = now - self._swept_at > _STALL_S + self.settings.sweep_s
+            self._swept_at = now
+            self.broker.clock_offset_s = time.time() - now
+            try:
+                if not was_stalled:  # clients whose requests waited with us get a turn before they count as gone
+                    self.broker.due(now)
+                if now - channels_swept_at > _CHANNEL_SWEEP_S:
+                    channels_swept_at = now
+                    self.engine.sweep()
+                for sweep in self.on_sweep:
+                    sweep(now)
+            except Exception as error:  # noqa: BLE001 - a sweeper that dies leaks every session after it
+                telemetry.fault("sweeper", error)
+
+    async def drain(self, is_forced: Callable[[], bool] = lambda: False) -> None:
+        """Send everyone away: answer the held connects, spread out and in random order. Ends early if `is_forced`."""
+        if self._is_leaving:
+            return
+        self._is_leaving = True
+        options = self.settings.drain
+        telemetry.log.info("draining", holds=self.engine.holds)
+        await asyncio.sleep(0 if is_forced() else options.not_ready_s)
+        sessions = self.engine.drain()
+        random.shuffle(sessions)
+        spread_s = min(options.spread_s, len(sessions) / options.holds_per_s)
+        began = monotonic()
+        for count, session in enumerate(sessions):
+            ahead_s = spread_s * count / len(sessions) - (monotonic() - began)
+            if ahead_s > 0 and not is_forced():
+                await asyncio.sleep(ahead_s)
+            self.engine.release(session, monotonic())
+        telemetry.log.info("drained", undelivered_events=self.queued_events())
+
+    # What operators are told
+
+    def _watch_sessions(self) -> None:
+        def opened(session: BayeuxSession) -> None:
+            telemetry.log.info(
+                "session_opened",
+                session=telemetry.fingerprint(session.id),
+                protocol=session.protocol,
+                address=session.address,
+                user_agent=session.user_agent,
+            )
+
+        def closed(session: BayeuxSession, reason: str) -> None:
+            telemetry.log.info(
+                "session_closed", session=telemetry.fingerprint(session.id), protocol=session.protocol, reason=reason
+            )
+
+        self.hooks.session_opened.append(opened)
+        self.hooks.session_closed.append(closed)
+        self.hooks.report = telemetry.fault
+
+
+def create_app(settings: Settings | None = None) -> House:
+    """An ASGI application for any server: `uvicorn app.server:create_app --factory`."""
+    return House(settings)

@@ -1,0 +1,192 @@
+"""What a request's body or query says: bytes in, JSON objects out.
+
+Clients send what they like: `application/json`, forms, Faye's `text/plain` with a form inside, nothing at all. So the
+text decides: what begins like JSON is JSON, what carries `message=` is a form. Everything is bounded before and after
+parsing, since parsed JSON can be thirty times larger than its text.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+import orjson
+
+from app.protocols.bayeux.messages import OutOfRange
+from app.transports.guard import Rejection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from starlette.types import Receive
+
+    from app.settings import Limits
+
+_CHARSETS = re.compile(
+    r"utf-8|ascii|iso8859-\d+|cp125\d|cp874|koi8-[ru]|utf-16|utf-16-[bl]e|utf-32|utf-32-[bl]e"
+    r"|gb2312|gbk|gb18030|big5|shift_jis|euc_jp|euc_kr"
+)
+"""Python knows more, some of them no character sets (zip, rot13), some quadratic (idna)."""
+
+_CHARSET = re.compile(r"""charset\s*=\s*["']?([A-Za-z0-9._:+-]{1,40})""", re.IGNORECASE)
+_MAYBE_ODD_NUMBER = re.compile(rb"[0-9]{19}|[eE]\+?[0-9]{3}")
+_MAYBE_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
+_ODD_FIELDS = 8
+"""Form fields beside `message` that are tolerated."""
+
+
+class Disconnected(Exception):
+    """The peer left before its request was whole."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """The messages of one request."""
+
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    has_odd_numbers: bool = False
+
+
+async def read_body(receive: Receive, limits: Limits) -> bytes:
+    """All of a request's body. Raises `Rejection` at the first byte too many, `Disconnected` if the peer leaves."""
+    chunks: list[bytes] = []
+    nbytes = 0
+    while True:
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            raise Disconnected
+        chunk = event.get("body", b"")
+        nbytes += len(chunk)
+        if nbytes > limits.body_bytes:
+            raise Rejection(413, "request body too large", closes=True)
+        chunks.append(chunk)
+        if not event.get("more_body", False):
+            return b"".join(chunks)
+
+
+def messages_of_body(body: bytes, content_type: str, limits: Limits) -> Batch:
+    """The messages of a POST. Raises `Rejection`."""
+    charset = _charset_of(content_type)
+    text = body.strip()
+    if charset != "utf-8":
+        try:
+            text = body.decode(charset).strip().encode()
+        except UnicodeError:
+            raise Rejection(400, "body is not in its charset") from None
+    if text[:1] in (b"[", b"{"):
+        return parse([text], limits)
+    if b"message=" in text and "json" not in content_type.lower():
+        return parse(_form_values(text, limits, charset), limits)
+    raise Rejection(400, "body is no Bayeux message")
+
+
+def form_fields(text: bytes, limits: Limits, charset: str = "utf-8") -> list[tuple[str, str]]:
+    """The fields of a query or form, with escapes in `charset`; `+` is a space. Raises `Rejection`."""
+    most = limits.messages + _ODD_FIELDS
+    if text.count(b"&") >= most:
+        raise Rejection(413, "too many fields")
+    try:
+        return parse_qsl(text.decode(), keep_blank_values=True, encoding=charset, errors="strict")
+    except ValueError:
+        raise Rejection(400, "form is not in its charset") from None
+
+
+def _form_values(text: bytes, limits: Limits, charset: str) -> list[bytes]:
+    return [value.encode() for name, value in form_fields(text, limits, charset) if name == "message"]
+
+
+def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
+    """Concatenate messages from JSON texts, each an object or an array of objects. Raises `Rejection`."""
+    batch = Batch()
+    nodes = 0
+    for text in texts:
+        value, is_odd = _loads(text)
+        batch.has_odd_numbers |= is_odd
+        nodes += _measure(text, value, limits)
+        found = value if isinstance(value, list) else [value]
+        if not all(isinstance(message, dict) for message in found):
+            raise Rejection(400, "body is no Bayeux message")
+        batch.messages.extend(found)
+        if len(batch.messages) > limits.messages or nodes > limits.nodes:
+            raise Rejection(413, "too many messages or values")
+    if not batch.messages:
+        raise Rejection(400, "no message")
+    return batch
+
+
+def _charset_of(content_type: str) -> str:
+    match = _CHARSET.search(content_type)
+    if match is None:
+        return "utf-8"
+    try:
+        name = codecs.lookup(match[1]).name
+    except LookupError:
+        name = ""
+    if not _CHARSETS.fullmatch(name):
+        raise Rejection(415, "charset not supported")
+    return name
+
+
+def _loads(text: bytes) -> tuple[Any, bool]:
+    """A JSON value, and whether some number in it is an `OutOfRange`.
+
+    orjson reads integers beyond 64 bits as floats and refuses infinities; so a text that may have any is read again
+    with them marked, and only their own message is refused.
+    """
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        if not _MAYBE_ODD_NUMBER.search(text):
+            raise Rejection(400, "body is not JSON") from None
+    else:
+        if not _MAYBE_ODD_NUMBER.search(text):
+            return value, False
+    try:
+        value = json.loads(text.decode(), parse_int=_integer, parse_float=_float, parse_constant=_constant)
+        if _MAYBE_SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False, default=str).encode()
+    except (ValueError, RecursionError):
+        raise Rejection(400, "body is not JSON") from None
+    return value, True
+
+
+def _integer(digits: str) -> int | OutOfRange:
+    if len(digits) > 20:
+        return OutOfRange()
+    value = int(digits)
+    return value if -(2**63) <= value < 2**64 else OutOfRange()
+
+
+def _float(digits: str) -> float | OutOfRange:
+    value = float(digits)
+    return OutOfRange() if value in (float("inf"), float("-inf")) else value
+
+
+def _constant(_: str) -> float:
+    raise ValueError("NaN and Infinity are no JSON")
+
+
+def _measure(text: bytes, value: object, limits: Limits) -> int:
+    """About how many values there are, never too few. Raises `Rejection` when they are nested too deeply."""
+    containers = text.count(b"[") + text.count(b"{")
+    most_nodes = 1 + containers + text.count(b",")
+    if containers <= limits.nesting and most_nodes <= limits.nodes:
+        return most_nodes
+    nodes = 1
+    level = [value]
+    for _ in range(limits.nesting):
+        deeper: list[object] = []
+        for container in level:
+            if isinstance(container, dict):
+                deeper.extend(container.values())
+            elif isinstance(container, list):
+                deeper.extend(container)
+        nodes += len(deeper)
+        level = [child for child in deeper if isinstance(child, dict | list)]
+        if not level:
+            return nodes
+    raise Rejection(400, "nested too deeply")

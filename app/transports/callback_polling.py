@@ -1,0 +1,60 @@
+"""The callback-polling transport (Bayeux 1.0, 6.2), JSONP: messages in a query, replies as a call of a function.
+
+Any page may load a script from here and so read the answer; that is what JSONP is for, and why it can be switched off.
+What the guards below stop: a callback that is markup or code of its own (CometD #546), a response that a plug-in takes
+for something else (Rosetta Flash, CVE-2014-4671: `/**/` in front, nosniff, attachment), and one opened as a page.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from app.protocols.bayeux.exchanges import Transport
+from app.transports.bodies import form_fields, parse
+from app.transports.guard import Rejection
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
+
+    from app.protocols.bayeux.exchanges import Reply
+    from app.settings import Bayeux, Limits
+    from app.transports.bodies import Batch
+    from app.transports.guard import Head
+
+TRANSPORT = Transport.CALLBACK_POLLING
+HEADERS = (
+    (b"content-type", b"text/javascript;charset=UTF-8"),
+    (b"content-disposition", b"attachment; filename=f.txt"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+)
+
+_DEFAULT_CALLBACK = "jsonpcallback"
+_CALLBACK = re.compile(r"[A-Za-z0-9_$-]+(?:\.[A-Za-z0-9_$-]+)*")
+_PAGES = (b"document", b"iframe", b"frame", b"embed", b"object")
+
+
+def read(scope: Scope, head: Head, options: Bayeux, limits: Limits) -> tuple[str, Batch]:
+    """The callback and the messages of a request. Raises `Rejection`."""
+    if not options.callback_polling:
+        raise Rejection(400, "callback-polling is switched off")
+    if head.headers.get(b"sec-fetch-dest", b"").lower() in _PAGES:
+        raise Rejection(403, "callback-polling is for scripts")
+    fields = form_fields(scope["query_string"], limits)
+    callbacks = [value for name, value in fields if name == "jsonp"] or [_DEFAULT_CALLBACK]
+    if len(callbacks) > 1 or len(callbacks[0]) > options.callback_chars or not _CALLBACK.fullmatch(callbacks[0]):
+        raise Rejection(400, "bad callback")
+    texts = [value.encode() for name, value in fields if name == "message"]
+    if not texts:
+        raise Rejection(400, "no message")
+    return callbacks[0], parse(texts, limits)
+
+
+def render(reply: Reply, callback: str) -> bytes:
+    """The body of a response: JSON that is also a script, and can be read as nothing else."""
+    body = reply.body()
+    # JSON allows these two inside strings, older JavaScript does not; `<` could begin a tag.
+    for char, escaped in ((b"<", b"\\u003c"), ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029")):
+        body = body.replace(char, escaped)
+    return b"/**/%b(%b);" % (callback.encode(), body)

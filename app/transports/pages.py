@@ -1,0 +1,91 @@
+"""The console and its files: what `static/` holds, served at `/`.
+
+The few files are read once, at start, and found by their exact path in a dictionary: there is no path to climb out of,
+no range to compute and no thread to wait for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from app.transports.exchange import respond
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    Header = tuple[bytes, bytes]
+
+_ROOM = Path(__file__).resolve().parent.parent
+FOLDERS = (_ROOM / "static", _ROOM.parent / "static")
+"""Where an installed package has its pages, and where a checkout has them."""
+
+_SELF_ONLY = (
+    b"default-src 'self'; img-src 'self' data:; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
+)
+_ANY_SCRIPT = _SELF_ONLY + b"; script-src 'self' http: https:"
+_SECURITY_POLICIES = {"/jsonp.html": _ANY_SCRIPT}
+"""The JSONP page is there to load scripts from other servers."""
+
+
+class _File(NamedTuple):
+    content: bytes
+    etag: bytes
+    headers: list[Header]
+
+
+class Pages:
+    """The files of a folder as an ASGI application."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        folder = folder or next((place for place in FOLDERS if place.is_dir()), None)
+        self._files: dict[str, _File] = {}
+        for path in sorted(folder.rglob("*")) if folder is not None else ():
+            if path.is_file() and not path.name.startswith("."):
+                name = f"/{path.relative_to(folder or path).as_posix()}"
+                self._files[name] = self._files[name.removesuffix("index.html")] = _read(path, name)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's form
+        """Serve one file, or 404; always the same text, whatever was asked for."""
+        if scope["method"] not in ("GET", "HEAD"):
+            await respond(send, 405, [(b"allow", b"GET, HEAD"), (b"content-type", b"text/plain")], b"only GET and HEAD")
+            return
+        file = self._files.get(route_path(scope))
+        if file is None:
+            await respond(
+                send, 404, [(b"content-type", b"text/plain"), (b"x-content-type-options", b"nosniff")], b"not found"
+            )
+            return
+        known = next((value for name, value in scope["headers"] if name == b"if-none-match"), b"")
+        if file.etag in (tag.strip().removeprefix(b"W/") for tag in known.split(b",")):
+            await send({"type": "http.response.start", "status": 304, "headers": file.headers})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await respond(send, 200, file.headers, file.content)
+
+
+def route_path(scope: Scope) -> str:
+    """The path below the place where the application is mounted."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "").rstrip("/")
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
+def _read(path: Path, name: str) -> _File:
+    content = path.read_bytes()
+    etag = b'"%b"' % hashlib.blake2b(content, digest_size=12).hexdigest().encode()
+    kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    if kind.startswith("text/") or kind.endswith(("javascript", "json", "svg+xml")):
+        kind += "; charset=utf-8"
+    headers = [
+        (b"content-type", kind.encode()),
+        (b"etag", etag),
+        (b"cache-control", b"no-cache"),
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"content-security-policy", _SECURITY_POLICIES.get(name, _SELF_ONLY)),
+    ]
+    return _File(content, etag, headers)
