@@ -64,17 +64,14 @@ def run(settings: Settings) -> int:
 async def _serve(halley: Halley, sockets: list[socket.socket]) -> int:
     house = halley.house
     watch = Watch(house.settings.limits)
-    house.on_sweep.append(watch.sweep)
-    public = HalleyServer(_config(house, house.settings, watch), house)
+    public = HalleyServer(house, watch)
     operations: _OperationsServer | None = None
     running: asyncio.Task[None] | None = None
     if len(sockets) > 1:
         app = operations_app(
             is_live=house.is_live, is_ready=house.is_ready, metrics=lambda: metrics.exposition(house, watch)
         )
-        own_watch = Watch(house.settings.limits)
-        house.on_sweep.append(own_watch.sweep)
-        operations = _OperationsServer(_config(app, house.settings, own_watch))
+        operations = _OperationsServer(app, house)
         running = asyncio.create_task(operations.serve(sockets[1:]))
     announce(house.settings, sockets)
     await public.serve(sockets[:1])
@@ -104,8 +101,9 @@ def _config(app: ASGIApp, settings: Settings, watch: Watch) -> uvicorn.Config:
 class HalleyServer(uvicorn.Server):
     """uvicorn's server, which drains before it shuts down. `signals` are those that came, in order."""
 
-    def __init__(self, config: uvicorn.Config, house: House) -> None:
-        super().__init__(config)
+    def __init__(self, house: House, watch: Watch) -> None:
+        super().__init__(_config(house, house.settings, watch))
+        house.on_sweep.append(watch.sweep)
         self.signals: list[int] = []
         self._house = house
 
@@ -135,7 +133,12 @@ class HalleyServer(uvicorn.Server):
 
 
 class _OperationsServer(uvicorn.Server):
-    """A server that leaves the signals to the public one."""
+    """The operations listener's server, which leaves the signals to the public one."""
+
+    def __init__(self, app: ASGIApp, house: House) -> None:
+        watch = Watch(house.settings.limits)
+        super().__init__(_config(app, house.settings, watch))
+        house.on_sweep.append(watch.sweep)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,0 +1,119 @@
+"""HTTP by hand: sends any bytes, reads whole responses, and can leave whenever a test wants it to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+DEADLINE_S = 10.0
+"""For anything that a test waits for; reaching it is a failure, never a pause."""
+
+
+@dataclass
+class Response:
+    """One HTTP response. `headers` by lower-case name; of several with one name the last counts, but for cookies."""
+
+    status: int
+    headers: dict[str, str]
+    set_cookies: list[str]
+    body: bytes
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The body as Bayeux messages."""
+        messages: list[dict[str, Any]] = json.loads(self.body)
+        return messages
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode()
+
+
+class Wire:
+    """One TCP connection to a server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def open(cls, port: int, *, receive_buffer_bytes: int | None = None) -> Wire:
+        """Connect; a small receive buffer makes a slow reader."""
+        sock = socket.socket()
+        if receive_buffer_bytes is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        sock.setblocking(False)  # noqa: FBT003
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        return cls(*await asyncio.open_connection(sock=sock, limit=4_194_304))
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        self.writer.write(data)
+        async with asyncio.timeout(DEADLINE_S):
+            await self.writer.drain()
+
+    async def read(self) -> Response:
+        """The next whole response. Raises `asyncio.IncompleteReadError` if the server closed without one."""
+        async with asyncio.timeout(DEADLINE_S):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            status_line, *lines = head.rstrip().split("\r\n")
+            pairs = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+            headers = dict(pairs)
+            body = await self.reader.readexactly(int(headers.get("content-length", "0")))
+        cookies = [value for name, value in pairs if name == "set-cookie"]
+        return Response(int(status_line.split()[1]), headers, cookies, body)
+
+    async def request(self, data: bytes) -> Response:
+        """Send bytes and read the answer."""
+        await self.send(data)
+        return await self.read()
+
+    async def post(self, *messages: Any, path: str = "/bayeux", **headers: str) -> Response:
+        """Send Bayeux messages as JSON and read the answer."""
+        return await self.request(post(json.dumps(messages).encode(), path=path, **headers))
+
+    async def get(self, *messages: Any, callback: str = "cb", path: str = "/bayeux", **headers: str) -> Response:
+        """Send Bayeux messages by JSONP and read the answer."""
+        target = f"{path}?jsonp={quote(callback)}&message={quote(json.dumps(messages))}"
+        return await self.request(request("GET", target, **headers))
+
+    async def is_closed(self) -> bool:
+        """Wait for the server to close the connection; True unless it sends something first."""
+        async with asyncio.timeout(DEADLINE_S):
+            try:
+                return await self.reader.read(1) == b""
+            except ConnectionError:
+                return True
+
+    def reset(self) -> None:
+        """Leave with a TCP reset, as a crashed peer does."""
+        sock = self.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
+
+    async def close(self) -> None:
+        """Leave in good order."""
+        self.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+def request(method: str, target: str, body: bytes = b"", **headers: str) -> bytes:
+    """An HTTP/1.1 request. Header names take `_` for `-`; a value of "" leaves a default header out."""
+    named = {"host": "127.0.0.1"} | {name.replace("_", "-").lower(): value for name, value in headers.items()}
+    if body or method == "POST":
+        named.setdefault("content-length", str(len(body)))
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items() if value)]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+def post(body: bytes, *, path: str = "/bayeux", **headers: str) -> bytes:
+    """A POST; JSON unless `content_type` says otherwise."""
+    return request("POST", path, body, **{"content_type": "application/json", **headers})
