@@ -62,7 +62,7 @@ class House:
         self.engine = Engine(
             self.broker, settings.bayeux, self.rights, self.hooks, connection_types=self._connection_types()
         )
-        self.engine.drain_interval = lambda: random.uniform(0, settings.drain.spread_s)  # noqa: S311 - only spreads load
+        self.engine.advisor.drain_interval = lambda: random.uniform(0, settings.drain.spread_s)  # noqa: S311 - no secret
         self.endpoint = Endpoint(self.engine, self.guard, settings)
         self.pages = Pages()
         self.on_sweep: list[Callable[[float], None]] = []

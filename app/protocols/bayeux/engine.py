@@ -15,17 +15,18 @@ import hmac
 import re
 import secrets
 from collections import Counter, deque
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from app.broker.events import Event
 from app.broker.policy import SERVER
 from app.protocols.bayeux import errors
+from app.protocols.bayeux.advice import Advisor
 from app.protocols.bayeux.channels import Channels
 from app.protocols.bayeux.conversation import Conversation
 from app.protocols.bayeux.exchanges import Hold, Reply, Verdict, Wait
-from app.protocols.bayeux.messages import decode_data, encode, encode_data, event_frame, reply_to
-from app.protocols.bayeux.names import Bounds, to_channel, to_pattern, to_topic
+from app.protocols.bayeux.messages import encode, encode_data, reply_to
+from app.protocols.bayeux.names import Bounds, to_pattern, to_topic
+from app.protocols.bayeux.responses import Responses
 from app.protocols.bayeux.sessions import BayeuxSession
 from app.protocols.bayeux.states import LIFE, Happening, State, Step
 
@@ -72,8 +73,8 @@ class Engine:
         self.new_id = new_id
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
         self.channels = Channels(broker.limits.channels)
-        self.is_draining = False
-        self.drain_interval: Callable[[], float] = lambda: 0.0  # seconds to advise each client that is sent away
+        self.advisor = Advisor(options)
+        self._responses = Responses(hooks, has_timestamp=options.timestamp)
         self.holds_by_browser: Counter[str] = Counter()
         self._answers: deque[tuple[object, Reply | None]] = deque()
         # plain counts, read by telemetry
@@ -201,7 +202,7 @@ class Engine:
         With the id of the message it answers, if any: cometd.js' remote calls find their caller by it.
         """
         event = Event(to_topic(channel, self.bounds), encode_data(data))
-        event.time_us = int((now + self.broker.clock_offset_s) * 1_000_000)
+        event.time_us = int(self.wall_s(now) * 1_000_000)
         if message_id is not None:
             event.frames["bayeux"] = encode({"channel": channel, "id": message_id, "data": data})
         return self.broker.deliver(session, event, now)
@@ -209,6 +210,11 @@ class Engine:
     def leave(self, session: BayeuxSession, now: float, *, by_client: bool) -> None:
         """End a session as its client asked, or as this program does."""
         self._happen(session, Happening.LEAVE, now, DISCONNECTED if by_client else DISMISSED)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server is leaving."""
+        return self.advisor.is_draining
 
     def sweep(self) -> None:
         """Let go of channels that nobody uses any more; to be called about once a second."""
@@ -222,7 +228,7 @@ class Engine:
 
     def drain(self) -> list[BayeuxSession]:
         """From now on no connect is held and no session begins; returns the sessions to `release`."""
-        self.is_draining = True
+        self.advisor.is_draining = True
         sessions = self.broker.sessions.values()
         return [session for session in sessions if isinstance(session, BayeuxSession) and session.held is not None]
 
@@ -266,22 +272,20 @@ class Engine:
         reply["clientId"] = session.id
         if hold.is_crowded and self.options.browser_interval_s == 0:
             reply["successful"] = False
-        advice = self._advice_if_due(hold)
+        advice = self.advisor.due(hold)
         if advice is not None:
             reply["advice"] = advice
         events: list[Event] = []
         ext: dict[str, Any] = {}
         if with_events and self.can_take(session):
-            events = session.outbox.take()
+            events = self.take(session)
             if session.acks is not None:
-                session.outbox.retain(events)
-                events = session.acks.close_batch(events)
                 ext["ack"] = session.acks.batch
         if hold.timesync is not None and hold.timesync.is_wanted:
             ext["timesync"] = hold.timesync.answer(self.wall_ms(now))
         if ext:
             reply["ext"] = ext
-        self.broker.touch(session, now + self._interval_s(hold) + session.max_interval_s)
+        self.broker.touch(session, now + self.advisor.interval_s(hold) + session.max_interval_s)
         return reply, events
 
     def reply_with(
@@ -295,13 +299,7 @@ class Engine:
         answers_connect: bool = False,
     ) -> Reply:
         """A response of replies and then events, past the extensions; unsettled as soon as it has events."""
-        if self.hooks.extensions or self.options.timestamp:
-            parts = [encode(self._outgoing(session, message, now) or message) for message in messages]
-            seen = (self._outgoing(session, _event_fields(event), now) for event in events)
-            parts.extend(encode(fields) for fields in seen if fields is not None)
-        else:
-            parts = [encode(message) for message in messages]
-            parts.extend(event_frame(event) for event in events)
+        parts = self._responses.parts(session, messages, events, self.wall_s(now))
         reply = Reply(parts, session, events, connection, answers_connect=answers_connect, is_last=self.is_draining)
         if session is not None and events:
             session.unsettled = reply
@@ -311,47 +309,26 @@ class Engine:
         """Whether events may leave its outbox: never while a reply with others is on its way."""
         return session.unsettled is None
 
-    def advice(self, session: BayeuxSession, reconnect: str = "retry") -> dict[str, Any]:
-        """All three fields, always: cometd.js replaces what it had by its own defaults plus these."""
-        interval_s = session.interval_s if session.client_interval_s is None else session.client_interval_s
-        return {"reconnect": reconnect, "interval": _ms(interval_s), "timeout": _ms(session.hold_s)}
+    def take(self, session: BayeuxSession) -> list[Event]:
+        """What waits for a session, to go with a reply; with acks, after all that it has not acknowledged."""
+        events = session.outbox.take()
+        if session.acks is not None:
+            session.outbox.retain(events)
+            events = session.acks.close_batch(events)
+        return events
 
-    def stranger_advice(self, reconnect: str) -> dict[str, Any]:
-        """Advice for a client that has no session here."""
-        return {"reconnect": reconnect, "interval": 0, "timeout": _ms(self.options.hold_s)}
+    def wall_s(self, now: float) -> float:
+        """The wall clock, in seconds."""
+        return now + self.broker.clock_offset_s
 
     def wall_ms(self, now: float) -> int:
-        """Wall-clock milliseconds."""
-        return int((now + self.broker.clock_offset_s) * 1000)
-
-    def _outgoing(self, session: BayeuxSession | None, fields: dict[str, Any], now: float) -> dict[str, Any] | None:
-        if self.options.timestamp:  # Bayeux 1.0, 3.11: ISO 8601, "SHOULD be GMT"
-            at = datetime.fromtimestamp(now + self.broker.clock_offset_s, UTC)
-            fields["timestamp"] = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 10_000:02}"
-        return self.hooks.outgoing(session, fields)
+        """The wall clock, in milliseconds."""
+        return int(self.wall_s(now) * 1000)
 
     def _has_news(self, session: BayeuxSession) -> bool:
         if session.acks is not None and len(session.acks):
             return True
         return bool(session.outbox) and self.can_take(session) and not session.open_batches
-
-    def _interval_s(self, hold: Hold) -> float:
-        session = hold.session
-        own_s = session.interval_s if session.client_interval_s is None else session.client_interval_s
-        return max(own_s, self.options.browser_interval_s) if hold.is_crowded else own_s
-
-    def _advice_if_due(self, hold: Hold) -> dict[str, Any] | None:
-        """Advice where the client asked, on a session's first connect, and whenever it differs from the last."""
-        session = hold.session
-        if self.is_draining:
-            return {**self.advice(session), "interval": _ms(self.drain_interval())}
-        terms = (session.hold_s, self._interval_s(hold), hold.is_crowded)
-        changed, session.announced = session.announced != terms, terms
-        if hold.is_crowded:
-            polls = self.options.browser_interval_s > 0
-            advice = self.advice(session, "retry" if polls else "none")
-            return {**advice, "interval": _ms(self._interval_s(hold)), "multiple-clients": True}
-        return self.advice(session) if changed or hold.wants_advice else None
 
     # The steps of states.LIFE
 
@@ -403,7 +380,7 @@ class Engine:
     def _dismiss(self, hold: Hold, now: float, *, is_told: bool) -> None:
         """The last reply of a session that left, or was sent away and must be told so."""
         reply = reply_to(hold.request, successful=True)
-        reply["advice"] = self.advice(hold.session, "none")
+        reply["advice"] = self.advisor.advice(hold.session, "none")
         messages = [reply]
         if is_told:
             messages.append({"channel": "/meta/disconnect", "successful": True})
@@ -413,21 +390,9 @@ class Engine:
         """The last reply of a session that cannot go on; its client may begin another."""
         reply = reply_to(hold.request, successful=False)
         reply["error"] = errors.SESSION_UNKNOWN
-        reply["advice"] = self.stranger_advice("handshake")
+        reply["advice"] = self.advisor.for_stranger("handshake")
         self._send(hold.connection, self.reply_with(None, [reply], [], now, connection=hold.connection))
 
     def _send(self, connection: object, reply: Reply | None) -> None:
         self._answers.append((connection, reply))
         self.broker.wake()
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)
-
-
-def _event_fields(event: Event) -> dict[str, Any]:
-    frame = event.frames.get("bayeux")
-    if frame is not None:
-        fields: dict[str, Any] = decode_data(frame)
-        return fields
-    return {"channel": to_channel(event.topic), "data": decode_data(event.payload)}

@@ -1,0 +1,176 @@
+"""What a program's hooks say to a message: may it, what do listeners make of it, what do services answer.
+
+Each function is one part of a `Conversation`, which it gets as `talk`; those that may have to wait are generators to
+`yield from`. What a hook raises is reported and taken as the hook's own docstring says (`hooks.py`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from app.broker.policy import SERVER
+from app.broker.topics import Match
+from app.protocols.bayeux import errors
+from app.protocols.bayeux.exchanges import Wait
+from app.protocols.bayeux.hooks import Refused
+from app.protocols.bayeux.messages import Fault, encode, encode_data
+from app.protocols.bayeux.names import to_pattern
+from app.protocols.bayeux.states import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from app.protocols.bayeux.conversation import Conversation
+    from app.protocols.bayeux.exchanges import Verdict
+    from app.protocols.bayeux.messages import Message
+    from app.protocols.bayeux.sessions import BayeuxSession
+
+    Steps = Generator[Wait, tuple[Verdict, float], Any]
+
+
+def may_subscribe(talk: Conversation, session: BayeuxSession, channel: str, message: Message) -> Steps:
+    """Whether policy and authorizers let a session subscribe to a channel or pattern. Raises `Fault`."""
+    yield from _may(talk, session, "subscribe", channel, message, errors.SUBSCRIBE_DENIED, errors.CREATE_DENIED)
+
+
+def may_publish(talk: Conversation, session: BayeuxSession | None, channel: str, message: Message) -> Steps:
+    """Whether they let a message be published. Raises `Fault`."""
+    yield from _may(talk, session, "publish", channel, message, errors.PUBLISH_DENIED, errors.CHANNEL_CREATE_DENIED)
+
+
+def may_handshake(talk: Conversation, session: BayeuxSession, message: Message) -> Steps:
+    """Whether the policy lets a client have a session. Raises `Fault`."""
+    yield from _ask_policy(talk, "can_handshake", errors.HANDSHAKE_DENIED, "", session, message)
+
+
+def bring_into_being(talk: Conversation, name: str) -> None:
+    """Tell whoever prepares channels that one comes into being, once, before anyone can use it."""
+    engine = talk.engine
+    if engine.hooks.watch_channels and engine.channels.add(name):
+        engine.hooks.tell(engine.hooks.channel_created, name)
+
+
+def listen(talk: Conversation, session: BayeuxSession | None, topic: str, message: Message) -> None:
+    """Let the channel's listeners see a message, change its data, or keep it from everyone. Raises `Fault`."""
+    hooks = talk.engine.hooks
+    for listener in hooks.listeners.over(topic):
+        before = message.data
+        try:
+            answer = listener.hear(session, message)
+            if message.data is not before:
+                encode_data(message.data)
+        except Refused as refused:
+            error = errors.PUBLISH_DENIED.format(refused.reason) if refused.reason else errors.MESSAGE_DELETED
+            raise Fault(error, refused.advice, refused.ext) from None
+        except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
+            hooks.report("listener", error)
+            message.data = before
+            answer = False if listener.vetoes else None
+        if answer is False:
+            raise Fault(errors.MESSAGE_DELETED)
+
+
+def serve(talk: Conversation, session: BayeuxSession | None, topic: str, message: Message) -> Steps:
+    """Let the channel's services answer the sender. Raises `Fault`."""
+    engine = talk.engine
+    for service in engine.hooks.services.over(topic):
+        try:
+            answer = yield from _call(talk, "service", service, session, message)
+        except Refused as refused:
+            reason = refused.reason or errors.DENIED_BY_POLICY
+            raise Fault(errors.PUBLISH_DENIED.format(reason), refused.advice, refused.ext) from None
+        if answer is None:
+            continue
+        try:
+            if session is not None:
+                engine.deliver(session, message.channel, answer, message.id, talk.now)
+            else:
+                named = {} if message.id is None else {"id": message.id}
+                talk.beside.append(encode({"channel": message.channel, **named, "data": answer}))
+        except TypeError as error:  # what it returned is no JSON
+            engine.hooks.report("service", error)
+
+
+def _may(
+    talk: Conversation,
+    session: BayeuxSession | None,
+    verb: str,
+    channel: str,
+    message: Message,
+    denied: str,
+    create_denied: str,
+) -> Steps:
+    engine = talk.engine
+    if session is not None and session.role == SERVER:
+        return
+    reason = errors.DENIED_BY_POLICY
+    if engine.hooks.watch_channels and channel not in engine.channels:
+        yield from _ask_policy(talk, "can_create", create_denied, reason, session, channel, message)
+        _ask_authorizers(talk, session, "create", channel, message, create_denied)
+    yield from _ask_policy(talk, f"can_{verb}", denied, reason, session, channel, message)
+    _ask_authorizers(talk, session, verb, channel, message, denied)
+
+
+def _ask_policy(talk: Conversation, question: str, denied: str, reason: str, *arguments: object) -> Steps:
+    ask = getattr(talk.engine.hooks.policy, question, None)
+    if ask is None:
+        return
+    advice, ext = None, None
+    try:
+        if (yield from _call(talk, f"policy.{question}", ask, *arguments)) is True:
+            return
+    except Refused as refused:
+        reason, advice, ext = refused.reason or reason, refused.advice, refused.ext
+    raise Fault(denied.format(reason), advice, ext)
+
+
+def _ask_authorizers(
+    talk: Conversation, session: BayeuxSession | None, verb: str, channel: str, message: Message, denied: str
+) -> None:
+    """Any no denies; with authorizers over a channel but no yes among them, nobody has granted it."""
+    match, topic = to_pattern(channel, talk.engine.bounds)
+    if match is not Match.EXACT:  # whoever decides about children of a channel decides about wildcards over them
+        topic = f"{topic}/*" if topic else "*"
+    authorizers = talk.engine.hooks.authorizers.over(topic)
+    if not authorizers:
+        return
+    is_granted = False
+    for authorize in authorizers:
+        try:
+            verdict = authorize(session, verb, channel, message)
+        except Refused as refused:
+            raise Fault(denied.format(refused.reason), refused.advice, refused.ext) from None
+        except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
+            talk.engine.hooks.report("authorizer", error)
+            verdict = False
+        if verdict is False:
+            raise Fault(denied.format(errors.DENIED_BY_POLICY))
+        is_granted = is_granted or verdict is True
+    if not is_granted:
+        raise Fault(denied.format(errors.DENIED_BY_NOT_GRANTING))
+
+
+def _call(talk: Conversation, what: str, hook: Callable[..., Any], *arguments: object) -> Steps:
+    """What a hook answers, now or when it has been awaited; None if it raises or takes too long. Raises `Refused`."""
+    engine = talk.engine
+    try:
+        answer = hook(*arguments)
+        if not inspect.isawaitable(answer):
+            return answer
+    except Refused:
+        raise
+    except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
+        engine.hooks.report(what, error)
+        return None
+    session = talk.session
+    if session is not None and session.state is not State.HELD:
+        # Its client waits for us, so it has not left.
+        longest_s = engine.options.policy_s + session.max_interval_s
+        engine.broker.touch(session, max(session.deadline, talk.now + longest_s))
+    verdict, talk.now = yield Wait(answer)
+    if isinstance(verdict.error, Refused):
+        raise verdict.error
+    if verdict.error is not None:
+        engine.hooks.report(what, verdict.error)
+    return verdict.value

@@ -1,0 +1,94 @@
+"""The handshake: how a client and this server agree to talk (Bayeux 1.0, 4.1)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from app.broker.errors import TooManySessions
+from app.protocols.bayeux import asking, errors
+from app.protocols.bayeux.acks import Acks
+from app.protocols.bayeux.exchanges import Reply, Wait
+from app.protocols.bayeux.messages import Fault, reply_to
+from app.protocols.bayeux.timesync import Timesync
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from app.broker.events import Event
+    from app.protocols.bayeux.conversation import Conversation
+    from app.protocols.bayeux.exchanges import Verdict
+    from app.protocols.bayeux.messages import Message
+    from app.protocols.bayeux.sessions import BayeuxSession
+
+_VERSION = re.compile(r"(\d{1,9})((?:\.[A-Za-z0-9]{1,16}){0,8})")
+_OUR_VERSION = "1.0"
+_USER_AGENT_CHARS = 200
+
+
+def shake_hands(talk: Conversation, fields: dict[str, Any]) -> Generator[Wait, tuple[Verdict, float], Reply]:
+    """Answer a handshake: with a new session, with the reason why not, or with 503 where there is no room."""
+    engine, request = talk.engine, talk.request
+    session = engine.new_session(request.cookies)
+    if request.context is not None:
+        session.address = request.context.address
+        session.user_agent = request.context.headers.get("user-agent", "")[:_USER_AGENT_CHARS]
+    try:
+        message = talk.read(fields)
+        negotiate(message, engine.connection_types)
+        if engine.is_draining:
+            raise TooManySessions
+        arrived_ms = engine.wall_ms(talk.now)
+        yield from asking.may_handshake(talk, session, message)
+        if (message.ext or {}).get("ack") is True:
+            session.acks = Acks()
+        engine.open(session, talk.now)
+    except TooManySessions:
+        return Reply([], connection=request.connection, status=503, is_last=engine.is_draining)
+    except Fault as fault:
+        return engine.reply_with(None, [talk.refusal(fields, fault)], [], talk.now, connection=request.connection)
+    return _welcome(talk, session, message, arrived_ms)
+
+
+def negotiate(message: Message, ours: Sequence[str]) -> None:
+    """Whether we have a protocol version and one of `ours`, the connection types, in common. Raises `Fault`."""
+    newest, oldest = (message.fields.get(name) for name in ("version", "minimumVersion"))
+    if _version(newest) < _version(_OUR_VERSION) or (oldest is not None and _version(oldest) > _version(_OUR_VERSION)):
+        raise Fault(errors.VERSION_UNSUPPORTED)
+    offered = message.fields.get("supportedConnectionTypes")
+    if not isinstance(offered, list) or not any(name in ours for name in offered if isinstance(name, str)):
+        raise Fault(errors.CONNECTION_TYPES_UNSUPPORTED.format(",".join(ours)))
+
+
+def _welcome(talk: Conversation, session: BayeuxSession, message: Message, arrived_ms: int) -> Reply:
+    engine = talk.engine
+    reply = reply_to(message.fields, successful=True)
+    reply["clientId"] = session.id
+    reply["version"] = reply["minimumVersion"] = _OUR_VERSION
+    reply["supportedConnectionTypes"] = list(engine.connection_types)
+    reply["advice"] = engine.advisor.advice(session)
+    ext: dict[str, Any] = {}
+    events: list[Event] = []
+    if session.acks is not None:
+        ext["ack"] = True
+    if engine.options.handshake_delivery and session.outbox:
+        events = engine.take(session)
+        reply["x-messages"] = len(events)
+        if session.acks is not None:
+            ext["ack"] = {"enabled": True, "batch": session.acks.batch}
+    timesync = Timesync.read(message.ext, arrived_ms)
+    if timesync is not None and timesync.is_wanted:
+        ext["timesync"] = timesync.answer(engine.wall_ms(talk.now))
+    if ext:
+        reply["ext"] = ext
+    answer = engine.reply_with(session, [reply], events, talk.now, connection=talk.request.connection)
+    answer.set_cookie = None if session.is_bound else session.cookie
+    return answer
+
+
+def _version(text: object) -> tuple[int, list[str]]:
+    """A version to compare (Bayeux 1.0, 3.2): an integer, then alphanumeric elements. Raises `Fault`."""
+    match = _VERSION.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise Fault(errors.VERSION_UNSUPPORTED)
+    return int(match[1]), match[2].split(".")[1:]

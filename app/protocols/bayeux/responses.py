@@ -1,0 +1,46 @@
+"""What a response is made of: replies and then events, each as JSON text, past the extensions.
+
+Where there are no extensions an event is encoded once for all who get it. With them every receiver's copy is its own:
+an extension may add to it, change it or keep it back.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from app.protocols.bayeux.messages import decode_data, encode, event_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from app.broker.events import Event
+    from app.protocols.bayeux.hooks import Hooks
+    from app.protocols.bayeux.sessions import BayeuxSession
+
+
+class Responses:
+    """Writes responses; `has_timestamp` adds the timestamp extension's field to every message."""
+
+    def __init__(self, hooks: Hooks, *, has_timestamp: bool) -> None:
+        self._hooks = hooks
+        self._has_timestamp = has_timestamp
+
+    def parts(
+        self, session: BayeuxSession | None, messages: Sequence[dict[str, Any]], events: Sequence[Event], wall_s: float
+    ) -> list[bytes]:
+        """The JSON texts of a response's array; `wall_s` is the wall clock."""
+        if not self._hooks.extensions and not self._has_timestamp:
+            return [*map(encode, messages), *map(event_frame, events)]
+        parts = [encode(self._seen(session, message, wall_s) or message) for message in messages]
+        for event in events:
+            fields = self._seen(session, decode_data(event_frame(event)), wall_s)
+            if fields is not None:
+                parts.append(encode(fields))
+        return parts
+
+    def _seen(self, session: BayeuxSession | None, fields: dict[str, Any], wall_s: float) -> dict[str, Any] | None:
+        if self._has_timestamp:  # Bayeux 1.0, 3.11: ISO 8601, "SHOULD be GMT"
+            at = datetime.fromtimestamp(wall_s, UTC)
+            fields["timestamp"] = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 10_000:02}"
+        return self._hooks.outgoing(session, fields)

@@ -1,0 +1,373 @@
+"""The embedding API beyond the README's examples: what programs can see of sessions, and what may go wrong in them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+from support.server import DEADLINE_S, brisk, serving
+
+from app.embed import Halley, Refused, load
+from app.server import NotProtected
+from app.settings import Settings
+
+HANDSHAKE = {"channel": "/meta/handshake", "version": "1.0", "supportedConnectionTypes": ["long-polling"]}
+
+
+def connect(client_id, **more):
+    return {"channel": "/meta/connect", "clientId": client_id, "connectionType": "long-polling"} | more
+
+
+async def joined(served, *channels):
+    """A connection with a session that has connected once and subscribed."""
+    wire = await served.wire()
+    client_id = (await wire.post(HANDSHAKE, user_agent="tester/1")).messages[0]["clientId"]
+    await wire.post(connect(client_id))
+    if channels:
+        await wire.post({"channel": "/meta/subscribe", "clientId": client_id, "subscription": list(channels)})
+    return wire, client_id
+
+
+async def hold(served, wire, client_id):
+    """Send a connect and wait until it is held; the task is its response."""
+    answer = asyncio.create_task(wire.post(connect(client_id)))
+    await served.until(lambda: served.house.engine.holds == 1)
+    return answer
+
+
+async def test_a_program_sees_sessions_and_acts_on_them():
+    """B27: who it is, what it hears; deliver, subscribe and unsubscribe for it; its own attributes stay its own."""
+    async with serving() as served:
+        wire, client_id = await joined(served, "/a/*", "/b")
+        session = served.halley.session(client_id)
+        assert session is served.halley.session(client_id)
+        assert session in served.halley.sessions
+        assert (session.id, session.address, session.user_agent) == (client_id, "127.0.0.1", "tester/1")
+        assert session.subscriptions == ["/a/*", "/b"]
+        assert client_id not in repr(session)
+        session.attributes["name"] = "Ada"
+        assert served.halley.session(client_id).attributes == {"name": "Ada"}
+
+        assert session.deliver("/private", {"n": 1})
+        assert (await wire.post(connect(client_id))).messages[1:] == [{"channel": "/private", "data": {"n": 1}}]
+
+        session.unsubscribe("/b")
+        session.subscribe("/c")
+        for channel in ("/b", "/c"):
+            served.halley.publish(channel, channel)
+        assert (await wire.post(connect(client_id))).messages[1:] == [{"channel": "/c", "data": "/c"}]
+        with pytest.raises(ValueError, match="no channel or pattern"):
+            session.deliver("no channel", 1)
+
+
+async def test_a_program_disconnects_a_session_whose_connect_is_held():
+    """B13, B14: the held connect is answered with /meta/disconnect and `none`; afterwards nothing is delivered."""
+    async with serving() as served:
+        wire, client_id = await joined(served)
+        answer = await hold(served, wire, client_id)
+        session = served.halley.session(client_id)
+        session.disconnect()
+        reply, goodbye = (await answer).messages
+        assert reply["advice"]["reconnect"] == "none"
+        assert goodbye == {"channel": "/meta/disconnect", "successful": True}
+        assert not session.is_connected
+        assert not session.deliver("/a", 1)
+        after = (await wire.post(connect(client_id))).messages[0]
+        assert (after["error"], after["advice"]["reconnect"]) == ("402::session_unknown", "handshake")
+
+
+async def test_changed_terms_are_advised_and_kept():
+    """B3, E24: a hold and interval set by the program show in the next reply's advice."""
+    async with serving() as served:
+        wire, client_id = await joined(served, "/a")
+        session = served.halley.session(client_id)
+        session.hold_s, session.interval_s = 5.0, 0.5
+        served.halley.publish("/a", 1)
+        advice = (await wire.post(connect(client_id))).messages[0]["advice"]
+        assert advice == {"reconnect": "retry", "interval": 500, "timeout": 5000}
+        served.halley.publish("/a", 2)
+        assert "advice" not in (await wire.post(connect(client_id))).messages[0]
+
+
+async def test_a_batch_reaches_the_client_in_one_answer():
+    """B7: while a batch is open a held connect is not woken; then all comes together."""
+    async with serving() as served:
+        wire, client_id = await joined(served, "/a")
+        answer = await hold(served, wire, client_id)
+        with served.halley.session(client_id).batch():
+            for number in range(3):
+                served.halley.publish("/a", number)
+                await asyncio.sleep(0)
+            assert served.house.engine.holds == 1
+        assert [message["data"] for message in (await answer).messages[1:]] == [0, 1, 2]
+
+
+async def test_occasions_are_told_in_order():
+    """B12, B24, B27: open, create, subscribe, hold, resume, unsubscribe, close with its reason."""
+    told = []
+
+    def register(halley):
+        for occasion in ("session_opened", "session_closed", "subscribed", "unsubscribed", "suspended", "resumed"):
+            halley.on(occasion)(lambda session, *news, occasion=occasion: told.append((occasion, *news)))
+        halley.on("channel_created")(lambda channel: told.append(("channel_created", channel)))
+
+    async with serving(register=register) as served:
+        wire, client_id = await joined(served, "/a")
+        answer = await hold(served, wire, client_id)
+        other = await served.wire()
+        await other.post({"channel": "/a", "data": 1}, {"channel": "/new", "data": 1})
+        await answer
+        await other.post(
+            {"channel": "/meta/unsubscribe", "clientId": client_id, "subscription": "/a"},
+            {"channel": "/meta/disconnect", "clientId": client_id},
+        )
+        assert told == [
+            ("session_opened",),
+            ("channel_created", "/a"),
+            ("subscribed", "/a"),
+            ("suspended",),
+            ("channel_created", "/new"),
+            ("resumed",),
+            ("unsubscribed", "/a"),
+            ("session_closed", "disconnected"),
+        ]
+
+
+async def test_authorizers_decide_about_their_part_of_the_channels():
+    """B23, E55: none over a channel grants; only silent ones deny; one denial beats a grant; others are untouched."""
+
+    def register(halley):
+        halley.authorizer("/mine/**")(lambda session, operation, channel, message: operation != "publish" or None)
+        halley.authorizer("/mine/shared")(lambda session, operation, channel, message: True)
+        halley.authorizer("/mine/shared/secret")(lambda session, operation, channel, message: False)
+        halley.authorizer("/mine/shared/*")(lambda session, operation, channel, message: True)
+
+    async with serving(register=register) as served:
+        wire, client_id = await joined(served)
+        publishes = [
+            {"channel": channel, "data": 1, "clientId": client_id}
+            for channel in ("/free", "/mine/a", "/mine/shared", "/mine/shared/secret")
+        ]
+        subscribe = {"channel": "/meta/subscribe", "clientId": client_id, "subscription": "/mine/**"}
+        replies = (await wire.post(*publishes, subscribe)).messages
+        assert [reply.get("error") for reply in replies[:5]] == [
+            None,
+            "403:denied_by_not_granting:publish_denied",
+            None,
+            "403:denied_by_security_policy:channel_create_denied",
+            None,
+        ]
+
+
+async def test_hooks_that_fail_do_not_fail_the_request():
+    """Ruling 11: a listener counts as silent, a service as without answer, a policy and an authorizer as no."""
+
+    def fail(*_):
+        raise RuntimeError("a program's own mistake")
+
+    class Policy:
+        can_subscribe = fail
+
+    def register(halley):
+        halley.listener("/a")(fail)
+        halley.service("/service/a")(fail)
+        halley.authorizer("/b")(fail)
+        halley.set_policy(Policy())
+        halley.add_extension(type("Broken", (), {"incoming": fail, "outgoing": fail})())
+        halley.on("session_opened")(fail)
+
+    async with serving(register=register) as served:
+        wire, client_id = await joined(served)
+        replies = await wire.post(
+            *({"channel": channel, "data": 1, "clientId": client_id} for channel in ("/a", "/service/a", "/b")),
+            {"channel": "/meta/subscribe", "clientId": client_id, "subscription": "/a"},
+        )
+        assert [reply["successful"] for reply in replies.messages] == [True, True, False, False]
+
+
+async def test_a_policy_that_takes_too_long_counts_as_no():
+    """Design 3: the deadline of a policy means no, and the session is as it was."""
+
+    class Policy:
+        async def can_subscribe(self, session, channel, message):
+            await asyncio.sleep(3600)
+            return True
+
+    async with serving(brisk(bayeux={"policy_s": 0.05}), lambda halley: halley.set_policy(Policy())) as served:
+        wire, client_id = await joined(served)
+        subscribe = {"channel": "/meta/subscribe", "clientId": client_id, "subscription": "/a"}
+        reply = (await wire.post(subscribe)).messages[0]
+        assert reply["error"] == "403:denied_by_security_policy:subscribe_denied"
+        assert served.halley.session(client_id).subscriptions == []
+
+
+async def test_a_session_that_ends_while_a_policy_thinks_is_not_subscribed():
+    """E27: what was asked for a session that is gone by now is refused."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    class Policy:
+        async def can_subscribe(self, session, channel, message):
+            asked.set()
+            await go_on.wait()
+            return True
+
+    async with serving(register=lambda halley: halley.set_policy(Policy())) as served:
+        wire, client_id = await joined(served)
+        subscribe = {"channel": "/meta/subscribe", "clientId": client_id, "subscription": "/a"}
+        answer = asyncio.create_task(wire.post(subscribe))
+        async with asyncio.timeout(DEADLINE_S):
+            await asked.wait()
+        served.halley.session(client_id).disconnect()
+        go_on.set()
+        assert (await answer).messages[0]["error"] == "402::session_unknown"
+        assert not served.house.broker.index.subscriptions
+
+
+async def test_a_listener_may_publish_and_say_why_it_refuses():
+    """E49, B22: nested publishes arrive; `Refused` puts the program's words into the reply."""
+
+    def register(halley):
+        @halley.listener("/orders")
+        def check(session, message):
+            if message.data == 0:
+                raise Refused("nothing_ordered")
+            halley.publish("/audit", message.data)
+
+    async with serving(register=register) as served:
+        wire, client_id = await joined(served, "/audit")
+        order = {"channel": "/orders", "clientId": client_id}
+        replies = (await wire.post(order | {"data": 0}, order | {"data": 2})).messages
+        assert replies[0]["error"] == "403:nothing_ordered:publish_denied"
+        assert replies[2] == {"channel": "/audit", "data": 2}
+
+
+async def test_local_sessions_hear_in_order_and_survive_what_they_call():
+    """B31: a local session hears by patterns, in order, also when one callback fails; closed, it hears no more."""
+    heard = []
+    async with serving() as served:
+        local = served.halley.local_session("auditor")
+
+        def fail(channel, data):
+            raise RuntimeError("a program's own mistake")
+
+        local.subscribe("/a/**", fail)
+        local.subscribe("/a/*", lambda channel, data: heard.append((channel, data)))
+        for number in range(2500):  # more than one outbox holds
+            local.publish("/a/b", number)
+        await served.until(lambda: len(heard) == 2500)
+        assert heard == [("/a/b", number) for number in range(2500)]
+        reply = await local.publish("/a/*", 1)
+        assert reply["error"] == "400:/a/*:channel_is_a_wildcard"
+        local.close()
+        served.halley.publish("/a/b", "unheard")
+        await asyncio.sleep(0)
+        assert len(heard) == 2500
+        assert (await local.publish("/a/b", 1))["error"] == "402::session_unknown"
+
+
+async def test_the_programs_own_publishes_pass_listeners_and_asynchronous_services():
+    """B31: same road as remote ones; a publish that must wait answers when it is through."""
+    seen = []
+
+    def register(halley):
+        halley.listener("/**")(lambda session, message: seen.append((session.is_local, message.channel)))
+
+        @halley.service("/service/slow")
+        async def slow(session, message):
+            await asyncio.sleep(0)
+            seen.append(message.data)
+
+    async with serving(register=register) as served:
+        assert (await served.halley.publish("/a", 1))["successful"]
+        assert (await served.halley.publish("/service/slow", "asked"))["successful"]
+        assert seen == [(True, "/a"), "asked"]
+
+
+async def test_the_clientid_of_a_local_session_opens_nothing_over_http():
+    """A program's own session has rights that no remote client may borrow."""
+    async with serving() as served:
+        local = served.halley.local_session("own")
+        wire = await served.wire()
+        reply = await wire.post({"channel": "/a", "data": 1, "clientId": local._session.id})
+        assert reply.messages[0]["error"] == "402::session_unknown"
+
+
+async def test_a_sweeper_that_meets_an_error_goes_on():
+    """F5: one failing sweep neither ends the sweeper nor the deadlines after it (CometD #1627)."""
+    async with serving(brisk(bayeux={"max_interval_s": 0.3})) as served:
+        calls = []
+
+        def fail(now):
+            calls.append(now)
+            raise RuntimeError("injected")
+
+        served.house.on_sweep.insert(0, fail)
+        _, client_id = await joined(served)
+        await served.until(lambda: client_id not in served.house.broker.sessions)
+        assert len(calls) > 1
+        assert served.house.is_live()
+
+
+def test_a_host_that_others_can_reach_needs_a_word_of_consent():
+    """Design 4.8: no listener is open to others by accident."""
+    with pytest.raises(NotProtected, match="say --open"):
+        Halley(Settings(host="0.0.0.0"))
+    assert Halley(Settings(host="0.0.0.0", open=True)).house.rights.anonymous_publish is False
+
+
+@pytest.mark.parametrize("channel", ["/chat", "service/x", "/service/"])
+def test_a_service_lives_below_service(channel):
+    """A mistake in a program's channel is told at once."""
+    with pytest.raises(ValueError, match="channel|service"):
+        Halley().service(channel)
+
+
+def test_hooks_that_must_answer_at_once_are_no_coroutine_functions():
+    """A coroutine would count as True without ever running."""
+
+    async def slow(*_):
+        return False
+
+    halley = Halley()
+    for register in (halley.listener("/a"), halley.authorizer("/a"), halley.on("session_opened")):
+        with pytest.raises(TypeError, match="coroutine function"):
+            register(slow)
+
+
+def test_load_calls_a_function_of_a_module_in_the_working_directory(tmp_path, monkeypatch):
+    """`--load MODULE:FUNCTION` finds what lies where the server was started, and says what is missing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "my_chat.py").write_text("def setup(halley):\n    halley.loaded = True\n")
+    halley = Halley()
+    load("my_chat:setup", halley)
+    assert halley.loaded
+    with pytest.raises(AttributeError):
+        load("my_chat:absent", halley)
+    with pytest.raises(ImportError, match="MODULE:FUNCTION"):
+        load("my_chat", halley)
+
+
+async def test_a_background_task_runs_with_the_server_and_ends_with_it():
+    """`background`: begun at the start, cancelled at the end; one that fails takes nothing with it."""
+    states = []
+
+    def register(halley):
+        @halley.background
+        async def work():
+            states.append("begun")
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                states.append("ended")
+
+        @halley.background
+        async def fail():
+            raise RuntimeError("a program's own mistake")
+
+    async with serving(register=register) as served:
+        await served.until(lambda: states == ["begun"])
+        wire = await served.wire()
+        assert (await wire.post(HANDSHAKE)).status == 200
+    assert states == ["begun", "ended"]

@@ -1,0 +1,141 @@
+"""The README's examples of server-side code, run as they stand there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from pathlib import Path
+
+import uvicorn
+from support.server import DEADLINE_S, serving
+from support.wire import Wire
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+HANDSHAKE = {"channel": "/meta/handshake", "version": "1.0", "supportedConnectionTypes": ["long-polling"]}
+
+
+def example(lead):
+    """The first Python block after the paragraph that begins with `lead`; what running it defines."""
+    block = re.search(rf"\*\*{lead}\*\*.*?```python\n(.*?)```", README, re.DOTALL)
+    assert block is not None, f"the README has no example after {lead!r}"
+    defined: dict[str, object] = {}
+    exec(compile(block[1], f"README.md ({lead})", "exec"), defined)
+    return defined
+
+
+async def handshake(wire, **more):
+    return (await wire.post(HANDSHAKE | more)).messages[0]
+
+
+async def test_a_service_answers_the_sender():
+    """B28: the answer comes on the service's channel with the id of the question."""
+    async with serving(register=example("A service")["setup"]) as served:
+        wire = await served.wire()
+        client_id = (await handshake(wire))["clientId"]
+        question = {"channel": "/service/greet", "clientId": client_id, "id": "7", "data": {"name": "Ada"}}
+        reply, answer = (await wire.post(question)).messages
+        assert reply == {"id": "7", "channel": "/service/greet", "successful": True}
+        assert answer == {"channel": "/service/greet", "id": "7", "data": "Hello, Ada!"}
+
+
+async def test_a_listener_changes_and_vetoes():
+    """B21, B22: what it changed is what subscribers get; what it vetoed nobody gets."""
+    async with serving(register=example("A listener")["setup"]) as served:
+        wire = await served.wire()
+        client_id = (await handshake(wire))["clientId"]
+        await wire.post({"channel": "/meta/subscribe", "clientId": client_id, "subscription": "/chat/*"})
+        publish = {"channel": "/chat/a", "clientId": client_id}
+        replies = (await wire.post(publish | {"data": {"text": "hi"}}, publish | {"data": {"text": "spam"}})).messages
+        assert [reply.get("error") for reply in replies[:2]] == [None, "404::message_deleted"]
+        assert replies[2:] == [{"channel": "/chat/a", "data": {"text": "hi", "from": "anonymous"}}]
+        broken = (await wire.post(publish | {"data": "no text here"})).messages
+        assert broken[0]["error"] == "404::message_deleted"
+
+
+async def test_a_policy_answers_the_four_questions():
+    """B23, E21: its refusals, with its own words and advice, are the replies."""
+    async with serving(register=example("A policy")["setup"]) as served:
+        wire = await served.wire()
+        refused = await handshake(wire)
+        assert refused["error"] == "403:name_missing:handshake_denied"
+        assert refused["advice"] == {"reconnect": "none"}
+        client_id = (await handshake(wire, ext={"name": "Ada"}))["clientId"]
+        replies = await wire.post(
+            {"channel": "/meta/subscribe", "clientId": client_id, "subscription": "/chat/*"},
+            {"channel": "/meta/subscribe", "clientId": client_id, "subscription": "/elsewhere"},
+            {"channel": "/meta/subscribe", "clientId": client_id, "subscription": "/chat/a"},
+            {"channel": "/chat/a", "data": 1},
+            {"channel": "/elsewhere", "data": 1, "clientId": client_id},
+            {"channel": "/chat/a", "data": 2, "clientId": client_id},
+        )
+        denied = "denied_by_security_policy"
+        assert [reply.get("error") for reply in replies.messages] == [
+            f"403:{denied}:subscribe_denied",
+            f"403:{denied}:create_denied",
+            None,
+            f"403:{denied}:publish_denied",
+            f"403:{denied}:channel_create_denied",
+            None,
+            None,
+        ]
+        assert replies.messages[-1] == {"channel": "/chat/a", "data": 2}
+
+
+async def test_an_extension_sees_both_ways():
+    """B19: what it adds arrives at the client, on replies and events alike."""
+    async with serving(register=example("An extension")["setup"]) as served:
+        wire = await served.wire()
+        client_id = (await handshake(wire))["clientId"]
+        await wire.post({"channel": "/meta/subscribe", "clientId": client_id, "subscription": "/a"})
+        reply, event = (await wire.post({"channel": "/a", "data": 1, "clientId": client_id})).messages
+        assert reply["ext"] == {"number": 3}
+        assert event == {"channel": "/a", "data": 1, "ext": {"number": 4}}
+
+
+async def test_a_local_session_publishes_and_subscribes():
+    """B31: the program's own session hears a client's publish, and the client hears its answer."""
+    async with serving(register=example("A local session")["setup"]) as served:
+        wire = await served.wire()
+        client_id = (await handshake(wire))["clientId"]
+        connect = {"channel": "/meta/connect", "clientId": client_id, "connectionType": "long-polling"}
+        await wire.post(connect)
+        await wire.post({"channel": "/meta/subscribe", "clientId": client_id, "subscription": "/clock/ticks"})
+        other = await served.wire()
+        await other.post({"channel": "/clock/wanted", "data": "tea"})
+        assert (await wire.post(connect)).messages[1] == {"channel": "/clock/ticks", "data": {"for": "tea"}}
+
+
+async def test_halley_is_mounted_in_a_program_under_another_server():
+    """A Starlette program under plain uvicorn: its own page publishes, a client below the mount hears it."""
+    app = example("Inside your own program")["app"]
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, ws="none"))
+    server.capture_signals = contextlib.nullcontext  # signals are the test runner's
+    running = asyncio.create_task(server.serve())
+    async with asyncio.timeout(DEADLINE_S):
+        while not server.started:
+            await asyncio.sleep(0.005)
+    wire = await Wire.open(server.servers[0].sockets[0].getsockname()[1])
+    try:
+        path = "/realtime/bayeux"
+        client_id = (await wire.post(HANDSHAKE, path=path)).messages[0]["clientId"]
+        connect = {"channel": "/meta/connect", "clientId": client_id, "connectionType": "long-polling"}
+        await wire.post(connect, path=path)
+        await wire.post({"channel": "/meta/subscribe", "clientId": client_id, "subscription": "/visits"}, path=path)
+        body = json.dumps(connect).encode()
+        await wire.send(
+            b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % (path.encode(), len(body)) + body
+        )
+        other = await Wire.open(server.servers[0].sockets[0].getsockname()[1])
+        page = await other.request(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert page.text == "welcome"
+        assert (await wire.read()).messages[1] == {"channel": "/visits", "data": {"path": "/"}}
+        console = await other.request(b"GET /realtime/ HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert console.headers["content-type"].startswith("text/html")
+        await other.close()
+    finally:
+        await wire.close()
+        server.should_exit = True
+        async with asyncio.timeout(DEADLINE_S):
+            await running

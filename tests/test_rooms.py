@@ -1,0 +1,92 @@
+"""Who may import whom: the house's walls, read from the code itself.
+
+A room that is not listed for another must not be imported there, not even for its types. What stands below is the
+floor plan; a change of it is a decision, not a detail.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import app
+
+CORE = {"app.broker", "app.settings"}
+ENGINES = CORE | {"app.protocols"}
+EDGES = ENGINES | {"app.transports", "app.telemetry"}
+ROOMS = {
+    "app.settings": set(),
+    "app.broker": {"app.settings"},
+    "app.protocols": CORE | {"orjson"},
+    "app.telemetry": {"app.settings", "structlog", "orjson", "starlette"},
+    "app.metrics": ENGINES | {"app.host", "app.server", "prometheus_client"},
+    "app.transports": EDGES | {"starlette", "orjson"},
+    "app.configuration": {"app.settings"},
+    "app.client": {"httpx", "app"},
+    "app.server": EDGES | {"starlette"},
+    "app.embed": ENGINES | {"app.server"},
+    "app.host": EDGES | {"app.server", "app.embed", "app.metrics", "uvicorn", "httptools", "uvloop", "starlette"},
+    "app.cli": {"app", "app.client", "app.configuration", "app.settings", "app.host", "click"},
+    "app.__main__": {"app.cli"},
+    "app.__init__": set(),
+}
+FOLDER = Path(app.__file__).parent
+FILES = sorted(path for path in FOLDER.rglob("*.py"))
+
+
+def module_of(path):
+    return ".".join(["app", *path.relative_to(FOLDER).with_suffix("").parts])
+
+
+def room_of(module):
+    """The room a module of ours belongs to: its first two names; a foreign module's is its first."""
+    names = module.split(".")
+    return ".".join(names[:2]) if names[0] == "app" else names[0]
+
+
+def imported(path):
+    """Every module that a file imports, also inside functions and for types."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            if node.module == "app":
+                yield from (f"app.{alias.name}" if alias.name != "__version__" else "app" for alias in node.names)
+            else:
+                yield node.module
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_a_room_imports_only_what_the_floor_plan_allows(path):
+    """Every import stays within the room or is allowed by the plan."""
+    room = room_of(module_of(path))
+    allowed = ROOMS[room] | {room}
+    for module in imported(path):
+        if module.split(".")[0] not in sys.stdlib_module_names:
+            assert room_of(module) in allowed, f"{room} must not import {module}"
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if module_of(path).startswith(("app.broker", "app.protocols"))], ids=module_of
+)
+def test_the_core_and_the_engines_know_no_clock_and_do_no_io(path):
+    """Rule 4: `now` is an argument. No asyncio, sockets, threads, files, time or logs below transports/."""
+    forbidden = {"asyncio", "socket", "threading", "time", "logging", "io", "os", "pathlib", "select", "subprocess"}
+    assert not forbidden & {module.split(".")[0] for module in imported(path)}
+
+
+def test_every_room_is_on_the_plan():
+    """No room without an entry, no entry without a room."""
+    assert {room_of(module_of(path)) for path in FILES} == set(ROOMS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_files_can_be_seen_on_a_few_screens(path):
+    """A file beyond 400 lines has a second noun in it; each says in its first lines what it is for."""
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\n") <= 400
+    assert ast.get_docstring(ast.parse(text)) or module_of(path) == "app.__main__"
