@@ -50,7 +50,7 @@ class Bayeux:
         1,
         unit="connects",
         low=-1,
-        zero="no connect with a cookie is held",
+        zero="no connect is held",
         minus_one="no limit",
         why="browsers open six connections to a host; tabs that all poll would starve the page",
     )

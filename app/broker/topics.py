@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 RESERVED = "halley"
 """The first segment of the server's own topics."""
 
-APART = frozenset({RESERVED, "meta", "service"})
-"""First segments that no wildcard above them reaches; the last two are Bayeux' own and never cross to others."""
+_BAYEUX_OWN = frozenset({"meta", "service"})
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPE = re.compile(rb"!([0-9a-f]{2})")
@@ -135,9 +134,10 @@ class TopicIndex:
 
     def _match(self, topic: str) -> tuple[Session, ...]:
         sessions: dict[Session, None] = {}
+        apart = is_apart(topic)
         for pattern in patterns_over(topic):
             subscription = self.subscriptions.get(pattern)
-            if subscription is not None:
+            if subscription is not None and (pattern.topic or not apart):
                 sessions.update(subscription.sessions)
         return tuple(sessions)
 
@@ -151,9 +151,13 @@ class TopicIndex:
 def patterns_over(topic: str) -> Iterator[Pattern]:
     """Every pattern that matches `topic`, from `/**` down to the topic itself."""
     segments = topic.split("/")
-    first = 1 if segments[0] in APART else 0
-    for depth in range(first, len(segments)):
+    for depth in range(len(segments)):
         yield Pattern(Match.DESCENDANTS, "/".join(segments[:depth]))
-    if len(segments) > first:
-        yield Pattern(Match.CHILDREN, "/".join(segments[:-1]))
+    yield Pattern(Match.CHILDREN, "/".join(segments[:-1]))
     yield Pattern(Match.EXACT, topic)
+
+
+def is_apart(topic: str) -> bool:
+    """Whether subscribers of `/*` and `/**` do not hear `topic`: the server's own, Bayeux' meta and service."""
+    first, slash, _ = topic.partition("/")
+    return first == RESERVED or (first in _BAYEUX_OWN and bool(slash))

@@ -40,10 +40,9 @@ class LocalSession:
         self._engine = engine
         self._heard: dict[Pattern, list[Heard]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._session = BayeuxSession(f"local-{name}-{engine.new_id()}", self, engine.broker.outbox())
+        self._session = BayeuxSession(f"local-{name}-{engine.new_id()}", self, engine.broker.outbox(), engine.options)
         self._session.protocol = "local"
         self._session.role = SERVER
-        self._session.broadcast_to_publisher = engine.options.broadcast_to_publisher
         engine.open(self._session, monotonic())
 
     def publish(self, channel: str, data: Any) -> asyncio.Future[dict[str, Any]]:

@@ -281,7 +281,7 @@ async def test_the_programs_own_publishes_pass_listeners_and_asynchronous_servic
     async with serving(register=register) as served:
         assert (await served.halley.publish("/a", 1))["successful"]
         assert (await served.halley.publish("/service/slow", "asked"))["successful"]
-        assert seen == [(True, "/a"), "asked"]
+        assert seen == [(True, "/a"), (True, "/service/slow"), "asked"]
 
 
 async def test_the_clientid_of_a_local_session_opens_nothing_over_http():

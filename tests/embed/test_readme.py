@@ -60,7 +60,7 @@ async def test_a_policy_answers_the_four_questions():
         wire = await served.wire()
         refused = await handshake(wire)
         assert refused["error"] == "403:name_missing:handshake_denied"
-        assert refused["advice"] == {"reconnect": "none"}
+        assert refused["advice"]["reconnect"] == "none"
         client_id = (await handshake(wire, ext={"name": "Ada"}))["clientId"]
         replies = await wire.post(
             {"channel": "/meta/subscribe", "clientId": client_id, "subscription": "/chat/*"},

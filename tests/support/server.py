@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+import json
+import logging
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from structlog.testing import capture_logs
 
 from app.embed import Halley
 from app.host.connection import Watch
 from app.host.server import HalleyServer, bind, url_of
 from app.settings import Drain, Settings
-from support.wire import DEADLINE_S, Wire
+from support.messages import HANDSHAKE, connect, subscribe
+from support.wire import DEADLINE_S, Wire, post
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 
     from app.server import House
 
@@ -29,13 +34,15 @@ def brisk(**changed: Any) -> Settings:
 
 
 class Served:
-    """A running server: its address, and its rooms."""
+    """A running server: its address, its rooms, and what it has complained of: faults, and warnings of its libraries."""
 
     def __init__(self, halley: Halley, server: HalleyServer, watch: Watch, url: str) -> None:
         self.halley = halley
         self.server = server
         self.watch = watch
         self.url = url
+        self.complaints: list[str] = []
+        self.log: list[MutableMapping[str, Any]] = []  # the server's own lines, as dictionaries
         self.bayeux = f"{url}/bayeux"
         self.port = int(url.rpartition(":")[2])
         self._wires: list[Wire] = []
@@ -51,6 +58,32 @@ class Served:
         self._wires.append(wire)
         return wire
 
+    async def open_session(self, *channels: str, **handshake: Any) -> str:
+        """Handshake, first connect and subscriptions, on a connection that is closed then; returns the clientId."""
+        wire = await self.wire()
+        client_id: str = (await wire.post(HANDSHAKE | handshake)).messages[0]["clientId"]
+        await wire.post(connect(client_id))
+        if channels:
+            await wire.post(subscribe(client_id, *channels))
+        await wire.close()
+        return client_id
+
+    async def hold(self, client_id: str, **headers: str) -> Wire:
+        """A connection on which a connect of that session is held."""
+        before = self.house.engine.holds
+        wire = await self.wire()
+        await wire.send(post(json.dumps([connect(client_id)]).encode(), **headers))
+        await self.until(lambda: self.house.engine.holds == before + 1)
+        return wire
+
+    def books(self) -> tuple[object, ...]:
+        """What a refused request must leave as it was: sessions, what they hear and wait for, and what was published."""
+        broker = self.house.broker
+        sessions = {
+            session.id: (frozenset(session.subscriptions), len(session.outbox)) for session in broker.sessions.values()
+        }
+        return sessions, broker.published, self.house.engine.holds
+
     async def hang_up(self) -> None:
         """Close all connections."""
         for wire in self._wires:
@@ -64,10 +97,13 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(settings: Settings | None = None, register: Callable[[Halley], None] | None = None) -> AsyncIterator[Served]:
+async def serving(
+    settings: Settings | None = None, register: Callable[[Halley], None] | None = None
+) -> AsyncIterator[Served]:
     """Serve within the block. `register` gets the embedding API first.
 
-    When the block ends the server drains as on SIGTERM, and must leave no task behind.
+    When the block ends the server drains as on SIGTERM. It must leave no task, connection or hold behind, and must have
+    had nothing to complain of; a test that provokes a complaint looks at it and clears it.
     """
     settings = settings or brisk()
     halley = Halley(settings)
@@ -78,15 +114,43 @@ async def serving(settings: Settings | None = None, register: Callable[[Halley],
     url = url_of(socket)
     watch = Watch(settings.limits)
     server = HalleyServer(halley.house, watch)
-    running = asyncio.create_task(server.serve([socket]))
     served = Served(halley, server, watch, url)
-    try:
-        await served.until(lambda: server.started)
-        yield served
-    finally:
-        server.should_exit = True
-        async with asyncio.timeout(DEADLINE_S):
-            await running
-        await served.hang_up()
+    with capture_logs() as served.log, _listening(served.complaints):
+        running = asyncio.create_task(server.serve([socket]))
+        try:
+            await served.until(lambda: server.started)
+            yield served
+        finally:
+            server.should_exit = True
+            async with asyncio.timeout(DEADLINE_S):
+                await running
+            await served.hang_up()
+        await served.until(lambda: watch.connections == 0)
     left = asyncio.all_tasks() - before - {asyncio.current_task()}
     assert not left, f"tasks left behind: {left}"
+    assert not any(map(len, (watch.heads, watch.bodies, watch.writes))), "a reaper watches the dead"
+    assert halley.house.engine.holds == 0
+    faults = [line for line in served.log if line["event"] == "fault" and line["what"] in _OURS]
+    assert not (served.complaints or faults), f"complained: {served.complaints}, {faults}"
+
+
+_OURS = ("request", "sweeper", "background")
+"""What faults of our own are logged as; the others are those of a program's hooks."""
+
+
+@contextmanager
+def _listening(complaints: list[str]) -> Iterator[None]:
+    """Collect what uvicorn warns of and what the event loop could give to nobody."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            complaints.append(self.format(record))
+
+    loop, logger, handler = asyncio.get_running_loop(), logging.getLogger("uvicorn.error"), Handler(logging.WARNING)
+    loop.set_exception_handler(lambda _, context: complaints.append(str(context)))
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        loop.set_exception_handler(None)

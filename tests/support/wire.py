@@ -23,12 +23,29 @@ class Response:
     headers: dict[str, str]
     set_cookies: list[str]
     body: bytes
+    head: bytes = b""
 
     @property
     def messages(self) -> list[dict[str, Any]]:
         """The body as Bayeux messages."""
         messages: list[dict[str, Any]] = json.loads(self.body)
         return messages
+
+    @property
+    def data(self) -> list[Any]:
+        """The data of the events among the messages."""
+        return [message["data"] for message in self.messages if "data" in message]
+
+    @property
+    def replies(self) -> list[dict[str, Any]]:
+        """The messages that answer others."""
+        return [message for message in self.messages if "data" not in message]
+
+    @property
+    def called(self) -> tuple[str, list[dict[str, Any]]]:
+        """What a JSONP body calls: the function's name, and the messages it gets."""
+        name, _, argument = self.text.removeprefix("/**/").removesuffix(");").partition("(")
+        return name, json.loads(argument)
 
     @property
     def text(self) -> str:
@@ -62,13 +79,13 @@ class Wire:
     async def read(self) -> Response:
         """The next whole response. Raises `asyncio.IncompleteReadError` if the server closed without one."""
         async with asyncio.timeout(DEADLINE_S):
-            head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            status_line, *lines = head.rstrip().split("\r\n")
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            status_line, *lines = head.decode("latin-1").rstrip().split("\r\n")
             pairs = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
             headers = dict(pairs)
             body = await self.reader.readexactly(int(headers.get("content-length", "0")))
         cookies = [value for name, value in pairs if name == "set-cookie"]
-        return Response(int(status_line.split()[1]), headers, cookies, body)
+        return Response(int(status_line.split()[1]), headers, cookies, body, head)
 
     async def request(self, data: bytes) -> Response:
         """Send bytes and read the answer."""
@@ -83,6 +100,19 @@ class Wire:
         """Send Bayeux messages by JSONP and read the answer."""
         target = f"{path}?jsonp={quote(callback)}&message={quote(json.dumps(messages))}"
         return await self.request(request("GET", target, **headers))
+
+    async def rest(self) -> bytes:
+        """All that still comes until the server closes the connection, or resets it."""
+        came = b""
+        async with asyncio.timeout(DEADLINE_S):
+            with contextlib.suppress(ConnectionError):
+                while data := await self.reader.read(65_536):
+                    came += data
+        return came
+
+    def half_close(self) -> None:
+        """Say that nothing more will be sent, and go on reading."""
+        self.writer.write_eof()
 
     async def is_closed(self) -> bool:
         """Wait for the server to close the connection; True unless it sends something first."""
@@ -112,6 +142,17 @@ def request(method: str, target: str, body: bytes = b"", **headers: str) -> byte
         named.setdefault("content-length", str(len(body)))
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items() if value)]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+def head(*lines: str, body: bytes = b"") -> bytes:
+    """A request whose head is exactly these lines, however wrong."""
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+def chunked(*chunks: bytes, path: str = "/bayeux", **headers: str) -> bytes:
+    """A POST in chunks, without Content-Length."""
+    framed = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in [*chunks, b""])
+    return post(b"", path=path, content_length="", transfer_encoding="chunked", **headers) + framed
 
 
 def post(body: bytes, *, path: str = "/bayeux", **headers: str) -> bytes:

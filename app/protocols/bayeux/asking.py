@@ -14,7 +14,7 @@ from app.broker.topics import Match
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.exchanges import Wait
 from app.protocols.bayeux.hooks import Refused
-from app.protocols.bayeux.messages import Fault, encode, encode_data
+from app.protocols.bayeux.messages import Fault, decode_data, encode, encode_data
 from app.protocols.bayeux.names import to_pattern
 from app.protocols.bayeux.states import State
 
@@ -51,24 +51,27 @@ def bring_into_being(talk: Conversation, name: str) -> None:
         engine.hooks.tell(engine.hooks.channel_created, name)
 
 
-def listen(talk: Conversation, session: BayeuxSession | None, topic: str, message: Message) -> None:
-    """Let the channel's listeners see a message, change its data, or keep it from everyone. Raises `Fault`."""
+def listen(talk: Conversation, session: BayeuxSession | None, topic: str, message: Message, payload: bytes) -> bool:
+    """Let the channel's listeners see a message, change its data, or keep it from everyone.
+
+    `payload` is its data as JSON text. True if there were any listeners. Raises `Fault`.
+    """
     hooks = talk.engine.hooks
-    for listener in hooks.listeners.over(topic):
-        before = message.data
+    listeners = hooks.listeners.over(topic)
+    for listener in listeners:
         try:
             answer = listener.hear(session, message)
-            if message.data is not before:
-                encode_data(message.data)
+            payload = encode_data(message.data)
         except Refused as refused:
             error = errors.PUBLISH_DENIED.format(refused.reason) if refused.reason else errors.MESSAGE_DELETED
             raise Fault(error, refused.advice, refused.ext) from None
         except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
             hooks.report("listener", error)
-            message.data = before
+            message.data = decode_data(payload)  # it may have left half a change behind
             answer = False if listener.vetoes else None
         if answer is False:
             raise Fault(errors.MESSAGE_DELETED)
+    return bool(listeners)
 
 
 def serve(talk: Conversation, session: BayeuxSession | None, topic: str, message: Message) -> Steps:

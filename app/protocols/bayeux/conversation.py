@@ -50,7 +50,7 @@ class Conversation:
         self.request = request
         self.now = now
         self.session: BayeuxSession | None = request.session
-        self._client_id: str | None = None  # of the first message that had one
+        self._client_id: str | None = None
         self._replies: list[dict[str, Any]] = []
         self.beside: list[bytes] = []  # answers of services to a sender without a session
 
@@ -60,6 +60,7 @@ class Conversation:
         if messages[0].get("channel") == HANDSHAKE:
             # Bayeux 1.0, 4.1.1: "any other messages in the same request MUST be ignored".
             return (yield from shake_hands(self, messages[0]))
+        self._choose_session()
         connects: list[tuple[int, Message]] = []
         for fields in messages:
             try:
@@ -128,22 +129,20 @@ class Conversation:
             message = Message(seen, self.request.context)
         return message
 
-    def _session_if_known(self, message: Message) -> BayeuxSession | None:
-        """The session a message belongs to: the request's, which its first message with a clientId has chosen."""
-        if self.request.session is not None:
-            return self.request.session
-        client_id = message.client_id
-        if client_id is None:
-            return None
-        if self._client_id is None:
-            self._client_id = client_id
-            self.session = self.engine.find(client_id, self.request.cookies)
+    def _choose_session(self) -> None:
+        """A request has one session: that of its first message with a clientId, whatever becomes of that message."""
+        named = (fields["clientId"] for fields in self.request.messages if isinstance(fields.get("clientId"), str))
+        self._client_id = next(named, None)
+        if self._client_id is not None and self.session is None:
+            self.session = self.engine.find(self._client_id, self.request.cookies)
             if self.session is not None:
                 self.engine.heard_from(self.session, self.now)
-        session = self.session
-        if client_id != self._client_id or session is None or session.closed is not None:
+
+    def _session_if_known(self, message: Message) -> BayeuxSession | None:
+        """The session a message belongs to; one that names another than the request's has none (A54)."""
+        if self.request.session is None and (message.client_id is None or message.client_id != self._client_id):
             return None
-        return session
+        return self.session if self.session is not None and self.session.closed is None else None
 
     def _session_of(self, message: Message) -> BayeuxSession:
         session = self._session_if_known(message)
@@ -159,7 +158,7 @@ class Conversation:
         advice = fault.advice
         if fields.get("channel") == HANDSHAKE:
             # Without "none" cometd.js would repeat a handshake that can never succeed, for ever.
-            advice = {"reconnect": "none", **(advice or {})}
+            advice = {**self.engine.advisor.for_stranger("none"), **(advice or {})}
         elif fields.get("channel") == CONNECT and advice is None:
             # A session that this very request ended must not be begun anew; one that expired must (CometD #921).
             is_over = self.session is not None and self.session.closed is not None
@@ -229,10 +228,10 @@ class Conversation:
         wanted: dict[str, Pattern] = {}
         for name in message.subscriptions():
             pattern = self._pattern(name)
-            first = pattern.topic.partition("/")[0]
-            if first == "meta" or not engine.rights.may(session, "subscribe", pattern.topic):
+            is_meta = pattern.topic.partition("/")[0] == "meta"
+            if is_meta or not engine.rights.may(session, "subscribe", pattern.topic):
                 raise Fault(errors.SUBSCRIBE_DENIED.format(errors.DENIED_BY_POLICY))
-            if first != "service":  # Bayeux 1.0, 2.2.3: answered, never recorded
+            if not name.startswith(SERVICE):  # Bayeux 1.0, 2.2.3: answered, never recorded
                 wanted[name] = pattern
         self._check_room(session, list(wanted.values()))
         for name in wanted:
@@ -273,15 +272,15 @@ class Conversation:
             session = self._session_of(message)
         elif self.request.transport is not Transport.LONG_POLLING:  # a <script> must not publish
             raise Fault(errors.SESSION_UNKNOWN)
-        self._encode(message)
+        payload = self._encode(message)
         if not engine.rights.may(session, "publish", topic):
             raise Fault(errors.PUBLISH_DENIED.format(errors.DENIED_BY_POLICY) if session else errors.SESSION_UNKNOWN)
         yield from asking.may_publish(self, session, channel, message)
         if session is not None and session.closed is not None:  # ended while the policy was thinking
             raise Fault(errors.SESSION_UNKNOWN)
         asking.bring_into_being(self, channel)
-        asking.listen(self, session, topic, message)
-        payload = self._encode(message)
+        if asking.listen(self, session, topic, message, payload):
+            payload = self._encode(message)
         if channel.startswith(SERVICE):
             yield from asking.serve(self, session, topic, message)
             return

@@ -11,8 +11,6 @@ outbox in their order. With the acknowledge extension they stay in `session.acks
 
 from __future__ import annotations
 
-import hmac
-import re
 import secrets
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
@@ -25,7 +23,7 @@ from app.protocols.bayeux.channels import Channels
 from app.protocols.bayeux.conversation import Conversation
 from app.protocols.bayeux.exchanges import Hold, Reply, Verdict, Wait
 from app.protocols.bayeux.messages import encode, encode_data, reply_to
-from app.protocols.bayeux.names import Bounds, to_pattern, to_topic
+from app.protocols.bayeux.names import SERVICE, Bounds, to_pattern, to_topic
 from app.protocols.bayeux.responses import Responses
 from app.protocols.bayeux.sessions import BayeuxSession
 from app.protocols.bayeux.states import LIFE, Happening, State, Step
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     from app.protocols.bayeux.hooks import Hooks
     from app.settings import Bayeux
 
-_COOKIE = re.compile(r"[A-Za-z0-9_-]{16,64}")
 _ID_BYTES = 20  # Bayeux 1.0, 3.2: "SHOULD be at least 128 bits"; as hexadecimal it is alphanumeric
 
 DISCONNECTED = "disconnected"
@@ -117,9 +114,11 @@ class Engine:
     def unwritten(self, reply: Reply) -> None:
         """A reply's connection was lost before all of it had left: its events are the session's again."""
         session = reply.session
-        if not reply.is_settled and session is not None and session.closed is None and session.acks is None:
-            session.outbox.put_back(reply.events)
-            self.put_back += len(reply.events)
+        if not reply.is_settled and session is not None and session.closed is None:
+            session.announced = None  # its advice may not have arrived either
+            if session.acks is None:
+                session.outbox.put_back(reply.events)
+                self.put_back += len(reply.events)
         self._settle(reply)
 
     def gone(self, hold: Hold, now: float) -> None:
@@ -163,25 +162,14 @@ class Engine:
     def find(self, client_id: str, cookies: Sequence[str]) -> BayeuxSession | None:
         """The session of that id, if these cookies may use it; from the first time they do, it is bound to them."""
         session = self.broker.sessions.get(client_id)
-        if not isinstance(session, BayeuxSession) or session.role == SERVER:
-            return None
-        if any(hmac.compare_digest(session.cookie.encode(), cookie.encode()) for cookie in cookies):
-            session.is_bound = True
-        elif cookies or session.is_bound:
+        if not isinstance(session, BayeuxSession) or session.role == SERVER or not session.admits(cookies):
             return None
         return session
 
     def new_session(self, cookies: Sequence[str] = ()) -> BayeuxSession:
         """A session that nobody has admitted yet; of the browser that `cookies` speak of, or of a new one."""
-        session = BayeuxSession(self.new_id(), self, self.broker.outbox())
-        known = next((cookie for cookie in cookies if _COOKIE.fullmatch(cookie)), None)
-        session.cookie = known or self.new_id()
-        session.is_bound = known is not None
-        session.hold_s = self.options.hold_s
-        session.interval_s = self.options.interval_s
-        session.max_interval_s = self.options.max_interval_s
-        session.broadcast_to_publisher = self.options.broadcast_to_publisher
-        session.connect_delivery_only = self.options.connect_delivery_only
+        session = BayeuxSession(self.new_id(), self, self.broker.outbox(), self.options)
+        session.join(cookies, self.new_id)
         return session
 
     def open(self, session: BayeuxSession, now: float) -> None:
@@ -222,6 +210,8 @@ class Engine:
 
         def is_used(name: str) -> bool:
             pattern = to_pattern(name, self.bounds)
+            if name.startswith(SERVICE):  # they have no subscribers to keep them
+                return True
             return pattern in subscriptions or pattern in hooks.listeners or pattern in hooks.authorizers
 
         self.channels.sweep(is_used)
@@ -343,13 +333,14 @@ class Engine:
             self._free_slot(hold)
         if step is Step.HOLD:
             self._hold(session, now)
-        elif step is Step.RELEASE:
-            self.broker.touch(session, now + session.max_interval_s)
+        elif step is Step.RELEASE and hold is not None:
+            self.broker.touch(session, now + self.advisor.interval_s(hold) + session.max_interval_s)
         elif step is Step.ANSWER_HELD and hold is not None:
             self._send(hold.connection, self.answer(hold, now))
         elif step is Step.ANSWER_EMPTY and hold is not None:
             reply = self.answer(hold, now, with_events=False)
             reply.status = self.options.superseded_status
+            session.announced = None  # clients pass over the reply to a connect they have replaced
             self._send(hold.connection, reply)
         elif step is Step.DISMISS and hold is not None:
             self._dismiss(hold, now, is_told=reason == DISMISSED)
@@ -378,13 +369,14 @@ class Engine:
         self.hooks.tell(self.hooks.resumed, hold.session)
 
     def _dismiss(self, hold: Hold, now: float, *, is_told: bool) -> None:
-        """The last reply of a session that left, or was sent away and must be told so."""
+        """The last reply of a session that left, or was sent away and must be told so; with its last events."""
         reply = reply_to(hold.request, successful=True)
         reply["advice"] = self.advisor.advice(hold.session, "none")
         messages = [reply]
         if is_told:
             messages.append({"channel": "/meta/disconnect", "successful": True})
-        self._send(hold.connection, self.reply_with(None, messages, [], now, connection=hold.connection))
+        events = self.take(hold.session) if self.can_take(hold.session) else []
+        self._send(hold.connection, self.reply_with(None, messages, events, now, connection=hold.connection))
 
     def _refuse(self, hold: Hold, now: float) -> None:
         """The last reply of a session that cannot go on; its client may begin another."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import hmac
+import re
 from typing import TYPE_CHECKING, Any
 
 from app.broker.sessions import Session
 from app.protocols.bayeux.states import State
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from app.broker.outbox import Outbox
     from app.broker.sessions import Owner
     from app.protocols.bayeux.acks import Acks
     from app.protocols.bayeux.exchanges import Hold, Reply
+    from app.settings import Bayeux
+
+_COOKIE = re.compile(r"[A-Za-z0-9_-]{16,64}")
 
 
 class BayeuxSession(Session):
@@ -43,7 +50,7 @@ class BayeuxSession(Session):
         "user_agent",
     )
 
-    def __init__(self, session_id: str, owner: Owner, outbox: Outbox) -> None:
+    def __init__(self, session_id: str, owner: Owner, outbox: Outbox, options: Bayeux) -> None:
         super().__init__(session_id, "bayeux", owner, outbox)
         self.state = State.NEW
         self.cookie = ""
@@ -51,18 +58,31 @@ class BayeuxSession(Session):
         self.held: Hold | None = None
         self.unsettled: Reply | None = None
         self.acks: Acks | None = None
-        self.hold_s = 0.0
-        self.interval_s = 0.0
-        self.max_interval_s = 0.0
+        self.hold_s = options.hold_s
+        self.interval_s = options.interval_s
+        self.max_interval_s = options.max_interval_s
         self.client_interval_s: float | None = None  # asked for by its latest connect
         self.announced: tuple[float, float, bool] | None = None  # hold, interval and crowdedness, as last advised
-        self.broadcast_to_publisher = True
-        self.connect_delivery_only = False
+        self.broadcast_to_publisher = options.broadcast_to_publisher
+        self.connect_delivery_only = options.connect_delivery_only
         self.open_batches = 0  # events wait while a program is in a batch
         self.address = ""  # where its handshake came from
         self.user_agent = ""
         self.attributes: dict[str, Any] = {}
         self.handle: object = None  # the embedding API's view of it
+
+    def join(self, cookies: Sequence[str], new_cookie: Callable[[], str]) -> None:
+        """Belong to the browser that a handshake's `cookies` speak of, else to one that will get a new cookie."""
+        known = next((cookie for cookie in cookies if _COOKIE.fullmatch(cookie)), None)
+        self.cookie = known or new_cookie()
+        self.is_bound = known is not None
+
+    def admits(self, cookies: Sequence[str]) -> bool:
+        """Whether a request with these cookies may use this session; the first that shows its cookie binds it."""
+        if any(hmac.compare_digest(self.cookie.encode(), cookie.encode()) for cookie in cookies):
+            self.is_bound = True
+            return True
+        return not cookies and not self.is_bound
 
     @property
     def browser(self) -> str:
