@@ -1,12 +1,23 @@
 """Every number and switch of Halley, each with its unit, what zero means, and why it has this value.
 
-Nothing here does anything: `configuration.py` fills these classes from defaults, a TOML file, the environment and
+Nothing here does anything: `configuration/` fills these classes from defaults, a TOML file, the environment and
 flags (in that order), and the rooms take the part that is theirs. Standard library only, so that every room may
 import the types.
 """
 
+import ipaddress
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address can only mean this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def knob(
@@ -160,7 +171,11 @@ class Drain:
     spread_s: float = knob(5.0, unit="s", low=0, zero="all at once", why="reconnects arrive elsewhere spread out")
     holds_per_s: float = knob(500.0, unit="holds/s", low=1, why="few holds are released faster than the whole spread")
     grace_s: float = knob(
-        15.0, unit="s", low=0, why="for requests under way; below Kubernetes' 30 s together with the rest"
+        15.0,
+        unit="s",
+        low=0,
+        zero="requests under way are cut",
+        why="for requests under way; below Kubernetes' 30 s together with the rest",
     )
 
 

@@ -94,8 +94,8 @@ class Broker:
             raise TooManyPatterns
 
     def subscribe(self, session: Session, pattern: Pattern) -> bool:
-        """Let a session hear `pattern`; False if it did already."""
-        if pattern in session.subscriptions:
+        """Let a session hear `pattern`; False if it did already, or has ended."""
+        if session.closed is not None or pattern in session.subscriptions:
             return False
         session.subscriptions[pattern] = self.index.add(pattern, session)
         return True
@@ -123,7 +123,9 @@ class Broker:
         if not session.outbox.put(event):
             self.overflows += 1
             session.owner.overflow(session, event, now)
-            return session.closed is None
+            is_kept = session.closed is None
+            self.delivered += is_kept
+            return is_kept
         self.delivered += 1
         self.mark_ready(session)
         return True
@@ -138,10 +140,12 @@ class Broker:
 
     def flush(self, now: float) -> None:
         """Turn to the owners of the sessions that are ready, at most `FLUSHED_AT_ONCE`."""
-        for _ in range(min(len(self.ready), FLUSHED_AT_ONCE)):
-            session = self.ready.popleft()
-            session.is_ready = False
-            if session.closed is None:
-                session.owner.flush(session, now)
-        if self.ready:
-            self.wake()
+        try:
+            for _ in range(min(len(self.ready), FLUSHED_AT_ONCE)):
+                session = self.ready.popleft()
+                session.is_ready = False
+                if session.closed is None:
+                    session.owner.flush(session, now)
+        finally:  # else one owner's fault would leave the sessions behind it unflushed for ever
+            if self.ready:
+                self.wake()

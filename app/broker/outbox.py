@@ -47,16 +47,31 @@ class Outbox:
         return True
 
     def take(self) -> list[Event]:
-        """All of it, oldest first; no event waits then."""
-        events = list(self._events)
-        self._events.clear()
-        self.nbytes -= sum(map(_cost, events))
+        """What waits, oldest first.
+
+        Where events came back beside newer ones, that can be more than the bounds allow. The rest then waits for the
+        next time, else the outbox of a peer whose sockets always die would grow without end.
+        """
+        if len(self._events) <= self.max_events and self.nbytes <= self.max_bytes:
+            events = list(self._events)
+            self._events.clear()
+            self.nbytes -= sum(map(_cost, events))
+            return events
+        events, nbytes = [], 0
+        while self._events and len(events) < self.max_events:
+            cost = _cost(self._events[0])
+            if events and nbytes + cost > self.max_bytes:
+                break
+            events.append(self._events.popleft())
+            nbytes += cost
+        self.nbytes -= nbytes
         return events
 
     def put_back(self, events: Sequence[Event]) -> None:
         """Return events that were taken but did not arrive, before all others and in their order.
 
-        They passed the bound when they first came, so none is refused now.
+        They passed the bounds when they first came, so none is refused now: an outbox holds at most twice its bounds,
+        and takes nothing new until it is below them.
         """
         self._events.extendleft(reversed(events))
         self.nbytes += sum(map(_cost, events))

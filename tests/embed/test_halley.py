@@ -319,7 +319,7 @@ def test_a_host_that_others_can_reach_needs_a_word_of_consent():
 @pytest.mark.parametrize("channel", ["/chat", "service/x", "/service/"])
 def test_a_service_lives_below_service(channel):
     """A mistake in a program's channel is told at once."""
-    with pytest.raises(ValueError, match="channel|service"):
+    with pytest.raises(ValueError, match=r"channel|service"):
         Halley().service(channel)
 
 

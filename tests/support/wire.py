@@ -62,13 +62,14 @@ class Wire:
 
     @classmethod
     async def open(cls, port: int, *, receive_buffer_bytes: int | None = None) -> Wire:
-        """Connect; a small receive buffer makes a slow reader."""
+        """Connect; a small receive buffer makes a slow reader, which takes little before a test reads."""
         sock = socket.socket()
         if receive_buffer_bytes is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-        sock.setblocking(False)  # noqa: FBT003
+        sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
-        return cls(*await asyncio.open_connection(sock=sock, limit=4_194_304))
+        limit = 4_194_304 if receive_buffer_bytes is None else 16_384
+        return cls(*await asyncio.open_connection(sock=sock, limit=limit))
 
     async def send(self, data: bytes) -> None:
         """Send bytes as they are."""
@@ -99,7 +100,7 @@ class Wire:
     async def get(self, *messages: Any, callback: str = "cb", path: str = "/bayeux", **headers: str) -> Response:
         """Send Bayeux messages by JSONP and read the answer."""
         target = f"{path}?jsonp={quote(callback)}&message={quote(json.dumps(messages))}"
-        return await self.request(request("GET", target, **headers))
+        return await self.request(request("GET", target, b"", **headers))
 
     async def rest(self) -> bytes:
         """All that still comes until the server closes the connection, or resets it."""

@@ -1,4 +1,4 @@
-"""Nothing is lost when a poll's socket dies (design 3): over real sockets, with peers that leave at the worst moment."""
+"""Nothing is lost when a poll's socket dies (design 3): real sockets, and peers that leave at the worst moment."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_with_acks_an_answer_that_got_lost_behind_the_kernel_comes_again()
 
 
 async def test_bytes_that_come_during_a_hold_wait_and_an_end_of_stream_still_counts():
-    """Design 3: a pipelined request is answered after the hold; a peer that closes meanwhile is noticed all the same."""
+    """Design 3: a pipelined request is answered after the hold; a peer that closes meanwhile is noticed still."""
     async with serving(brisk(bayeux={"hold_s": 3600})) as served:
         client_id = await open_session(served, "/a")
         held = post(json.dumps([connect(client_id)]).encode())

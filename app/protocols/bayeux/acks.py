@@ -2,7 +2,8 @@
 
 Wire form (CometD's): `ext.ack: true` in both handshake messages; then each connect reply carries `ext.ack: N`, which
 closes batch N, and each connect carries `ext.ack: k`, which frees all batches up to k. What is not freed is sent again,
-before newer events and under a new number. A client that lost an answer repeats its old k and gets all of it again.
+before newer events and in a batch of a new number, but is freed by its first number too. A client that lost an answer
+repeats its old k and gets all of it again.
 """
 
 from __future__ import annotations
@@ -39,7 +40,5 @@ class Acks:
     def close_batch(self, fresh: Sequence[Event]) -> list[Event]:
         """What a connect reply carries, under the new number `batch`: all that is unacknowledged, then `fresh`."""
         self.batch += 1
-        events = [event for _, event in self._unacknowledged]
-        events.extend(fresh)
-        self._unacknowledged = deque((self.batch, event) for event in events)
-        return events
+        self._unacknowledged.extend((self.batch, event) for event in fresh)
+        return [event for _, event in self._unacknowledged]

@@ -14,7 +14,7 @@ from app.broker.topics import Match
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.exchanges import Wait
 from app.protocols.bayeux.hooks import Refused
-from app.protocols.bayeux.messages import Fault, decode_data, encode, encode_data
+from app.protocols.bayeux.messages import Fault, decode_data, encode_data
 from app.protocols.bayeux.names import to_pattern
 from app.protocols.bayeux.states import State
 
@@ -90,7 +90,8 @@ def serve(talk: Conversation, session: BayeuxSession | None, topic: str, message
                 engine.deliver(session, message.channel, answer, message.id, talk.now)
             else:
                 named = {} if message.id is None else {"id": message.id}
-                talk.beside.append(encode({"channel": message.channel, **named, "data": answer}))
+                encode_data(answer)
+                talk.beside.append({"channel": message.channel, **named, "data": answer})
         except TypeError as error:  # what it returned is no JSON
             engine.hooks.report("service", error)
 

@@ -26,6 +26,7 @@ from app.protocols.bayeux.messages import (
     reply_to,
 )
 from app.protocols.bayeux.names import META, SERVICE, is_wildcard, to_pattern, to_topic
+from app.protocols.bayeux.sessions import DISCONNECTED, DISMISSED
 from app.protocols.bayeux.timesync import Timesync
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Conversation:
         self.session: BayeuxSession | None = request.session
         self._client_id: str | None = None
         self._replies: list[dict[str, Any]] = []
-        self.beside: list[bytes] = []  # answers of services to a sender without a session
+        self.beside: list[dict[str, Any]] = []  # answers of services to a sender without a session
 
     def steps(self) -> Generator[Wait, tuple[Verdict, float], Reply | Hold]:
         """Work through the request."""
@@ -61,12 +62,12 @@ class Conversation:
             # Bayeux 1.0, 4.1.1: "any other messages in the same request MUST be ignored".
             return (yield from shake_hands(self, messages[0]))
         self._choose_session()
-        connects: list[tuple[int, Message]] = []
+        connects: list[tuple[int, Message, dict[str, Any]]] = []
         for fields in messages:
             try:
                 message = self.read(fields)
                 if message.channel == CONNECT:
-                    connects.append((len(self._replies), message))
+                    connects.append((len(self._replies), message, fields))
                     self._replies.append({})
                 else:
                     self._replies.append((yield from self._answer(message, fields)))
@@ -74,30 +75,31 @@ class Conversation:
                 self._replies.append(self.refusal(fields, fault))
         return self._finish(connects)
 
-    def _finish(self, connects: list[tuple[int, Message]]) -> Reply | Hold:
+    def _finish(self, connects: list[tuple[int, Message, dict[str, Any]]]) -> Reply | Hold:
         events: list[Event] = []
-        for place, message in connects:
+        for place, message, fields in connects:
             try:
-                hold = self._poll(message)
+                hold = self._poll(message, fields)
             except Fault as fault:
-                self._replies[place] = self.refusal(message.fields, fault)
+                self._replies[place] = self.refusal(fields, fault)
                 continue
             if self.engine.connect(hold, self.now, alone=len(self.request.messages) == 1):
                 return hold
+            if hold.session.closed is not None:  # by a hook that was told of the older connect's end
+                self._replies[place] = self.refusal(fields, Fault(errors.SESSION_UNKNOWN))
+                continue
             is_last = place == connects[-1][0]
             self._replies[place], events = self.engine.connect_reply(hold, self.now, with_events=is_last)
         if not connects:
             events = self._events_beside()
-        reply = self.engine.reply_with(
+        return self.engine.reply_with(
             self.session,
-            self._replies,
+            [*self._replies, *self.beside],
             events,
             self.now,
             connection=self.request.connection,
             answers_connect=bool(connects),
         )
-        reply.parts.extend(self.beside)
-        return reply
 
     def _events_beside(self) -> list[Event]:
         """What waits for the session and may ride on a reply that answers no connect (Bayeux 1.0, 5.2)."""
@@ -123,7 +125,7 @@ class Conversation:
             raise Fault(errors.NUMBER_OUT_OF_RANGE)
         hooks = self.engine.hooks
         if hooks.extensions:
-            seen = hooks.incoming(self._session_if_known(message), fields)
+            seen = hooks.incoming(self._session_if_known(message), dict(fields))  # replies need what was sent
             if seen is None:
                 raise Fault(errors.MESSAGE_DELETED)
             message = Message(seen, self.request.context)
@@ -160,8 +162,8 @@ class Conversation:
             # Without "none" cometd.js would repeat a handshake that can never succeed, for ever.
             advice = {**self.engine.advisor.for_stranger("none"), **(advice or {})}
         elif fields.get("channel") == CONNECT and advice is None:
-            # A session that this very request ended must not be begun anew; one that expired must (CometD #921).
-            is_over = self.session is not None and self.session.closed is not None
+            # Who left, or was sent away, while this request was under way shall not return; who expired shall (#921).
+            is_over = self.session is not None and self.session.closed in (DISCONNECTED, DISMISSED)
             may_return = fault.error == errors.SESSION_UNKNOWN and not is_over
             advice = self.engine.advisor.for_stranger("handshake" if may_return else "none")
         if advice is not None:
@@ -172,8 +174,8 @@ class Conversation:
 
     # Connect
 
-    def _poll(self, message: Message) -> Hold:
-        """What a connect asks for. Raises `Fault`."""
+    def _poll(self, message: Message, fields: dict[str, Any]) -> Hold:
+        """What a connect asks for; `fields` is what was sent. Raises `Fault`."""
         engine = self.engine
         session = self._session_of(message)
         if message.fields.get("connectionType") not in engine.connection_types:
@@ -191,7 +193,7 @@ class Conversation:
         return Hold(
             session,
             self.request.connection,
-            message.fields,
+            fields,
             wait_s,
             wants_advice=message.advice is not None,
             timesync=timesync,
@@ -301,7 +303,11 @@ class Conversation:
         """The message's data as JSON text. Raises `Fault` where there is none or too much."""
         if message.data is ABSENT:
             raise Fault(errors.DATA_MISSING)
-        payload = encode_data(message.data)
+        try:
+            payload = encode_data(message.data)
+        except TypeError as error:  # an extension's doing: what came from outside was JSON
+            self.engine.hooks.report("extension.incoming", error)
+            raise Fault(errors.MESSAGE_DELETED) from None
         if len(payload) > self.engine.broker.limits.data_bytes:
             raise Fault(errors.DATA_TOO_LARGE)
         return payload

@@ -25,7 +25,7 @@ from app.protocols.bayeux.exchanges import Hold, Reply, Verdict, Wait
 from app.protocols.bayeux.messages import encode, encode_data, reply_to
 from app.protocols.bayeux.names import SERVICE, Bounds, to_pattern, to_topic
 from app.protocols.bayeux.responses import Responses
-from app.protocols.bayeux.sessions import BayeuxSession
+from app.protocols.bayeux.sessions import DISCONNECTED, DISMISSED, EXPIRED, SLOW_CONSUMER, BayeuxSession
 from app.protocols.bayeux.states import LIFE, Happening, State, Step
 
 if TYPE_CHECKING:
@@ -39,11 +39,6 @@ if TYPE_CHECKING:
     from app.settings import Bayeux
 
 _ID_BYTES = 20  # Bayeux 1.0, 3.2: "SHOULD be at least 128 bits"; as hexadecimal it is alphanumeric
-
-DISCONNECTED = "disconnected"
-DISMISSED = "dismissed"
-EXPIRED = "expired"
-SLOW_CONSUMER = "slow_consumer"
 
 
 class Engine:
@@ -246,7 +241,7 @@ class Engine:
         waits = may_wait and not hold.is_crowded
         session.held = hold
         step = self._happen(session, Happening.POLL if waits else Happening.CONNECT, now)
-        if step is Step.ANSWER:
+        if step is not Step.HOLD:
             session.held = None
         return step is Step.HOLD
 
@@ -346,8 +341,7 @@ class Engine:
             self._dismiss(hold, now, is_told=reason == DISMISSED)
         elif step is Step.REFUSE and hold is not None:
             self._refuse(hold, now)
-        if session.state is State.CLOSED:
-            self.broker.close(session, reason)
+        if session.state is State.CLOSED and self.broker.close(session, reason):
             self.hooks.tell(self.hooks.session_closed, session, reason)
         return step
 

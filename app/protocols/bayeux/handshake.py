@@ -36,10 +36,10 @@ def shake_hands(talk: Conversation, fields: dict[str, Any]) -> Generator[Wait, t
     try:
         message = talk.read(fields)
         negotiate(message, engine.connection_types)
-        if engine.is_draining:
-            raise TooManySessions
         arrived_ms = engine.wall_ms(talk.now)
         yield from asking.may_handshake(talk, session, message)
+        if engine.is_draining:  # looked at last: the policy may have taken its time
+            raise TooManySessions
         if (message.ext or {}).get("ack") is True:
             session.acks = Acks()
         engine.open(session, talk.now)
@@ -71,7 +71,8 @@ def _welcome(talk: Conversation, session: BayeuxSession, message: Message, arriv
     events: list[Event] = []
     if session.acks is not None:
         ext["ack"] = True
-    if engine.options.handshake_delivery and session.outbox:
+    if engine.options.handshake_delivery and session.outbox and not engine.hooks.extensions:
+        # An extension may keep an event back, and cometd.js waits for exactly as many as are promised.
         events = engine.take(session)
         reply["x-messages"] = len(events)
         if session.acks is not None:

@@ -32,15 +32,23 @@ class Responses:
         """The JSON texts of a response's array; `wall_s` is the wall clock."""
         if not self._hooks.extensions and not self._has_timestamp:
             return [*map(encode, messages), *map(event_frame, events)]
-        parts = [encode(self._seen(session, message, wall_s) or message) for message in messages]
-        for event in events:
-            fields = self._seen(session, decode_data(event_frame(event)), wall_s)
-            if fields is not None:
-                parts.append(encode(fields))
-        return parts
+        replies = [self._seen(session, message, wall_s, is_event=False) for message in messages]
+        shown = [self._seen(session, decode_data(event_frame(event)), wall_s, is_event=True) for event in events]
+        return [part for part in (*replies, *shown) if part is not None]
 
-    def _seen(self, session: BayeuxSession | None, fields: dict[str, Any], wall_s: float) -> dict[str, Any] | None:
+    def _seen(
+        self, session: BayeuxSession | None, fields: dict[str, Any], wall_s: float, *, is_event: bool
+    ) -> bytes | None:
+        """What the extensions make of a message; None if they keep an event back, which replies cannot be."""
         if self._has_timestamp:  # Bayeux 1.0, 3.11: ISO 8601, "SHOULD be GMT"
             at = datetime.fromtimestamp(wall_s, UTC)
             fields["timestamp"] = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 10_000:02}"
-        return self._hooks.outgoing(session, fields)
+        as_it_was = encode(fields)
+        seen = self._hooks.outgoing(session, fields)
+        if seen is None:
+            return None if is_event else as_it_was
+        try:
+            return encode(seen)
+        except TypeError as error:  # no JSON: nothing may be lost by it
+            self._hooks.report("extension.outgoing", error)
+            return as_it_was

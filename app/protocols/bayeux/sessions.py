@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{16,64}")
 
 
+DISCONNECTED = "disconnected"
+DISMISSED = "dismissed"
+EXPIRED = "expired"
+SLOW_CONSUMER = "slow_consumer"
+"""Why a session ended."""
+
+
 class BayeuxSession(Session):
     """One client, or one local session of the program itself.
 

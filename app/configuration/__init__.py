@@ -1,0 +1,60 @@
+"""Where settings come from: defaults < TOML file < environment < flags.
+
+`load` checks every value against its declaration in `settings.py`, then what must hold between several of them
+(`rules.py`), and remembers for each where it came from. All that is wrong is reported at once. It reads one file and
+the mappings it is given, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from app.configuration.knobs import KNOBS, Knob, assemble
+from app.configuration.problems import BadSettings, Problem
+from app.configuration.rules import broken_rules
+from app.configuration.sources import from_environment, from_file, from_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from app.settings import Settings
+
+__all__ = ["KNOBS", "BadSettings", "Configuration", "Knob", "Problem", "load"]
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The settings, their values by key ("bayeux.hold_s"), and where each came from.
+
+    A place is "default", "halley.toml:3", the name of an environment variable or that of a flag.
+    """
+
+    settings: Settings
+    values: Mapping[str, Any]
+    places: Mapping[str, str]
+
+
+def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Configuration:
+    """Read all settings.
+
+    `file` is a TOML file or None; of `environment` only the variables that begin with HALLEY_ are looked at; `flags`
+    are values by key, without those that were not given. Raises `BadSettings` with everything that is wrong.
+    """
+    values = {key: knob.default for key, knob in KNOBS.items()}
+    places = dict.fromkeys(KNOBS, DEFAULT)
+    problems: list[Problem] = []
+    for source in (from_file(file), from_environment(environment), from_flags(flags)):
+        values |= source.values
+        places |= source.places
+        problems += source.problems
+    if problems:
+        raise BadSettings(problems)
+    settings: Settings = assemble(values)
+    problems = [Problem(places[key], key, text) for key, text in broken_rules(settings)]
+    if problems:
+        raise BadSettings(problems)
+    return Configuration(settings, values, places)

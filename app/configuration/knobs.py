@@ -1,0 +1,74 @@
+"""The declarations of `settings.py`, flattened: one `Knob` for each setting, by its key.
+
+A key is the path of a setting, "port" or "bayeux.hold_s"; so it stands in the settings file, and as HALLEY_PORT or
+HALLEY_BAYEUX_HOLD_S in the environment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from app.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+PREFIX = "HALLEY_"
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One setting: its key, its type, and what `settings.knob` says about it."""
+
+    key: str
+    kind: Any
+    default: Any
+    why: str
+    unit: str
+    zero: str
+    minus_one: str
+    low: float | None
+    high: float | None
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return PREFIX + self.key.replace(".", "_").upper()
+
+
+def _tables(table: type, prefix: str = "") -> Iterator[tuple[str, type]]:
+    """Every table of settings by the prefix of its keys: "" and Settings, "bayeux." and Bayeux ..."""
+    yield prefix, table
+    for name, kind in get_type_hints(table).items():
+        if isinstance(kind, type) and is_dataclass(kind):
+            yield from _tables(kind, f"{prefix}{name}.")
+
+
+def _knobs(prefix: str, table: type) -> Iterator[tuple[str, Knob]]:
+    kinds = get_type_hints(table)
+    for field in fields(table):
+        key = prefix + field.name
+        if f"{key}." not in _TABLES:
+            yield key, Knob(key, kinds[field.name], field.default, **field.metadata)
+
+
+_TABLES = dict(_tables(Settings))
+
+TABLES = tuple(prefix.removesuffix(".") for prefix in _TABLES if prefix)
+"""The names of all tables of the settings file."""
+
+KNOBS: Mapping[str, Knob] = {key: knob for prefix, table in _TABLES.items() for key, knob in _knobs(prefix, table)}
+"""Every setting by its key, in the order of their declaration."""
+
+
+def assemble(values: Mapping[str, Any], prefix: str = "") -> Any:
+    """The `Settings` of which `values` has every one by its key; below a `prefix`, the table of that name."""
+    return _TABLES[prefix](
+        **{
+            field.name: assemble(values, f"{prefix}{field.name}.")
+            if f"{prefix}{field.name}." in _TABLES
+            else values[prefix + field.name]
+            for field in fields(_TABLES[prefix])
+        }
+    )

@@ -1,0 +1,43 @@
+"""What is wrong with a configuration, in the words its operator reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake: where it was made ("halley.toml:3", a variable, a flag), in which setting, and what was expected."""
+
+    place: str
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.place, self.key, self.text) if part)
+
+
+class BadSettings(Exception):
+    """The settings cannot be used; `problems` are all the mistakes that were found, `str()` one a line."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def unknown(what: str, name: str, known: Sequence[str]) -> str:
+    """That there is no such thing, and what was probably meant: the nearest of the names that end most alike."""
+    endings = {_ending(key) for key in known}
+    likely = get_close_matches(_ending(name), endings, n=1)
+    namesakes = [key for key in known if _ending(key) in likely]
+    nearest = get_close_matches(name, namesakes, n=1, cutoff=0)
+    return f"no such {what}" + "".join(f"; did you mean {key}?" for key in nearest)
+
+
+def _ending(key: str) -> str:
+    return key.rpartition(".")[2]

@@ -1,0 +1,100 @@
+"""What must hold beyond the type of each setting: names and addresses that work, and settings that fit each other.
+
+`broken_rules` looks at settings however they were made; a program that makes its own may ask it too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from app.configuration.values import shown
+from app.settings import is_loopback
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from app.settings import Bayeux, Cookie, Cors, Limits, Settings
+
+    Broken = Iterator[tuple[str, str]]
+
+_PATH = re.compile(r"(/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+")
+_ORIGIN = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:(?P<port>[0-9]{1,5}))?", re.IGNORECASE
+)
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, 5.6.2; also a cookie's name (RFC 6265, 4.1.1)
+_COOKIE_PATH = re.compile(r"/[ -:<-~]*")  # RFC 6265, 4.1.1: no control character, no ";"
+_HOOK = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_USUAL_PORTS = {"http": "80", "https": "443"}
+
+
+def broken_rules(settings: Settings) -> Broken:
+    """The keys of the settings that cannot be used, each with what was expected."""
+    yield from _listeners(settings)
+    yield from _bayeux(settings.bayeux)
+    yield from _cookie(settings.cookie)
+    yield from _cors(settings.cors)
+    yield from _limits(settings.limits)
+
+
+def _listeners(settings: Settings) -> Broken:
+    operations = settings.operations
+    for key, host in (("host", settings.host), ("operations.host", operations.host)):
+        if not _HOST_NAME.fullmatch(host):  # an empty one would listen everywhere
+            yield key, f"expected a host name or an address without a port, found {shown(host)}"
+        elif key == "host" and not settings.open and not is_loopback(host):
+            yield key, f"expected open = true (--open) too, as {host} lets other machines read and publish everything"
+    if operations.enabled and operations.port == settings.port != 0 and operations.host == settings.host:
+        yield "operations.port", f"expected a port of its own, found port's ({settings.port})"
+    for name in settings.hosts:
+        if not _HOST_NAME.fullmatch(name):
+            yield "hosts", f"expected host names without scheme or port, found {shown(name)}"
+    for hook in settings.load:
+        if not _HOOK.fullmatch(hook):
+            yield "load", f"expected MODULE:FUNCTION, found {shown(hook)}"
+
+
+def _bayeux(bayeux: Bayeux) -> Broken:
+    if not bayeux.paths:
+        yield "bayeux.paths", "expected at least one path"
+    for path in bayeux.paths:
+        if not _PATH.fullmatch(path):
+            yield "bayeux.paths", f'expected paths like "/bayeux" (no slash at the end), found {shown(path)}'
+    if 200 < bayeux.superseded_status < 400:
+        yield "bayeux.superseded_status", f"expected 200, or 400 to 599, found {bayeux.superseded_status}"
+
+
+def _cookie(cookie: Cookie) -> Broken:
+    if not _TOKEN.fullmatch(cookie.name):
+        yield "cookie.name", f"expected letters, digits and marks as in BAYEUX_BROWSER, found {shown(cookie.name)}"
+    if not _COOKIE_PATH.fullmatch(cookie.path):
+        yield "cookie.path", f"expected a path that begins with / and has no semicolon, found {shown(cookie.path)}"
+    if cookie.domain and not _HOST_NAME.fullmatch(cookie.domain):
+        yield "cookie.domain", f'expected a domain, or "" for the host alone, found {shown(cookie.domain)}'
+    if cookie.secure == "off":  # browsers throw such cookies away, and every request would begin a new browser
+        if cookie.same_site == "None":
+            yield "cookie.secure", 'expected "auto" or "on", which cookie.same_site "None" needs, found "off"'
+        if cookie.partitioned:
+            yield "cookie.secure", 'expected "auto" or "on", which cookie.partitioned needs, found "off"'
+        if cookie.name.startswith(("__Secure-", "__Host-")):
+            yield "cookie.secure", f'expected "auto" or "on", which the name {cookie.name} needs, found "off"'
+    if cookie.name.startswith("__Host-") and (cookie.path != "/" or cookie.domain):
+        yield "cookie.name", 'a name with __Host- needs cookie.path "/" and no cookie.domain'
+
+
+def _cors(cors: Cors) -> Broken:
+    for origin in cors.origins:
+        if origin in ("*", "null"):
+            # Any page, sandboxed ones of an attacker too, could act with its visitors' cookies.
+            yield "cors.origins", f'"{origin}" cannot be allowed, since requests carry credentials: list each origin'
+        elif not (parts := _ORIGIN.fullmatch(origin)) or int(parts["port"] or 0) > 65_535:
+            yield "cors.origins", f"expected scheme://host[:port] without a path, found {shown(origin)}"
+        elif parts["port"] is not None and parts["port"] == _USUAL_PORTS.get(parts["scheme"].lower()):
+            usual = origin.removesuffix(f":{parts['port']}")
+            yield "cors.origins", f'expected "{usual}", as browsers leave the usual port away, found {shown(origin)}'
+
+
+def _limits(limits: Limits) -> Broken:
+    if limits.queue_bytes < limits.data_bytes:  # the largest event would end every session that should get it
+        yield "limits.queue_bytes", f"expected at least limits.data_bytes ({limits.data_bytes})"

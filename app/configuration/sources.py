@@ -1,0 +1,142 @@
+"""The three places where an operator sets something: a TOML file, the environment, the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from app.configuration.knobs import KNOBS, PREFIX, TABLES
+from app.configuration.problems import Problem, unknown
+from app.configuration.values import conform, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from app.configuration.knobs import Knob
+
+NOT_SETTINGS = frozenset({"HALLEY_CONFIG", "HALLEY_SERVER", "HALLEY_TOKEN"})
+"""Variables that the command line reads itself."""
+
+_HEADERS = [f"[{table}]" for table in TABLES]
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_SYNTAX_ERROR = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)", re.DOTALL)
+
+
+@dataclass(slots=True)
+class Source:
+    """What one of them says: values and their places by key, and what is wrong."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def take(self, key: str, place: str, read: Callable[[Knob, Any], Any], value: Any) -> None:
+        """Set one setting to what `read` makes of `value`."""
+        try:
+            self.values[key] = read(KNOBS[key], value)
+            self.places[key] = place
+        except ValueError as error:
+            self.problems.append(Problem(place, key, str(error)))
+
+
+def from_flags(flags: Mapping[str, Any]) -> Source:
+    """What the command line says, by key."""
+    source = Source()
+    for key, value in flags.items():
+        source.take(key, "--" + key.replace(".", "-").replace("_", "-"), conform, value)
+    return source
+
+
+def from_environment(environment: Mapping[str, str]) -> Source:
+    """What the variables say; one that begins with HALLEY_ and sets nothing is a mistake."""
+    source = Source()
+    keys = {knob.variable: key for key, knob in KNOBS.items()}
+    for variable, text in environment.items():
+        if variable in keys:
+            source.take(keys[variable], variable, parse, text)
+        elif variable.startswith(PREFIX) and variable not in NOT_SETTINGS:
+            source.problems.append(Problem(variable, "", unknown("setting", variable, [*keys])))
+    return source
+
+
+def from_file(file: Path | None) -> Source:
+    """What a TOML file says."""
+    source = Source()
+    if file is None:
+        return source
+    try:
+        text = file.read_text(encoding="utf-8")
+        tables = tomllib.loads(text)
+    except OSError as error:
+        source.problems.append(Problem(str(file), "", f"cannot be read: {error.strerror}"))
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        source.problems.append(Problem(f"{file}:{line}", "", "expected UTF-8 text"))
+    except tomllib.TOMLDecodeError as error:
+        source.problems.append(_syntax_problem(file, text, str(error)))
+    else:
+        lines = key_lines(text)
+        _read_table(source, tables, "", lambda key: f"{file}:{lines[key]}")
+    return source
+
+
+def _read_table(source: Source, table: Mapping[str, Any], prefix: str, place: Callable[[str], str]) -> None:
+    for name, value in table.items():
+        key = prefix + _key(name)
+        if key in TABLES and isinstance(value, dict):
+            _read_table(source, value, f"{key}.", place)
+        elif key in TABLES:
+            source.problems.append(Problem(place(key), key, "expected a table"))
+        elif key in KNOBS:
+            source.take(key, place(key), conform, value)
+        elif isinstance(value, dict):
+            source.problems.append(Problem(place(key), f"[{key}]", unknown("table", f"[{key}]", _HEADERS)))
+        else:
+            source.problems.append(Problem(place(key), key, unknown("setting", key, [*KNOBS])))
+
+
+def key_lines(text: str) -> dict[str, int]:
+    """The line on which each key and table of a TOML text begins; the text must be valid.
+
+    Each statement is parsed by itself below the table header it stands under. One that is not whole yet, as an array
+    over several lines, does not parse, and gets the next line too.
+    """
+    lines: dict[str, int] = {}
+    header = statement = ""
+    begins = 0
+    for number, line in enumerate(text.split("\n"), start=1):
+        begins = begins or number
+        statement += line + "\n"
+        is_header = statement.lstrip().startswith("[")
+        try:
+            tables = tomllib.loads(statement if is_header else header + statement)
+        except tomllib.TOMLDecodeError:
+            continue
+        if is_header:
+            header = statement
+        _note_lines(lines, tables, "", begins)
+        statement, begins = "", 0
+    return lines
+
+
+def _note_lines(lines: dict[str, int], table: Mapping[str, Any], prefix: str, line: int) -> None:
+    for name, value in table.items():
+        key = prefix + _key(name)
+        lines.setdefault(key, line)
+        if isinstance(value, dict):
+            _note_lines(lines, value, f"{key}.", line)
+
+
+def _key(name: str) -> str:
+    """One part of a key as TOML writes it, so that a quoted "a.b" is not taken for b in the table a."""
+    return name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+def _syntax_problem(file: Path, text: str, error: str) -> Problem:
+    found = _SYNTAX_ERROR.fullmatch(error)
+    line = found["line"] if found and found["line"] else text.rstrip().count("\n") + 1
+    return Problem(f"{file}:{line}", "", f"expected TOML: {found['what'] if found else error}")

@@ -1,0 +1,81 @@
+"""Whether a value is what a setting expects; the same for files, variables and flags."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+if TYPE_CHECKING:
+    from app.configuration.knobs import Knob
+
+_WORDS = {"true": True, "on": True, "1": True, "yes": True, "false": False, "off": False, "0": False, "no": False}
+_SHOWN_CHARS = 60
+
+
+def conform(knob: Knob, value: Any) -> Any:
+    """`value` in the setting's own type. Raises `ValueError`, whose text says what was expected."""
+    if not (_is_kind(knob.kind, value) and _is_within(knob, value)):
+        raise ValueError(f"expected {expected(knob)}, found {shown(value)}")
+    if knob.kind is float:
+        return float(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def parse(knob: Knob, text: str) -> Any:
+    """The value that `text`, an environment variable, stands for; as `conform`."""
+    value: Any = text
+    if knob.kind is bool:
+        value = _WORDS.get(text.lower(), text)
+    elif knob.kind in (int, float):
+        try:
+            value = knob.kind(text)
+        except ValueError:
+            value = text
+    elif get_origin(knob.kind) is tuple:
+        value = [item.strip() for item in text.split(",") if item.strip()]
+    return conform(knob, value)
+
+
+def expected(knob: Knob) -> str:
+    """What a setting takes, in words."""
+    if knob.kind is bool:
+        return "true or false"
+    if knob.kind is str:
+        return "a string"
+    if get_origin(knob.kind) is Literal:
+        return "one of " + ", ".join(map(shown, get_args(knob.kind)))
+    if get_origin(knob.kind) is tuple:
+        return "a list of strings"
+    noun = "a whole number" if knob.kind is int else "a number"
+    unit = f" ({knob.unit})" if knob.unit else ""
+    if knob.high is not None:
+        return f"{noun} from {knob.low} to {knob.high}{unit}"
+    return f"{noun} of at least {knob.low}{unit}" if knob.low is not None else noun + unit
+
+
+def _is_kind(kind: Any, value: Any) -> bool:
+    if kind is bool:
+        return isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if kind is float:  # a number that a float can hold: neither "not a number" nor infinite
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and abs(value) <= sys.float_info.max
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if get_origin(kind) is tuple:
+        return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    return isinstance(value, str)
+
+
+def _is_within(knob: Knob, value: Any) -> bool:
+    return (knob.low is None or value >= knob.low) and (knob.high is None or value <= knob.high)
+
+
+def shown(value: Any) -> str:
+    """A value as a settings file would write it, cut where it is long."""
+    if isinstance(value, dict):
+        return "a table"
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."

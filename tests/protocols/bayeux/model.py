@@ -1,0 +1,182 @@
+"""What Bayeux sessions must get and when they must end, said as plainly as possible: the engine is compared with it.
+
+No outboxes, no heaps, no bytes. A session is the list of all events it is owed, and how many of them have arrived for
+certain; the rest follows. Whoever drives it says what happens; the model says what must be seen: the events of each
+reply, and in `answers` the end of every connect that was held or half answered. It imports nothing of Halley's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+REPLY, ABORT, DISMISSED, REFUSED = "reply", "abort", "dismissed", "refused"
+
+
+def matches(pattern: str, channel: str) -> bool:
+    """Bayeux 1.0, 2.2.1: `*` is one more segment, `**` one or more."""
+    parent, _, last = pattern.rpartition("/")
+    if last == "**":
+        return channel.startswith(parent + "/")
+    return channel.rpartition("/")[0] == parent if last == "*" else channel == pattern
+
+
+@dataclass(eq=False)
+class Flight:
+    """A reply with events that is on its way: which of those owed it carries, and for which kind of request."""
+
+    start: int
+    events: list[int]
+    connection: int
+    answers_connect: bool
+
+
+@dataclass(eq=False)
+class Peer:
+    """One session."""
+
+    id: str
+    cookie: str
+    is_bound: bool
+    acks: bool
+    deadline: float
+    patterns: set[str] = field(default_factory=set)
+    owed: list[int] = field(default_factory=list)  # every event it must get, in the order of publishing
+    arrived: int = 0  # how many of them it has for certain
+    batches: list[int] = field(default_factory=list)  # with acks: how many were owed when each batch was closed
+    flight: Flight | None = None
+    held: int | None = None  # the connection of its held connect
+    browser: str = ""  # whose slot that takes
+    has_polled: bool = False
+    interval_s: float = 0.0
+    is_over: bool = False
+
+    def waiting(self) -> list[int]:
+        """What the next reply must carry."""
+        in_flight = len(self.flight.events) if self.flight and not self.acks else 0
+        return self.owed[self.arrived + in_flight :]
+
+    def acknowledge(self, batch: int) -> None:
+        """The client has all that was ever sent under this number or an earlier one."""
+        if batch > 0 and self.batches:
+            self.arrived = max(self.arrived, self.batches[min(batch, len(self.batches)) - 1])
+
+
+class Model:
+    """The server as its clients see it."""
+
+    def __init__(self, *, max_interval_s: float, hold_s: float, slots: int, slot_interval_s: float, queue: int) -> None:
+        self.max_interval_s, self.hold_s = max_interval_s, hold_s
+        self.slots, self.slot_interval_s, self.queue = slots, slot_interval_s, queue
+        self.now = 1_000.0  # not 0, so that a forgotten `now +` is seen
+        self.is_draining = False
+        self.peers: list[Peer] = []
+        self.answers: defaultdict[int, list[tuple[Peer, str, list[int]]]] = defaultdict(list)
+        """What connections must get that were held or half answered, in order: which end, with which events."""
+
+    def alive(self) -> list[Peer]:
+        return [peer for peer in self.peers if not peer.is_over]
+
+    def holds(self) -> Counter[str]:
+        return Counter(peer.browser for peer in self.peers if peer.held is not None)
+
+    def admit(self, peer: Peer, cookie: str | None) -> bool:
+        """A request names this session and shows this cookie: is it let in? From the first match on it must match."""
+        if peer.is_over or (cookie != peer.cookie and (cookie is not None or peer.is_bound)):
+            return False
+        peer.is_bound = peer.is_bound or cookie == peer.cookie
+        if peer.held is None:
+            peer.deadline = max(peer.deadline, self.now + self.max_interval_s)
+        return True
+
+    def publish(self, channel: str, event: int, *, without: Peer | None = None) -> None:
+        """All who hear it are owed it; for whom too much waits, even after a held connect took its part, is cut."""
+        for peer in self.alive():
+            if peer is without or not any(matches(pattern, channel) for pattern in peer.patterns):
+                continue
+            if self.is_full(peer) and peer.held is not None and peer.flight is None:
+                self.answer_held(peer)
+            if self.is_full(peer):
+                self.end(peer, REFUSED)
+            else:
+                peer.owed.append(event)
+
+    def is_full(self, peer: Peer) -> bool:
+        """With acks, what is sent and not acknowledged waits too."""
+        return (len(peer.owed) - peer.arrived if peer.acks else len(peer.waiting())) >= self.queue
+
+    def connect(
+        self, peer: Peer, connection: int, wait_s: float | None, *, alone: bool, last: bool
+    ) -> list[int] | None:
+        """The events of the reply, or None where it is held; the session may be over after it."""
+        if peer.held is not None:
+            self.answer_held(peer, with_events=False)
+        if peer.flight is not None and peer.flight.answers_connect:
+            self.answers[peer.flight.connection].append((peer, ABORT, []))
+            self.settle(peer, peer.flight, is_written=False)
+            if peer.is_over:
+                return []
+        has_news = bool(peer.waiting()) and peer.flight is None
+        may_wait = alone and peer.has_polled and wait_s != 0 and not has_news and not self.is_draining
+        peer.has_polled = True
+        browser = peer.cookie if peer.is_bound else peer.id
+        is_crowded = may_wait and self.slots >= 0 and self.holds()[browser] >= self.slots
+        if may_wait and not is_crowded:
+            peer.held, peer.browser = connection, browser
+            peer.deadline = self.now + min(self.hold_s, self.hold_s if wait_s is None else wait_s)
+            return None
+        return self.answer(peer, connection, with_events=last, is_crowded=is_crowded)
+
+    def answer(self, peer: Peer, connection: int, *, with_events: bool, is_crowded: bool = False) -> list[int]:
+        """A connect is answered: the client has `max_interval_s` for the next one, and gets all that waits."""
+        interval_s = max(peer.interval_s, self.slot_interval_s) if is_crowded else peer.interval_s
+        peer.deadline = self.now + interval_s + self.max_interval_s
+        if not with_events or peer.flight is not None:
+            return []
+        peer.batches.append(len(peer.owed))
+        return self.send(peer, connection, answers_connect=True)
+
+    def send(self, peer: Peer, connection: int, *, answers_connect: bool) -> list[int]:
+        events = peer.waiting()[: self.queue]  # more, where some came back, waits for the next reply
+        if events:
+            peer.flight = Flight(peer.arrived, events, connection, answers_connect)
+        return events
+
+    def answer_held(self, peer: Peer, *, with_events: bool = True) -> None:
+        assert peer.held is not None
+        connection, peer.held = peer.held, None
+        self.answers[connection].append((peer, REPLY, self.answer(peer, connection, with_events=with_events)))
+
+    def settle(self, peer: Peer, flight: Flight, *, is_written: bool) -> None:
+        """The transport says whether a reply has left; only once does that matter, and not after it was aborted."""
+        if peer.flight is not flight:
+            return
+        peer.flight = None
+        if is_written and not peer.acks:
+            peer.arrived += len(flight.events)
+
+    def turn(self) -> None:
+        """The event loop turns: a held connect is the way out for what waits."""
+        for peer in self.alive():
+            if peer.held is not None and peer.waiting() and peer.flight is None:
+                self.answer_held(peer)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        for peer in [peer for peer in self.alive() if peer.deadline <= self.now]:
+            if peer.held is not None:
+                self.answer_held(peer)
+            else:
+                self.end(peer, REFUSED)
+
+    def gone(self, peer: Peer) -> None:
+        peer.held = None
+        peer.deadline = self.now + peer.interval_s + self.max_interval_s
+
+    def end(self, peer: Peer, farewell: str) -> None:
+        """The session is over; a connect that is held is told so. Who was dismissed still gets what waits."""
+        if peer.held is not None:
+            last = peer.waiting()[: self.queue] if farewell is DISMISSED and peer.flight is None else []
+            self.answers[peer.held].append((peer, farewell, last))
+        peer.held, peer.is_over = None, True
+        peer.patterns.clear()

@@ -1,0 +1,165 @@
+"""Requests of many messages (bayeux.md A53, A54; clients.md 5)."""
+
+from support.bayeux_peers import Peer
+from support.messages import publish
+
+UNKNOWN = "402::session_unknown"
+
+
+def test_first_connect_with_a_subscription(house):
+    """`[connect, subscribe]` as first request: two replies in order, nothing held, the subscription made (E36)."""
+    peer = Peer(house)
+    peer.handshake()
+    sent = peer.send(peer.poll(), peer.message("/meta/subscribe", subscription="/a"))
+    assert [reply["channel"] for reply in sent.replies] == ["/meta/connect", "/meta/subscribe"]
+    assert all(reply["successful"] for reply in sent.replies)
+    assert house.hearers("/a") == [peer.id]
+
+
+def test_connect_in_a_batch_is_never_held(house):
+    """A connect that came with anything else is answered at once (A53, B2, design 4.1)."""
+    peer = house.join()
+    for _ in range(2):
+        assert len(peer.send(peer.poll(), peer.message("/a") | {"data": 1}).replies) == 2
+        assert len(peer.send(peer.message("/a") | {"data": 1}, peer.poll()).replies) == 2
+    assert house.engine.holds == 0
+
+
+def test_connect_comes_last_and_answers_in_place(house):
+    """All else is done before the connect, so a sender's own event is in the same response (design 4.1)."""
+    peer = house.join()
+    sent = peer.send(
+        peer.poll(id="c"),
+        peer.message("/meta/subscribe", id="s", subscription="/a"),
+        peer.message("/a", id="p") | {"data": 1},
+    )
+    assert [message.get("id") for message in sent.messages] == ["c", "s", "p", None]
+    assert sent.events == [("/a", 1)]
+
+
+def test_messages_are_processed_in_order(house):
+    """Publishes around an unsubscribe: the first is heard, the last is not (A53)."""
+    peer = house.join()
+    peer.subscribe("/a")
+    sent = peer.send(
+        peer.message("/a") | {"data": 1},
+        peer.message("/meta/unsubscribe", subscription="/a"),
+        peer.message("/a") | {"data": 2},
+    )
+    assert sent.events == [("/a", 1)]
+
+
+def test_nothing_after_a_disconnect(house):
+    """`[disconnect, subscribe]`: the subscription is refused and nobody is told of it (A53, E37)."""
+    told = []
+    house.hooks.subscribed.append(lambda session, channel: told.append(channel))
+    peer = house.join()
+    first, second = peer.send(
+        peer.message("/meta/disconnect"), peer.message("/meta/subscribe", subscription="/a")
+    ).messages
+    assert (first["successful"], second["error"]) == (True, UNKNOWN)
+    assert told == []
+
+
+def test_publish_disconnect_publish(house):
+    """Exactly the publish before the disconnect is carried out (A53, E38)."""
+    other = house.join()
+    other.subscribe("/a")
+    peer = house.join()
+    replies = peer.send(
+        peer.message("/a") | {"data": 1}, peer.message("/meta/disconnect"), peer.message("/a") | {"data": 2}
+    ).replies
+    assert [reply["successful"] for reply in replies] == [True, True, False]
+    assert replies[2]["error"] == UNKNOWN
+    assert other.connect().events == [("/a", 1)]
+
+
+def test_second_session_in_a_request_is_refused(house):
+    """A request is one session's: a later message of another is refused, the rest are served (A54, E13)."""
+    peer, victim = house.join(), house.join()
+    held = victim.connect()
+    replies = peer.send(
+        peer.message("/a") | {"data": 1}, victim.message("/meta/disconnect"), peer.message("/a") | {"data": 2}
+    ).replies
+    assert [reply.get("error") for reply in replies] == [None, UNKNOWN, None]
+    assert held.is_held
+
+
+def test_second_session_after_a_connect_is_refused(house):
+    """A connect chooses the request's session too, though connects are answered last (A54, design 4.4)."""
+    peer, victim = house.join(), house.join()
+    connect, disconnect = peer.send(peer.poll(), victim.message("/meta/disconnect")).replies
+    assert connect["successful"] is True
+    assert disconnect["error"] == UNKNOWN
+    assert victim.is_known
+
+
+def test_second_session_after_a_refused_message_is_refused(house):
+    """A first message that is refused has chosen the session all the same (A54, design 4.4)."""
+    peer, victim = house.join(), house.join()
+    replies = peer.send(peer.message("no") | {"data": 1}, victim.message("/meta/disconnect")).replies
+    assert [reply.get("error") for reply in replies] == ["405::channel_invalid", UNKNOWN]
+
+
+def test_extensions_do_not_change_whose_request_it_is(house):
+    """With an extension registered the same messages of the same request are served (A54, B19)."""
+    house.hooks.extensions.append(object())
+    peer, victim = house.join(), house.join()
+    replies = peer.send(peer.poll(), victim.message("/meta/disconnect")).replies
+    assert [reply["successful"] for reply in replies] == [True, False]
+
+
+def test_session_of_a_stranger_first(house):
+    """If the first id is unknown, no later one of the request is served (A54)."""
+    peer = house.join()
+    replies = house.send(publish("/a", 1, clientId="nobody"), peer.message("/a") | {"data": 1}).replies
+    assert [reply["error"] for reply in replies] == [UNKNOWN, UNKNOWN]
+
+
+def test_anonymous_publishes_beside_a_session(house):
+    """Publishes without a session do not choose one (A54, A48)."""
+    peer = house.join()
+    replies = peer.send(publish("/a", 1), peer.message("/a") | {"data": 1}, publish("/a", 1)).replies
+    assert [reply["successful"] for reply in replies] == [True, True, True]
+
+
+def test_bad_message_spoils_nothing(house):
+    """A message that is refused leaves the others of its request alone (A53, design 4.2)."""
+    peer = house.join()
+    replies = peer.send(
+        {"id": 1}, peer.message("/a") | {"data": 1}, {"channel": []}, {"channel": "/meta/nothing"}
+    ).replies
+    assert [reply["successful"] for reply in replies] == [False, True, False, False]
+
+
+def test_two_connects_in_one_request(house):
+    """Both are answered, in place; what waits comes once (A53)."""
+    peer = house.join()
+    peer.subscribe("/a")
+    house.publish("/a", 1)
+    sent = peer.send(peer.poll(id="x"), peer.poll(id="y"))
+    assert [reply["id"] for reply in sent.replies] == ["x", "y"]
+    assert sent.events == [("/a", 1)]
+
+
+def test_failing_connect_in_a_batch_takes_nothing(house):
+    """A connect that is refused takes no events; the next one gets them (A53, design 4.9)."""
+    peer = house.join()
+    peer.subscribe("/a")
+    house.publish("/a", 1)
+    assert peer.send(peer.poll(), peer.poll(connectionType="x")).events == []
+    assert peer.connect().events == [("/a", 1)]
+
+
+def test_batch_with_a_connect_releases_the_held_one(house):
+    """A batch with a connect replaces the held one like any other connect (B5)."""
+    peer = house.join()
+    held = peer.connect()
+    peer.send(peer.poll(), peer.message("/a") | {"data": 1})
+    assert held.only["successful"] is True
+
+
+def test_long_batch(house):
+    """A thousand messages are a thousand replies in order (ruling 7)."""
+    sent = house.send(*(publish("/a", n, id=n) for n in range(1_000)))
+    assert [reply["id"] for reply in sent.replies] == list(range(1_000))

@@ -1,0 +1,234 @@
+"""Nothing is lost when a poll's socket dies: written, unwritten, gone (design 3 and 4.9; bayeux.md B15, E29)."""
+
+import pytest
+from support.bayeux import House
+
+from app.protocols.bayeux.exchanges import Transport
+
+
+@pytest.fixture
+def peer(house):
+    """A client that has subscribed to `/a`."""
+    peer = house.join()
+    peer.subscribe("/a")
+    return peer
+
+
+def test_gone_during_a_hold(house, peer):
+    """A client that vanished during a hold gets what came since with its next connect, in order (B15)."""
+    peer.connect().hang_up()
+    house.publish("/a", 1, 2)
+    assert peer.connect().events == [("/a", 1), ("/a", 2)]
+
+
+def test_gone_is_noticed_at_once(house, peer):
+    """A hold whose socket died is no longer answered, and its slot is free (B15)."""
+    held = peer.connect()
+    held.hang_up()
+    house.publish("/a", 1)
+    assert held.reply is None
+    assert house.engine.holds == 0
+
+
+def test_gone_after_the_answer_was_made(house, peer):
+    """A socket that dies when its hold was answered already is a matter of that answer (design 3)."""
+    held = peer.connect(stalled=True)
+    house.publish("/a", 1)
+    held.hang_up()
+    held.unwritten()
+    assert peer.connect().events == [("/a", 1)]
+
+
+def test_gone_of_a_replaced_hold(house, peer):
+    """The death of an older poll's socket does not touch the newer poll (B6)."""
+    first = peer.connect()
+    second = peer.connect()
+    first.hang_up()
+    assert second.is_held
+    house.publish("/a", 1)
+    assert second.events == [("/a", 1)]
+
+
+def test_gone_twice(house, peer):
+    """A death reported twice counts once (design 3)."""
+    held = peer.connect()
+    held.hang_up()
+    held.hang_up()
+    assert house.engine.holds == 0
+
+
+def test_unwritten_connect(house, peer):
+    """Events whose answer did not leave come again with the next connect, first and in order (design 4.9)."""
+    held = peer.connect(stalled=True)
+    house.publish("/a", 1, 2)
+    house.publish("/a", 3)
+    held.unwritten()
+    house.publish("/a", 4)
+    assert peer.connect().events == [("/a", n) for n in (1, 2, 3, 4)]
+    assert peer.connect().is_held
+
+
+def test_unwritten_publish_reply(house, peer):
+    """So do events that rode on another reply (design 4.9)."""
+    peer.publish("/a", 1, stalled=True).unwritten()
+    house.publish("/a", 2)
+    assert peer.connect().events == [("/a", 1), ("/a", 2)]
+
+
+def test_unwritten_wakes_the_held_connect(house, peer):
+    """Events that come back while a connect is held leave by it at once (design 3)."""
+    sent = peer.publish("/a", 1, stalled=True)
+    held = peer.connect()
+    house.publish("/a", 2)
+    assert held.is_held
+    sent.unwritten()
+    assert held.events == [("/a", 1), ("/a", 2)]
+
+
+def test_written_wakes_the_held_connect(house, peer):
+    """So do later events as soon as the reply ahead of them has left (design 3: one unsettled reply)."""
+    sent = peer.publish("/a", 1, stalled=True)
+    held = peer.connect()
+    house.publish("/a", 2)
+    sent.written()
+    assert held.events == [("/a", 2)]
+    assert peer.heard == [("/a", 1), ("/a", 2)]
+
+
+def test_one_unsettled_reply(house, peer):
+    """While a reply with events is on its way nothing more is taken, by any response (design 3)."""
+    sent = peer.publish("/a", 1, stalled=True)
+    assert peer.publish("/a", 2).events == []
+    assert peer.connect(advice={"timeout": 0}).events == []
+    held = peer.connect()
+    house.pass_time(25)
+    assert held.events == []
+    sent.written()
+    assert peer.connect().events == [("/a", 2)]
+
+
+def test_reply_without_events_unsettles_nothing(house, peer):
+    """A reply that carries no event stands in nobody's way (design 3)."""
+    house.join().publish("/b", 1, stalled=True)
+    peer.publish("/b", 1, stalled=True)
+    house.publish("/a", 1)
+    assert peer.publish("/b", 1).events == [("/a", 1)]
+
+
+def test_settled_twice(house, peer):
+    """Whatever a transport says after a reply was settled changes nothing: no event comes twice (design 3)."""
+    held = peer.connect(stalled=True)
+    house.publish("/a", 1)
+    held.written()
+    held.unwritten()
+    assert peer.connect().is_held
+    assert peer.heard == [("/a", 1)]
+
+
+def test_unwritten_twice(house, peer):
+    """Nor does a second `unwritten` put anything back again (design 3)."""
+    held = peer.connect(stalled=True)
+    house.publish("/a", 1)
+    held.unwritten()
+    held.unwritten()
+    assert peer.connect().events == [("/a", 1)]
+
+
+def test_unwritten_then_written(house, peer):
+    """Nor does a late `written` take back what was put back (design 3)."""
+    held = peer.connect(stalled=True)
+    house.publish("/a", 1)
+    held.unwritten()
+    house.engine.written(held.reply)
+    assert peer.connect().events == [("/a", 1)]
+
+
+def test_poll_dies_again_and_again(house, peer):
+    """However often the socket dies, every event arrives once and in order (design 4.9)."""
+    for number in range(5):
+        held = peer.connect(stalled=True)
+        house.publish("/a", number)
+        held.unwritten()
+    peer.connect()
+    assert peer.heard == [("/a", number) for number in range(5)]
+
+
+def test_dead_publish_of_a_client_that_left(house, peer):
+    """Events of a session that has ended go nowhere (design 3)."""
+    sent = peer.publish("/a", 1, stalled=True)
+    session = peer.session
+    peer.disconnect()
+    sent.unwritten()
+    assert len(session.outbox) == 0
+    assert house.engine.put_back == 0
+
+
+def test_put_back_events_are_counted(house, peer):
+    """Telemetry can see how many events had to be put back (design 3)."""
+    held = peer.connect(stalled=True)
+    house.publish("/a", 1, 2)
+    held.unwritten()
+    assert house.engine.put_back == 2
+
+
+def test_put_back_events_do_not_overflow():
+    """Events that come back are kept though newer ones have filled the queue meanwhile; no reply is too long (P5)."""
+    house = House(limits={"queue_events": 3})
+    peer = house.join()
+    peer.subscribe("/a")
+    held = peer.connect(stalled=True)
+    house.publish("/a", 1, 2, 3)
+    house.publish("/a", 4, 5, 6)
+    held.unwritten()
+    assert [data for _, data in peer.connect().events] == [1, 2, 3]
+    assert [data for _, data in peer.connect().events] == [4, 5, 6]
+
+
+def test_events_that_come_back_each_time_do_not_add_up():
+    """A client whose sockets die each time is cut before its outbox holds more than twice the bound (design 4.12)."""
+    house = House(limits={"queue_events": 3})
+    peer = house.join()
+    peer.subscribe("/a")
+    session = house.broker.sessions[peer.id]
+    for _ in range(5):
+        held = peer.connect(stalled=True)
+        house.publish("/a", 1, 2, 3, 4)
+        held.unwritten()
+        assert len(session.outbox) <= 6
+    assert session.closed == "slow_consumer"
+
+
+def test_answers_of_services_come_back_too(house):
+    """What a service answered is an event like any other: it comes again if its reply was lost (B28, design 4.9)."""
+    house.serve("/service/echo", lambda session, message: message.data)
+    peer = house.join()
+    peer.publish("/service/echo", "hi", id="9", stalled=True).unwritten()
+    assert peer.connect().messages[-1] == {"channel": "/service/echo", "id": "9", "data": "hi"}
+
+
+def test_jsonp_poll_dies(house):
+    """The same holds by callback-polling (design 4.9)."""
+    peer = house.join(transport=Transport.CALLBACK_POLLING)
+    peer.subscribe("/a")
+    held = peer.connect(stalled=True)
+    house.publish("/a", 1)
+    held.unwritten()
+    assert peer.connect().events == [("/a", 1)]
+
+
+def test_drained_poll_dies(house, peer):
+    """And while the server is leaving (design 4.9, ruling 10)."""
+    held = peer.connect(stalled=True)
+    house.engine.drain()
+    house.publish("/a", 1)
+    held.unwritten()
+    assert peer.connect().events == [("/a", 1)]
+
+
+def test_dead_handshake(house):
+    """A handshake whose reply was lost leaves a session that expires (E23)."""
+    house.send(
+        {"channel": "/meta/handshake", "version": "1.0", "supportedConnectionTypes": ["long-polling"]}, stalled=True
+    ).unwritten()
+    house.pass_time(10)
+    assert house.broker.sessions == {}

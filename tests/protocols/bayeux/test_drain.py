@@ -1,0 +1,89 @@
+"""The server leaves: nobody is left hanging (ruling 10; bayeux.md B30, E33; issue, operations)."""
+
+from support.bayeux_peers import handshake
+
+RETRY = {"reconnect": "retry", "interval": 0, "timeout": 25_000}
+
+
+def release_all(house):
+    for session in house.engine.drain():
+        house.engine.release(session, house.now)
+    house.turn()
+
+
+def test_held_connects_are_released(house):
+    """Held connects are answered 200 with retry advice, their connection to be closed (B30, E33)."""
+    peers = [house.join() for _ in range(3)]
+    held = [peer.connect() for peer in peers]
+    release_all(house)
+    for exchange in held:
+        assert (exchange.status, exchange.only["successful"], exchange.only["advice"]) == (200, True, RETRY)
+        assert exchange.reply.is_last
+    assert house.engine.holds == 0
+
+
+def test_only_held_sessions_are_listed(house):
+    """`drain` tells which sessions have someone waiting (ruling 10)."""
+    held, idle = house.join(), house.join()
+    held.connect()
+    assert [session.id for session in house.engine.drain()] == [held.id]
+    assert idle.is_known
+
+
+def test_release_of_one_that_is_not_held(house):
+    """A session whose hold ended by itself meanwhile needs no release (ruling 10)."""
+    peer = house.join()
+    held = peer.connect()
+    (session,) = house.engine.drain()
+    held.hang_up()
+    house.engine.release(session, house.now)
+    house.turn()
+    assert held.reply is None
+
+
+def test_new_connects_are_not_held(house):
+    """While the server leaves, connects are answered at once with what waits (ruling 10)."""
+    peer = house.join()
+    peer.subscribe("/a")
+    house.engine.drain()
+    house.publish("/a", 1)
+    sent = peer.connect()
+    assert sent.events == [("/a", 1)]
+    assert sent.replies[0]["advice"] == RETRY
+    assert sent.reply.is_last
+    assert peer.connect().only["advice"] == RETRY
+
+
+def test_clients_are_spread_out(house):
+    """Each is advised an interval of its own, so that they do not all return at once (ruling 10)."""
+    intervals = iter([0.25, 1.5])
+    house.engine.advisor.drain_interval = lambda: next(intervals)
+    peers = [house.join(), house.join()]
+    held = [peer.connect() for peer in peers]
+    release_all(house)
+    assert [exchange.only["advice"]["interval"] for exchange in held] == [250, 1_500]
+
+
+def test_handshakes_are_turned_away(house):
+    """A handshake gets 503, so that a load balancer tries another server (ruling 10)."""
+    house.engine.drain()
+    sent = house.send(handshake())
+    assert (sent.status, sent.reply.is_last) == (503, True)
+    assert house.broker.sessions == {}
+
+
+def test_other_messages_are_served(house):
+    """Publishes and the like are served to the end, and their connections closed (ruling 10)."""
+    peer = house.join()
+    house.engine.drain()
+    sent = peer.publish("/a", 1)
+    assert (sent.only["successful"], sent.reply.is_last) == (True, True)
+
+
+def test_what_waits_rides_on_the_release(house):
+    """A release takes along what waits in the same turn (ruling 10)."""
+    peer = house.join()
+    held = peer.connect()
+    house.engine.deliver(peer.session, "/a", 1, None, house.now)
+    release_all(house)
+    assert held.events == [("/a", 1)]

@@ -1,0 +1,291 @@
+"""Extensions see every message in and out (bayeux.md A12, B19; E59, E60)."""
+
+import pytest
+from support.bayeux import House
+from support.bayeux_peers import handshake
+from support.messages import publish
+
+
+class Extension:
+    """One that notes what passes, and does what it is told."""
+
+    def __init__(self, incoming=None, outgoing=None):
+        self.saw = []
+        self._incoming = incoming
+        self._outgoing = outgoing
+
+    def incoming(self, session, message):
+        self.saw.append(("in", session, message["channel"]))
+        return message if self._incoming is None else self._incoming(message)
+
+    def outgoing(self, session, message):
+        self.saw.append(("out", session, message["channel"]))
+        return message if self._outgoing is None else self._outgoing(message)
+
+
+def boom(*_):
+    raise RuntimeError("boom")
+
+
+def only_events(change):
+    """`change` applied to events; replies pass as they are."""
+    return lambda message: change(message) if "data" in message else message
+
+
+def extend(house, *extensions):
+    house.hooks.extensions.extend(extensions)
+    return extensions[0]
+
+
+def test_every_message_passes(house):
+    """Messages in, replies and events out: each passes, with its session once there is one (B19)."""
+    extension = extend(house, Extension())
+    peer = house.join()
+    peer.subscribe("/a")
+    peer.publish("/a", 1)
+    session = peer.session
+    assert extension.saw == [
+        ("in", None, "/meta/handshake"),
+        ("out", session, "/meta/handshake"),
+        ("in", session, "/meta/connect"),
+        ("out", session, "/meta/connect"),
+        ("in", session, "/meta/subscribe"),
+        ("out", session, "/meta/subscribe"),
+        ("in", session, "/a"),
+        ("out", session, "/a"),
+        ("out", session, "/a"),
+    ]
+
+
+def test_replies_of_holds_pass(house):
+    """So do the replies that come after a hold, and what came with them (B19)."""
+    extension = extend(house, Extension(outgoing=lambda message: message | {"seen": True}))
+    peer = house.join()
+    peer.subscribe("/a")
+    held = peer.connect()
+    del extension.saw[:]
+    house.publish("/a", 1)
+    assert [message["seen"] for message in held.messages] == [True, True]
+
+
+def test_order(house):
+    """Incoming in the order of registration, outgoing in reverse (B19, E60)."""
+    trail = []
+
+    def tagged(tag):
+        return Extension(
+            lambda message: trail.append(f"in {tag}") or message, lambda m: trail.append(f"out {tag}") or m
+        )
+
+    extend(house, tagged(1), tagged(2))
+    house.publish("/a", 1)
+    assert trail == ["in 1", "in 2", "out 2", "out 1"]
+
+
+def test_either_half_may_be_missing(house):
+    """An extension may have one method only, or none (B19)."""
+    extend(house, object(), Extension())
+    assert house.send(publish("/a", 1)).only["successful"] is True
+
+
+def test_incoming_changes_reach_the_listeners(house):
+    """Fields that an extension adds or replaces are what listeners and subscribers see (E59)."""
+    extend(house, Extension(incoming=lambda message: message | {"data": {"was": message.get("data")}, "extra": 1}))
+    seen = []
+    house.listen("/a", lambda session, message: seen.append((message.data, message.fields["extra"])))
+    house.publish("/a", 1)
+    assert seen == [({"was": 1}, 1)]
+
+
+def test_incoming_changes_in_place(house):
+    """Also if it changes the object itself (E59)."""
+    extend(house, Extension(incoming=lambda message: message.update(data=2) or message))
+    peer = house.join()
+    peer.subscribe("/a")
+    house.publish("/a", 1)
+    assert peer.connect().events == [("/a", 2)]
+
+
+@pytest.mark.parametrize("answer", [None, False, True, 7, "x", []])
+def test_incoming_deletes(house, answer):
+    """A message that an extension does not return is answered `404::message_deleted`, unread (B19)."""
+    extend(house, Extension(incoming=lambda message: answer if message["channel"] == "/a" else message))
+    peer = house.join()
+    peer.subscribe("/a")
+    first, second = peer.send(peer.message("/a") | {"data": 1}, peer.message("/b") | {"data": 1}).messages
+    assert (first["successful"], first["error"], first["id"]) == (False, "404::message_deleted", "3")
+    assert second["successful"] is True
+    assert peer.connect().is_held
+
+
+def test_handshake_is_deleted(house):
+    """A deleted handshake is a failed one (B19, A26)."""
+    extend(house, Extension(incoming=lambda message: None))
+    only = house.send(handshake()).only
+    assert (only["error"], only["advice"]["reconnect"]) == ("404::message_deleted", "none")
+    assert house.broker.sessions == {}
+
+
+def test_later_extensions_do_not_see_deleted_messages(house):
+    """What the first deletes the second does not see (B19)."""
+    second = Extension()
+    extend(house, Extension(incoming=lambda message: None), second)
+    house.send(publish("/a", 1))
+    assert [way for way, _, _ in second.saw] == ["out"]
+
+
+def test_raising_extension_is_skipped(house):
+    """An extension that raises is reported and skipped; the next ones see the message (E60)."""
+    last = Extension()
+    extend(house, Extension(boom, boom), last)
+    assert house.send(publish("/a", 1)).only["successful"] is True
+    assert [what for what, _ in house.reported] == ["extension.incoming", "extension.outgoing"]
+    assert len(last.saw) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"id": []}, "405::message_id_invalid"),
+        ({"channel": 7}, "405::channel_invalid"),
+        ({"ext": []}, "400::ext_invalid"),
+        ({"clientId": {}}, "402::session_unknown"),
+    ],
+)
+def test_nonsense_from_an_extension_is_refused(house, change, error):
+    """What an extension returns is checked like what came from outside (rule 5.2)."""
+    extend(house, Extension(incoming=lambda message: message | change))
+    assert house.send(publish("/a", 1)).only["error"] == error
+
+
+@pytest.mark.parametrize("data", [object(), {1}, 2**70])
+def test_data_that_is_no_json(house, data):
+    """Data that an extension made and that is no JSON costs that message, not the request (S42)."""
+    extend(house, Extension(incoming=lambda m: m | {"data": data} if m["channel"] == "/a" else m))
+    first, second = house.send(publish("/a", 1), publish("/b", 1)).messages
+    assert (first["successful"], second["successful"]) == (False, True)
+
+
+def test_outgoing_changes_events_for_one_receiver(house):
+    """An extension may change an event for one receiver; the others get it as it was (B19)."""
+    peer, other = house.join(), house.join()
+    first = peer.session
+
+    class Personal:
+        def outgoing(self, session, message):
+            return message | {"data": "changed"} if session is first and "data" in message else message
+
+    extend(house, Personal())
+    for each in (peer, other):
+        each.subscribe("/a")
+    house.publish("/a", "plain")
+    assert peer.connect().events == [("/a", "changed")]
+    assert other.connect().events == [("/a", "plain")]
+
+
+def test_outgoing_keeps_events_back(house):
+    """An event that an extension does not return is not sent, and does not come again (B19, E60)."""
+    extend(house, Extension(outgoing=only_events(lambda message: message if message["data"] % 2 else None)))
+    peer = house.join()
+    peer.subscribe("/a")
+    house.publish("/a", 1, 2, 3)
+    assert peer.connect().events == [("/a", 1), ("/a", 3)]
+    assert peer.connect().is_held
+
+
+def test_replies_cannot_be_kept_back(house):
+    """A reply always goes out: an empty response would count as a failure (A59)."""
+    extend(house, Extension(outgoing=lambda message: None))
+    assert house.send(publish("/a", 1)).only["successful"] is True
+
+
+def test_events_kept_back_leave_the_reply(house):
+    """When all events are kept back the connect reply goes alone (A59)."""
+    extend(house, Extension(outgoing=only_events(lambda message: None)))
+    peer = house.join()
+    peer.subscribe("/a")
+    held = peer.connect()
+    house.publish("/a", 1)
+    assert held.only["channel"] == "/meta/connect"
+
+
+def test_unwritten_events_pass_again(house):
+    """Events that come back pass the extensions again, and are changed once (design 4.9)."""
+    extend(house, Extension(outgoing=only_events(lambda message: message | {"data": message["data"] + 1})))
+    peer = house.join()
+    peer.subscribe("/a")
+    held = peer.connect(stalled=True)
+    house.publish("/a", 1)
+    held.unwritten()
+    assert peer.connect().events == [("/a", 2)]
+
+
+@pytest.mark.parametrize("on", ["replies", "events"])
+def test_outgoing_makes_what_is_no_json(house, on):
+    """What an extension makes unwritable is reported and goes out as it was; nothing is lost (E60, design 4.9)."""
+    is_meant = (lambda m: "data" in m) if on == "events" else (lambda m: "data" not in m)
+    extend(house, Extension(outgoing=lambda m: m | {"x": object()} if is_meant(m) else m))
+    peer = house.join()
+    peer.subscribe("/a")
+    house.publish("/a", 1)
+    assert peer.connect().events == [("/a", 1)]
+    assert house.reported != []
+
+
+def test_service_answers_pass(house):
+    """The answer of a service passes too, with a session and without (B19)."""
+    extend(house, Extension(outgoing=only_events(lambda message: message | {"data": "seen"})))
+    house.serve("/service/a", lambda *_: "plain")
+    assert house.join().publish("/service/a", 1).events == [("/service/a", "seen")]
+    assert house.send(publish("/service/a", 1)).events == [("/service/a", "seen")]
+
+
+def test_service_answers_have_a_timestamp():
+    """And carry the timestamp where that extension is on (B18)."""
+    house = House(timestamp=True)
+    house.serve("/service/a", lambda *_: "plain")
+    assert all("timestamp" in message for message in house.join().publish("/service/a", 1).messages)
+    assert all("timestamp" in message for message in house.send(publish("/service/a", 1)).messages)
+
+
+def test_promised_events_are_those_that_come():
+    """`x-messages` counts what is sent: cometd.js waits with its first connect until it has seen so many (B20)."""
+    house = House(handshake_delivery=True)
+    extend(house, Extension(outgoing=only_events(lambda message: None)))
+    house.hooks.session_opened.append(lambda session: house.engine.deliver(session, "/w", 1, None, house.now))
+    sent = house.send(handshake())
+    assert sent.replies[0].get("x-messages", 0) == len(sent.events)
+
+
+def test_extension_cannot_speak_for_another_session(house):
+    """An extension that replaces the client id does not change whose request it is (A54)."""
+    victim = house.join()
+    extend(house, Extension(incoming=lambda message: message | {"clientId": victim.id}))
+    peer = house.send(handshake()).only["clientId"]
+    sent = house.send({"channel": "/meta/disconnect", "clientId": peer})
+    assert sent.only["error"] == "402::session_unknown"
+    assert victim.is_known
+
+
+def test_ids_survive_extensions(house):
+    """A reply has the id of the request that was sent, whatever an extension made of it, held or not (A2)."""
+    extend(house, Extension(incoming=lambda message: message | {"id": "changed"}))
+    peer = house.join()
+    assert peer.publish("/a", 1, id="7").only["id"] == "7"
+    assert peer.connect(id="8", advice={"timeout": 0}).only["id"] == "8"
+    held = peer.connect(id="9")
+    house.pass_time(25)
+    assert held.only["id"] == "9"
+
+
+def test_nothing_is_doubled_without_extensions(house):
+    """The same events go out with extensions and without, byte for byte (design 3)."""
+    other = House()
+    extend(other, Extension())
+    bodies = []
+    for each in (house, other):
+        peer = each.join()
+        peer.subscribe("/a")
+        each.publish("/a", {"z": "é<", "a": [1.5, None]})
+        bodies.append(peer.connect().events)
+    assert bodies[0] == bodies[1]

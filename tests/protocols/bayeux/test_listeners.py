@@ -1,0 +1,239 @@
+"""Listeners: they see, change or veto what is published (bayeux.md B21, B22, B32; E49-E53; ruling 11)."""
+
+import pytest
+from support.bayeux import House
+from support.messages import publish
+
+from app.broker.events import Event
+from app.protocols.bayeux.exchanges import Request, Transport
+from app.protocols.bayeux.hooks import Refused
+
+
+def boom(*_):
+    raise RuntimeError("boom")
+
+
+def test_listener_sees_everything_that_was_sent(house):
+    """A listener sees session, channel, data, ext and every field of the message (A15, design 4.3)."""
+    seen = []
+    house.listen("/a", lambda session, message: seen.append((session, message.channel, message.data, message.fields)))
+    peer = house.join()
+    peer.publish("/a", 1, id="x", ext={"e": 1}, order=7)
+    ((session, channel, data, fields),) = seen
+    assert (session, channel, data) == (peer.session, "/a", 1)
+    assert fields["order"] == 7
+
+
+def test_listener_hears_without_a_session(house):
+    """A publish without a session has None for it (A48)."""
+    seen = []
+    house.listen("/a", lambda session, message: seen.append(session))
+    house.publish("/a", 1)
+    assert seen == [None]
+
+
+def test_from_the_widest_to_the_narrowest(house):
+    """Listeners hear in order: `/**` first, the channel itself last (B21, E50)."""
+    order = []
+    for pattern in ("/a/b", "/a/*", "/**", "/a/**", "/b"):
+        house.listen(pattern, lambda *_, pattern=pattern: order.append(pattern))
+    house.publish("/a/b", 1)
+    assert order == ["/**", "/a/**", "/a/*", "/a/b"]
+
+
+def test_listener_on_everything_hears_services(house):
+    """A listener on `/**` hears service messages too (B21)."""
+    heard = []
+    house.listen("/**", lambda session, message: heard.append(message.channel))
+    house.publish("/service/a", 1)
+    assert heard == ["/service/a"]
+
+
+def test_listener_changes_data_for_all(house):
+    """What a listener makes of the data is what all subscribers get (B22, B32, E53)."""
+    house.listen("/**", lambda session, message: setattr(message, "data", {"x": message.data["x"] + 1}))
+    peers = [house.join(), house.join()]
+    for peer in peers:
+        peer.subscribe("/a")
+    house.publish("/a", {"x": 1})
+    assert [peer.connect().events for peer in peers] == [[("/a", {"x": 2})]] * 2
+
+
+def test_listener_changes_data_in_place(house):
+    """Also if it changes the object itself (B22)."""
+    house.listen("/a", lambda session, message: message.data.update(y=2))
+    peer = house.join()
+    peer.subscribe("/a")
+    house.publish("/a", {"x": 1})
+    assert peer.connect().events == [("/a", {"x": 1, "y": 2})]
+
+
+@pytest.mark.parametrize("channel", ["/a", "/service/a"])
+def test_veto(house, channel):
+    """A listener that returns False keeps the message from everyone, and the sender is told (B22, E53)."""
+    served = []
+    house.serve("/service/a", lambda session, message: served.append(message))
+    house.listen(channel, lambda *_: False)
+    peer = house.join()
+    peer.subscribe("/a")
+    only = peer.publish(channel, 1).only
+    assert (only["successful"], only["error"]) == (False, "404::message_deleted")
+    assert peer.connect().is_held
+    assert served == []
+
+
+@pytest.mark.parametrize("answer", [None, True, 0, "", []])
+def test_only_false_vetoes(house, answer):
+    """Anything but False lets the message pass (B22)."""
+    house.listen("/a", lambda *_: answer)
+    assert house.send(publish("/a", 1)).only["successful"] is True
+
+
+def test_veto_stops_the_listeners_after_it(house):
+    """After a veto nobody hears the message any more (B22)."""
+    house.listen("/**", lambda *_: False)
+    house.listen("/a", boom)
+    house.send(publish("/a", 1))
+    assert house.reported == []
+
+
+def test_veto_with_a_reason(house):
+    """A listener may refuse with words of its own (B22, A68)."""
+
+    def refuse(session, message):
+        raise Refused("too_loud", ext={"max": 3})
+
+    house.listen("/a", refuse)
+    only = house.send(publish("/a", 1)).only
+    assert (only["error"], only["ext"]) == ("403:too_loud:publish_denied", {"max": 3})
+
+
+def test_veto_by_raising_without_a_reason(house):
+    """Without words it is an ordinary veto (B22)."""
+
+    def refuse(session, message):
+        raise Refused
+
+    house.listen("/a", refuse)
+    assert house.send(publish("/a", 1)).only["error"] == "404::message_deleted"
+
+
+def test_listener_that_raises_is_silent(house):
+    """A listener that raises is reported and counts as silent (B22, ruling 11)."""
+    house.listen("/a", boom)
+    peer = house.join()
+    peer.subscribe("/a")
+    assert peer.publish("/a", 1).events == [("/a", 1)]
+    assert [what for what, _ in house.reported] == ["listener"]
+
+
+def test_guard_that_raises_vetoes(house):
+    """One that is registered as vetoing counts as no (ruling 11)."""
+    house.listen("/a", boom, vetoes=True)
+    assert house.send(publish("/a", 1)).only["error"] == "404::message_deleted"
+
+
+@pytest.mark.parametrize("change", [lambda m: setattr(m, "data", "half"), lambda m: m.data.update(half=1)])
+def test_half_made_change_is_undone(house, change):
+    """A listener that changed the data and then raised has not changed it (ruling 11: silent)."""
+
+    def half(session, message):
+        change(message)
+        raise RuntimeError
+
+    house.listen("/**", lambda session, message: message.data.update(y=2))
+    house.listen("/a", half)
+    peer = house.join()
+    peer.subscribe("/a")
+    assert peer.publish("/a", {"x": 1}).events == [("/a", {"x": 1, "y": 2})]
+
+
+@pytest.mark.parametrize("nonsense", [object(), {1, 2}, {"x": object()}, 2**70, "\ud800"])
+def test_data_that_is_no_json(house, nonsense):
+    """A listener that makes data that is no JSON has raised: reported, and silent (ruling 11, S42)."""
+    house.listen("/a", lambda session, message: setattr(message, "data", nonsense))
+    peer = house.join()
+    peer.subscribe("/a")
+    assert peer.publish("/a", 1).events == [("/a", 1)]
+    assert [what for what, _ in house.reported] == ["listener"]
+
+
+def test_data_that_is_no_json_in_place(house):
+    """The same done in place is undone too: subscribers get what was sent (ruling 11, S42)."""
+    house.listen("/a", lambda session, message: message.data.update(y=object()))
+    peer = house.join()
+    peer.subscribe("/a")
+    assert peer.publish("/a", {"x": 1}).events == [("/a", {"x": 1})]
+    assert [what for what, _ in house.reported] == ["listener"]
+
+
+def test_data_that_grew_too_large():
+    """Data that a listener makes larger than allowed is refused (S11)."""
+    house = House(limits={"data_bytes": 100})
+    house.listen("/a", lambda session, message: setattr(message, "data", "x" * 100))
+    assert house.send(publish("/a", 1)).only["error"] == "413::data_too_large"
+
+
+def test_listener_that_publishes(house):
+    """A listener may publish; its event comes before the one it heard, for everyone (E49, E50)."""
+
+    def echo(session, message):
+        house.broker.publish(Event("b", b'"nested"'), house.now)
+
+    house.listen("/a", echo)
+    peer, other = house.join(), house.join()
+    for each in (peer, other):
+        each.subscribe("/**")
+    assert peer.publish("/a", 1).events == [("/b", "nested"), ("/a", 1)]
+    assert other.connect().events == [("/b", "nested"), ("/a", 1)]
+
+
+def test_listener_that_publishes_in_connect_only_mode():
+    """In connect-only mode both arrive by the following connect (E49)."""
+    house = House(connect_delivery_only=True)
+    house.listen("/a", lambda *_: house.broker.publish(Event("b", b"1"), house.now))
+    peer = house.join()
+    peer.subscribe("/**")
+    peer.publish("/a", 1)
+    assert peer.connect().events == [("/b", 1), ("/a", 1)]
+
+
+def test_listener_that_sends_a_request(house):
+    """A request within a request is carried out at once, by rights and books of its own (E50)."""
+    inner = []
+
+    def send(session, message):
+        request = Request([publish("/b", 2)], Transport.LONG_POLLING, None)
+        inner.append(house.engine.receive(request, house.now))
+
+    house.listen("/a", send)
+    peer = house.join()
+    peer.subscribe("/**")
+    assert peer.publish("/a", 1).events == [("/b", 2), ("/a", 1)]
+    assert inner[0].body() == b'[{"channel":"/b","successful":true}]'
+
+
+def test_listener_that_ends_the_publishers_session(house):
+    """A listener may send the publisher away: the publish is answered, the session gone, the others served (E56)."""
+    house.listen("/a", lambda session, message: house.engine.leave(session, house.now, by_client=False))
+    peer, other = house.join(), house.join()
+    other.subscribe("/a")
+    held = peer.connect()
+    first, second = peer.send(peer.message("/a") | {"data": 1}, peer.message("/a") | {"data": 2}).replies
+    assert first["channel"] == "/a"
+    assert second["error"] == "402::session_unknown"
+    assert held.messages[-1]["channel"] == "/meta/disconnect"
+    assert not peer.is_known
+
+
+def test_listener_that_ends_a_subscribers_session(house):
+    """A listener may end a subscriber's session: it gets nothing, the others do (A55, B14)."""
+    peer, other = house.join(), house.join()
+    peer.subscribe("/a")
+    other.subscribe("/a")
+    peer.connect()
+    victim = peer.session
+    house.listen("/a", lambda *_: house.engine.leave(victim, house.now, by_client=False))
+    house.publish("/a", 1)
+    assert peer.heard == []
+    assert other.connect().events == [("/a", 1)]

@@ -1,0 +1,147 @@
+"""Overflow is never silent (design 4.12; bayeux.md B17, B26, E56)."""
+
+import pytest
+from support.bayeux import House
+
+HANDSHAKE = {"reconnect": "handshake", "interval": 0, "timeout": 25_000}
+
+
+@pytest.fixture
+def house():
+    """A house that keeps three events for a session."""
+    return House(limits={"queue_events": 3})
+
+
+def subscriber(house):
+    peer = house.join()
+    peer.subscribe("/a")
+    return peer
+
+
+def test_absent_client_is_cut(house):
+    """A client for which too much waits loses its session and is told to begin anew (design 4.12)."""
+    peer = subscriber(house)
+    house.publish("/a", 1, 2, 3)
+    assert peer.is_known
+    house.publish("/a", 4)
+    assert not peer.is_known
+    only = peer.connect().only
+    assert (only["error"], only["advice"]) == ("402::session_unknown", HANDSHAKE)
+
+
+def test_reason_is_told(house):
+    """Programs and telemetry hear of it (B26)."""
+    told = []
+    house.hooks.session_closed.append(lambda session, reason: told.append((session.id, reason)))
+    peer = subscriber(house)
+    house.publish("/a", 1, 2, 3, 4)
+    assert told == [(peer.id, "slow_consumer")]
+    assert house.broker.closed == {"slow_consumer": 1}
+    assert house.broker.overflows == 1
+
+
+def test_others_are_unaffected(house):
+    """Others who hear the same event get it (design 4.12)."""
+    slow, quick = subscriber(house), subscriber(house)
+    quick.connect()
+    house.publish("/a", 1, 2, 3)
+    quick.connect()
+    house.publish("/a", 4)
+    assert [data for _, data in quick.heard] == [1, 2, 3, 4]
+    assert (slow.is_known, quick.is_known) == (False, True)
+
+
+def test_held_connect_takes_a_burst(house):
+    """A burst beyond the bound leaves by the held connect, the rest waits; nothing is lost (design 4.12)."""
+    peer = subscriber(house)
+    held = peer.connect()
+    house.publish("/a", 1, 2, 3, 4, 5)
+    assert [data for _, data in held.events] == [1, 2, 3]
+    assert [data for _, data in peer.connect().events] == [4, 5]
+
+
+def test_burst_beyond_even_that(house):
+    """A burst that the held connect and the queue together cannot take ends the session (design 4.12)."""
+    peer = subscriber(house)
+    held = peer.connect()
+    house.publish("/a", *range(7))
+    assert [data for _, data in held.events] == [0, 1, 2]
+    assert not peer.is_known
+
+
+def test_every_delivery_is_counted(house):
+    """Each event that a session was given counts as delivered, also the one that made room for itself (telemetry)."""
+    peer = subscriber(house)
+    peer.connect()
+    house.publish("/a", 1, 2, 3, 4, 5)
+    peer.connect()
+    assert len(peer.heard) == 5
+    assert house.broker.delivered == 5
+
+
+def test_stalled_reader_is_cut(house):
+    """A client whose socket takes nothing is cut when its queue is full, held or not (B16, design 4.12)."""
+    peer = subscriber(house)
+    peer.publish("/a", 0, stalled=True)
+    held = peer.connect(id="c")
+    house.publish("/a", 1, 2, 3, 4)
+    assert held.only == {
+        "id": "c",
+        "channel": "/meta/connect",
+        "successful": False,
+        "error": "402::session_unknown",
+        "advice": HANDSHAKE,
+    }
+    assert not peer.is_known
+
+
+def test_bytes_count_too():
+    """The bound is one of bytes as well (design 4.12)."""
+    house = House(limits={"queue_bytes": 1_024})
+    peer = subscriber(house)
+    house.publish("/a", "x" * 400, "x" * 400)
+    assert peer.is_known
+    house.publish("/a", "x" * 400)
+    assert not peer.is_known
+
+
+def test_one_large_event_always_fits():
+    """An event larger than the bound is kept if it is alone: the door has checked its size (outbox)."""
+    house = House(limits={"queue_bytes": 1_024})
+    peer = subscriber(house)
+    house.publish("/a", "x" * 5_000)
+    assert peer.connect().events == [("/a", "x" * 5_000)]
+
+
+def test_client_that_cuts_itself(house):
+    """A batch that overflows its own sender's queue: the messages after that are refused, the reply is whole (A53)."""
+    peer = subscriber(house)
+    replies = peer.send(*(peer.message("/a") | {"data": n} for n in range(6))).replies
+    assert [reply["successful"] for reply in replies] == [True, True, True, True, False, False]
+    assert replies[-1]["error"] == "402::session_unknown"
+
+
+def test_connect_of_a_client_that_cut_itself(house):
+    """A connect in such a batch may begin anew: its client did not want to leave (design 4.12, B11)."""
+    peer = subscriber(house)
+    sent = peer.send(peer.poll(), *(peer.message("/a") | {"data": n} for n in range(6)))
+    assert sent.replies[0]["advice"] == HANDSHAKE
+
+
+def test_delivery_that_overflows_says_so(house):
+    """A program that delivers to a session learns that this ended it (B14)."""
+    peer = subscriber(house)
+    session = peer.session
+    accepted = [house.engine.deliver(session, "/b", n, None, house.now) for n in range(5)]
+    house.turn()
+    assert accepted == [True, True, True, False, False]
+
+
+def test_taking_makes_room(house):
+    """What was taken no longer counts (outbox)."""
+    peer = subscriber(house)
+    for number in range(20):
+        house.publish("/a", number)
+        peer.connect()
+    assert [data for _, data in peer.heard] == list(range(20))
+    assert peer.session.outbox.nbytes == 0

@@ -1,0 +1,280 @@
+"""Policy and authorizers: who may do what (bayeux.md B23, A68; E21, E55; ruling 11)."""
+
+import pytest
+from support.bayeux_peers import handshake
+from support.messages import publish
+
+from app.broker.policy import SERVER
+from app.protocols.bayeux.exchanges import Transport
+from app.protocols.bayeux.hooks import Refused
+
+POLICY = "denied_by_security_policy"
+NOT_GRANTING = "denied_by_not_granting"
+
+
+def boom(*_):
+    raise RuntimeError("boom")
+
+
+def refused(*_):
+    raise Refused("too_late", advice={"reconnect": "handshake"}, ext={"why": "closed"})
+
+
+def ask(house, question):
+    """The one reply to the message that `question` is about."""
+    if question == "can_handshake":
+        return house.send(handshake()).only
+    peer = house.join()
+    if question == "can_subscribe":
+        return peer.subscribe("/a").only
+    return peer.publish("/a", 1).only
+
+
+DENIALS = {
+    "can_handshake": ("403::handshake_denied", "403:too_late:handshake_denied"),
+    "can_create": (f"403:{POLICY}:channel_create_denied", "403:too_late:channel_create_denied"),
+    "can_subscribe": (f"403:{POLICY}:subscribe_denied", "403:too_late:subscribe_denied"),
+    "can_publish": (f"403:{POLICY}:publish_denied", "403:too_late:publish_denied"),
+}
+
+
+@pytest.mark.parametrize("question", DENIALS)
+@pytest.mark.parametrize("answer", [False, None, 0, 1, "yes", [True]])
+def test_anything_but_true_denies(house, question, answer):
+    """A policy grants by `True` alone (B23)."""
+    house.policy(**{question: lambda *_: answer})
+    only = ask(house, question)
+    assert (only["successful"], only["error"]) == (False, DENIALS[question][0])
+
+
+@pytest.mark.parametrize("question", DENIALS)
+def test_true_grants(house, question):
+    """`True` grants (B23)."""
+    house.policy(**{question: lambda *_: True})
+    assert ask(house, question)["successful"] is True
+
+
+@pytest.mark.parametrize("question", DENIALS)
+def test_raising_denies(house, question):
+    """A policy that raises denies, and its error is reported (A.9, ruling 11, S42)."""
+    house.policy(**{question: boom})
+    assert ask(house, question)["error"] == DENIALS[question][0]
+    ((what, error),) = house.reported
+    assert (what, str(error)) == (f"policy.{question}", "boom")
+
+
+@pytest.mark.parametrize("question", DENIALS)
+def test_policy_has_its_own_words(house, question):
+    """A policy may give reason, advice and ext; they are in the one reply (B23, E21)."""
+    house.policy(**{question: refused})
+    only = ask(house, question)
+    assert (only["error"], only["ext"]) == (DENIALS[question][1], {"why": "closed"})
+    assert only["advice"]["reconnect"] == "handshake"
+    assert house.reported == []
+
+
+def test_denied_handshake_stops_the_client(house):
+    """Without advice of its own a denied handshake says `none`, else cometd.js would try for ever (A27)."""
+    house.policy(can_handshake=lambda *_: False)
+    sent = house.send(handshake())
+    assert sent.only["advice"]["reconnect"] == "none"
+    assert sent.reply.set_cookie is None
+    assert house.broker.sessions == {}
+
+
+def test_multi_step_handshake(house):
+    """A policy may ask for another handshake with more in it, until it is content (A27)."""
+    house.policy(can_handshake=lambda session, message: refused() if not message.ext else True)
+    assert house.send(handshake()).only["advice"]["reconnect"] == "handshake"
+    assert house.send(handshake(ext={"token": "x"})).only["successful"] is True
+
+
+def test_denied_subscription_to_a_new_channel(house):
+    """A channel that may not be made cannot be subscribed to, and has error words of its own (A68)."""
+    house.policy(can_create=lambda *_: False)
+    assert house.join().subscribe("/a").only["error"] == f"403:{POLICY}:create_denied"
+
+
+def test_creation_is_asked_once(house):
+    """Whether a channel may be made is asked when it does not exist (B23, B24)."""
+    asked = []
+    house.policy(can_create=lambda session, channel, message: asked.append(channel) is None)
+    peer = house.join()
+    peer.subscribe("/a")
+    peer.publish("/a", 1)
+    house.publish("/a", 1)
+    house.publish("/b", 1)
+    assert asked == ["/a", "/b"]
+
+
+def test_denied_channel_is_not_made(house):
+    """A channel that is made and then denied does not exist (B24)."""
+    house.policy(can_create=lambda *_: True, can_publish=lambda *_: False)
+    house.send(publish("/a", 1))
+    assert "/a" not in house.engine.channels
+
+
+def test_policy_sees_session_channel_and_message(house):
+    """A policy knows who asks, for what, and with which message (B23)."""
+    seen = []
+    house.policy(can_publish=lambda session, channel, message: seen.append((session, channel, message.data)) is None)
+    peer = house.join()
+    peer.publish("/a", 1)
+    house.publish("/b", 2)
+    assert seen == [(peer.session, "/a", 1), (None, "/b", 2)]
+
+
+def test_policy_is_asked_for_services(house):
+    """A message to a service is a publish (B23, A20)."""
+    house.policy(can_publish=lambda session, channel, message: not channel.startswith("/service/"))
+    assert house.join().publish("/service/a", 1).only["error"] == f"403:{POLICY}:publish_denied"
+
+
+def test_policy_is_not_asked_what_is_refused_anyway(house):
+    """What the protocol or the house rules refuse does not reach the policy (B21)."""
+    house.policy(can_publish=boom, can_subscribe=boom)
+    peer = house.join()
+    peer.publish("/meta/x", 1)
+    peer.publish("/a/", 1)
+    peer.subscribe("/meta/connect")
+    house.send(publish("/a", 1, clientId="nobody"))
+    assert house.reported == []
+
+
+def test_denied_publish_is_not_delivered(house):
+    """A denied publish is heard by nobody, listeners included (B21)."""
+    heard = []
+    house.policy(can_publish=lambda *_: False)
+    house.listen("/a", lambda session, message: heard.append(message))
+    peer = house.join()
+    peer.subscribe("/a")
+    house.send(publish("/a", 1))
+    assert heard == []
+    assert peer.connect().is_held
+
+
+def test_program_itself_is_not_asked_about(house):
+    """A local session speaks for the program: neither policy nor authorizers nor house rules stand in its way (B31)."""
+    house.policy(can_publish=boom, can_create=boom)
+    house.authorize("/**", boom)
+    session = house.engine.new_session()
+    session.role = SERVER
+    house.engine.open(session, house.now)
+    sent = house.send(publish("/halley/a", 1), transport=Transport.LOCAL, session=session)
+    assert sent.only["successful"] is True
+    assert house.reported == []
+
+
+def test_program_itself_cannot_be_impersonated(house):
+    """A client that knows the id of a local session cannot speak in its name (A54, S12)."""
+    session = house.engine.new_session()
+    session.role = SERVER
+    house.engine.open(session, house.now)
+    assert house.send(publish("/a", 1, clientId=session.id)).only["error"] == "402::session_unknown"
+
+
+# Authorizers
+
+
+def test_no_authorizer_grants(house):
+    """A channel over which no authorizer stands is free (B23, E55)."""
+    house.authorize("/b/*", lambda *_: False)
+    assert house.join().publish("/a", 1).only["successful"] is True
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "reason"),
+    [
+        ([None], NOT_GRANTING),
+        ([None, None], NOT_GRANTING),
+        ([1], NOT_GRANTING),
+        ([True], None),
+        ([None, True], None),
+        ([True, None], None),
+        ([False], POLICY),
+        ([True, False], POLICY),
+        ([False, True], POLICY),
+    ],
+)
+def test_authorizers_together(house, verdicts, reason):
+    """Any no denies, else any yes grants, else nobody has granted it (B23, E55)."""
+    for verdict in verdicts:
+        house.authorize("/a", lambda *_, verdict=verdict: verdict)
+    only = house.join().publish("/a", 1).only
+    assert only.get("error") == (None if reason is None else f"403:{reason}:channel_create_denied")
+
+
+@pytest.mark.parametrize("pattern", ["/a/b", "/a/*", "/a/**", "/**"])
+def test_authorizers_stand_over_their_channels(house, pattern):
+    """Authorizers on a channel and on every wildcard over it are asked (B23)."""
+    house.authorize(pattern, lambda session, verb, *_: verb != "publish")
+    peer = house.join()
+    assert peer.publish("/a/b", 1).only["error"] == f"403:{POLICY}:publish_denied"
+    assert peer.subscribe("/a/b").only["successful"] is True
+
+
+@pytest.mark.parametrize("pattern", ["/service/**", "/**"])
+def test_authorizers_stand_over_services(house, pattern):
+    """`/**` stands over service channels too: who guards everything guards them (B23, E55)."""
+    house.authorize(pattern, lambda *_: False)
+    assert house.join().publish("/service/a", 1).only["successful"] is False
+
+
+def test_authorizer_over_everything_stands_over_own_topics(house):
+    """And over the server's own topics (B23)."""
+    house.authorize("/**", lambda *_: False)
+    assert house.join().publish("/halley/a", 1).only["successful"] is False
+
+
+@pytest.mark.parametrize("name", ["/a/*", "/a/**"])
+def test_authorizers_of_children_are_asked_about_wildcards(house, name):
+    """Who decides about the children of a channel decides about a wildcard over them (B23)."""
+    house.authorize("/a/*", lambda *_: False)
+    peer = house.join()
+    assert peer.subscribe(name).only["error"] == f"403:{POLICY}:create_denied"
+    assert peer.subscribe("/b/*").only["successful"] is True
+
+
+def test_authorizer_that_raises_denies(house):
+    """An authorizer that raises denies, and its error is reported (ruling 11)."""
+    house.authorize("/a", boom)
+    assert house.join().publish("/a", 1).only["successful"] is False
+    assert [what for what, _ in house.reported] == ["authorizer"]
+
+
+def test_authorizer_has_its_own_words(house):
+    """An authorizer's reason is in the error (A68)."""
+    house.authorize("/a", refused)
+    only = house.join().publish("/a", 1).only
+    assert (only["error"], only["ext"]) == ("403:too_late:channel_create_denied", {"why": "closed"})
+
+
+def test_authorizer_that_removes_itself(house):
+    """An authorizer may take itself away: it has applied once (E55)."""
+
+    def once(*_):
+        house.hooks.authorizers.clear()
+        return False
+
+    house.authorize("/a", once)
+    peer = house.join()
+    assert peer.publish("/a", 1).only["successful"] is False
+    assert peer.publish("/a", 1).only["successful"] is True
+
+
+def test_authorizer_is_asked_for_creation_and_use(house):
+    """Creation and use are two questions (B23)."""
+    asked = []
+    house.authorize("/**", lambda session, verb, channel, message: asked.append((verb, channel)) is None)
+    peer = house.join()
+    peer.publish("/a", 1)
+    peer.subscribe("/a")
+    assert asked == [("create", "/a"), ("publish", "/a"), ("subscribe", "/a")]
+
+
+def test_policy_goes_first(house):
+    """What the policy denies no authorizer is asked about (B23)."""
+    house.policy(can_publish=lambda *_: False)
+    house.authorize("/a", lambda session, verb, *_: True if verb == "create" else boom())
+    assert house.join().publish("/a", 1).only["error"] == f"403:{POLICY}:publish_denied"
+    assert house.reported == []

@@ -1,0 +1,193 @@
+"""Hooks that act on the very session they are told about (E49, E56): every book still agrees, everyone hears once."""
+
+import pytest
+from support.bayeux import House
+from support.bayeux_peers import Peer
+
+from app.broker.events import Event
+
+
+@pytest.fixture
+def told(house):
+    """What `session_closed` listeners heard."""
+    told = []
+    house.hooks.session_closed.append(lambda session, reason: told.append((session.id, reason)))
+    return told
+
+
+def dismiss(house):
+    return lambda session, *_: house.engine.leave(session, house.now, by_client=False)
+
+
+def test_dismissed_when_suspended(house, told):
+    """A session that is sent away the moment its connect is held: answered once, ended once."""
+    house.hooks.suspended.append(dismiss(house))
+    peer = house.join()
+    held = peer.connect()
+    assert [message["channel"] for message in held.messages] == ["/meta/connect", "/meta/disconnect"]
+    assert told == [(peer.id, "dismissed")]
+
+
+@pytest.mark.parametrize("how", ["event", "lapse", "replaced", "gone", "drain", "disconnect"])
+def test_dismissed_when_resumed(house, told, how):
+    """A session that is sent away the moment its hold ends is ended once, whatever ended the hold."""
+    house.hooks.resumed.append(dismiss(house))
+    peer = house.join()
+    peer.subscribe("/a")
+    held = peer.connect()
+    if how == "event":
+        house.publish("/a", 1)
+    elif how == "lapse":
+        house.pass_time(25)
+    elif how == "replaced":
+        peer.connect()
+    elif how == "gone":
+        held.hang_up()
+    elif how == "drain":
+        (session,) = house.engine.drain()
+        house.engine.release(session, house.now)
+    else:
+        peer.disconnect()
+    house.turn()
+    assert len(told) == 1
+    assert not peer.is_known
+
+
+def test_replaced_by_a_connect_that_finds_no_session(house, told):
+    """If the end of the older hold ends the session, the newer connect is not told that all is well."""
+    house.hooks.resumed.append(dismiss(house))
+    peer = house.join()
+    peer.connect()
+    newer = peer.connect()
+    assert newer.only["successful"] is False
+    assert newer.only["error"] == "402::session_unknown"
+
+
+def test_dismissed_when_subscribed(house, told):
+    """A session that is sent away at its first subscription leaves nothing in the index, whatever else it asked for."""
+    house.hooks.subscribed.append(dismiss(house))
+    peer = house.join()
+    peer.subscribe("/a", "/b", "/c/*")
+    assert told == [(peer.id, "dismissed")]
+    assert house.broker.index.subscriptions == {}
+
+
+def test_dismissed_when_a_channel_is_made(house, told):
+    """So does one that is sent away when the channel comes into being."""
+    peer = house.join()
+    session = peer.session
+    house.hooks.channel_created.append(lambda channel: house.engine.leave(session, house.now, by_client=False))
+    peer.subscribe("/a")
+    assert told == [(peer.id, "dismissed")]
+    assert house.broker.index.subscriptions == {}
+
+
+def test_dismissed_when_unsubscribed(house, told):
+    """And one that is sent away when it unsubscribes."""
+    house.hooks.unsubscribed.append(dismiss(house))
+    peer = house.join()
+    peer.subscribe("/a", "/b")
+    peer.unsubscribe("/a", "/b")
+    assert told == [(peer.id, "dismissed")]
+
+
+def test_dismissed_when_opened(house, told):
+    """A session that is sent away as it begins is gone; its client learns it by its first connect."""
+    house.hooks.session_opened.append(dismiss(house))
+    peer = Peer(house)
+    peer.handshake()
+    assert len(told) == 1
+    assert house.broker.sessions == {}
+    assert peer.connect().only["advice"]["reconnect"] == "handshake"
+
+
+def test_delivered_when_suspended(house):
+    """An event that a program sends the moment a connect is held ends that hold."""
+    house.hooks.suspended.append(lambda session: house.engine.deliver(session, "/a", 1, None, house.now))
+    peer = house.join()
+    assert peer.connect().events == [("/a", 1)]
+
+
+def test_delivered_when_resumed(house):
+    """An event that a program sends the moment a hold ends rides on that very answer."""
+    house.hooks.resumed.append(lambda session: house.engine.deliver(session, "/last", 2, None, house.now))
+    peer = house.join()
+    peer.subscribe("/a")
+    held = peer.connect()
+    house.publish("/a", 1)
+    assert held.events == [("/a", 1), ("/last", 2)]
+
+
+def test_published_when_a_session_ends(house):
+    """News of a session's end reach the others at once, and it itself no more."""
+    house.hooks.session_closed.append(
+        lambda session, reason: house.broker.publish(Event("left", b'"%b"' % reason.encode()), house.now)
+    )
+    peer, other = house.join(), house.join()
+    for each in (peer, other):
+        each.subscribe("/left")
+        each.connect()
+    peer.disconnect()
+    assert peer.heard == []
+    assert other.heard == [("/left", "disconnected")]
+
+
+def test_published_when_a_session_overflows():
+    """A publish from within a delivery: nobody misses either event."""
+    house = House(limits={"queue_events": 2})
+    house.hooks.session_closed.append(lambda session, reason: house.broker.publish(Event("b", b"0"), house.now))
+    slow, quick = house.join(), house.join()
+    for peer in (slow, quick):
+        peer.subscribe("/a", "/b")
+    house.publish("/a", 1, 2)
+    quick.connect()
+    house.publish("/a", 3)
+    assert not slow.is_known
+    quick.connect()
+    assert sorted(data for _, data in quick.heard) == [0, 1, 2, 3]
+
+
+def test_subscribed_by_a_listener(house):
+    """A listener may change who hears the very event it sees: it decides before anyone is looked up (B21, E54)."""
+    peer, other = house.join(), house.join()
+    peer.subscribe("/a")
+    (pattern,) = peer.session.subscriptions
+
+    def swap(session, message):
+        house.broker.unsubscribe(peer.session, pattern)
+        house.broker.subscribe(other.session, pattern)
+
+    house.listen("/a", swap)
+    house.publish("/a", 1)
+    assert other.connect().events == [("/a", 1)]
+    assert peer.connect().is_held
+
+
+def test_listener_of_news_that_raises(house):
+    """A listener that raises keeps the news from nobody, and the message is served (ruling 11)."""
+    heard = []
+
+    def boom(*_):
+        raise RuntimeError
+
+    for listeners in (house.hooks.session_opened, house.hooks.subscribed, house.hooks.session_closed):
+        listeners.extend([boom, lambda *news: heard.append(len(news))])
+    peer = house.join()
+    peer.subscribe("/a")
+    peer.disconnect()
+    assert heard == [1, 2, 2]
+    assert len(house.reported) == 3
+
+
+def test_listener_of_news_that_removes_itself(house):
+    """A listener that takes itself away keeps the news from nobody."""
+    heard = []
+
+    def once(session):
+        heard.append("once")
+        house.hooks.session_opened.remove(once)
+
+    house.hooks.session_opened.extend([once, lambda session: heard.append("always")])
+    house.join()
+    house.join()
+    assert heard == ["once", "always", "always"]

@@ -1,0 +1,175 @@
+"""The vocabulary of the Bayeux engine's tests: a house with a clock that is moved by hand.
+
+No event loop and no sockets: a request is a call, a response is what the engine gave back, and time passes when a test
+says so. After every call the house looks whether its books agree (`House.check`), so each test is a leak test too.
+It must not decide what is right: it sends what it is told and shows what came. Its visitors are in `bayeux_peers.py`.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from app.broker.broker import Broker
+from app.broker.policy import HouseRules
+from app.broker.topics import Match
+from app.protocols.bayeux.engine import Engine
+from app.protocols.bayeux.exchanges import Request, Transport
+from app.protocols.bayeux.hooks import Hooks, Listener
+from app.protocols.bayeux.names import to_pattern
+from app.protocols.bayeux.sessions import BayeuxSession
+from app.protocols.bayeux.states import State
+from app.settings import Bayeux, Limits
+from support.bayeux_peers import Exchange, Peer
+from support.messages import JSON, publish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+START_S = 1_000.0
+"""What the house's clock shows at first: not 0, so that a forgotten `now +` is seen."""
+
+WALL_S = 1_700_000_000.0
+"""The wall clock at that moment."""
+
+_MOST_SWEEPS = 10_000
+
+
+class Later:
+    """What an asynchronous hook returns; `Exchange.resume` brings its answer."""
+
+    def __await__(self) -> Any:
+        raise AssertionError("the engine awaits nothing")
+
+
+class House:
+    """A broker and a Bayeux engine. `limits` and `options` replace single settings."""
+
+    def __init__(
+        self, *, limits: JSON | None = None, loopback: bool = True, anonymous_publish: bool = True, **options: Any
+    ) -> None:
+        self.now = START_S
+        self.reported: list[tuple[str, Exception]] = []
+        self._is_woken = False
+        self.hooks = Hooks()
+        self.hooks.report = lambda what, error: self.reported.append((what, error))
+        self.broker = Broker(replace(Limits(), **(limits or {})), self._wake)
+        self.broker.clock_offset_s = WALL_S - START_S
+        self.engine = Engine(
+            self.broker, replace(Bayeux(), **options), HouseRules(loopback, anonymous_publish), self.hooks
+        )
+
+    def send(
+        self,
+        *messages: Any,
+        transport: Transport = Transport.LONG_POLLING,
+        cookies: tuple[str, ...] = (),
+        stalled: bool = False,
+        peer: Peer | None = None,
+        **more: Any,
+    ) -> Exchange:
+        """One request with these messages, then the rest of that turn of the loop; `more` is for the `Request`."""
+        exchange = Exchange(self, peer, stalled=stalled)
+        request = Request(deepcopy(list(messages)), transport, exchange, cookies, **more)
+        exchange.came(self.engine.receive(request, self.now))
+        self.turn()
+        return exchange
+
+    def join(self, **wishes: Any) -> Peer:
+        """A new peer after its handshake and first connect; `wishes` are those of `Peer`."""
+        peer = Peer(self, **wishes)
+        peer.handshake()
+        peer.connect()
+        return peer
+
+    def publish(self, channel: str, *data: Any) -> None:
+        """Publish without a session, in one request, and see that all of it was accepted."""
+        sent = self.send(*(publish(channel, value) for value in data))
+        assert all(reply["successful"] for reply in sent.replies), sent.messages
+
+    def policy(self, **questions: Callable[..., Any]) -> None:
+        """Answer the policy's questions with these functions."""
+        self.hooks.policy = SimpleNamespace(**questions)
+
+    def authorize(self, pattern: str, authorize: Callable[..., Any]) -> None:
+        """Register an authorizer."""
+        self.hooks.authorizers.add(to_pattern(pattern, self.engine.bounds), authorize)
+
+    def listen(self, pattern: str, hear: Callable[..., Any], *, vetoes: bool = False) -> None:
+        """Register a listener."""
+        self.hooks.listeners.add(to_pattern(pattern, self.engine.bounds), Listener(hear, vetoes=vetoes))
+
+    def serve(self, pattern: str, service: Callable[..., Any]) -> None:
+        """Register a service."""
+        self.hooks.services.add(to_pattern(pattern, self.engine.bounds), service)
+
+    def deliver(self, peer: Peer, channel: str, data: Any) -> bool:
+        """Send something to one peer, as a program does."""
+        is_accepted = self.engine.deliver(peer.session, channel, data, None, self.now)
+        self.turn()
+        return is_accepted
+
+    def dismiss(self, peer: Peer) -> None:
+        """Send a peer away, as a program does."""
+        self.engine.leave(peer.session, self.now, by_client=False)
+        self.turn()
+
+    def turn(self) -> None:
+        """What is left of this turn of the loop, if anyone asked for it: flush who is ready, hand out answers."""
+        while self._is_woken:
+            self._is_woken = False
+            self.broker.flush(self.now)
+            for exchange, reply in self.engine.answers():
+                assert isinstance(exchange, Exchange)
+                exchange.came(reply)
+        self.check()
+
+    def _wake(self) -> None:
+        self._is_woken = True
+
+    def pass_time(self, seconds: float) -> None:
+        """Move the clock, stopping at each deadline on the way."""
+        until = self.now + seconds
+        for _ in range(_MOST_SWEEPS):
+            self.now = min(until, max(self.now, self.broker.deadlines.next()))
+            self.broker.due(self.now)
+            self.turn()
+            if self.now >= until and self.broker.deadlines.next() > until:
+                return
+        raise AssertionError("a deadline has passed and nobody moves it")
+
+    def session(self, client_id: str) -> BayeuxSession | None:
+        """The session of that id, if it lives."""
+        session = self.broker.sessions.get(client_id)
+        return session if isinstance(session, BayeuxSession) else None
+
+    def hearers(self, subscription: str) -> list[str]:
+        """The ids of the sessions subscribed to exactly this name or pattern."""
+        found = self.broker.index.subscriptions.get(to_pattern(subscription, self.engine.bounds))
+        return [] if found is None else [session.id for session in found.sessions]
+
+    def check(self) -> None:
+        """Whether the books agree: no session without a deadline, no slot without a hold, nothing kept for the dead."""
+        sessions = list(self.broker.sessions.values())
+        assert len(self.broker.deadlines) == len(sessions)
+        held = 0
+        for session in sessions:
+            assert isinstance(session, BayeuxSession)
+            assert session.closed is None
+            assert session.state is not State.CLOSED
+            assert session.alarm is not None
+            assert session.alarm[0] <= session.deadline
+            assert (session.state is State.HELD) is (session.held is not None)
+            held += session.state is State.HELD
+        assert self.engine.holds == held
+        assert sum(self.engine.holds_by_browser.values()) == held
+        assert 0 not in self.engine.holds_by_browser.values()
+        for pattern, subscription in self.broker.index.subscriptions.items():
+            assert subscription.sessions, f"{pattern} is heard by nobody"
+            assert set(subscription.sessions) <= set(sessions), f"{pattern} is heard by the dead"
+        for session in sessions:
+            wildcards = sum(pattern.match is not Match.EXACT for pattern in session.subscriptions)
+            assert len(session.subscriptions) <= self.broker.limits.subscriptions
+            assert wildcards <= self.broker.limits.patterns
