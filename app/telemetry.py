@@ -72,9 +72,11 @@ class _Shortener:
         return line
 
     def _tame(self, value: str) -> str:
-        if len(value) > self._most_chars:
-            value = value[: self._most_chars] + "..."
-        return value if value.isprintable() else value.encode("unicode_escape").decode()
+        tame = value[: self._most_chars]
+        if not tame.isprintable():
+            tame = tame.encode("unicode_escape").decode()
+        is_whole = max(len(value), len(tame)) <= self._most_chars
+        return tame if is_whole else f"{tame[: self._most_chars]}..."
 
 
 def fingerprint(secret: str) -> str:

@@ -13,6 +13,8 @@ It knows nothing of Bayeux. ASGI applications find it as `scope["extensions"]["h
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from http import HTTPStatus
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
     from app.settings import Limits
 
+_HUGE_LENGTH = re.compile(rb"^content-length:[ \t]*[0-9]{19,}[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
+_PIECE_BYTES = 16_384
+"""Fed to the parser at once, so that a body's framing is counted to within so much."""
 _PIPELINED_REQUESTS = 16
 _DISCARDED_BYTES = 1_048_576
 
@@ -53,8 +58,11 @@ class Watch:
             connection.cut()
         for connection in self.bodies.overdue(now):
             connection.refuse(HTTPStatus.REQUEST_TIMEOUT, "request body took too long")
-        for connection in self.writes.overdue(now):
-            connection.cut()
+        for connection in list(self.writes.overdue(now)):
+            if connection.is_read_from():
+                self.writes.watch(connection, now)
+            else:
+                connection.cut()
 
 
 class _Refused(Exception):
@@ -72,6 +80,8 @@ class Connection(HttpToolsProtocol):
         self._running: RequestResponseCycle | None = None  # the request being answered
         self._kept = bytearray()  # came meanwhile
         self._settling: list[Callable[[bool], None]] = []
+        self._unsent_bytes = 0  # when the writes' deadline last came up
+        self._has_ended = False  # the peer has ended its stream
         self._is_lost = False
         self._was_cut = False
         self._discarded_bytes: int | None = None  # counts once the connection has been refused
@@ -81,7 +91,6 @@ class Connection(HttpToolsProtocol):
         self._has_begun = False  # part of a head has been parsed
         self._fed_bytes = 0  # of this head, or of this body with its framing
         self._head_bytes = 0
-        self._body_bytes = 0
 
     # asyncio.Protocol
 
@@ -106,9 +115,14 @@ class Connection(HttpToolsProtocol):
         else:
             self._feed(data)
 
+    def eof_received(self) -> None:
+        """The peer sends no more: it counts as gone, and the transport closes once it has sent what was written."""
+        self._has_ended = True
+
     def pause_writing(self) -> None:
         """The peer does not keep up with reading."""
         super().pause_writing()
+        self._unsent_bytes = self.transport.get_write_buffer_size()
         self.watch.writes.watch(self, monotonic())
 
     def resume_writing(self) -> None:
@@ -138,11 +152,12 @@ class Connection(HttpToolsProtocol):
     # What applications and the sweeper call
 
     def settle(self, report: Callable[[bool], None]) -> None:
-        """Have `report(True)` called when all that was written so far has left for the kernel.
+        """Have `report(True)` called when what was written just now has left for the kernel.
 
-        `report(False)` when the connection is lost first. At once if either is known now.
+        `report(False)` when the connection is lost first. At once if either is known now: what is written after the
+        peer has ended its stream, or been refused, goes nowhere.
         """
-        if self._is_lost:
+        if self._is_lost or self._has_ended or self._discarded_bytes is not None:
             report(False)  # noqa: FBT003 - the callback's one meaning
         elif not self.flow.write_paused and not self.transport.is_closing():
             report(True)  # noqa: FBT003
@@ -151,9 +166,17 @@ class Connection(HttpToolsProtocol):
 
     def cut(self) -> None:
         """End the connection without a further byte; what the transport still buffered is lost."""
-        self._was_cut = True
         self.watch.cut += 1
+        self._abort()
+
+    def _abort(self) -> None:
+        self._was_cut = True
         self.transport.abort()
+
+    def is_read_from(self) -> bool:
+        """Whether the peer has taken anything of what waits for it since this was last asked."""
+        before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
+        return self._unsent_bytes < before
 
     def refuse(self, status: int, text: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         """Answer a request that has not come in whole, then close: at once to writing, soon to reading.
@@ -174,8 +197,9 @@ class Connection(HttpToolsProtocol):
         if not answered:
             self.transport.write(_bare_response(status, text, headers))
         if self.transport.can_write_eof():
-            self.transport.write_eof()
-        self.loop.call_later(self.watch.limits.linger_s, self.transport.abort)
+            with suppress(OSError):  # the peer may have reset the connection, and we not heard of it yet
+                self.transport.write_eof()
+        self.loop.call_later(self.watch.limits.linger_s, self._abort)
 
     # Parsing
 
@@ -185,6 +209,10 @@ class Connection(HttpToolsProtocol):
         return running is not None and not running.response_complete and not running.more_body
 
     def _feed(self, data: bytes) -> None:
+        if len(data) > _PIECE_BYTES:
+            for start in range(0, len(data), _PIECE_BYTES):
+                self.data_received(data[start : start + _PIECE_BYTES])
+            return
         self._unset_keepalive_if_required()
         if self._is_in_head:
             self.watch.heads.watch(self, monotonic())
@@ -198,7 +226,10 @@ class Connection(HttpToolsProtocol):
             if rest:
                 self.data_received(rest)
         except httptools.HttpParserError:
-            self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
+            if self._is_in_head and _HUGE_LENGTH.search(data):  # more than the parser can count
+                self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
+            else:
+                self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
         else:
             self._check_fed()
         if self._has_begun and not self._is_busy():
@@ -212,8 +243,8 @@ class Connection(HttpToolsProtocol):
         limits = self.watch.limits
         if self._is_in_head and self._fed_bytes > limits.head_bytes:
             self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
-        elif not self._is_in_head and self._fed_bytes - self._body_bytes > limits.head_bytes + limits.body_bytes:
-            self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "chunk framing too large")
+        elif not self._is_in_head and self._fed_bytes > limits.body_bytes:
+            self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
 
     def _renew_parser(self) -> None:
         self.parser = httptools.HttpRequestParser(self)
@@ -232,7 +263,6 @@ class Connection(HttpToolsProtocol):
         self.scope["extensions"] = {"halley": self}  # type: ignore[dict-item]
         self._has_begun = True
         self._head_bytes = 0
-        self._body_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         """A piece of the request target."""
@@ -251,7 +281,8 @@ class Connection(HttpToolsProtocol):
         self._is_in_head = self._has_begun = False
         self._fed_bytes = 0
         self.watch.heads.forget(self)
-        self.watch.bodies.watch(self, monotonic())
+        if not self._is_busy():
+            self.watch.bodies.watch(self, monotonic())
         if len(self.url.partition(b"?")[2]) > self.watch.limits.query_bytes:
             self._refuse_head(HTTPStatus.REQUEST_URI_TOO_LONG, "query too long")
         codings = [value for name, value in self.headers if name == b"transfer-encoding"]
@@ -260,17 +291,16 @@ class Connection(HttpToolsProtocol):
             self._refuse_head(HTTPStatus.BAD_REQUEST, "transfer encoding not supported")
         super().on_headers_complete()
 
-    def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
-        self._body_bytes += len(body)
-        super().on_body(body)
-
     def on_message_complete(self) -> None:
         """The request has come in whole."""
         self._is_in_head = True
         self._fed_bytes = 0
         self.watch.bodies.forget(self)
         super().on_message_complete()
+        if self._running is not None and self._running.response_complete:  # it was answered before it was whole
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def on_response_complete(self) -> None:
         """A request has been answered: go on with what came meanwhile."""
@@ -279,6 +309,8 @@ class Connection(HttpToolsProtocol):
             return
         if self._has_begun:
             self.watch.heads.watch(self, monotonic())
+        elif not self._is_in_head:
+            self.watch.bodies.watch(self, monotonic())
         if self._kept:
             kept, self._kept = bytes(self._kept), bytearray()
             self._feed(kept)

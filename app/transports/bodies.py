@@ -34,7 +34,7 @@ _CHARSETS = re.compile(
 
 _CHARSET = re.compile(r"""charset\s*=\s*["']?([A-Za-z0-9._:+-]{1,40})""", re.IGNORECASE)
 _MAYBE_ODD_NUMBER = re.compile(rb"[0-9]{19}|[eE]\+?[0-9]{3}")
-_MAYBE_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
+_MAYBE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _ODD_FIELDS = 8
 """Form fields beside `message` that are tolerated."""
 

@@ -13,7 +13,7 @@ from app.transports import callback_polling, long_polling
 from app.transports.bodies import Disconnected
 from app.transports.context import HttpContext
 from app.transports.cookies import browser_cookie, cookie_values
-from app.transports.exchange import Exchange, respond, socket_of
+from app.transports.exchange import TEXT_HEADERS, Exchange, respond, socket_of
 from app.transports.guard import Rejection
 
 if TYPE_CHECKING:
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 
     Header = tuple[bytes, bytes]
 
-_TEXT_HEADERS = (
-    (b"content-type", b"text/plain; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-content-type-options", b"nosniff"),
-)
 _RETRY_AFTER = (b"retry-after", b"5")
 
 
@@ -106,7 +101,7 @@ async def reject(scope: Scope, send: Send, rejection: Rejection) -> None:
     if rejection.closes and socket is not None:
         socket.refuse(rejection.status, rejection.text, rejection.headers)
         return
-    headers = [*_TEXT_HEADERS, *rejection.headers]
+    headers = [*TEXT_HEADERS, *rejection.headers]
     if rejection.closes:
         headers.append((b"connection", b"close"))
     await respond(send, rejection.status, headers, rejection.text.encode())

@@ -109,13 +109,13 @@ class Exchange:
 
     async def write(self, reply: Reply, headers: list[Header], body: bytes) -> None:
         """Send a response and report what became of it."""
+        # Our own host cuts a peer that reads nothing; a foreign one may wait for ever.
+        limit_s = self._engine.broker.limits.write_s if self._socket is None else None
         try:
-            async with asyncio.timeout(self._engine.broker.limits.write_s):
+            async with asyncio.timeout(limit_s):
                 await respond(self._send, reply.status, headers, body)
         except TimeoutError:
             self._engine.unwritten(reply)
-            if self._socket is not None:
-                self._socket.cut()
             return
         except BaseException:
             self._engine.unwritten(reply)
@@ -130,6 +130,14 @@ class Exchange:
             self._engine.written(reply)
         else:
             self._engine.unwritten(reply)
+
+
+TEXT_HEADERS = (
+    (b"content-type", b"text/plain; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+)
+"""Of every answer that only says why there is none."""
 
 
 async def respond(send: Send, status: int, headers: list[Header], body: bytes) -> None:

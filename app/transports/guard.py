@@ -5,10 +5,12 @@ Methods, Host, Origin and CORS, sizes and encodings. Answers are fixed texts: no
 
 from __future__ import annotations
 
-import ipaddress
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from app.settings import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +26,8 @@ _PREFLIGHT = (
     (b"access-control-allow-methods", b"POST, GET"),
     (b"access-control-allow-headers", b"accept, authorization, cache-control, content-type, pragma, x-requested-with"),
 )
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{0,5}))?")
+_LAST_PORT = 65_535
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -73,7 +77,7 @@ class Guard:
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1:
             raise Rejection(400, "one Host header is needed", closes=True)
-        name = _name_of(hosts[0].decode("latin-1").lower())
+        name, _ = _split(hosts[0].decode("latin-1"))
         is_ours = name in self._hosts or (is_loopback(name) if self.is_loopback else not self._hosts)
         if not is_ours:
             raise Rejection(400, "this Host is not served here")
@@ -133,28 +137,18 @@ class Guard:
         try:
             parts = urlsplit(origin)
             origin_port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
-            host_port = urlsplit(f"//{host}").port or _DEFAULT_PORTS.get(parts.scheme)
         except ValueError:
             return False
         if origin_port is None or not parts.hostname:  # "null", file:, extensions
             return False
-        is_same_site = parts.hostname == _name_of(host.lower()) and origin_port == host_port
+        name, port = _split(host)
+        is_same_site = parts.hostname == name and origin_port == (port or _DEFAULT_PORTS.get(parts.scheme))
         return is_same_site or (self.is_loopback and is_loopback(parts.hostname))
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address can only mean this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _name_of(host: str) -> str:
-    """A Host header's value without its port; empty where it is none."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
+def _split(host: str) -> tuple[str, int | None]:
+    """A Host header's name and port; the name is empty where it is no host (RFC 9112, 3.2)."""
+    match = _HOST.fullmatch(host.lower())
+    if match is None or int(match[2] or 0) > _LAST_PORT:
+        return "", None
+    return match[1].strip("[]"), int(match[2]) if match[2] else None

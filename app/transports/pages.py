@@ -11,7 +11,7 @@ import mimetypes
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.transports.exchange import respond
+from app.transports.exchange import TEXT_HEADERS, respond
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -51,13 +51,11 @@ class Pages:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's form
         """Serve one file, or 404; always the same text, whatever was asked for."""
         if scope["method"] not in ("GET", "HEAD"):
-            await respond(send, 405, [(b"allow", b"GET, HEAD"), (b"content-type", b"text/plain")], b"only GET and HEAD")
+            await respond(send, 405, [*TEXT_HEADERS, (b"allow", b"GET, HEAD")], b"only GET and HEAD")
             return
         file = self._files.get(route_path(scope))
         if file is None:
-            await respond(
-                send, 404, [(b"content-type", b"text/plain"), (b"x-content-type-options", b"nosniff")], b"not found"
-            )
+            await respond(send, 404, [*TEXT_HEADERS], b"not found")
             return
         known = next((value for name, value in scope["headers"] if name == b"if-none-match"), b"")
         if file.etag in (tag.strip().removeprefix(b"W/") for tag in known.split(b",")):

@@ -1,0 +1,121 @@
+"""When code of ours or of the program raises: nobody learns of it but the log (S42, A.9, design 7.11)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.server import brisk, serving
+
+SECRET = "s3cr3t in the trace"
+
+
+def breaks(*_, **__):
+    raise RuntimeError(SECRET)
+
+
+@pytest.mark.parametrize("is_get", [False, True], ids=["POST", "GET"])
+async def test_s42_a_fault_of_ours_gets_500_without_a_trace(monkeypatch, is_get):
+    """S42: fixed text, safe headers; logged with its trace; the connection and all others are served on."""
+    async with serving() as served:
+        wire = await served.wire()
+        with monkeypatch.context() as patch:
+            patch.setattr(served.house.engine, "receive", breaks)
+            answer = await (wire.get if is_get else wire.post)(HANDSHAKE, origin="http://localhost")
+        assert (answer.status, answer.text) == (500, "internal error")
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["access-control-allow-origin"] == "http://localhost"
+        assert SECRET.encode() not in answer.head + answer.body
+        assert (await wire.post(publish("/a", 1))).status == 200
+        (line,) = served.faults("request")
+        assert SECRET in line["error"]
+        assert isinstance(line["exc_info"], RuntimeError)
+        served.log.clear()
+
+
+async def test_s42_a_session_whose_request_failed_still_expires(monkeypatch):
+    """S42, A.9: no failure leaves a session without a deadline (CometD #674, #1134, #1716)."""
+    async with serving(brisk(bayeux={"max_interval_s": 0.2})) as served:
+        client_id = await served.open_session("/a")
+        wire = await served.wire()
+        with monkeypatch.context() as patch:
+            patch.setattr(served.house.engine, "connect", breaks)
+            assert (await wire.post(connect(client_id))).status == 500
+        await served.until(lambda: served.halley.session(client_id) is None)
+        assert not served.house.broker.index.subscriptions
+        served.log.clear()
+
+
+async def test_s42_a_policy_that_raises_denies():
+    """S42, design 7.11: at once, or when it has been awaited; the reply says no more than a denial."""
+
+    class Policy:
+        def can_subscribe(self, *_):
+            breaks()
+
+        async def can_publish(self, *_):
+            await asyncio.sleep(0)
+            breaks()
+
+    async with serving(register=lambda halley: halley.set_policy(Policy())) as served:
+        client_id = await served.open_session()
+        wire = await served.wire()
+        answer = await wire.post(subscribe(client_id, "/a"), publish("/a", 1, clientId=client_id))
+        assert [reply["error"] for reply in answer.messages] == [
+            "403:denied_by_security_policy:subscribe_denied",
+            "403:denied_by_security_policy:publish_denied",
+        ]
+        assert SECRET.encode() not in answer.body
+        assert {line["what"] for line in served.log if line["event"] == "fault"} == {
+            "policy.can_subscribe",
+            "policy.can_publish",
+        }
+
+
+async def test_s42_a_policy_that_never_answers_denies_in_time():
+    """Design 3: a policy's deadline means no; then the session goes on."""
+
+    class Policy:
+        async def can_publish(self, *_):
+            await asyncio.Event().wait()
+
+    settings = brisk(bayeux={"policy_s": 0.1})
+    async with serving(settings, lambda halley: halley.set_policy(Policy())) as served:
+        wire = await served.wire()
+        answer = await wire.post(publish("/a", 1), publish("/meta/a", 1))
+        assert [reply["error"] for reply in answer.messages] == ["403:denied_by_security_policy:publish_denied"] * 2
+        assert served.house.broker.published == 0
+
+
+async def test_a9_listeners_services_and_extensions_that_raise_cost_nobody_an_answer():
+    """A.9, design 7.11: a listener counts as silent, a vetoing one as no, a service has no answer."""
+
+    def register(halley):
+        halley.listener("/plain")(breaks)
+        halley.listener("/vetoed", vetoes=True)(breaks)
+        halley.service("/service/a")(breaks)
+        halley.authorizer("/closed")(breaks)
+
+        class Extension:
+            incoming = outgoing = staticmethod(breaks)
+
+        halley.add_extension(Extension())
+
+    async with serving(register=register) as served:
+        client_id = await served.open_session("/plain", "/vetoed")
+        wire = await served.wire()
+        answer = await wire.post(
+            *(publish(channel, 1, clientId=client_id) for channel in ("/plain", "/vetoed", "/service/a", "/closed"))
+        )
+        assert answer.status == 200
+        assert [reply.get("error") for reply in answer.replies] == [
+            None,
+            "404::message_deleted",
+            None,
+            "403:denied_by_security_policy:channel_create_denied",
+        ]
+        assert answer.data == [1]
+        assert SECRET.encode() not in answer.body

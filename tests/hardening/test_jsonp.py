@@ -1,0 +1,157 @@
+"""Answers that any page can load as a script: callbacks, and what must not be made of them (S35-S40)."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+import pytest
+from support.messages import HANDSHAKE, connect, publish
+from support.refusals import CANARY, refusal
+from support.server import brisk, serving
+from support.wire import head, request
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CALLBACK_POLLING = {"connectionType": "callback-polling"}
+MESSAGE = quote(json.dumps([HANDSHAKE]))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "jsonp=c4n4ry&jsonp=c4n4ry",
+        "jsonp=" + "c4n4ry" * 11,
+        "jsonp=alert(1)//c4n4ry",
+        "jsonp=c4n4ry%20b",
+        "jsonp=c4n4ry+b",
+        "jsonp=c4n4ry%0d%0aSet-Cookie:a=b",
+        "jsonp=c4n4ry%0a",
+        "jsonp=%3Cscript%3Ec4n4ry",
+        "jsonp=c4n4ry..b",
+        "jsonp=.c4n4ry",
+        "jsonp=c4n4ry.",
+        "jsonp=c4n4ry[0]",
+        "jsonp=c4n4ry%00",
+        "jsonp=c4n4ry%C3%A4",
+        "jsonp=NOTICE:c4n4ry",
+        "jsonp=c4n4ry;b",
+        "jsonp=c4n4ry%2f%2a",
+        "jsonp=",
+        "jsonp",
+    ],
+)
+async def test_s35_an_illegal_callback_gets_400_as_text_and_is_not_echoed(served, query):
+    """S35, A65, design 7.2: twice, too long, or any character that is not part of a dotted name."""
+    await refusal(served, request("GET", f"/bayeux?{query}&message={MESSAGE}"), 400, "bad callback")
+
+
+@pytest.mark.parametrize("query", ["", "?jsonp=cb", "?jsonp=cb&massage=[]", "?jsonp=cb&Message=[]"])
+async def test_a9_jsonp_without_a_message_gets_400(served, query):
+    """A.9."""
+    await refusal(served, request("GET", f"/bayeux{query}"), 400, "no message")
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ("c4n4ry", "body is not JSON"),
+        ("1", "body is no Bayeux message"),
+        ("[]", "no message"),
+        ("%ff", "form is not in its charset"),
+        ("[{}", "body is not JSON"),
+        ("", "body is not JSON"),
+    ],
+)
+async def test_a9_jsonp_with_a_message_that_is_none_gets_400(served, message, text):
+    """S8, S9 by JSONP: the answer is text, no script."""
+    await refusal(served, request("GET", f"/bayeux?jsonp=c4n4ry&message={message}"), 400, text)
+
+
+@pytest.mark.parametrize("callback", ["s-h_o.R1", "jQuery_1.x.$y", "_", "x" * 64, "__jsonp1__", "1"])
+async def test_s36_a_good_callback_is_called_in_a_script_that_can_be_nothing_else(served, callback):
+    """S36, A64: type, prefix, nosniff, attachment, no-store."""
+    wire = await served.wire()
+    answer = await wire.get(HANDSHAKE, callback=callback)
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "text/javascript;charset=UTF-8"
+    assert answer.headers["content-disposition"] == "attachment; filename=f.txt"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "no-store"
+    assert "server" not in answer.headers
+    assert answer.text.startswith(f"/**/{callback}([")
+    assert answer.text.endswith("]);")
+    name, (reply,) = answer.called
+    assert (name, reply["successful"]) == (callback, True)
+
+
+async def test_s36_without_a_callback_the_specification_names_one(served):
+    """A63: `jsonpcallback`."""
+    wire = await served.wire()
+    answer = await wire.request(request("GET", f"/bayeux?message={MESSAGE}"))
+    assert answer.called[0] == "jsonpcallback"
+
+
+@pytest.mark.parametrize("data", ["</script><script>c4n4ry()", "a\u2028b\u2029c", "<!--", "]]>", "'\"\\"])
+async def test_s36_data_that_could_leave_the_script_is_escaped(served, data):
+    """S36: `<` and the two line separators of Unicode; the receiver gets what was sent."""
+    client_id = await served.open_session("/a")
+    wire = await served.wire()
+    await wire.post(publish("/a", {data: data}))
+    answer = await wire.get(connect(client_id, **CALLBACK_POLLING))
+    assert not {"<", "\u2028", "\u2029"} & set(answer.text)
+    assert [message["data"] for message in answer.called[1] if "data" in message] == [{data: data}]
+
+
+async def test_s37_rosetta_flash_gets_no_first_byte_of_its_own(served):
+    """S37 (CVE-2014-4671): a callback that is a Flash file is too long, or comes behind a comment."""
+    flash = "CWSMIKI0hCD0Up0IZUnnnnnnnnnnnnnnnnnnnUU5nnnnnn3Snn7iiudIbEAt333swW0"
+    assert len(flash) > 64
+    await refusal(served, request("GET", f"/bayeux?jsonp={flash}&message={MESSAGE}"), 400, "bad callback")
+    wire = await served.wire()
+    assert (await wire.get(HANDSHAKE, callback=flash[:64])).body.startswith(b"/**/CWS")
+
+
+@pytest.mark.parametrize("destination", ["document", "iframe", "frame", "embed", "object", "Document"])
+async def test_s39_opened_as_a_page_it_gets_403(served, destination):
+    """S39: what a browser would show, it does not get."""
+    data = request("GET", f"/bayeux?jsonp=c4n4ry&message={MESSAGE}", sec_fetch_dest=destination)
+    await refusal(served, data, 403, "callback-polling is for scripts")
+
+
+async def test_s39_as_a_script_of_any_site_it_is_served(served):
+    """S38, S39: `Sec-Fetch-Dest: script`, also from another site: that is what JSONP is for."""
+    wire = await served.wire()
+    answer = await wire.get(HANDSHAKE, sec_fetch_dest="script", sec_fetch_site="cross-site")
+    assert answer.called[1][0]["successful"] is True
+
+
+async def test_s38_a_script_cannot_publish_without_a_session(served):
+    """Design 4.7: by POST only, or any page could publish here with a `<script>` tag."""
+    wire = await served.wire()
+    before = served.books()
+    for channel in ("/a", "/service/a"):
+        _, (reply,) = (await wire.get(publish(channel, CANARY))).called
+        assert (reply["successful"], reply["error"]) == (False, "402::session_unknown")
+    assert served.books() == before
+
+
+async def test_s40_switched_off_it_gets_400_and_is_not_offered():
+    """S40: and who can do nothing else is refused with `reconnect: none` (A25)."""
+    async with serving(brisk(bayeux={"callback_polling": False})) as served:
+        data = request("GET", f"/bayeux?jsonp=c4n4ry&message={MESSAGE}")
+        await refusal(served, data, 400, "callback-polling is switched off")
+        wire = await served.wire()
+        (reply,) = (await wire.post(HANDSHAKE)).messages
+        assert "callback-polling" not in reply["supportedConnectionTypes"]
+        (reply,) = (await wire.post(HANDSHAKE | {"supportedConnectionTypes": ["callback-polling"]})).messages
+        assert reply["successful"] is False
+        assert reply["error"].startswith("301:")
+        assert reply["advice"]["reconnect"] == "none"
+
+
+async def test_s1_a_query_that_is_no_text_gets_400(served):
+    """A query in raw bytes that are no UTF-8 is refused by whoever sees it first."""
+    wire = await served.wire()
+    answer = await wire.request(head("GET /bayeux?message=\xff HTTP/1.1", "Host: 127.0.0.1"))
+    assert answer.status == 400

@@ -1,0 +1,121 @@
+"""Pages of other sites: refused before the engine sees a byte, or served with exactly their origin (S19-S21)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.messages import HANDSHAKE, publish
+from support.refusals import CANARY, refusal
+from support.server import brisk, serving
+from support.wire import post, request
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+BODY = json.dumps(publish("/canary", CANARY)).encode()
+FOREIGN = [
+    "https://c4n4ry.example",
+    "null",
+    "http://127.0.0.1.c4n4ry.example",
+    "http://localhost.c4n4ry.example",
+    "http://127.0.0.1@c4n4ry.example",
+    "https://example.org.c4n4ry.example",
+    "file://",
+    "chrome-extension://c4n4ry",
+    "c4n4ry",
+    "//127.0.0.1",
+    "ftp://127.0.0.1",
+    "http://[::1",
+    "http://127.0.0.1:99999",
+    "http://127.0.0.1:x",
+]
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain;charset=UTF-8", ""])
+async def test_s19_a_post_from_an_origin_that_is_not_listed_gets_403(served, origin, content_type):
+    """S19: whatever its content type; a form or text/plain needs no preflight, so this is the only fence (CSRF)."""
+    data = post(BODY, origin=origin, content_type=content_type)
+    answer = await refusal(served, data, 403, "origin not allowed")
+    assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+async def test_s19_so_does_a_get(served, origin):
+    """S19: a `fetch` of the JSONP address by another site's page."""
+    await refusal(served, request("GET", "/bayeux?message=%5B%5D", origin=origin), 403, "origin not allowed")
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+async def test_s20_a_preflight_from_a_foreign_origin_gets_400_and_no_permission(served, origin):
+    """S20: no header that begins with Access-Control-Allow."""
+    data = request(
+        "OPTIONS",
+        "/bayeux",
+        origin=origin,
+        access_control_request_method="POST",
+        access_control_request_headers="x-c4n4ry",
+    )
+    answer = await refusal(served, data, 400, "origin not allowed")
+    assert not [name for name in answer.headers if name.startswith("access-control-")]
+
+
+@pytest.mark.parametrize("origin", ["http://127.0.0.1", "https://localhost:3000", "http://[::1]:8080"])
+async def test_s21_a_loopback_origin_gets_itself_back(served, origin):
+    """S21, design 4.8: that very origin, `Vary: Origin`, credentials; never `*`."""
+    wire = await served.wire()
+    answer = await wire.request(post(BODY, origin=origin))
+    assert answer.status == 200
+    assert answer.headers["access-control-allow-origin"] == origin
+    assert answer.headers["access-control-allow-credentials"] == "true"
+    assert answer.headers["vary"] == "Origin"
+
+
+async def test_s21_only_listed_and_own_origins_are_served_where_others_can_connect():
+    """S21: on a public listener loopback origins are foreign too, and `null` and `*` are no words for everyone."""
+    settings = brisk(host="0.0.0.0", open=True, hosts=("halley.example",), cors={"origins": ("https://app.example",)})
+    async with serving(settings) as served:
+        wire = await served.wire()
+        message = json.dumps(HANDSHAKE).encode()
+        for host, origin, status in [
+            ("halley.example", "https://app.example", 200),
+            ("halley.example", "https://APP.example", 200),
+            ("halley.example", "http://halley.example", 200),
+            ("halley.example:8080", "http://halley.example:8080", 200),
+            ("halley.example:443", "https://halley.example", 200),
+            ("halley.example:8080", "http://halley.example:8081", 403),
+            ("halley.example", "http://app.example", 403),
+            ("halley.example", "https://app.example:444", 403),
+            ("halley.example", "https://app.example.evil", 403),
+            ("halley.example", "http://localhost", 403),
+            ("halley.example", "null", 403),
+            ("halley.example", "*", 403),
+            ("127.0.0.1", "http://127.0.0.1", 400),
+            ("evil.example", "http://evil.example", 400),
+        ]:
+            answer = await wire.request(post(message, host=host, origin=origin))
+            assert answer.status == status, (host, origin)
+            assert answer.headers.get("access-control-allow-origin") == (origin if status == 200 else None)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (post(b"c4n4ry", origin="http://localhost"), 400),
+        (post(b"[]", origin="http://localhost"), 400),
+        (post(BODY, origin="http://localhost", content_type="text/plain; charset=c4n4ry"), 415),
+        (post(BODY, origin="http://localhost", content_encoding="gzip"), 415),
+        (request("POST", "/bayeux", origin="http://localhost", content_length="300000"), 413),
+        (request("GET", "/bayeux?jsonp=a(b&message=[]", origin="http://localhost"), 400),
+        (request("GET", "/bayeux", origin="http://localhost", upgrade="websocket", connection="upgrade"), 400),
+    ],
+)
+async def test_s21_error_answers_carry_it_too(served, data, status):
+    """A62: a page that may speak to us may also read what is wrong."""
+    wire = await served.wire()
+    answer = await wire.request(data)
+    assert answer.status == status
+    assert answer.headers["access-control-allow-origin"] == "http://localhost"
+    assert answer.headers["access-control-allow-credentials"] == "true"
+    assert answer.headers["vary"] == "Origin"
+    assert answer.head.count(b"access-control-allow-origin") == 1

@@ -1,0 +1,154 @@
+"""One recorded session, cut into pieces in every possible place, and changed in every single byte (E3)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from urllib.parse import quote
+
+import pytest
+from support.messages import HANDSHAKE, connect, disconnect, subscribe
+from support.wire import DEADLINE_S, chunked, post, request
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CLIENT_ID = "f" * 40
+COOKIE = "BAYEUX_BROWSER=0123456789abcdef0123"
+
+
+def json_of(*messages):
+    return json.dumps(messages).encode()
+
+
+def jsonp(*messages):
+    return request("GET", f"/bayeux?jsonp=cb&message={quote(json.dumps(messages))}", cookie=COOKIE)
+
+
+RECORDED = {
+    "handshake": post(json_of(HANDSHAKE), path="/cometd/handshake", cookie=COOKIE),
+    "connect": post(json_of(connect(CLIENT_ID, id=1, advice={"timeout": 0})), path="/bayeux/connect", cookie=COOKIE),
+    "form": post(
+        b"message=" + quote(json_of(subscribe(CLIENT_ID, "/a/*"))).encode(),
+        content_type="application/x-www-form-urlencoded",
+        cookie=COOKIE,
+    ),
+    "chunks": chunked(*(bytes([byte]) for byte in b'[{"channel":"/a/b",'), b'"data":"\xc3\xa9"}]', cookie=COOKIE),
+    "script": jsonp(connect(CLIENT_ID, connectionType="callback-polling")),
+    "preflight": request("OPTIONS", "/bayeux", origin="http://localhost", access_control_request_method="POST"),
+    "refused": post(b"[{", origin="http://localhost"),
+    "disconnect": post(json_of(disconnect(CLIENT_ID, id="x")), path="/bayeux/disconnect", cookie=COOKIE),
+}
+SESSION = b"".join(RECORDED.values())
+
+
+@pytest.fixture
+def same_ids(served, monkeypatch):
+    """A session gets the same id each time, so that answers can be compared byte by byte."""
+    for session in served.halley.sessions:
+        session.disconnect()
+    new_id = served.house.engine.new_id
+    monkeypatch.setattr(
+        served.house.engine,
+        "new_id",  # no two sessions may share an id: a handshake may still be on its way when its peer has left
+        lambda: new_id() if served.halley.session(CLIENT_ID) else CLIENT_ID,
+    )
+
+
+async def turns(count):
+    """Let the loop look at its sockets."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def replay(served, *pieces, nbytes):
+    """Send the pieces, each after the one before has been read, and return that many bytes of answers."""
+    wire = await served.wire()
+    for piece in pieces:
+        await wire.send(piece)
+        await turns(3)
+    async with asyncio.timeout(DEADLINE_S):
+        came = await wire.reader.readexactly(nbytes)
+    await wire.close()
+    return came
+
+
+async def record(served):
+    """The answers to the whole session, sent request by request."""
+    wire = await served.wire()
+    answers = [await wire.request(data) for data in RECORDED.values()]
+    await wire.close()
+    assert [answer.status for answer in answers] == [200, 200, 200, 200, 200, 200, 400, 200]
+    assert answers[4].called[1][1] == {"channel": "/a/b", "data": "é"}
+    return b"".join(answer.head + answer.body for answer in answers)
+
+
+async def test_a_session_sent_at_once_gets_the_same_answers(served, same_ids):
+    """RFC 9112, 9.3.2: pipelined requests are answered in order."""
+    expected = await record(served)
+    assert await replay(served, SESSION, nbytes=len(expected)) == expected
+
+
+@pytest.mark.parametrize("name", RECORDED)
+async def test_a_session_cut_in_two_at_any_byte_gets_the_same_answers(served, same_ids, name):
+    """E3: the cut lies within this request."""
+    expected = await record(served)
+    begin = SESSION.index(RECORDED[name])
+    for cut in range(begin, begin + len(RECORDED[name])):
+        came = await replay(served, SESSION[:cut], SESSION[cut:], nbytes=len(expected))
+        assert came == expected, f"cut before {SESSION[cut:][:40]!r}"
+
+
+async def test_a_session_sent_byte_by_byte_gets_the_same_answers(served, same_ids):
+    """E3: each byte in a packet of its own."""
+    expected = await record(served)
+    pieces = [bytes([byte]) for byte in SESSION]
+    assert await replay(served, *pieces, nbytes=len(expected)) == expected
+
+
+async def with_a_session(served):
+    """Have the recorded session begun, whatever the last request did to it, and no other."""
+    for session in served.halley.sessions:
+        if session.id != CLIENT_ID:
+            session.disconnect()
+    if served.halley.session(CLIENT_ID) is None:
+        wire = await served.wire()
+        assert (await wire.request(RECORDED["handshake"])).messages[0]["clientId"] == CLIENT_ID
+        await wire.close()
+
+
+async def answer_to(served, data):
+    """What comes back for these bytes and the end of the stream."""
+    wire = await served.wire()
+    await wire.send(data)
+    wire.half_close()
+    came = await wire.rest()
+    await wire.close()
+    return came
+
+
+@pytest.mark.parametrize("name", RECORDED)
+async def test_a_request_that_ends_anywhere_is_not_answered_and_does_nothing(served, same_ids, name):
+    """E3: every prefix, then the end of the stream."""
+    await with_a_session(served)
+    books, connections = served.books(), served.watch.connections
+    for end in range(len(RECORDED[name])):
+        assert await answer_to(served, RECORDED[name][:end]) == b""
+    assert served.books() == books
+    await served.until(lambda: served.watch.connections <= connections)
+    assert not any(map(len, (served.watch.heads, served.watch.bodies)))
+
+
+@pytest.mark.parametrize("change", [b"", b"\x00", b'"', b"\n"], ids=["removed", "nul", "quote", "line-feed"])
+@pytest.mark.parametrize("name", RECORDED)
+async def test_a_request_with_any_byte_changed_gets_a_documented_answer(served, same_ids, name, change):
+    """E3, P8: accepted or refused by the statuses of A.9, never by an error of ours; then the next is served."""
+    data = RECORDED[name]
+    statuses = set()
+    for place in range(len(data)):
+        await with_a_session(served)
+        if came := await answer_to(served, data[:place] + change + data[place + 1 :]):
+            assert came.startswith(b"HTTP/1.1 ")
+            statuses.add(int(came[9:12]))
+        if name == "handshake" and (session := served.halley.session(CLIENT_ID)):
+            session.disconnect()
+    assert statuses <= {200, 400, 403, 404, 405, 413, 414, 415, 431}

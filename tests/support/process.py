@@ -1,0 +1,177 @@
+"""`halley` as a process of its own: for signals, exit codes, and what it writes to which stream."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from support.wire import DEADLINE_S, Wire
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+_LISTENING = re.compile(r"halley is listening on http://127\.0\.0\.1:(\d+)")
+_OPERATIONS = re.compile(r"health and metrics: http://127\.0\.0\.1:(\d+)/.*")
+_LINE_BYTES = 1_048_576
+
+
+class Process:
+    """A started process. `output` and `lines` are what came on its standard output and its standard error so far."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.output: list[str] = []
+        self.lines: list[str] = []
+        self._news = asyncio.Event()
+        self._reading = asyncio.create_task(self._read())
+        self._reading.add_done_callback(lambda _: self._news.set())
+
+    async def _read(self) -> None:
+        """Collect what it writes until it ends; a full pipe would stop it."""
+        pipes = ((self.process.stdout, self.output), (self.process.stderr, self.lines))
+        await asyncio.gather(*(self._collect(pipe, lines) for pipe, lines in pipes if pipe is not None))
+
+    async def _collect(self, pipe: asyncio.StreamReader, lines: list[str]) -> None:
+        async for line in pipe:
+            lines.append(line.decode().rstrip("\n"))
+            self._news.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something to become true by what it writes. Fails when it ends without that, or at the deadline."""
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while not condition():
+                    assert not self._reading.done(), f"it has ended: {self.lines}"
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise AssertionError(f"it wrote only {self.output} and {self.lines}") from None
+
+    async def until_logged(self, text: str) -> str:
+        """Wait for a line of its standard error with that text in it, and return it."""
+        await self.until(lambda: any(text in line for line in self.lines))
+        return next(line for line in self.lines if text in line)
+
+    async def until_printed(self, count: int) -> list[str]:
+        """Wait for so many lines of its standard output, and return them all."""
+        await self.until(lambda: len(self.output) >= count)
+        return self.output
+
+    async def feed(self, data: bytes) -> None:
+        """Write to its standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        await self.process.stdin.drain()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """As `kill` does."""
+        self.process.send_signal(number)
+
+    async def exit_code(self, within_s: float = DEADLINE_S) -> int:
+        """Wait for its end, and for all that it wrote. Raises `TimeoutError`."""
+        async with asyncio.timeout(within_s):
+            await asyncio.shield(self._reading)
+            return await self.process.wait()
+
+    async def close(self) -> None:
+        """End it, however it feels about that."""
+        if self.process.returncode is None:
+            self.process.kill()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        await self._reading
+        await self.process.wait()
+
+
+class Server(Process):
+    """A started `halley serve`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        super().__init__(process)
+        self._wires: list[Wire] = []
+
+    @property
+    def port(self) -> int:
+        """Where it listens for clients; 0 as long as it has not said so."""
+        return self._announced(_LISTENING)
+
+    @property
+    def operations_port(self) -> int:
+        """Where it tells of its health; 0 if it does not."""
+        return self._announced(_OPERATIONS)
+
+    def _announced(self, announcement: re.Pattern[str]) -> int:
+        found = filter(None, map(announcement.fullmatch, self.lines))
+        return next((int(match[1]) for match in found), 0)
+
+    async def wire(self, port: int | None = None) -> Wire:
+        """A connection to its public port, or another."""
+        wire = await Wire.open(port or self.port)
+        self._wires.append(wire)
+        return wire
+
+    async def close(self) -> None:
+        """End it and all connections to it."""
+        for wire in self._wires:
+            await wire.close()
+        await super().close()
+
+
+class Ended(NamedTuple):
+    """What became of a process: its exit code, and the lines of its standard output and its standard error."""
+
+    code: int
+    output: list[str]
+    lines: list[str]
+
+
+def environment(**settings: str) -> dict[str, str]:
+    """This process' environment with these variables, and no setting of Halley's beside them."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("HALLEY_")} | settings
+
+
+async def spawn(
+    *arguments: str, cwd: Path, through: tuple[str, ...] = (), **options: Any
+) -> asyncio.subprocess.Process:
+    """`python -m app` with these arguments; `through` is a command that starts it, options are those of a process."""
+    options = {"env": environment(), "stdin": DEVNULL, "stdout": PIPE, "stderr": PIPE, "limit": _LINE_BYTES, **options}
+    return await asyncio.create_subprocess_exec(*through, sys.executable, "-m", "app", *arguments, cwd=cwd, **options)
+
+
+@asynccontextmanager
+async def started(*arguments: str, cwd: Path, **options: Any) -> AsyncIterator[Process]:
+    """`halley` with these arguments, which is killed at the latest when the block ends; options as `spawn`."""
+    process = Process(await spawn(*arguments, cwd=cwd, **options))
+    try:
+        yield process
+    finally:
+        await process.close()
+
+
+async def ended(*arguments: str, cwd: Path, stdin: bytes | None = None, **settings: str) -> Ended:
+    """Run `halley` to its end, with all of its standard input and these variables of its environment."""
+    async with started(*arguments, cwd=cwd, env=environment(**settings), stdin=PIPE) as process:
+        assert process.process.stdin is not None
+        if stdin is not None:
+            process.process.stdin.write(stdin)
+        process.process.stdin.close()
+        return Ended(await process.exit_code(), process.output, process.lines)
+
+
+@asynccontextmanager
+async def launched(*arguments: str, cwd: Path, **settings: str) -> AsyncIterator[Server]:
+    """`halley serve` that has begun to serve, on free ports unless told which; `settings` are its environment."""
+    ports = () if "--port" in arguments else ("--port", "0", "--operations-port", "0")
+    server = Server(await spawn("serve", *ports, *arguments, cwd=cwd, env=environment(**settings)))
+    try:
+        await server.until(lambda: server.port != 0)
+        yield server
+    finally:
+        await server.close()
