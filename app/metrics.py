@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from app.server import House
 
 
+_PROTOCOLS = ("bayeux",)
+"""Shown with 0 too: an alert must be able to tell "none" from "not known"."""
+
+
 class HalleyCollector(Collector):
     """All of one server's counts; `watch` is its host's, if the host is ours."""
 
@@ -31,7 +35,8 @@ class HalleyCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every metric, now."""
         broker, engine = self._house.broker, self._house.engine
-        sessions = Counter(session.protocol for session in broker.sessions.values())
+        sessions = Counter(dict.fromkeys(_PROTOCOLS, 0))
+        sessions.update(session.protocol for session in broker.sessions.values())
         yield _gauges("halley_sessions", "Sessions now, by protocol.", "protocol", sessions)
         yield _counters("halley_sessions_opened", "Sessions begun, by protocol.", "protocol", broker.opened)
         yield _counters("halley_sessions_closed", "Sessions ended, by reason.", "reason", broker.closed)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _STALL_S = 5.0
 _CHANNEL_SWEEP_S = 1.0
 _LIVE_S = 10.0
+_FORCE_S = 0.1
+"""How soon a second signal is noticed while draining waits."""
 
 
 class NotProtected(Exception):
@@ -62,7 +64,6 @@ class House:
         self.engine = Engine(
             self.broker, settings.bayeux, self.rights, self.hooks, connection_types=self._connection_types()
         )
-        self.engine.advisor.drain_interval = lambda: random.uniform(0, settings.drain.spread_s)  # noqa: S311 - no secret
         self.endpoint = Endpoint(self.engine, self.guard, settings)
         self.pages = Pages()
         self.on_sweep: list[Callable[[float], None]] = []
@@ -210,10 +211,13 @@ class House:
         self._is_leaving = True
         options = self.settings.drain
         telemetry.log.info("draining", holds=self.engine.holds)
-        await asyncio.sleep(0 if is_forced() else options.not_ready_s)
+        until = monotonic() + options.not_ready_s
+        while monotonic() < until and not is_forced():  # noqa: ASYNC110 - a signal handler sets no events
+            await asyncio.sleep(min(_FORCE_S, options.not_ready_s))
         sessions = self.engine.drain()
         random.shuffle(sessions)
         spread_s = min(options.spread_s, len(sessions) / options.holds_per_s)
+        self.engine.advisor.drain_interval = lambda: random.uniform(0, spread_s)  # noqa: S311 - no secret
         began = monotonic()
         for count, session in enumerate(sessions):
             ahead_s = spread_s * count / len(sessions) - (monotonic() - began)

@@ -186,11 +186,17 @@ def _must_be_plain(hook: Callable[..., Any]) -> None:
 def load(name: str, halley: Halley) -> None:
     """Import `MODULE:FUNCTION`, also from the working directory, and call it with `halley`.
 
-    Raises `ImportError` or `AttributeError` if there is no such thing.
+    Raises `ImportError` if there is no such thing, and whatever the function itself raises.
     """
     module, colon, function = name.partition(":")
     if not colon:
         raise ImportError(f"{name!r} is not of the form MODULE:FUNCTION")
     if "" not in sys.path:
         sys.path.insert(0, "")
-    getattr(importlib.import_module(module), function)(halley)
+    try:
+        setup = getattr(importlib.import_module(module), function, None)
+    except ImportError as error:
+        raise ImportError(f"cannot load {name}: {error}") from error
+    if setup is None:
+        raise ImportError(f"cannot load {name}: there is no {function} in {module}")
+    setup(halley)

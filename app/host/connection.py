@@ -89,6 +89,7 @@ class Connection(HttpToolsProtocol):
         # Per-request state
         self._is_in_head = True  # of a request, or before one
         self._has_begun = False  # part of a head has been parsed
+        self._lacks_body = False  # asked for an upgrade, for which httptools skips the body
         self._fed_bytes = 0  # of this head, or of this body with its framing
         self._head_bytes = 0
 
@@ -217,11 +218,22 @@ class Connection(HttpToolsProtocol):
         if self._is_in_head:
             self.watch.heads.watch(self, monotonic())
         self._fed_bytes += len(data)
+        self._parse(data)
+        if self._has_begun and not self._is_busy():
+            self.watch.heads.watch(self, monotonic())
+        if self.pipeline:
+            if len(self.pipeline) > _PIPELINED_REQUESTS:
+                self.cut()
+            self.flow.resume_reading()  # else a peer that closes would not be noticed; bytes are kept, and bounded
+
+    def _parse(self, data: bytes) -> None:
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             # No protocol is switched to (RFC 9110, 7.8: "a server MAY ignore"); what follows is HTTP/1.1 again.
             self._renew_parser()
+            if self._lacks_body:
+                self.parser.feed_data(self._body_head())
             rest = data[upgrade.args[0] :]
             if rest:
                 self.data_received(rest)
@@ -232,12 +244,6 @@ class Connection(HttpToolsProtocol):
                 self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
         else:
             self._check_fed()
-        if self._has_begun and not self._is_busy():
-            self.watch.heads.watch(self, monotonic())
-        if self.pipeline:
-            if len(self.pipeline) > _PIPELINED_REQUESTS:
-                self.cut()
-            self.flow.resume_reading()  # else a peer that closes would not be noticed; bytes are kept, and bounded
 
     def _check_fed(self) -> None:
         limits = self.watch.limits
@@ -250,6 +256,11 @@ class Connection(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
+    def _body_head(self) -> bytes:
+        """A head that makes a new parser expect the body of the request at hand; nothing else of it is read."""
+        framing = [(name, value) for name, value in self.headers if name in (b"content-length", b"transfer-encoding")]
+        return b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(b"%b: %b\r\n" % header for header in framing)
+
     def _settle(self, *, is_written: bool) -> None:
         reports, self._settling = self._settling, []
         for report in reports:
@@ -259,6 +270,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
+        if self._lacks_body:
+            return
         super().on_message_begin()
         self.scope["extensions"] = {"halley": self}  # type: ignore[dict-item]
         self._has_begun = True
@@ -266,11 +279,15 @@ class Connection(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         """A piece of the request target."""
+        if self._lacks_body:
+            return
         self._count_head(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header, whole."""
+        if self._lacks_body:
+            return
         self._count_head(len(name) + len(value) + 4)
         if len(self.headers) >= self.watch.limits.headers:
             self._refuse_head(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers")
@@ -278,6 +295,9 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is whole: check what only the raw head shows, then let the application begin."""
+        if self._lacks_body:
+            self._lacks_body = False
+            return
         self._is_in_head = self._has_begun = False
         self._fed_bytes = 0
         self.watch.heads.forget(self)
@@ -290,9 +310,15 @@ class Connection(HttpToolsProtocol):
             # What an intermediary reads differently from us is how requests are smuggled.
             self._refuse_head(HTTPStatus.BAD_REQUEST, "transfer encoding not supported")
         super().on_headers_complete()
+        self._lacks_body = self.parser.should_upgrade() and any(
+            name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
+            for name, value in self.headers
+        )
 
     def on_message_complete(self) -> None:
         """The request has come in whole."""
+        if self._lacks_body:
+            return
         self._is_in_head = True
         self._fed_bytes = 0
         self.watch.bodies.forget(self)

@@ -7,6 +7,7 @@ ends it at once.
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
 import sys
@@ -24,7 +25,7 @@ from app.server import NotProtected
 from app.transports.operations import operations_app
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from starlette.types import ASGIApp
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from app.settings import Settings
 
 _BACKLOG = 4_096
+_PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 _OK, _WRONG_USE, _INTERRUPTED = 0, 2, 130
 
 
@@ -52,7 +54,7 @@ def run(settings: Settings) -> int:
         sockets.append(bind(settings.host, settings.port, "--port"))
         if settings.operations.enabled:
             sockets.append(bind(settings.operations.host, settings.operations.port, "--operations-port"))
-    except (NotProtected, CannotListen, ImportError, AttributeError) as error:
+    except (NotProtected, CannotListen, ImportError) as error:
         for bound in sockets:
             bound.close()
         print(f"halley: {error}", file=sys.stderr)  # noqa: T201 - the one who started us reads it
@@ -73,7 +75,7 @@ async def _serve(halley: Halley, sockets: list[socket.socket]) -> int:
         )
         operations = _OperationsServer(app, house)
         running = asyncio.create_task(operations.serve(sockets[1:]))
-    announce(house.settings, sockets)
+    public.on_startup = partial(announce, house.settings, sockets)
     await public.serve(sockets[:1])
     if operations is not None and running is not None:
         operations.should_exit = True
@@ -105,6 +107,7 @@ class HalleyServer(uvicorn.Server):
         super().__init__(_config(house, house.settings, watch))
         house.on_sweep.append(watch.sweep)
         self.signals: list[int] = []
+        self.on_startup: Callable[[], None] = lambda: None
         self._house = house
 
     @contextmanager
@@ -126,6 +129,11 @@ class HalleyServer(uvicorn.Server):
         self.should_exit = True
         self.signals.append(sig)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve, and say so: from then on signals are handled."""
+        await super().startup(sockets)
+        self.on_startup()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer the holds while still listening, then close as uvicorn does."""
         await self._house.drain(is_forced=lambda: self.force_exit)
@@ -146,7 +154,7 @@ class _OperationsServer(uvicorn.Server):
 
 
 def bind(host: str, port: int, flag: str) -> socket.socket:
-    """A listening socket. Raises `CannotListen` naming the flag that would help."""
+    """A listening socket. Raises `CannotListen`, which names the flag that would help where another port would."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
@@ -158,7 +166,8 @@ def bind(host: str, port: int, flag: str) -> socket.socket:
             bound.close()
             raise
     except OSError as error:
-        raise CannotListen(f"cannot listen on {host}:{port} ({error.strerror}); choose another with {flag}") from None
+        advice = f"; choose another with {flag}" if error.errno in _PORT_ERRORS else ""
+        raise CannotListen(f"cannot listen on {host}:{port} ({error.strerror}){advice}") from None
     bound.setblocking(False)  # noqa: FBT003 - the standard library's form
     return bound
 
@@ -166,11 +175,12 @@ def bind(host: str, port: int, flag: str) -> socket.socket:
 def announce(settings: Settings, sockets: list[socket.socket]) -> None:
     """Tell whoever started us what to try; the last line is where we listen."""
     url = url_of(sockets[0])
-    bayeux = url + settings.bayeux.paths[0]
+    path = settings.bayeux.paths[0]
+    console = f"{url}/" if "/bayeux" in settings.bayeux.paths else f"{url}/?server={path}"
     lines = []
     if len(sockets) > 1:
         lines.append(f"health and metrics: {url_of(sockets[1])}/health/ready, /metrics")
-    lines += [f"console: {url}/", *try_next(bayeux), f"halley is listening on {url}"]
+    lines += [f"console: {console}", *try_next(url + path), f"halley is listening on {url}"]
     print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201 - the one who started us reads it
 
 

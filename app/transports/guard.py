@@ -79,7 +79,7 @@ class Guard:
             raise Rejection(400, "one Host header is needed", closes=True)
         name, _ = _split(hosts[0].decode("latin-1"))
         is_ours = name in self._hosts or (is_loopback(name) if self.is_loopback else not self._hosts)
-        if not is_ours:
+        if not name or not is_ours:
             raise Rejection(400, "this Host is not served here")
 
     def check_head(self, scope: Scope) -> Head:

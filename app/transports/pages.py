@@ -22,13 +22,11 @@ _ROOM = Path(__file__).resolve().parent.parent
 FOLDERS = (_ROOM / "static", _ROOM.parent / "static")
 """Where an installed package has its pages, and where a checkout has them."""
 
-_SELF_ONLY = (
+_SECURITY_POLICY = (
     b"default-src 'self'; img-src 'self' data:; "
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
 )
-_ANY_SCRIPT = _SELF_ONLY + b"; script-src 'self' http: https:"
-_SECURITY_POLICIES = {"/jsonp.html": _ANY_SCRIPT}
-"""The JSONP page is there to load scripts from other servers."""
+"""For the JSONP page too: a link that names a foreign server must not run that server's scripts in this origin."""
 
 
 class _File(NamedTuple):
@@ -46,7 +44,7 @@ class Pages:
         for path in sorted(folder.rglob("*")) if folder is not None else ():
             if path.is_file() and not path.name.startswith("."):
                 name = f"/{path.relative_to(folder or path).as_posix()}"
-                self._files[name] = self._files[name.removesuffix("index.html")] = _read(path, name)
+                self._files[name] = self._files[name.removesuffix("index.html")] = _read(path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's form
         """Serve one file, or 404; always the same text, whatever was asked for."""
@@ -72,7 +70,7 @@ def route_path(scope: Scope) -> str:
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
-def _read(path: Path, name: str) -> _File:
+def _read(path: Path) -> _File:
     content = path.read_bytes()
     etag = b'"%b"' % hashlib.blake2b(content, digest_size=12).hexdigest().encode()
     kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
@@ -84,6 +82,6 @@ def _read(path: Path, name: str) -> _File:
         (b"cache-control", b"no-cache"),
         (b"x-content-type-options", b"nosniff"),
         (b"referrer-policy", b"no-referrer"),
-        (b"content-security-policy", _SECURITY_POLICIES.get(name, _SELF_ONLY)),
+        (b"content-security-policy", _SECURITY_POLICY),
     ]
     return _File(content, etag, headers)

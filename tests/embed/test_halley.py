@@ -343,7 +343,7 @@ def test_load_calls_a_function_of_a_module_in_the_working_directory(tmp_path, mo
     halley = Halley()
     load("my_chat:setup", halley)
     assert halley.loaded
-    with pytest.raises(AttributeError):
+    with pytest.raises(ImportError, match="there is no absent"):
         load("my_chat:absent", halley)
     with pytest.raises(ImportError, match="MODULE:FUNCTION"):
         load("my_chat", halley)

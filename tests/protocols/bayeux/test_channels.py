@@ -49,7 +49,7 @@ def test_legal_names(house, channel):
 
 @pytest.mark.parametrize("channel", ILLEGAL)
 def test_illegal_names(house, channel):
-    """Anything else is refused as it stands: nothing is trimmed or mended (A16, ruling 3, S16)."""
+    """Anything else is refused as it stands, nothing trimmed or mended; templates too (A16, A21, ruling 3, S16)."""
     peer = house.join()
     assert house.send(publish(channel, 1)).only["error"] == "405::channel_invalid"
     assert peer.subscribe(channel).only["error"] == "403::subscription_invalid"

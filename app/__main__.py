@@ -1,0 +1,5 @@
+"""`python -m app` is `halley`."""
+
+from app.cli import main
+
+main(prog_name="halley")

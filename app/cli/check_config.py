@@ -1,0 +1,34 @@
+"""`halley check-config`: every setting as it would be used. What it prints is itself a settings file."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from app.configuration import KNOBS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from app.configuration import Configuration, Knob
+
+
+def listing(configuration: Configuration) -> Iterator[str]:
+    """A line for each setting: key and value, then as a comment unit, what a special value means, origin and reason."""
+    settings = [(f"{key} = {_toml(configuration.values[key])}", knob) for key, knob in KNOBS.items()]
+    width = max(len(setting) for setting, _ in settings)
+    for setting, knob in settings:
+        value, place = configuration.values[knob.key], configuration.places[knob.key]
+        parts = (knob.unit, _meaning(knob, value), place, knob.why)
+        yield f"{setting:<{width}}  # {' | '.join(part for part in parts if part)}"
+
+
+def _meaning(knob: Knob, value: Any) -> str:
+    if isinstance(value, bool):
+        return ""
+    meaning = knob.zero if value == 0 else knob.minus_one if value == -1 else ""
+    return f"{value:g}: {meaning}" if meaning else ""
+
+
+def _toml(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,86 @@
+"""Standard input and output for a program that can be interrupted while it waits for them.
+
+A read or write that blocks cannot be cancelled. Each is done by a thread that nobody waits for when the program ends;
+the event loop, and with it the session, lives on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Result = TypeVar("Result")
+
+STDIN, STDOUT, STDERR = 0, 1, 2
+CHUNK_BYTES = 65_536
+
+
+async def read_some(descriptor: int) -> bytes:
+    """What is there to read, at least one byte; nothing at the end. Raises `OSError`."""
+    return await _aside(lambda: os.read(descriptor, CHUNK_BYTES))
+
+
+async def write_all(descriptor: int, data: bytes) -> None:
+    """Write it at once, past all buffers. Raises `BrokenPipeError` when the reader has gone, or another `OSError`."""
+
+    def write() -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+
+    await _aside(write)
+
+
+@contextmanager
+def on_hang_up(descriptor: int, react: Callable[[], object]) -> Iterator[None]:
+    """Within the block, call `react` as soon as the reader of a pipe closes it, not only when more is written."""
+    is_pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+    if not is_pipe:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    def hung_up() -> None:
+        loop.remove_reader(descriptor)
+        react()
+
+    # Nothing can be read from the end that we write to: what wakes us is its error condition.
+    with suppress(NotImplementedError):  # on Windows
+        loop.add_reader(descriptor, hung_up)
+    try:
+        yield
+    finally:
+        with suppress(NotImplementedError):
+            loop.remove_reader(descriptor)
+
+
+async def _aside(work: Callable[[], Result]) -> Result:
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: Result | None, error: OSError | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    def thread() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except OSError as caught:
+            error = caught
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=thread, daemon=True).start()
+    return await done

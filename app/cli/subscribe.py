@@ -1,0 +1,69 @@
+"""`halley subscribe`: prints what is published, one JSON object a line, until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+from app.cli.console import DONE, FAILED, say
+from app.cli.pipes import STDOUT, on_hang_up, write_all
+from app.client import ClientError, Link, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from app.client import Client, Event
+
+_LINK_NEWS = {
+    Link.LOST: "connection lost, trying again ({})",
+    Link.RESUMED: "connected again to {}",
+    Link.RENEWED: "connected again to {}; what was published meanwhile is missing",
+}
+
+# JSON escapes the control characters below U+0020, but terminals also obey those from U+0080 on.
+_CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+
+
+def report_link(link: Link, text: str) -> None:
+    """Tell of a lost or regained connection."""
+    say(_LINK_NEWS[link].format(text))
+
+
+async def subscribe(client: Client, patterns: Sequence[str]) -> int:
+    """Print the events of all patterns; done when whoever reads standard output has gone."""
+    me = asyncio.current_task()
+    assert me is not None
+    printing = asyncio.create_task(_print_events(client, patterns))
+    try:
+        with on_hang_up(STDOUT, printing.cancel):
+            await printing
+    except asyncio.CancelledError:
+        if me.cancelling():  # it was us who were interrupted
+            raise
+    except BrokenPipeError:
+        pass
+    except ClientError as error:
+        say(str(error))
+        return FAILED
+    except OSError as error:
+        say(f"standard output: {error.strerror}")
+        return FAILED
+    return DONE
+
+
+async def _print_events(client: Client, patterns: Sequence[str]) -> None:
+    async with client:
+        for pattern in patterns:
+            try:
+                await client.subscribe(pattern)
+            except Refused as refused:
+                raise ClientError(f"{pattern}: refused: {refused}") from refused
+        say(f"subscribed to {' '.join(patterns)} at {client.url}")
+        async for events in client.batches():
+            await write_all(STDOUT, "".join(map(_line, events)).encode(errors="backslashreplace"))
+
+
+def _line(event: Event) -> str:
+    text = json.dumps({"channel": event.channel, "data": event.data}, ensure_ascii=False)
+    return text.translate(_CONTROLS) + "\n"

@@ -1,0 +1,188 @@
+"""The verbs of the command line and what each takes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from app import __version__
+from app.cli.check_config import listing
+from app.cli.console import INTERRUPTED, WRONG_USE, run, say
+from app.cli.pipes import STDIN
+from app.cli.publish import NotJson, publish_lines, publish_value, read_json
+from app.cli.subscribe import report_link, subscribe
+from app.client import Client
+from app.configuration import KNOBS, BadSettings, load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from app.configuration import Configuration
+
+    Verb = Callable[..., None]
+
+DEFAULT_FILE = Path("halley.toml")
+DEFAULT_SERVER = "http://127.0.0.1:8080"
+
+config_option = click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    envvar="HALLEY_CONFIG",
+    show_envvar=True,
+    help=f"Settings file (TOML). [default: {DEFAULT_FILE} in the working directory, if there is one]",
+)
+
+
+def server_options(verb: Verb) -> Verb:
+    """The options of every verb that speaks to a server."""
+    server = click.option(
+        "--server",
+        default=DEFAULT_SERVER,
+        envvar="HALLEY_SERVER",
+        show_default=True,
+        show_envvar=True,
+        metavar="URL",
+        help="The server. Its Bayeux path is /bayeux unless the URL has a path of its own.",
+    )
+    token = click.option(
+        "--token",
+        envvar="HALLEY_TOKEN",
+        show_envvar=True,
+        help="Sent as 'Authorization: Bearer'. Others may see command lines: better use the variable.",
+    )
+    return server(token(verb))
+
+
+class Verbs(click.Group):
+    """The program. Ctrl-C where nothing else handles it, as while a hook is imported, ends with 130 as anywhere."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb that was named."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def main() -> None:
+    """Real-time messaging in one process: a Bayeux/CometD server, and a client to try it with."""
+
+
+@main.command()
+@config_option
+@click.option("--host", help=f"Address to listen on. [default: {KNOBS['host'].default}]")
+@click.option(
+    "--port",
+    type=int,
+    help=f"Port for clients; 0 picks a free one and prints it. [default: {KNOBS['port'].default}]",
+)
+@click.option(
+    "--operations-port",
+    type=int,
+    help=f"Port for health checks and metrics; 0 as above. [default: {KNOBS['operations.port'].default}]",
+)
+@click.option("--open", "is_open", is_flag=True, help="Listen where others can connect although there are no rules.")
+@click.option(
+    "--load",
+    "hooks",
+    multiple=True,
+    metavar="MODULE:FUNCTION",
+    help="Call this with the embedding API before serving. Can be given several times.",
+)
+def serve(
+    *,
+    file: Path | None,
+    host: str | None,
+    port: int | None,
+    operations_port: int | None,
+    is_open: bool,
+    hooks: tuple[str, ...],
+) -> None:
+    """Run the server until Ctrl-C or SIGTERM.
+
+    Everything else is a setting: in the file, as HALLEY_... in the environment; `halley check-config` prints them all.
+    """
+    flags = {
+        "host": host,
+        "port": port,
+        "operations.port": operations_port,
+        "open": is_open or None,
+        "load": hooks or None,
+    }
+    configuration = _load(file, {key: value for key, value in flags.items() if value is not None})
+    from app.host.server import run as run_server  # noqa: PLC0415 - the other verbs need none of the server
+
+    sys.exit(run_server(configuration.settings))
+
+
+@main.command(context_settings={"ignore_unknown_options": True})  # lest a negative number be taken for an option
+@click.argument("channel")
+@click.argument("value", metavar="[JSON|-]", default="-")
+@server_options
+def publish(*, channel: str, value: str, server: str, token: str | None) -> None:
+    """Publish to a CHANNEL: one JSON value, or with - (the default) each line of standard input.
+
+    A line is one JSON value. What is there is sent together, without waiting for more. Publishing stops at the first
+    line that is no JSON, and names it. The exit code is 1 if anything was not published.
+    """
+    client = _client(server, token)
+    if value == "-":
+        if os.isatty(STDIN):
+            say("reading one JSON value a line; end with Ctrl-D")
+        sys.exit(run(publish_lines(client, channel)))
+    try:
+        data = read_json(value)
+    except NotJson as error:
+        raise click.UsageError(f"{value[:60]} is {error}; a string needs double quotes inside single ones") from None
+    sys.exit(run(publish_value(client, channel, data)))
+
+
+@main.command("subscribe")
+@click.argument("patterns", nargs=-1, required=True, metavar="PATTERN...")
+@server_options
+def subscribe_verb(*, patterns: tuple[str, ...], server: str, token: str | None) -> None:
+    """Print what is published, one JSON object a line: {"channel": ..., "data": ...}.
+
+    A PATTERN is a channel (/a/b), all channels one level below (/a/*), or all below (/a/**). The client comes back by
+    itself after an outage, and says so. End it with Ctrl-C.
+    """
+    client = _client(server, token, on_link=report_link)
+    sys.exit(run(subscribe(client, patterns)))
+
+
+@main.command()
+@config_option
+def check_config(*, file: Path | None) -> None:
+    """Print every setting, or what is wrong with them.
+
+    For each: value, unit, what a special value means, where it came from, and the reason for the default. The exit code
+    is 2 if the server would not start with them.
+    """
+    for line in listing(_load(file, {})):
+        click.echo(line)
+
+
+def _load(file: Path | None, flags: dict[str, Any]) -> Configuration:
+    """The settings; ends the program where they cannot be used."""
+    if file is None and DEFAULT_FILE.exists():
+        file = DEFAULT_FILE
+    try:
+        return load(file, os.environ, flags)
+    except BadSettings as error:
+        for problem in error.problems:
+            say(str(problem))
+        sys.exit(WRONG_USE)
+
+
+def _client(server: str, token: str | None, **options: Any) -> Client:
+    try:
+        return Client(server, token=token, **options)
+    except ValueError as error:
+        raise click.UsageError(f"--server or --token: {error}") from None

@@ -1,0 +1,68 @@
+"""The events that came and that the program has not read yet: a bounded queue that can end.
+
+`asyncio.Queue` cannot say "that was all" before Python 3.13.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from app.client.messages import Event
+
+
+class Inbox:
+    """Holds `bound` events, and those that came in spite of it."""
+
+    def __init__(self, bound: int) -> None:
+        self._events: deque[Event] = deque()
+        self._bound = bound
+        self._has_news = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._is_over = False
+        self._error: BaseException | None = None
+
+    async def put(self, event: Event) -> None:
+        """Add an event, once there is room. If cancelled, it has not been added."""
+        while len(self._events) >= self._bound:
+            self._has_room.clear()
+            await self._has_room.wait()
+        self.put_now(event)
+
+    def put_now(self, event: Event) -> None:
+        """Add an event whether there is room or not."""
+        self._events.append(event)
+        self._has_news.set()
+
+    async def get(self) -> Event:
+        """The oldest event. After the last one, raises what ended it, or `StopAsyncIteration`."""
+        if not await self._has_more():
+            raise StopAsyncIteration
+        self._has_room.set()
+        return self._events.popleft()
+
+    async def get_all(self) -> list[Event]:
+        """All that are here, at least one. After the last one, raises what ended it, or returns none."""
+        await self._has_more()
+        self._has_room.set()
+        events = [*self._events]
+        self._events.clear()
+        return events
+
+    async def _has_more(self) -> bool:
+        while not self._events:
+            if self._error is not None:
+                raise self._error
+            if self._is_over:
+                return False
+            self._has_news.clear()
+            await self._has_news.wait()
+        return True
+
+    def end(self, error: BaseException | None) -> None:
+        """Say that no more will come, and why if not by our own will."""
+        self._is_over = True
+        self._error = error
+        self._has_news.set()

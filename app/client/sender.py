@@ -1,0 +1,129 @@
+"""What the program sends: messages in order, in as few requests as they fit into, until each has its reply.
+
+A message is sent again only if it cannot have been done (no connection, a server that is full or leaving, an unknown
+session), or if its sender says that doing it twice is the same as doing it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import TYPE_CHECKING
+
+from app.client.errors import ClientError, OutcomeUnknown, Refused, Unreachable
+from app.client.messages import Incoming, error_of
+from app.client.session import SESSION_UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from app.client.inbox import Inbox
+    from app.client.messages import Outgoing
+    from app.client.session import Patience, Session
+    from app.client.wire import Wire
+
+_MESSAGES = 100  # in one request; with more, two requests fill the queue of a subscriber before it can ask again
+_CHARS = 65_536  # a request that has so many takes no further message; a quarter of Halley's limit
+_NONE_DONE = (400, 413)  # the statuses of a request that is too large, or that one bad message makes unreadable
+
+
+class Sender:
+    """Sends for one session."""
+
+    def __init__(self, wire: Wire, session: Session, inbox: Inbox, patience: Patience) -> None:
+        self._wire = wire
+        self._session = session
+        self._inbox = inbox
+        self._patience = patience
+        self._turn = asyncio.Lock()
+
+    async def settle(
+        self, messages: Sequence[Outgoing], *, is_repeatable: bool = False
+    ) -> tuple[str, list[Refused | None]]:
+        """Send messages and return each one's verdict, and the clientId under which the last was done.
+
+        Raises `Unreachable` or `OutcomeUnknown` after `answer_s` without progress, or at once for what must not be
+        repeated, and whatever has ended the session; the error's `settled` are the verdicts that were known by then.
+        """
+        verdicts: list[Refused | None] = []
+        async with self._turn:
+            try:
+                return await self._settle(messages, verdicts, is_repeatable=is_repeatable), verdicts
+            except ClientError as error:
+                error.settled = tuple(verdicts)
+                raise
+
+    async def _settle(
+        self, messages: Sequence[Outgoing], verdicts: list[Refused | None], *, is_repeatable: bool
+    ) -> str:
+        client_id = ""
+        most = _MESSAGES
+        deadline = self._deadline()
+        while (done := len(verdicts)) < len(messages):
+            batch = _batch(messages, done, most)
+            client_id = await self._client_id(deadline)
+            try:
+                await self._exchange(client_id, batch, verdicts, deadline)
+            except Unreachable as error:
+                await self._pause(error, error.retry_after_s, deadline)
+            except OutcomeUnknown as error:
+                if not is_repeatable:
+                    raise
+                await self._pause(error, 0, deadline)
+            except Refused as refused:
+                if refused.status in _NONE_DONE and len(batch) > 1:
+                    most = len(batch) // 2  # to find the one that is to blame
+                else:
+                    verdicts += [refused] * len(batch)
+            else:
+                most = min(most * 2, _MESSAGES)
+            if len(verdicts) > done:
+                deadline = self._deadline()
+        return client_id
+
+    async def _exchange(
+        self, client_id: str, batch: Sequence[Outgoing], verdicts: list[Refused | None], deadline: float
+    ) -> None:
+        """One request. Adds the verdicts on its messages, as far as the server still knew the session."""
+        texts = [message.text(client_id) for message in batch]
+        incoming = Incoming.read(await self._wire.post(texts, deadline - asyncio.get_running_loop().time()))
+        for event in incoming.events:  # without the acknowledge extension they may ride beside any reply
+            self._inbox.put_now(event)
+        for message in batch:
+            reply = incoming.replies.get(message.id)
+            if reply is None:
+                raise OutcomeUnknown(f"no reply from {self._wire.name}")
+            error = error_of(reply)
+            if error is not None and error.startswith(SESSION_UNKNOWN):
+                self._session.lose(client_id, error)
+                return
+            verdicts.append(None if error is None else Refused(error))
+
+    async def _client_id(self, deadline: float) -> str:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._session.current()
+        except TimeoutError:
+            raise Unreachable(f"no session at {self._wire.name} within {self._patience.answer_s:g} s") from None
+
+    async def _pause(self, error: Exception, asked_s: float, deadline: float) -> None:
+        """Wait before the next try. Raises `error` if there is no time for one."""
+        pause_s = max(asked_s, self._patience.backoff(1))
+        if asyncio.get_running_loop().time() + pause_s > deadline:
+            raise error
+        await asyncio.sleep(pause_s)
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._patience.answer_s
+
+
+def _batch(messages: Sequence[Outgoing], start: int, most: int) -> list[Outgoing]:
+    """The messages from `start` on that one request takes."""
+    batch: list[Outgoing] = []
+    chars = 0
+    for message in itertools.islice(messages, start, start + most):
+        batch.append(message)
+        chars += len(message.members)
+        if chars >= _CHARS:
+            break
+    return batch

@@ -1,0 +1,268 @@
+"""The client's session: begun by a handshake, kept by polling, begun anew when the server has lost it.
+
+One task, `keep`, does all handshakes and connects, so there is never more than one connect (Bayeux 1.0, 4.2). With the
+acknowledge extension each connect says which batch came last; what a lost answer carried comes again in the next, and
+nothing of it has been seen before, because an answer counts only when all of it is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from app.client.errors import ClientError, Dismissed, OutcomeUnknown, Refused, Unreachable
+from app.client.messages import Advice, Incoming, batch_of, encode, error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from app.client.inbox import Inbox
+    from app.client.wire import Wire
+
+SESSION_UNKNOWN = "402:"
+
+_HANDSHAKE = {
+    "channel": "/meta/handshake",
+    "version": "1.0",
+    "minimumVersion": "1.0",
+    "supportedConnectionTypes": ["long-polling"],
+    "ext": {"ack": True},
+}
+
+
+class Link(Enum):
+    """What became of the connection to the server."""
+
+    LOST = "lost"  # the client tries to come back
+    RESUMED = "resumed"  # in the same session: the server has kept what was published meanwhile
+    RENEWED = "renewed"  # in a new session, subscribed as before: what was published meanwhile is missing
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a client waits, in seconds; the defaults are cometd.js' where it has any.
+
+    `answer_s`: for anything but a poll, with all tries. `network_s`: for a poll's answer beyond the hold that the
+    server has announced. `backoff_s`: before the first try after a failure, and as much more before each further one,
+    up to `most_backoff_s`. `nudge_s`: how often the server is told that the client is still there while the program
+    does not read. `goodbye_s`: for the answer to its disconnect.
+    """
+
+    answer_s: float = 30.0
+    network_s: float = 10.0
+    backoff_s: float = 1.0
+    most_backoff_s: float = 60.0
+    nudge_s: float = 4.0
+    goodbye_s: float = 5.0
+
+    def backoff(self, failures: int) -> float:
+        """The pause after so many failures in a row; up to a quarter longer, lest all clients return at once."""
+        return min(self.backoff_s * failures, self.most_backoff_s) * random.uniform(1.0, 1.25)  # noqa: S311 - no secret
+
+
+class Session:
+    """One client's presence at a server. `patterns` are what it is subscribed to, in this session and the next."""
+
+    def __init__(
+        self, wire: Wire, inbox: Inbox, patience: Patience, on_link: Callable[[Link, str], None] | None
+    ) -> None:
+        self.client_id: str | None = None
+        self.patterns: dict[str, None] = {}  # a set that keeps the order of subscribing
+        self.ids = map(str, itertools.count(1))
+        self._wire = wire
+        self._inbox = inbox
+        self._patience = patience
+        self._on_link = on_link
+        self._advice = Advice()
+        self._batch: int | None = None  # the last that came; None without the acknowledge extension
+        self._is_first_connect = True  # of the session, or after a failure: to be answered at once
+        self._lost_id: str | None = None  # the session that was lost, until the link is good again
+        self._error: Exception | None = None
+        self._is_known = asyncio.Event()  # that there is a session, or that there will be none
+        self._is_needed = asyncio.Event()  # a session, while its keeper rests
+
+    # What the client does with it
+
+    async def begin(self) -> None:
+        """Handshake, and subscribe to all patterns again. Raises `ClientError`."""
+        reply, incoming = await self._ask(dict(_HANDSHAKE), self._patience.answer_s)
+        advice = Advice.read(reply)
+        self._advice = advice or self._advice
+        error = error_of(reply)
+        if error is not None:
+            raise Refused(error, is_final=advice is None or advice.reconnect not in ("retry", "handshake"))
+        client_id = reply.get("clientId")
+        if not isinstance(client_id, str) or not client_id:
+            raise OutcomeUnknown(f"no clientId in the handshake reply of {self._wire.name}")
+        if self.patterns:
+            again = {"channel": "/meta/subscribe", "clientId": client_id, "subscription": [*self.patterns]}
+            error = error_of((await self._ask(again, self._patience.answer_s))[0])
+            if error is not None:
+                raise Refused(error, is_final=not error.startswith(SESSION_UNKNOWN))
+        self._batch = batch_of(reply)
+        self._is_first_connect = True
+        self.client_id = client_id
+        self._is_known.set()
+        for event in incoming.events:  # maybe before the program could read any
+            self._inbox.put_now(event)
+
+    async def keep(self) -> None:
+        """Poll, and come back after every failure, until the task is cancelled or there is no use in coming back.
+
+        The reason for that is told to whoever waits for an event or for the session.
+        """
+        try:
+            await self._poll_forever()
+        except Exception as error:  # noqa: BLE001 - also a mistake of ours must reach the program that waits
+            self.client_id = None
+            self._finish(error)
+
+    def _finish(self, error: Exception | None) -> None:
+        self._error = error or Unreachable("the client has been closed")
+        self._inbox.end(error)
+        self._is_known.set()
+
+    async def current(self) -> str:
+        """The clientId, once there is a session. Raises what ended it."""
+        while self._error is None:
+            if self.client_id is not None:
+                return self.client_id
+            await self._is_known.wait()
+        raise self._error
+
+    def lose(self, client_id: str, reason: str) -> None:
+        """Take note that the server, which does answer, does not know a session (any more)."""
+        if client_id == self.client_id:
+            self._report_loss(reason)
+            self.client_id = None
+            self._is_known.clear()
+            self._is_needed.set()
+
+    async def end(self) -> None:
+        """Let whoever waits go; say goodbye, if there is a session and its server can be reached."""
+        if self._error is None:
+            self._finish(None)
+        if self.client_id is not None:
+            with suppress(ClientError):
+                goodbye = {"channel": "/meta/disconnect", "clientId": self.client_id}
+                await self._ask(goodbye, self._patience.goodbye_s)
+
+    # Polling
+
+    async def _poll_forever(self) -> None:
+        failures = 0
+        while True:
+            try:
+                if self.client_id is None:
+                    await self.begin()
+                await self._poll()
+            except Dismissed:
+                raise
+            except ClientError as error:
+                failures += 1
+                pause_s = self._pause_after(error, failures)
+                self._report_loss(str(error))
+                self._is_first_connect = True
+            else:
+                failures = 0
+                pause_s = self._advice.interval_s
+                self._report_return()
+            await self._rest(pause_s)
+
+    def _pause_after(self, error: ClientError, failures: int) -> float:
+        """How long to wait before the next try. Raises `error` if there is no use in one."""
+        if isinstance(error, Refused):
+            if error.is_final:
+                raise error
+            if self.client_id is None:  # a clear answer: the first handshake after it need not wait
+                return self._patience.backoff(failures - 1)
+        asked_s = error.retry_after_s if isinstance(error, Unreachable) else self._advice.interval_s
+        return max(self._patience.backoff(failures), min(asked_s, self._patience.most_backoff_s))
+
+    async def _poll(self) -> None:
+        """One connect. Raises `ClientError` unless it was successful and the next may follow."""
+        client_id = await self.current()
+        connect: dict[str, Any] = {
+            "channel": "/meta/connect",
+            "clientId": client_id,
+            "connectionType": "long-polling",
+        }
+        if self._is_first_connect:
+            connect["advice"] = {"timeout": 0}
+        if self._batch is not None:
+            connect["ext"] = {"ack": self._batch}
+        reply, incoming = await self._ask(connect, self._advice.timeout_s + self._patience.network_s)
+        await self._take(incoming)
+        if self._batch is not None:
+            self._batch = batch_of(reply) or self._batch
+        advice = Advice.read(reply)
+        self._advice = advice or self._advice
+        reconnect = advice.reconnect if advice is not None else ""
+        error = error_of(reply)
+        if incoming.is_goodbye or reconnect == "none":
+            raise Dismissed(error or "the server has ended the session")
+        if reconnect == "handshake" or (error and error.startswith(SESSION_UNKNOWN) and not reconnect):
+            self.lose(client_id, error or "the server asks for a new handshake")
+        if error is not None or self.client_id is None:
+            raise Refused(error or "the server asks for a new handshake", is_final=False)
+        self._is_first_connect = False
+
+    async def _ask(self, fields: dict[str, Any], within_s: float) -> tuple[dict[str, Any], Incoming]:
+        """Send one message; returns its reply and what else came."""
+        message_id = next(self.ids)
+        text = encode({"id": message_id, **fields})
+        incoming = Incoming.read(await self._wire.post([text], within_s))
+        reply = incoming.replies.get(message_id)
+        if reply is None:
+            raise OutcomeUnknown(f"no reply to {fields['channel']} from {self._wire.name}")
+        return reply, incoming
+
+    async def _take(self, incoming: Incoming) -> None:
+        """Hand events to the program. While it does not read, nothing more is asked for, but the session is kept."""
+        for event in incoming.events:
+            while True:
+                try:
+                    async with asyncio.timeout(self._patience.nudge_s):
+                        await self._inbox.put(event)
+                    break
+                except TimeoutError:
+                    await self._nudge()
+
+    async def _nudge(self) -> None:
+        """Anything but a connect keeps a session for a while, also a subscription that it has already.
+
+        Without the acknowledge extension its reply could bring further events, for which there is no room.
+        """
+        if self._batch is not None and self.client_id is not None and self.patterns:
+            pattern = next(iter(self.patterns))
+            same = {"channel": "/meta/subscribe", "clientId": self.client_id, "subscription": pattern}
+            with suppress(ClientError):
+                await self._ask(same, self._patience.network_s)
+
+    async def _rest(self, pause_s: float) -> None:
+        self._is_needed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._is_needed.wait()
+
+    # What the program hears of the link
+
+    def _report_loss(self, reason: str) -> None:
+        if self._lost_id is None:
+            self._lost_id = self.client_id or ""
+            self._tell(Link.LOST, reason)
+
+    def _report_return(self) -> None:
+        if self._lost_id is not None:
+            is_same = self._lost_id == self.client_id
+            self._lost_id = None
+            self._tell(Link.RESUMED if is_same else Link.RENEWED, self._wire.name)
+
+    def _tell(self, link: Link, text: str) -> None:
+        if self._on_link is not None:
+            self._on_link(link, text)

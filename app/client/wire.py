@@ -1,0 +1,123 @@
+"""One HTTP request of the client: JSON messages in, JSON messages out, within a deadline.
+
+It knows nothing of sessions. What goes wrong is sorted by the one thing that matters to whoever sent: `Unreachable` if
+nothing can have been done, `OutcomeUnknown` if something may have been, `Refused` if the server would not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from app.client.errors import OutcomeUnknown, Refused, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    Trace = Callable[[str, object], Awaitable[None]]  # called by httpx at each step of a request
+
+DEFAULT_PATH = "/bayeux"
+
+_CONNECT_S = 10.0
+_RESPONSE_BYTES = 67_108_864
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, 2.1
+_UNDONE = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+
+
+class Wire:
+    """The way to one server. Cookies are kept, since sessions and load balancers may hang on them."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        """Take a server's address and the token to show it. Raises `ValueError` where either can be none."""
+        self.url = _bayeux_url(url)
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "User-Agent": "halley"}
+        if token is not None:
+            if not _TOKEN.fullmatch(token):
+                raise ValueError("a token consists of letters, digits and -._~+/ with = at its end")
+            headers["Authorization"] = f"Bearer {token}"
+        self._http = httpx.AsyncClient(headers=headers, timeout=httpx.Timeout(None, connect=_CONNECT_S))
+
+    @property
+    def name(self) -> str:
+        """The server's address as it may be shown, without user and password."""
+        return str(self.url.copy_with(userinfo=b""))
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        await self._http.aclose()
+
+    async def post(self, messages: Sequence[str], within_s: float) -> list[dict[str, Any]]:
+        """Send messages, each as JSON text, and return the messages of the response.
+
+        Raises `Unreachable`, `OutcomeUnknown` or `Refused` with the HTTP status.
+        """
+        is_sent = False
+
+        async def trace(step: str, _: object) -> None:
+            nonlocal is_sent
+            is_sent = is_sent or step.endswith("send_request_headers.started")
+
+        try:
+            async with asyncio.timeout(within_s):
+                response, body = await self._send(f"[{','.join(messages)}]".encode(), trace)
+        except (TimeoutError, httpx.HTTPError) as error:
+            if not is_sent:
+                raise Unreachable(f"cannot connect to {self.name} ({_reason(error)})") from error
+            if isinstance(error, TimeoutError):
+                raise OutcomeUnknown(f"no answer from {self.name} within {within_s:g} s") from error
+            raise OutcomeUnknown(f"connection to {self.name} lost ({_reason(error)})") from error
+        _check_status(response, self.name)
+        return _messages(body, self.name)
+
+    async def _send(self, body: bytes, trace: Trace) -> tuple[httpx.Response, bytes]:
+        async with self._http.stream("POST", self.url, content=body, extensions={"trace": trace}) as response:
+            answer = bytearray()
+            async for chunk in response.aiter_bytes():
+                answer += chunk
+                if len(answer) > _RESPONSE_BYTES:
+                    raise httpx.ReadError("the response is too large")
+            return response, bytes(answer)
+
+
+def _bayeux_url(text: str) -> httpx.URL:
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"not a URL ({error})") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError("expected a URL like http://127.0.0.1:8080")
+    return url.copy_with(path=DEFAULT_PATH) if url.path == "/" else url
+
+
+def _check_status(response: httpx.Response, name: str) -> None:
+    status = response.status_code
+    if status == HTTPStatus.OK:
+        return
+    said = f"HTTP {status} {response.reason_phrase} from {name}"
+    if status in _UNDONE:
+        after = response.headers.get("Retry-After", "")
+        raise Unreachable(said, float(after) if re.fullmatch(r"\d{1,5}", after) else 0.0)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise OutcomeUnknown(said)
+    raise Refused(said, status=status)
+
+
+def _messages(body: bytes, name: str) -> list[dict[str, Any]]:
+    try:
+        messages = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise OutcomeUnknown(f"no JSON from {name}") from error
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise OutcomeUnknown(f"no Bayeux messages from {name}")
+    return messages
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no time is left"
+    return str(error) or type(error).__name__

@@ -1,0 +1,354 @@
+"""The broker's own promises, one by one: who is here, who hears what, what waits for whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.broker import Owner, event, join, payloads, session
+
+from app.broker.broker import FLUSHED_AT_ONCE, Broker
+from app.broker.errors import TooManyPatterns, TooManySessions, TooManySubscriptions
+from app.broker.topics import Match, Pattern
+from app.settings import Limits
+
+NOW = 50.0
+A = Pattern(Match.EXACT, "a")
+B = Pattern(Match.EXACT, "b")
+ALL = Pattern(Match.DESCENDANTS, "")
+ONE = Pattern(Match.CHILDREN, "")
+
+
+@pytest.fixture
+def broker():
+    return Broker(Limits())
+
+
+def limited(**limits):
+    return Broker(replace(Limits(), **limits))
+
+
+def waiting(joined):
+    return payloads(joined.outbox.take())
+
+
+# Sessions
+
+
+def test_a_full_broker_admits_nobody():
+    """S22: the one too many is refused and leaves nothing behind; when another goes there is room again."""
+    broker = limited(sessions=2)
+    first = join(broker, "1")
+    join(broker, "2")
+    with pytest.raises(TooManySessions):
+        join(broker, "3")
+    assert list(broker.sessions) == ["1", "2"]
+    assert len(broker.deadlines) == 2
+    assert broker.opened["test"] == 2
+    broker.close(first, "left")
+    join(broker, "3")
+
+
+def test_a_session_ends_once_and_leaves_nothing(broker):
+    """A55: no subscription, no event, no deadline; the reason is counted, a second end does nothing."""
+    me = join(broker, "1", deadline=100)
+    broker.subscribe(me, A)
+    broker.publish(event(), NOW)
+    assert broker.close(me, "left") is True
+    assert broker.close(me, "again") is False
+    assert me.closed == "left"
+    assert (broker.sessions, me.subscriptions, broker.index.subscriptions) == ({}, {}, {})
+    assert (len(me.outbox), me.outbox.nbytes, len(broker.deadlines)) == (0, 0, 0)
+    assert broker.closed == {"left": 1}
+
+
+def test_an_ended_session_stays_ended(broker):
+    """B14: it hears nothing, cannot be sent anything, is given no deadline and is not called."""
+    owner = Owner()
+    me = join(broker, "1", owner, deadline=100)
+    broker.subscribe(me, A)
+    broker.publish(event(), NOW)
+    broker.close(me, "left")
+    broker.touch(me, 1)
+    broker.publish(event(), NOW)
+    assert broker.deliver(me, event(), NOW) is False
+    assert broker.subscribe(me, A) is False
+    broker.flush(NOW)
+    broker.due(1_000)
+    assert owner.heard == []
+    assert len(me.outbox) == 0
+    assert broker.index.subscriptions == {}
+
+
+def test_each_owner_is_called_when_its_sessions_deadline_has_come(broker):
+    """B10: not before, and again until it decides; a session that an owner has moved waits."""
+    owner = Owner()
+    early, late = join(broker, "early", owner, deadline=60), join(broker, "late", owner, deadline=70)
+    broker.due(59.9)
+    assert owner.heard == []
+    broker.due(60)
+    assert owner.heard == [("due", "early", 60)]
+    broker.touch(early, 80)
+    broker.touch(late, 61)
+    broker.due(65)
+    assert owner.heard[1:] == [("due", "late", 65)]
+    broker.due(66)
+    assert owner.heard[2:] == [("due", "late", 66)]
+
+
+def test_a_session_that_anothers_owner_ends_is_not_called_any_more(broker):
+    """Two deadlines in one sweep, and the first owner ends both sessions: the second is over."""
+
+    class Killer(Owner):
+        def due(self, session, now):
+            super().due(session, now)
+            for other in list(broker.sessions.values()):
+                broker.close(other, "killed")
+
+    killer = Killer()
+    for number in range(3):
+        join(broker, str(number), killer, deadline=60)
+    broker.due(60)
+    assert len(killer.heard) == 1
+    assert len(broker.deadlines) == 0
+
+
+# Subscriptions
+
+
+def test_subscribing_twice_counts_once(broker):
+    """A44, A50: the second time nothing changes, and one end is enough."""
+    me = join(broker, "1")
+    assert broker.subscribe(me, A) is True
+    assert broker.subscribe(me, A) is False
+    broker.publish(event(), NOW)
+    assert waiting(me) == [b"0"]
+    assert broker.unsubscribe(me, A) is True
+    assert broker.unsubscribe(me, A) is False
+    broker.publish(event(), NOW)
+    assert waiting(me) == []
+
+
+def test_a_subscription_is_one_object_for_all_its_sessions(broker):
+    """Design 3: so that an event is matched and encoded once, not once for each receiver."""
+    first, second = join(broker, "1"), join(broker, "2")
+    broker.subscribe(first, A)
+    broker.subscribe(second, A)
+    assert first.subscriptions[A] is second.subscriptions[A] is broker.index.subscriptions[A]
+    assert list(broker.index.subscriptions[A].sessions) == [first, second]
+
+
+def test_room_for_subscriptions_is_counted_with_what_is_there():
+    """S16: what a session has already costs nothing; one too many is refused before anything changes."""
+    broker = limited(subscriptions=2, patterns=1)
+    me = join(broker, "1")
+    broker.subscribe(me, A)
+    broker.check_room(me, [A, B])
+    broker.check_room(me, [A, ALL, ALL])
+    with pytest.raises(TooManySubscriptions):
+        broker.check_room(me, [B, ALL])
+    broker.subscribe(me, ALL)
+    broker.check_room(me, [A, ALL])
+    with pytest.raises(TooManySubscriptions):
+        broker.check_room(me, [B])
+    broker.unsubscribe(me, A)
+    with pytest.raises(TooManyPatterns):
+        broker.check_room(me, [ONE])
+    assert list(me.subscriptions) == [ALL]
+
+
+def test_no_wildcards_at_all_is_a_setting():
+    """Settings: `patterns` 0."""
+    broker = limited(patterns=0)
+    me = join(broker, "1")
+    broker.check_room(me, [A])
+    with pytest.raises(TooManyPatterns):
+        broker.check_room(me, [ALL])
+
+
+# Publishing
+
+
+def test_an_event_is_stamped_when_it_is_published(broker):
+    """Design 3: a number of its own, and wall-clock time worked out from the clock that was given."""
+    broker.clock_offset_s = 1_700_000_000.0
+    first, second = event(), event()
+    broker.publish(first, 50.25)
+    broker.publish(second, 50.5)
+    assert (first.publication, second.publication) == (1, 2)
+    assert (first.time_us, second.time_us) == (1_700_000_050_250_000, 1_700_000_050_500_000)
+    assert broker.published == 2
+
+
+def test_an_event_reaches_everyone_who_hears_it_once(broker):
+    """A49, A50: by name or pattern, however many match; and nobody else."""
+    by_name, by_all, other = join(broker, "1"), join(broker, "2"), join(broker, "3")
+    for pattern in (A, ALL, ONE):
+        broker.subscribe(by_all, pattern)
+    broker.subscribe(by_name, A)
+    broker.subscribe(other, B)
+    shared = event()
+    broker.publish(shared, NOW)
+    assert by_name.outbox.take() == by_all.outbox.take() == [shared]
+    assert len(other.outbox) == 0
+    assert broker.delivered == 2
+
+
+def test_an_event_can_be_published_past_one_session(broker):
+    """A50, E47: `without`, for publishers that do not hear themselves."""
+    me, other = join(broker, "1"), join(broker, "2")
+    broker.subscribe(me, A)
+    broker.subscribe(other, A)
+    broker.publish(event(), NOW, without=me)
+    assert (len(me.outbox), len(other.outbox)) == (0, 1)
+    assert not me.is_ready
+
+
+def test_an_event_can_be_sent_to_one_session_unsubscribed(broker):
+    """A20: for services and programs."""
+    me, other = join(broker, "1"), join(broker, "2")
+    assert broker.deliver(me, event(), NOW) is True
+    assert (len(me.outbox), len(other.outbox)) == (1, 0)
+
+
+def test_events_wait_in_the_order_they_were_published(broker):
+    """P2: over topics and ways of delivery."""
+    me = join(broker, "1")
+    broker.subscribe(me, ALL)
+    broker.subscribe(me, A)
+    broker.publish(event(1, "a"), NOW)
+    broker.deliver(me, event(2), NOW)
+    broker.publish(event(3, "b/c"), NOW)
+    assert waiting(me) == [b"1", b"2", b"3"]
+
+
+def test_a_full_outbox_is_its_owners_matter():
+    """Design 4.12: it is asked once for each event that does not fit; the broker drops and ends nothing itself."""
+    broker = limited(queue_events=2)
+    owner = Owner()
+    me, other = join(broker, "1", owner), join(broker, "2")
+    broker.subscribe(me, A)
+    broker.subscribe(other, A)
+    for number in range(3):
+        broker.publish(event(number), NOW)
+        other.outbox.take()
+    assert owner.heard == [("overflow", "1", NOW)]
+    assert broker.overflows == 1
+    assert me.closed is None
+    assert waiting(me) == [b"0", b"1"]
+
+
+def test_a_session_that_ends_by_its_overflow_was_not_delivered_to():
+    """B14: who delivers to it is told so, and the others get the event all the same."""
+    broker = limited(queue_events=1)
+
+    class Ending(Owner):
+        def overflow(self, session, event, now):
+            broker.close(session, "slow_consumer")
+
+    slow, other = join(broker, "1", Ending()), join(broker, "2")
+    for joined in (slow, other):
+        broker.subscribe(joined, A)
+    broker.publish(event(0), NOW)
+    other.outbox.take()
+    delivered = broker.delivered
+    broker.publish(event(1), NOW)
+    assert slow.closed == "slow_consumer"
+    assert waiting(other) == [b"1"]
+    assert broker.delivered == delivered + 1
+
+
+# Waking and flushing
+
+
+def test_a_flush_is_asked_for_once_however_much_comes():
+    """B7: one wake for a whole turn's events and sessions."""
+    woken = []
+    broker = Broker(Limits(), lambda: woken.append(True))
+    owner = Owner()
+    for number in range(3):
+        broker.subscribe(join(broker, str(number), owner), A)
+    for number in range(5):
+        broker.publish(event(number), NOW)
+    assert len(woken) == 1
+    broker.flush(NOW)
+    assert owner.heard == [("flush", str(number), NOW) for number in range(3)]
+    broker.flush(NOW)
+    assert len(owner.heard) == 3
+    broker.publish(event(), NOW)
+    assert len(woken) == 2
+
+
+def test_a_large_flush_is_spread_over_turns():
+    """P5, design 3: at most 500 sessions in one turn, and another turn is asked for until all have had theirs."""
+    woken = []
+    broker = Broker(Limits(), lambda: woken.append(True))
+    owner = Owner()
+    count = 2 * FLUSHED_AT_ONCE + 1
+    for number in range(count):
+        broker.subscribe(join(broker, str(number), owner), A)
+    broker.publish(event(), NOW)
+    for turn, flushed in enumerate([FLUSHED_AT_ONCE, 2 * FLUSHED_AT_ONCE, count], 1):
+        assert len(woken) == turn
+        broker.flush(NOW)
+        assert len(owner.heard) == flushed
+    assert len(woken) == 3
+    assert [session_id for _, session_id, _ in owner.heard] == list(map(str, range(count)))
+
+
+def test_a_fault_of_one_owner_does_not_keep_events_from_the_others():
+    """P5, S42: whoever stands behind it is flushed in the next turn, which is asked for."""
+    woken = []
+    broker = Broker(Limits(), lambda: woken.append(True))
+
+    class Failing(Owner):
+        def flush(self, session, now):
+            raise ZeroDivisionError
+
+    owner = Owner()
+    for joined in (join(broker, "1", Failing()), join(broker, "2", owner)):
+        broker.subscribe(joined, A)
+    broker.publish(event(), NOW)
+    with pytest.raises(ZeroDivisionError):
+        broker.flush(NOW)
+    assert len(woken) == 2
+    broker.flush(NOW)
+    assert owner.heard == [("flush", "2", NOW)]
+
+
+def test_events_that_come_during_a_flush_have_a_flush_of_their_own():
+    """E49: an owner that publishes while it is flushed wakes those who hear it, itself included."""
+    woken = []
+    broker = Broker(Limits(), lambda: woken.append(True))
+
+    class Echoing(Owner):
+        def flush(self, session, now):
+            super().flush(session, now)
+            if len(self.heard) == 1:
+                broker.publish(event("echo"), now)
+
+    owner = Echoing()
+    me = join(broker, "1", owner)
+    broker.subscribe(me, A)
+    broker.publish(event(), NOW)
+    broker.flush(NOW)
+    assert len(woken) >= 2
+    broker.flush(NOW)
+    assert len(owner.heard) == 2
+    assert waiting(me) == [b"0", b"echo"]
+
+
+# A session by itself
+
+
+def test_a_session_begins_with_nothing():
+    """No rights but anyone's, no subscription, nothing waiting, not ended."""
+    new = session("1")
+    assert (new.authid, new.role, new.subscriptions, new.closed, new.is_ready) == (None, "anonymous", {}, None, False)
+
+
+def test_an_event_tells_what_it_is_without_its_payload():
+    """S41: a representation may reach a log, what a user wrote must not."""
+    told = event("secret", "a/b")
+    told.publication = 7
+    assert repr(told) == "<Event 7 on a/b>"

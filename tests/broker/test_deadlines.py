@@ -1,0 +1,132 @@
+"""The heap of deadlines: no session without one, none called early, none forgotten (reliability.md 4; CometD #674)."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+from support.broker import session
+
+from app.broker import deadlines as deadlines_module
+from app.broker.deadlines import Deadlines
+
+seconds = st.integers(0, 50)
+
+
+class Heap(RuleBasedStateMachine):
+    """The heap beside a plain dictionary, with a clock that only goes forward."""
+
+    sessions = Bundle("sessions")
+
+    @initialize()
+    def start(self):
+        self.heap = Deadlines()
+        self.expected = {}
+        self.now = 0
+        self.count = 0
+
+    @rule(target=sessions, after=seconds)
+    def add(self, after):
+        self.count += 1
+        new = session(str(self.count))
+        self.heap.add(new, self.now + after)
+        self.expected[new] = self.now + after
+        return new
+
+    @rule(who=sessions, after=st.integers(-5, 50))
+    def move(self, who, after):
+        """Later costs nothing, earlier must be noticed; a deadline in the past is due at once."""
+        self.heap.move(who, self.now + after)
+        self.expected[who] = self.now + after
+
+    @rule(who=consumes(sessions))
+    def remove(self, who):
+        self.heap.remove(who)
+        del self.expected[who]
+
+    @rule(passed=seconds)
+    def due(self, passed):
+        """Exactly those whose deadline has come, each once; they stay watched until their owner decides."""
+        self.now += passed
+        due = self.heap.due(self.now)
+        assert len(due) == len(set(due))
+        assert set(due) == {who for who, deadline in self.expected.items() if deadline <= self.now}
+
+    @rule(passed=seconds, after=st.integers(1, 50))
+    def renew(self, passed, after):
+        """What owners usually do: give each that is due more time."""
+        self.now += passed
+        for who in self.heap.due(self.now):
+            self.heap.move(who, self.now + after)
+            self.expected[who] = self.now + after
+        assert self.heap.due(self.now) == []
+
+    @invariant()
+    def every_session_is_in_the_heap(self):
+        """Each has one live entry that is never later than its deadline, so that `next` misses nobody."""
+        assert len(self.heap) == len(self.expected)
+        for who, deadline in self.expected.items():
+            assert who.deadline == deadline
+            assert who.alarm is not None
+            assert who.alarm[0] <= deadline
+            assert sum(entry is who.alarm for entry in self.heap._heap) == 1
+        assert self.heap.next() <= min(self.expected.values(), default=float("inf"))
+
+
+TestHeap = Heap.TestCase
+
+
+class CrowdedHeap(Heap):
+    """The same with a heap that throws its stale entries away after every few removals."""
+
+    @initialize()
+    def start(self):
+        super().start()
+        self.kept = deadlines_module._STALE_ENTRIES_KEPT
+        deadlines_module._STALE_ENTRIES_KEPT = 0
+
+    def teardown(self):
+        deadlines_module._STALE_ENTRIES_KEPT = self.kept
+
+
+TestCrowdedHeap = CrowdedHeap.TestCase
+
+
+def test_an_empty_heap_has_nothing_to_wait_for():
+    """`next` is infinity, `due` is empty."""
+    heap = Deadlines()
+    assert heap.next() == float("inf")
+    assert heap.due(1e9) == []
+
+
+def test_deadlines_that_move_on_and_on_leave_one_entry():
+    """Each poll moves a deadline: a hundred thousand moves must not make a hundred thousand entries."""
+    heap = Deadlines()
+    who = session()
+    heap.add(who, 10)
+    for later in range(100_000):
+        heap.move(who, 10 + later)
+    assert len(heap._heap) == 1
+
+
+def test_sessions_that_come_and_go_leave_no_heap_behind():
+    """S23: entries of ended sessions are bounded, even if nothing ever comes due."""
+    heap = Deadlines()
+    for number in range(50_000):
+        who = session(str(number))
+        heap.add(who, 1e9)
+        heap.remove(who)
+    assert len(heap) == 0
+    assert len(heap._heap) <= deadlines_module._STALE_ENTRIES_KEPT + 1
+    heap.add(who, 1e9)
+    assert heap.due(1e9) == [who]
+
+
+def test_deadlines_moved_towards_now_do_not_grow_the_heap_without_end():
+    """A client that asks for ever shorter times: stale entries go when they come up."""
+    heap = Deadlines()
+    who = session()
+    heap.add(who, 1_000_000)
+    for nearer in range(100):
+        heap.move(who, 1_000 - nearer)
+    heap.due(1_000_000)
+    assert len(heap._heap) == 1

@@ -1,0 +1,55 @@
+"""The house rules: who may do what while nobody has written access rules (design 3, Topics; design 4.7)."""
+
+from __future__ import annotations
+
+import pytest
+from support.broker import session
+
+from app.broker.policy import SERVER, HouseRules
+
+OWN = ["halley", "halley/sessions", "stats/1m/a", "alerts/a", "replay/a"]
+FREE = ["a", "a/halley", "halleyx", "statsx/a", "Halley/x", ""]
+
+
+def rules(*, loopback, anonymous_publish=True):
+    return HouseRules(loopback, anonymous_publish)
+
+
+@pytest.mark.parametrize("topic", OWN + FREE)
+@pytest.mark.parametrize("verb", ["publish", "subscribe"])
+def test_where_only_this_machine_connects_everyone_may_do_everything(verb, topic):
+    """Design 3: on a loopback listener without access rules, by anyone."""
+    assert rules(loopback=True).may(session(), verb, topic) is True
+
+
+@pytest.mark.parametrize("topic", OWN)
+def test_elsewhere_only_the_server_publishes_its_own_topics(topic):
+    """S15, design 3: `/halley`, `/stats`, `/alerts` and `/replay`, with all below them."""
+    elsewhere = rules(loopback=False)
+    server = session()
+    server.role = SERVER
+    assert elsewhere.may(session(), "publish", topic) is False
+    assert elsewhere.may(None, "publish", topic) is False
+    assert elsewhere.may(server, "publish", topic) is True
+
+
+@pytest.mark.parametrize("topic", FREE)
+@pytest.mark.parametrize("verb", ["publish", "subscribe"])
+def test_elsewhere_other_topics_are_everyones(verb, topic):
+    """Names that only look like the server's own are free."""
+    assert rules(loopback=False).may(session(), verb, topic) is True
+
+
+@pytest.mark.parametrize(("topic", "expected"), [("halley", False), ("halley/rates", False), ("stats/1m/a", True)])
+def test_elsewhere_the_servers_own_room_is_not_heard(topic, expected):
+    """Design 3: `/halley` is readable on loopback, later by grant; statistics and alerts are for everyone."""
+    assert rules(loopback=False).may(session(), "subscribe", topic) is expected
+
+
+@pytest.mark.parametrize("loopback", [False, True])
+@pytest.mark.parametrize("allowed", [False, True])
+def test_publishing_without_a_session_is_a_right_of_its_own(loopback, allowed):
+    """A48, design 4.7: and never a right to subscribe."""
+    house = rules(loopback=loopback, anonymous_publish=allowed)
+    assert house.may(None, "publish", "a") is allowed
+    assert house.may(None, "subscribe", "a") is False

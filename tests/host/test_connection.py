@@ -1,0 +1,106 @@
+"""One connection's life over a raw socket: upgrades that are not taken, requests ahead of their answers, and counts.
+
+Malformed heads, slow peers and dead ones are in `hardening/`; what becomes of events in `wire/test_dead_polls.py`.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.messages import connect, publish
+from support.server import brisk, serving
+from support.wire import chunked, post, request
+
+BODY = json.dumps(publish("/a", 1)).encode()
+ANSWER = [{"channel": "/a", "successful": True}]
+
+
+@pytest.mark.parametrize("protocol", ["h2c", "TLS/1.0", "websocket, h2c"])
+async def test_an_upgrade_that_is_not_ours_is_passed_over(protocol):
+    """RFC 9110, 7.8: the request is served as it stands, and so is the next one."""
+    async with serving() as served:
+        wire = await served.wire()
+        asked = request("OPTIONS", "/bayeux", upgrade=protocol, connection="upgrade")
+        for _ in range(2):
+            assert (await wire.request(asked)).status == 200
+        assert (await wire.request(post(BODY))).messages == ANSWER
+
+
+@pytest.mark.parametrize("send", [post, chunked])
+async def test_neither_is_the_body_of_a_request_that_asks_for_it(send):
+    """RFC 9110, 7.8: `curl --http2` and Java's HttpClient ask for h2c by a POST, and expect an answer to it."""
+    async with serving() as served:
+        wire = await served.wire()
+        for _ in range(2):
+            asked = send(BODY, upgrade="h2c", connection="upgrade, http2-settings")
+            assert (await wire.request(asked)).messages == ANSWER
+
+
+async def test_the_body_of_a_request_that_asks_for_an_upgrade_is_no_request():
+    """S4: a proxy that passes `Upgrade` on takes the body for a body; whoever takes it for a request is smuggled to."""
+    async with serving() as served:
+        wire = await served.wire()
+        await wire.send(post(post(BODY), upgrade="h2c", connection="upgrade"))
+        assert (await wire.read()).status == 400
+        wire.half_close()
+        assert await wire.rest() == b""
+        assert served.house.broker.published == 0
+
+
+async def test_an_upgrade_to_websocket_is_refused_at_once():
+    """Design 6: 400, so that cometd.js goes on by long-polling; on every mount, by GET as browsers do it."""
+    async with serving() as served:
+        for path in ("/bayeux", "/cometd/", "/cometd/connect"):
+            wire = await served.wire()
+            key = {"sec_websocket_key": "dGhlIHNhbXBsZSBub25jZQ==", "sec_websocket_version": "13"}
+            asked = request("GET", path, upgrade="websocket", connection="Upgrade", **key)
+            answer = await wire.request(asked)
+            assert (answer.status, answer.text) == (400, "no WebSocket here; use long-polling")
+            assert await wire.is_closed()
+
+
+async def test_requests_ahead_of_their_answers_are_answered_in_order():
+    """RFC 9112, 9.3.2: those that came while an earlier one was held wait for it, whatever they ask."""
+    async with serving(brisk(bayeux={"hold_s": 3600})) as served:
+        client_id = await served.open_session("/a")
+        wire, other = await served.wire(), await served.wire()
+        held = post(json.dumps([connect(client_id, id="held")]).encode())
+        later = [post(json.dumps([publish("/b", 1, id=str(number))]).encode()) for number in range(10)]
+        await wire.send(b"".join([held, *later, request("GET", "/nowhere"), post(BODY)]))
+        await served.until(lambda: served.house.engine.holds == 1)
+        await other.post(publish("/a", "wake"))
+        first = await wire.read()
+        assert (first.messages[0]["id"], first.data) == ("held", ["wake"])
+        assert [(await wire.read()).messages[0]["id"] for _ in range(10)] == list(map(str, range(10)))
+        assert (await wire.read()).status == 404
+        assert (await wire.read()).messages == ANSWER
+
+
+async def test_a_peer_that_asks_on_and_on_without_reading_is_cut():
+    """Design 5.3: requests ahead of their answers are bounded; a browser sends none at all."""
+    async with serving() as served:
+        wire = await served.wire()
+        await wire.send(post(BODY) * 100)
+        await wire.rest()
+        assert served.watch.cut == 1
+        assert served.watch.connections == 0
+        other = await served.wire()
+        assert (await other.request(post(BODY))).messages == ANSWER
+
+
+async def test_connections_and_refusals_are_counted():
+    """Telemetry can read how many connections there are, and how many the host refused, by status."""
+    async with serving(brisk(limits={"linger_s": 0})) as served:
+        first, second = await served.wire(), await served.wire()
+        for wire in (first, second):
+            assert (await wire.request(post(BODY))).messages == ANSWER
+        assert served.watch.connections == 2
+        assert (await second.request(post(BODY, content_length="999999"))).status == 413
+        await served.until(lambda: served.watch.connections == 1)
+        third = await served.wire()
+        await third.send(b"nonsense\r\n\r\n")
+        assert (await third.read()).status == 400
+        await served.until(lambda: served.watch.connections == 1)
+        assert served.watch.refused == {413: 1, 400: 1}
+        assert served.watch.cut == 0

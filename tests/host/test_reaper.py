@@ -1,0 +1,62 @@
+"""Deadlines of connections: due in the order they were set, and never set anew by going on slowly."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from app.host.reaper import Reaper
+
+NAMES = st.sampled_from("abcde")
+LIMIT_S = 10
+
+
+class Watching(RuleBasedStateMachine):
+    """A reaper beside a dictionary of when each was first watched."""
+
+    @initialize()
+    def start(self):
+        self.reaper = Reaper(LIMIT_S)
+        self.since = {}
+        self.now = 0
+
+    @rule(name=NAMES)
+    def watch(self, name):
+        """S3: the clock of one that is watched already runs on; a byte a second buys no time."""
+        self.reaper.watch(name, self.now)
+        self.since.setdefault(name, self.now)
+
+    @rule(name=NAMES)
+    def forget(self, name):
+        self.reaper.forget(name)
+        self.since.pop(name, None)
+
+    @rule(passed=st.integers(0, 8))
+    def sweep(self, passed):
+        """Each that is overdue is told once, oldest first."""
+        self.now += passed
+        expected = [name for name, since in self.since.items() if since + LIMIT_S <= self.now]
+        assert list(self.reaper.overdue(self.now)) == expected
+        for name in expected:
+            del self.since[name]
+
+    @rule(passed=st.integers(8, 12))
+    def sweep_and_end(self, passed):
+        """Ending one connection may forget it, or another that is overdue as well."""
+        self.now += passed
+        ended = []
+        for name in self.reaper.overdue(self.now):
+            ended.append(name)
+            for other in "ab":
+                self.reaper.forget(other)
+                self.since.pop(other, None)
+            self.since.pop(name, None)
+        assert len(ended) == len(set(ended))
+        assert not [name for name, since in self.since.items() if since + LIMIT_S <= self.now]
+
+    @invariant()
+    def none_is_watched_that_is_done(self):
+        assert len(self.reaper) == len(self.since)
+
+
+TestWatching = Watching.TestCase

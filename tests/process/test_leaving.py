@@ -1,0 +1,158 @@
+"""How a server process ends: nobody is left hanging, and nothing is lost in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+
+import pytest
+from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.process import launched
+from support.wire import post, request
+
+POLLS = 500
+LONGEST_S = 25.0
+
+SLOW = """
+import asyncio
+
+def setup(halley):
+    @halley.service("/service/slow")
+    async def slow(session, message):
+        await asyncio.sleep(3600)
+"""
+
+
+async def hold(server, *channels):
+    """A session with these subscriptions and a connect on its way; returns the connection."""
+    wire = await server.wire()
+    client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+    await wire.post(connect(client_id))
+    if channels:
+        await wire.post(subscribe(client_id, *channels))
+    await wire.send(post(json.dumps([connect(client_id)]).encode()))
+    return wire
+
+
+async def until_told(server, path, is_enough):
+    """Ask the operations listener until its answer is what it takes; returns that answer."""
+    wire = await server.wire(server.operations_port)
+    async with asyncio.timeout(LONGEST_S):
+        while not is_enough(answer := await wire.request(request("GET", path))):
+            await asyncio.sleep(0.005)
+    return answer
+
+
+async def until_held(server, count):
+    await until_told(server, "/metrics", lambda answer: f"\nhalley_holds {count}.0\n" in answer.text)
+
+
+def logged(server, event):
+    """The only line of the log with that event."""
+    lines = [json.loads(line) for line in server.lines if line.startswith("{")]
+    (line,) = [line for line in lines if line["event"] == event]
+    return line
+
+
+async def test_sigterm_answers_five_hundred_polls(tmp_path):
+    """Issue 3, item 7 and design 7.10: each 200 with advice to come again, spread out, on a connection that closes."""
+    async with launched(cwd=tmp_path) as server:
+        polls = await asyncio.gather(*(hold(server) for _ in range(POLLS)))
+        await until_held(server, POLLS)
+        server.send_signal(signal.SIGTERM)
+        answers = await asyncio.gather(*(poll.read() for poll in polls))
+        assert await server.exit_code(LONGEST_S) == 0
+    for answer in answers:
+        assert answer.status == 200
+        assert answer.headers["connection"] == "close"
+        (reply,) = answer.messages
+        assert (reply["channel"], reply["successful"]) == ("/meta/connect", True)
+        assert reply["advice"]["reconnect"] == "retry"
+        assert 0 <= reply["advice"]["interval"] <= 5_000
+    assert len({answer.messages[0]["advice"]["interval"] for answer in answers}) > 1
+    assert logged(server, "draining")["holds"] == POLLS
+    assert logged(server, "drained")["undelivered_events"] == 0
+
+
+async def test_what_is_published_while_it_leaves_is_delivered_or_counted(tmp_path):
+    """Design 7.10: those that still wait get the event, what nobody came for is in the last log line."""
+    hearers = 20
+    drain = {"HALLEY_DRAIN_SPREAD_S": "2", "HALLEY_DRAIN_HOLDS_PER_S": "1"}
+    async with launched(cwd=tmp_path, **drain) as server:
+        polls = await asyncio.gather(*(hold(server, "/a") for _ in range(hearers)))
+        publisher = await server.wire()
+        await until_held(server, hearers)
+        server.send_signal(signal.SIGTERM)
+        await server.until_logged("draining")
+        assert (await publisher.post(publish("/a", "late"))).messages[0]["successful"]
+        answers = await asyncio.gather(*(poll.read() for poll in polls))
+        assert await server.exit_code() == 0
+    delivered = sum(len(answer.data) for answer in answers)
+    assert delivered > 0
+    assert delivered + logged(server, "drained")["undelivered_events"] == hearers
+
+
+async def test_readiness_falls_before_anyone_is_sent_away(tmp_path):
+    """`drain.not_ready_s`: balancers see it first, while clients are served as before; live it stays."""
+    async with launched(cwd=tmp_path, HALLEY_DRAIN_NOT_READY_S="3600") as server:
+        poll = await hold(server, "/a")
+        await until_held(server, 1)
+        server.send_signal(signal.SIGTERM)
+        fallen = await until_told(server, "/health/ready", lambda answer: answer.status == 503)
+        assert fallen.text == "not ready\n"
+        await until_told(server, "/health/live", lambda answer: answer.status == 200)
+        await until_held(server, 1)
+        newcomer = await server.wire()
+        assert (await newcomer.post(HANDSHAKE)).messages[0]["successful"]
+        await newcomer.post(publish("/a", 1))
+        assert (await poll.read()).data == [1]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+async def test_the_exit_code_tells_who_ended_it(number, code, tmp_path):
+    """Design 6: 0 when told to leave, 130 when interrupted, as soon as it has said where it listens; and no trace."""
+    async with launched(cwd=tmp_path) as server:
+        server.send_signal(number)
+        assert await server.exit_code() == code
+        assert not [line for line in server.lines if "Traceback" in line]
+        assert server.output == []
+
+
+async def test_a_request_under_way_is_finished(tmp_path):
+    """A client that has begun to send when the signal comes is still answered."""
+    async with launched(cwd=tmp_path) as server:
+        wire = await server.wire()
+        data = post(json.dumps(publish("/a", 1)).encode())
+        await wire.send(data[:-5])
+        await until_told(server, "/metrics", lambda answer: "\nhalley_connections 1.0\n" in answer.text)
+        server.send_signal(signal.SIGTERM)
+        await server.until_logged("drained")
+        answer = await wire.request(data[-5:])
+        assert (answer.status, answer.messages) == (200, [{"channel": "/a", "successful": True}])
+        assert await server.exit_code() == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+async def test_a_second_signal_ends_it_at_once(number, code, tmp_path):
+    """Whoever cannot wait for a request that takes an hour need not."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    settings = {"HALLEY_DRAIN_GRACE_S": "3600", "HALLEY_BAYEUX_POLICY_S": "3600"}
+    async with launched("--load", "slow:setup", cwd=tmp_path, **settings) as server:
+        wire = await server.wire()
+        client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+        await wire.send(post(json.dumps([{"channel": "/service/slow", "data": 1, "clientId": client_id}]).encode()))
+        await until_told(server, "/metrics", lambda answer: "\nhalley_connections 1.0\n" in answer.text)
+        server.send_signal(number)
+        await server.until_logged("drained")
+        server.send_signal(number)
+        assert await server.exit_code() == code
+
+
+async def test_a_second_signal_cuts_the_wait_before_draining_short(tmp_path):
+    """Also while readiness has fallen and nothing else has begun."""
+    async with launched(cwd=tmp_path, HALLEY_DRAIN_NOT_READY_S="3600") as server:
+        server.send_signal(signal.SIGTERM)
+        await server.until_logged("draining")
+        server.send_signal(signal.SIGTERM)
+        assert await server.exit_code() == 0

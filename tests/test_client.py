@@ -1,0 +1,346 @@
+"""Halley's own client against a real server: what a program sees that subscribes, publishes and reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+from clients.tcp_proxy import relaying
+from support.server import brisk, serving
+from support.wire import DEADLINE_S
+
+from app.client import Client, ClientError, Dismissed, OutcomeUnknown, Patience, Refused, Unreachable
+
+PATIENCE = Patience(answer_s=DEADLINE_S, network_s=DEADLINE_S, backoff_s=0.02, nudge_s=0.02, goodbye_s=DEADLINE_S)
+
+
+def client_of(served, **options):
+    return Client(served.url, **{"patience": PATIENCE, **options})
+
+
+async def read(client, count):
+    """The data of the next events, in order."""
+    async with asyncio.timeout(DEADLINE_S):
+        return [(await anext(client)).data for _ in range(count)]
+
+
+@asynccontextmanager
+async def answering(body, status="200 OK", *headers):
+    """A server that gives every request the same answer; yields its URL."""
+
+    async def answer(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+        await reader.readexactly(length)
+        lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", *headers]
+        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+# Subscribing and publishing
+
+
+async def test_what_is_published_arrives_in_order():
+    """A44, A47, A49: subscribe, publish, receive; each event with its channel and any JSON value as it was."""
+    values = [None, True, 0, -1.5, "ü €", [], [[1]], {}, {"advice": {"reconnect": "none"}}]
+    async with serving() as served, client_of(served) as client:
+        await client.subscribe("/room/*")
+        for number, value in enumerate(values):
+            await client.publish(f"/room/{number}", value)
+        async with asyncio.timeout(DEADLINE_S):
+            events = [await anext(client) for _ in values]
+        assert [(event.channel, event.data) for event in events] == [
+            (f"/room/{number}", value) for number, value in enumerate(values)
+        ]
+
+
+async def test_many_values_go_in_few_requests():
+    """A53: batches keep their order, and 1,000 values do not cost 1,000 requests."""
+    async with serving() as served, client_of(served) as client, client_of(served) as other:
+        await client.subscribe("/a")
+        async with relaying(served.port) as proxy, Client(f"http://127.0.0.1:{proxy.port}") as publisher:
+            publishing = asyncio.create_task(publisher.publish_many("/a", range(1_000)))
+            assert await read(client, 1_000) == list(range(1_000))
+            assert await publishing == [None] * 1_000
+            assert proxy.sent.count(b"POST /bayeux") < 50
+        assert other.client_id in served.house.broker.sessions
+
+
+async def test_each_value_has_its_own_verdict():
+    """A61, S10, S11: what the server cannot take is refused alone; the values around it are published once, in order.
+
+    One is too large for an event, one too deep for the parser, which refuses its whole request, and two are together
+    too large for one request.
+    """
+    deep = json.loads("[" * 70 + "]" * 70)
+    values = [1, "x" * 70_000, 2, deep, 3, deep, 4, "x" * 300_000, 5, "y" * 60_000, "z" * 60_000, 6]
+    async with serving() as served, client_of(served) as client:
+        await client.subscribe("/a")
+        verdicts = await client.publish_many("/a", values)
+        assert [None if refused is None else refused.status for refused in verdicts] == (
+            [None, 200, None, 400, None, 400, None, 413, None, None, None, None]
+        )
+        assert str(verdicts[1]) == "413::data_too_large"
+        assert [value if isinstance(value, int) else value[0] for value in await read(client, 8)] == (
+            [1, 2, 3, 4, 5, "y", "z", 6]
+        )
+        assert served.house.broker.published == 8
+
+
+async def test_a_refused_publish_says_why():
+    """A68: the server's error text reaches the program."""
+    async with serving() as served, client_of(served) as client:
+        with pytest.raises(Refused, match=r"^405::channel_invalid$"):
+            await client.publish("no-slash", 1)
+        with pytest.raises(Refused, match=r"^400:/a/\*:channel_is_a_wildcard$"):
+            await client.publish("/a/*", 1)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", {1, 2}, b"bytes"], ids=repr)
+async def test_what_is_no_json_is_not_sent(value):
+    """Mistakes of the program are its own: `ValueError` or `TypeError` before anything is published."""
+    async with serving() as served, client_of(served) as client:
+        with pytest.raises((ValueError, TypeError)):
+            await client.publish_many("/a", [1, value])
+        assert served.house.broker.published == 0
+
+
+async def test_a_refused_subscription_says_why_and_leaves_the_others():
+    """A19: 403 for a meta channel; what was subscribed before goes on, also after a new session."""
+    async with serving() as served, client_of(served) as client:
+        await client.subscribe("/a")
+        with pytest.raises(Refused, match=r"^403:denied_by_security_policy:subscribe_denied$"):
+            await client.subscribe("/meta/connect")
+        await client.publish("/a", 1)
+        assert await read(client, 1) == [1]
+
+
+async def test_unsubscribing_ends_delivery():
+    """A45, A55: after the reply nothing more of that channel comes."""
+    async with serving() as served, client_of(served) as client:
+        await client.subscribe("/a")
+        await client.subscribe("/b")
+        await client.unsubscribe("/a")
+        await client.publish("/a", "unheard")
+        await client.publish("/b", "heard")
+        assert await read(client, 1) == ["heard"]
+
+
+async def test_a_service_answers_its_caller():
+    """A20: the answer of a service, which carries the caller's id, is an event like any other."""
+
+    def register(halley):
+        halley.service("/service/double")(lambda session, message: message.data * 2)
+
+    async with serving(register=register) as served, client_of(served) as client:
+        await client.publish("/service/double", 21)
+        assert await read(client, 1) == [42]
+
+
+async def test_events_come_in_batches_too():
+    """`batches` yields what waits, at least one event, and loses none."""
+    async with serving() as served, client_of(served) as client:
+        await client.subscribe("/a")
+        await client.publish_many("/a", range(10))
+        data = []
+        async with asyncio.timeout(DEADLINE_S):
+            async for events in client.batches():
+                assert events
+                data += [event.data for event in events]
+                if len(data) == 10:
+                    break
+        assert data == list(range(10))
+
+
+async def test_a_program_that_publishes_what_it_reads_goes_on():
+    """Two tasks and two connections: polling never stands in the way of publishing."""
+    async with serving() as served, client_of(served) as client:
+        await client.subscribe("/step")
+        await client.publish("/step", 0)
+        async with asyncio.timeout(DEADLINE_S):
+            async for event in client:
+                if event.data == 20:
+                    break
+                await client.publish("/step", event.data + 1)
+        assert served.house.broker.published == 21
+
+
+# Coming and going
+
+
+async def test_leaving_ends_the_session():
+    """A52: the server is told, whether the program ends well or not, and iteration ends."""
+    async with serving() as served:
+        async with client_of(served) as client:
+            assert list(served.house.broker.sessions) == [client.client_id]
+        assert not served.house.broker.sessions
+        with pytest.raises(StopAsyncIteration):
+            await anext(client)
+        with pytest.raises(Unreachable, match="the client has been closed"):
+            await client.publish("/a", 1)
+        with pytest.raises(ZeroDivisionError):
+            async with client_of(served):
+                raise ZeroDivisionError
+        assert not served.house.broker.sessions
+
+
+async def test_a_reader_in_another_task_ends_with_the_client():
+    """Whoever iterates when the program leaves the block comes to the end, not to an error or a wait."""
+    async with serving() as served:
+        async with client_of(served) as client:
+            await client.subscribe("/a")
+            await client.publish("/a", 1)
+
+            async def read_all():
+                return [event.data async for event in client]
+
+            reading = asyncio.create_task(read_all())
+        async with asyncio.timeout(DEADLINE_S):
+            assert await reading in ([1], [])
+
+
+async def test_a_server_that_is_not_there_is_unreachable():
+    """Entering tries once, so that a mistyped address is told at once."""
+    async with serving() as served:
+        url = served.url
+    with pytest.raises(Unreachable, match=f"^cannot connect to {url}/bayeux "):
+        async with Client(url):
+            pass
+
+
+async def test_a_full_server_is_unreachable_and_says_for_how_long():
+    """S22: 503 with Retry-After, nothing was done."""
+    async with serving(brisk(limits={"sessions": 1})) as served, client_of(served):
+        with pytest.raises(Unreachable, match=r"^HTTP 503 ") as caught:
+            async with client_of(served):
+                pass
+        assert caught.value.retry_after_s > 0
+
+
+async def test_a_refused_handshake_is_told_at_once():
+    """A26, A27: `none` means that the client must not come again."""
+
+    class Nobody:
+        def can_handshake(self, session, message):
+            return False
+
+    async with serving(register=lambda halley: halley.set_policy(Nobody())) as served:
+        with pytest.raises(Refused, match=r"^403::handshake_denied$"):
+            async with client_of(served):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [("", b"/bayeux"), ("/", b"/bayeux"), ("/cometd", b"/cometd"), ("/cometd/", b"/cometd/")],
+)
+async def test_the_path_is_bayeux_unless_the_url_has_one(url, path):
+    """A60: any path that a server has is used as it stands."""
+    async with serving() as served, relaying(served.port) as proxy:
+        async with Client(f"http://127.0.0.1:{proxy.port}{url}") as client:
+            await client.publish("/a", 1)
+        requests = [line.split()[1] for line in bytes(proxy.sent).split(b"\r\n") if line.startswith(b"POST ")]
+        assert set(requests) == {path}
+
+
+async def test_a_token_goes_with_every_request():
+    """RFC 6750, 2.1: Authorization: Bearer."""
+    async with serving() as served, relaying(served.port) as proxy:
+        async with Client(f"http://127.0.0.1:{proxy.port}", token="to.ken-1=") as client:
+            await client.publish("/a", 1)
+        sent = bytes(proxy.sent).lower()
+        assert sent.count(b"authorization: bearer to.ken-1=\r\n") == sent.count(b"post /bayeux ")
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8080", "ftp://127.0.0.1", "http://", "http://127.0.0.1:x", "/bayeux"])
+def test_a_bad_url_is_a_value_error(url):
+    """A mistake of the program, told before anything is sent."""
+    with pytest.raises(ValueError, match="URL"):
+        Client(url)
+
+
+@pytest.mark.parametrize("token", ["", "a b", "a\r\nX: y", "ü"])
+def test_a_bad_token_is_a_value_error(token):
+    """It becomes a header, so it must not be able to add others."""
+    with pytest.raises(ValueError, match="a token consists of"):
+        Client("http://127.0.0.1:1", token=token)
+
+
+async def test_a_password_in_the_url_is_not_shown():
+    """Error texts end in logs."""
+    async with serving() as served:
+        url = served.url.replace("http://", "http://user:secret@")
+    with pytest.raises(Unreachable) as caught:
+        async with Client(url):
+            pass
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "error", "text"),
+    [
+        (b"[]", "200 OK", OutcomeUnknown, "no reply to /meta/handshake from "),
+        (b"not JSON", "200 OK", OutcomeUnknown, "no JSON from "),
+        (b"{}", "200 OK", OutcomeUnknown, "no Bayeux messages from "),
+        (b"[1]", "200 OK", OutcomeUnknown, "no Bayeux messages from "),
+        (b"[" * 100_000, "200 OK", OutcomeUnknown, "no JSON from "),
+        (b'[{"id":"1","channel":"/meta/handshake","successful":true}]', "200 OK", OutcomeUnknown, "no clientId in "),
+        (b'[{"id":"1","channel":"/meta/handshake","successful":1}]', "200 OK", Refused, "refused without a reason"),
+        (b"", "404 Not Found", Refused, "HTTP 404 Not Found from "),
+        (b"", "308 Permanent Redirect", Refused, "HTTP 308 Permanent Redirect from "),
+        (b"", "500 Internal Server Error", OutcomeUnknown, "HTTP 500 Internal Server Error from "),
+        (b"", "429 Too Many Requests", Unreachable, "HTTP 429 Too Many Requests from "),
+    ],
+)
+async def test_a_server_that_speaks_no_bayeux_is_told_from_one_that_refuses(body, status, error, text):
+    """Whatever answers at the address, the program gets a `ClientError` in words."""
+    async with answering(body, status) as url:
+        with pytest.raises(error, match=f"^{text}"):
+            async with Client(url):
+                pass
+
+
+async def test_all_errors_are_of_one_kind():
+    """A program that does not care which one catches `ClientError`."""
+    assert all(issubclass(kind, ClientError) for kind in (Dismissed, OutcomeUnknown, Refused, Unreachable))
+
+
+# A program that does not read
+
+
+async def test_a_program_that_does_not_read_is_not_flooded_and_stays():
+    """The client asks for nothing more than it can keep, and tells the server meanwhile that it is still there.
+
+    Two events fit; of the hundred others those that came once wait unacknowledged at the server, the rest there too.
+    The session outlives the deadline it had when the client fell silent.
+    """
+    settings = brisk(bayeux={"max_interval_s": 0.3, "hold_s": 3600})
+    async with serving(settings) as served, client_of(served, events_kept=2) as client:
+        await client.subscribe("/a")
+        await client.publish_many("/a", range(100))
+        session = served.house.broker.sessions[client.client_id]
+        await served.until(lambda: served.house.engine.holds == 0)
+        deadline = session.deadline
+        await served.until(lambda: session.deadline > deadline + 0.3)
+        assert session.closed is None
+        assert len(session.acks) > 0
+        assert await read(client, 100) == list(range(100))
+        assert session.id == client.client_id
+
+
+async def test_a_program_that_reads_nothing_can_still_publish_and_leave():
+    """Events that nobody reads stand in nobody's way."""
+    async with serving() as served:
+        async with client_of(served, events_kept=1) as client:
+            await client.subscribe("/a")
+            await client.publish_many("/a", range(50))
+            assert await client.publish_many("/b", range(50)) == [None] * 50
+        assert not served.house.broker.sessions

@@ -1,0 +1,377 @@
+"""Halley's own client when things break: dead polls, lost answers, ended sessions, servers that restart."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+from clients.tcp_proxy import relaying
+from support.process import launched
+from support.server import brisk, serving
+from support.wire import DEADLINE_S
+
+from app.client import Client, Dismissed, Link, OutcomeUnknown, Patience, Refused, Unreachable
+from app.client.messages import Advice, Event, Incoming
+
+PATIENCE = Patience(answer_s=DEADLINE_S, network_s=DEADLINE_S, backoff_s=0.02, nudge_s=0.02, goodbye_s=DEADLINE_S)
+
+
+class Links(list):
+    """Collects what became of the connection."""
+
+    def __call__(self, link, text):
+        self.append(link)
+
+
+@asynccontextmanager
+async def relayed(served, **options):
+    """A client behind a proxy; yields both and the client's `Links`."""
+    links = Links()
+    async with relaying(served.port) as proxy:
+        options = {"patience": PATIENCE, "on_link": links, **options}
+        async with Client(f"http://127.0.0.1:{proxy.port}", **options) as client:
+            yield client, proxy, links
+
+
+async def read(client, count):
+    """The data of the next events, in order."""
+    async with asyncio.timeout(DEADLINE_S):
+        return [(await anext(client)).data for _ in range(count)]
+
+
+# Polls that die
+
+
+async def test_events_of_a_lost_answer_come_again_once():
+    """B17: the server has answered the poll, the network has lost the answer; the next connect brings it, in order."""
+    async with serving() as served, relayed(served) as (client, proxy, links):
+        await client.subscribe("/a")
+        session_id = client.client_id
+        await served.until(lambda: served.house.engine.holds == 1)
+        proxy.loses_answers = True
+        served.halley.publish("/a", 1)
+        await served.until(lambda: proxy.vanished > 0)
+        proxy.cut()
+        served.halley.publish("/a", 2)
+        proxy.loses_answers = False
+        proxy.mend()
+        assert await read(client, 2) == [1, 2]
+        served.halley.publish("/a", 3)
+        assert await read(client, 1) == [3]
+        assert client.client_id == session_id
+        assert links == [Link.LOST, Link.RESUMED]
+
+
+async def test_nothing_is_lost_or_doubled_however_often_the_network_breaks():
+    """B17: three hundred events across thirty cuts, half of which lose answers on their way."""
+    async with serving() as served, relayed(served) as (client, proxy, links):
+        await client.subscribe("/a")
+        reading = asyncio.create_task(read(client, 300))
+        for cut in range(30):
+            proxy.loses_answers = cut % 2 == 0
+            vanished, connects = proxy.vanished, served.house.engine.connects
+            for number in range(cut * 10, cut * 10 + 10):
+                served.halley.publish("/a", number)
+                await asyncio.sleep(0)
+            if proxy.loses_answers:
+                await served.until(lambda vanished=vanished: proxy.vanished > vanished)
+            proxy.cut()
+            proxy.loses_answers = False
+            proxy.mend()
+            await served.until(lambda connects=connects: served.house.engine.connects > connects)
+        assert await reading == list(range(300))
+        assert Link.RENEWED not in links
+
+
+async def test_without_the_ack_extension_polling_and_replies_both_bring_events():
+    """A51: a server that has no acknowledgements may let events ride beside any reply; each is seen once."""
+
+    class NoAck:
+        def incoming(self, session, message):
+            message.pop("ext", None)
+            return message
+
+    async with (
+        serving(register=lambda halley: halley.add_extension(NoAck())) as served,
+        Client(served.url, patience=PATIENCE) as client,
+    ):
+        await client.subscribe("/a")
+        for number in range(50):
+            await client.publish("/a", number)
+        served.halley.publish("/a", 50)
+        assert await read(client, 51) == list(range(51))
+
+
+async def test_events_may_ride_on_the_handshake_reply():
+    """B20: with `handshake_delivery` what a program sends a new session is there before its first connect."""
+
+    def register(halley):
+        halley.on("session_opened")(lambda session: session.deliver("/hello", session.id))
+
+    async with (
+        serving(brisk(bayeux={"handshake_delivery": True}), register) as served,
+        Client(served.url, patience=PATIENCE, events_kept=1) as client,
+    ):
+        assert await read(client, 1) == [client.client_id]
+        await client.subscribe("/a")
+        await client.publish("/a", 1)
+        assert await read(client, 1) == [1]
+
+
+# Publishes whose answer is lost
+
+
+async def test_a_publish_whose_answer_is_lost_is_not_repeated():
+    """Nobody can tell whether it was done, so the program is told, with what is known of those before it."""
+    async with serving() as served, relayed(served) as (client, proxy, _):
+        proxy.loses_answers = True
+        publishing = asyncio.create_task(client.publish("/a", 1))
+        await served.until(lambda: served.house.broker.published == 1)
+        await served.until(lambda: proxy.vanished > 0)
+        proxy.cut()
+        proxy.loses_answers = False
+        proxy.mend()
+        with pytest.raises(OutcomeUnknown, match=r"^connection to http://127\.0\.0\.1:\d+/bayeux lost"):
+            await publishing
+        await client.publish("/a", 2)
+        assert served.house.broker.published == 2
+
+
+async def test_what_was_settled_before_an_outage_is_known():
+    """`settled` holds the verdicts of the requests that were answered."""
+    async with serving() as served, relayed(served) as (client, proxy, _):
+
+        def lose_answers_from_150_on(session, message):
+            proxy.loses_answers = proxy.loses_answers or message.data == 150
+
+        served.halley.listener("/a")(lose_answers_from_150_on)
+        publishing = asyncio.create_task(client.publish_many("/a", range(400)))
+        await served.until(lambda: proxy.vanished > 0)
+        proxy.cut()
+        with pytest.raises(OutcomeUnknown) as caught:
+            await publishing
+        proxy.loses_answers = False
+        proxy.mend()
+        assert caught.value.settled == (None,) * 100
+        assert served.house.broker.published == 200
+
+
+async def test_subscribing_is_repeated_until_it_is_done():
+    """A subscription twice is a subscription once, so a lost answer does not reach the program."""
+    async with serving() as served, relayed(served) as (client, proxy, _):
+        proxy.loses_answers = True
+        subscribing = asyncio.create_task(client.subscribe("/a"))
+        session = served.house.broker.sessions[client.client_id]
+        await served.until(lambda: bool(session.subscriptions))
+        await served.until(lambda: proxy.vanished > 0)
+        proxy.cut()
+        proxy.loses_answers = False
+        proxy.mend()
+        await subscribing
+        served.halley.publish("/a", 1)
+        assert await read(client, 1) == [1]
+
+
+# Sessions that end
+
+
+async def test_a_session_that_has_lapsed_is_begun_anew_with_its_subscriptions():
+    """A38, B11: 402 with `reconnect: handshake` after an outage longer than `max_interval_s`."""
+    async with (
+        serving(brisk(bayeux={"max_interval_s": 0.1})) as served,
+        relayed(served) as (client, proxy, links),
+    ):
+        await client.subscribe("/a")
+        await client.subscribe("/b/**")
+        await client.subscribe("/c")
+        await client.unsubscribe("/c")
+        first = client.client_id
+        proxy.cut()
+        await served.until(lambda: not served.house.broker.sessions)
+        proxy.mend()
+        await served.until(lambda: client.client_id not in (None, first))
+        await client.publish("/c", "unheard")
+        await client.publish("/a", 1)
+        await client.publish("/b/c/d", 2)
+        assert await read(client, 2) == [1, 2]
+        await served.until(lambda: len(links) == 2)
+        assert links == [Link.LOST, Link.RENEWED]
+
+
+async def test_a_publisher_whose_session_is_gone_publishes_in_the_next():
+    """A38: 402 means that nothing was done, so the message is sent again once there is a session."""
+    async with serving() as served, Client(served.url, patience=PATIENCE) as client:
+        await client.subscribe("/a")
+        session = served.house.broker.sessions[client.client_id]
+        served.house.broker.close(session, "lapsed")  # as if the server had forgotten it, without telling
+        assert await client.publish_many("/a", range(300)) == [None] * 300
+        assert client.client_id != session.id
+        assert await read(client, 300) == list(range(300))
+
+
+async def test_a_slow_consumer_is_told_that_something_is_missing():
+    """Overflow is never silent: the server ends the session, the client begins another and says so."""
+    links = Links()
+    async with (
+        serving(brisk(limits={"queue_events": 20})) as served,
+        Client(served.url, patience=PATIENCE, on_link=links, events_kept=1) as client,
+    ):
+        await client.subscribe("/a")
+        for number in range(100):
+            served.halley.publish("/a", number)
+            await asyncio.sleep(0)
+        reading = asyncio.create_task(read(client, 21))
+        await served.until(lambda: Link.RENEWED in links)
+        reading.cancel()
+        assert links == [Link.LOST, Link.RENEWED]
+
+
+async def test_a_dismissed_client_stays_away():
+    """A38, B13: `reconnect: none` ends it; reading, after what came before, and publishing say so."""
+    async with serving() as served, Client(served.url, patience=PATIENCE) as client:
+        await client.subscribe("/a")
+        await client.publish("/a", 1)
+        assert await read(client, 1) == [1]
+        await served.until(lambda: served.house.engine.holds == 1)
+        served.halley.session(client.client_id).disconnect()
+        with pytest.raises(Dismissed, match="the server has ended the session"):
+            await read(client, 1)
+        with pytest.raises(Dismissed):
+            await client.publish("/a", 2)
+        assert not served.house.broker.sessions
+
+
+async def test_a_subscription_that_is_no_longer_granted_ends_the_client():
+    """A new session without one of its subscriptions would be silent loss."""
+    granted = True
+
+    class Policy:
+        def can_subscribe(self, session, channel, message):
+            return granted
+
+    async with (
+        serving(register=lambda halley: halley.set_policy(Policy())) as served,
+        Client(served.url, patience=PATIENCE) as client,
+    ):
+        await client.subscribe("/a")
+        granted = False
+        session = served.house.broker.sessions[client.client_id]
+        served.house.broker.close(session, "lapsed")
+        with pytest.raises(Refused, match=r"^403:denied_by_security_policy:subscribe_denied$"):
+            await client.publish("/a", 1)
+        with pytest.raises(Refused, match=r"^403:denied_by_security_policy:subscribe_denied$"):
+            await read(client, 1)
+
+
+# Servers that restart
+
+
+async def test_a_client_survives_a_restart_of_its_server(tmp_path):
+    """A38, B30: it comes back, subscribes again, goes on, and tells that a new session has begun."""
+    links = Links()
+    async with AsyncExitStack() as stack:
+        async with launched(cwd=tmp_path) as server:
+            url = f"http://127.0.0.1:{server.port}"
+            client = await stack.enter_async_context(Client(url, patience=PATIENCE, on_link=links))
+            await client.subscribe("/a")
+            await client.publish("/a", "before")
+            assert await read(client, 1) == ["before"]
+            server.send_signal(signal.SIGTERM)
+            assert await server.exit_code() == 0
+        meanwhile = asyncio.create_task(client.publish("/a", "meanwhile"))
+        async with launched("--port", str(server.port), "--operations-port", "0", cwd=tmp_path):
+            await meanwhile
+            await client.publish("/a", "after")
+            seen = await read(client, 1)
+            if seen == ["meanwhile"]:
+                seen = await read(client, 1)
+            assert seen == ["after"]
+            await stack.aclose()
+    assert links[0] is Link.LOST
+    assert links[-1] is Link.RENEWED
+
+
+async def test_a_server_that_stays_away_is_unreachable(tmp_path):
+    """Every wait has a deadline: after `answer_s` the program is told, and may try again."""
+    patience = Patience(answer_s=0.2, backoff_s=0.02, goodbye_s=0.2)
+    async with AsyncExitStack() as stack:
+        async with launched(cwd=tmp_path) as server:
+            url = f"http://127.0.0.1:{server.port}"
+            client = await stack.enter_async_context(Client(url, patience=patience))
+            server.send_signal(signal.SIGKILL)
+            await server.exit_code()
+        with pytest.raises(Unreachable, match=f"^cannot connect to {url}/bayeux"):
+            await client.publish("/a", 1)
+        with pytest.raises(Unreachable):
+            await client.subscribe("/a")
+
+
+async def test_a_wait_that_ends_before_anything_is_sent_leaves_no_doubt():
+    """Only a request that was on its way may have been done: where the time was over before, nothing was."""
+    async with serving() as served:
+        with pytest.raises(Unreachable, match=r"^cannot connect to \S+ \(no time is left\)$"):
+            async with Client(served.url, patience=Patience(answer_s=0)):
+                pass
+        assert not served.house.broker.opened
+
+
+async def test_the_interval_is_kept():
+    """A39: the least delay before the next connect; twenty publishes and their events do not shorten it."""
+    async with (
+        serving(brisk(bayeux={"interval_s": 3600})) as served,
+        Client(served.url, patience=PATIENCE) as client,
+    ):
+        await client.subscribe("/a")
+        await served.until(lambda: served.house.engine.connects == 1)
+        for number in range(20):
+            await client.publish("/a", number)
+        assert served.house.engine.connects == 1
+
+
+def test_pauses_grow_and_have_a_bound():
+    """A39: 1 s, 2 s ... 60 s as cometd.js, up to a quarter longer so that clients do not return all at once."""
+    patience = Patience()
+    for failures, least in ((0, 0), (1, 1), (2, 2), (59, 59), (60, 60), (10_000, 60)):
+        assert least <= patience.backoff(failures) <= least * 1.25
+    assert len({patience.backoff(1) for _ in range(100)}) > 1
+
+
+# What servers may say
+
+
+@pytest.mark.parametrize(
+    ("fields", "advice"),
+    [
+        ({"reconnect": "retry", "interval": 0, "timeout": 25_000}, Advice("retry", 0.0, 25.0)),
+        ({"reconnect": "handshake", "interval": 1500}, Advice("handshake", 1.5, 60.0)),
+        ({"interval": -1}, Advice("none")),
+        ({"reconnect": "again", "interval": "1", "timeout": None}, Advice("", 0.0, 60.0)),
+        ({"reconnect": ["retry"], "interval": True, "timeout": -5}, Advice("", 0.0, 0.0)),
+        ({"interval": 1e300, "timeout": 10**400}, Advice("", 600.0, 600.0)),
+        ({"interval": float("nan"), "timeout": float("inf")}, Advice("", 0.0, 600.0)),
+        ("retry", None),
+        (None, None),
+    ],
+)
+def test_advice_is_read_with_care(fields, advice):
+    """A38-A40: what does not fit counts as absent, and nothing makes the client wait beyond ten minutes."""
+    assert Advice.read({"advice": fields}) == advice
+
+
+def test_what_is_neither_reply_nor_event_is_left_alone():
+    """A10: replies say `successful`, events have data; all else, and wrong types anywhere, change nothing."""
+    reply = {"id": "1", "channel": "/a", "successful": True}
+    messages = [
+        reply,
+        {"id": 1, "channel": "/a", "successful": True},
+        {"id": "2", "channel": "/a", "data": 1},
+        {"channel": "/a", "data": None},
+        {"channel": ["/a"], "data": 1},
+        {"channel": "/meta/connect", "data": 1},
+        {"channel": "/a"},
+        {},
+    ]
+    assert Incoming.read(messages) == Incoming({"1": reply}, [Event("/a", 1), Event("/a", None)], is_goodbye=False)
+    assert Incoming.read([{"channel": "/meta/disconnect"}]).is_goodbye

@@ -1,0 +1,202 @@
+"""From a request's text to its messages: every form says the same, and whatever comes is taken or refused by name.
+
+That each form works over a socket is shown by `wire/test_request_forms.py`, each refusal by `hardening/test_bodies.py`.
+Here random messages and random bytes go through all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.protocols.bayeux.messages import OutOfRange
+from app.settings import Limits
+from app.transports.bodies import Disconnected, form_fields, messages_of_body, parse, read_body
+from app.transports.guard import Rejection
+
+LIMITS = Limits()
+FORM = "application/x-www-form-urlencoded"
+REFUSALS = {400, 413, 415}
+
+text = st.text(st.characters(codec="utf-8"), max_size=12)
+numbers = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+values = st.recursive(
+    st.none() | st.booleans() | numbers | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=6,
+)
+messages = st.lists(st.dictionaries(text, values, max_size=4), min_size=1, max_size=5)
+
+
+def body(*texts, escape=quote_plus, **encoding):
+    return "&".join(f"message={escape(value, **encoding)}" for value in texts).encode()
+
+
+def read(data, content_type=""):
+    return messages_of_body(data, content_type, LIMITS).messages
+
+
+def same(found, expected):
+    """Equal, and of the same types: 1 is not True, and 1.0 is not 1."""
+    return json.dumps(found) == json.dumps(expected)
+
+
+@given(messages, st.booleans())
+def test_every_form_says_the_same(batch, ascii_only):
+    """A1, A56, A57: an array, a bare object, or a form of one or many values, whatever its Content-Type."""
+    whole = json.dumps(batch, ensure_ascii=ascii_only)
+    each = [json.dumps(message, ensure_ascii=ascii_only) for message in batch]
+    assert same(read(whole.encode(), "application/json"), batch)
+    assert same(read(f"\r\n {whole} \t".encode()), batch)
+    assert same(read(whole.encode(), FORM), batch)
+    assert same(read(body(whole), FORM), batch)
+    assert same(read(body(*each), FORM), batch)
+    assert same(read(body(*each, escape=quote), "text/plain;charset=UTF-8"), batch)
+    assert same(read(body(*each)), batch)
+    assert same(read(each[0].encode()), batch[:1])
+    halves = [f"[{','.join(part)}]" for part in (each[:2], each[2:]) if part]
+    assert same(read(body(*halves), FORM), batch)
+
+
+@given(messages, st.sampled_from(["utf-16", "utf-16-le", "utf-32", "gb18030", "utf-8"]))
+def test_every_charset_says_the_same(batch, charset):
+    """A57: for charsets that can write everything, in JSON and inside a form."""
+    whole = json.dumps(batch, ensure_ascii=False)
+    assert same(read(whole.encode(charset), f"application/json; charset={charset}"), batch)
+    form = body(whole, encoding=charset).decode().encode(charset)
+    assert same(read(form, f"{FORM}; charset={charset}"), batch)
+
+
+@given(
+    st.binary(max_size=60) | st.text(st.sampled_from('[]{}":,1eE+-.\\udDA9mesag=&%'), max_size=40).map(str.encode),
+    st.sampled_from(
+        ["", "application/json", FORM, "text/plain; charset=utf-16", "a; charset=x", "; charset=shift_jis"]
+    ),
+)
+def test_whatever_bytes_come_are_taken_or_refused(data, content_type):
+    """P8: never another error, and what is taken is a list of objects."""
+    refused = None
+    found = []
+    try:
+        found = read(data, content_type)
+    except Rejection as rejection:
+        refused = rejection.status
+    assert bool(found) is (refused is None)
+    assert refused in {None, *REFUSALS}
+    assert all(isinstance(message, dict) for message in found)
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "text/plain; charset=zip",
+        "text/plain; charset=rot13",
+        "text/plain; charset=idna",
+        "text/plain; charset=punycode",
+        "text/plain; charset=unicode_escape",
+        "text/plain; charset=utf-7",
+        "text/plain; charset=base64",
+        "text/plain; charset=no-such",
+    ],
+)
+def test_what_only_python_calls_a_charset_is_none(content_type):
+    """S8: some are no character sets, some quadratic; 415."""
+    with pytest.raises(Rejection) as caught:
+        read(b"[{}]", content_type)
+    assert caught.value.status == 415
+
+
+@pytest.mark.parametrize("content_type", ["a/b; charset=", "a/b; charset", "a/b; charset=;x=y", "charsetx"])
+def test_a_charset_that_is_not_named_is_utf_8(content_type):
+    """A57: a broken parameter is none."""
+    assert read(b'[{"a":"\xc3\xa4"}]', content_type) == [{"a": "ä"}]
+
+
+@pytest.mark.parametrize("number", ["18446744073709551616", "-9223372036854775809", "1e400", "-1E+999", "9" * 5_000])
+@pytest.mark.parametrize("before", ["", "1,", '"e99999",'])
+def test_a_number_that_not_everyone_can_carry_is_marked_where_it_stands(number, before):
+    """S11: so that its own message can be refused and the others are not."""
+    batch = messages_of_body(f'[{{"a":[{before}{number}]}},{{"b":1}}]'.encode(), "", LIMITS)
+    assert batch.has_odd_numbers
+    assert isinstance(batch.messages[0]["a"][-1], OutOfRange)
+    assert batch.messages[1] == {"b": 1}
+
+
+@given(st.integers(-(2**63), 2**64 - 1))
+def test_a_number_of_64_bits_stays_what_it_is(number):
+    """S11: never altered silently."""
+    (message,) = messages_of_body(b'{"a":%d}' % number, "", LIMITS).messages
+    assert message == {"a": number}
+    assert isinstance(message["a"], int)
+
+
+@pytest.mark.parametrize("data", [b'{"a":[[1]]}', b'{"a":{"b":{"c":1}}}', b'{"a":"[[[[[[[["}'])
+def test_nesting_is_counted_in_levels_not_in_brackets(data):
+    """S10: brackets inside of text are no levels."""
+    assert parse([data], replace(LIMITS, nesting=4)).messages
+
+
+@pytest.mark.parametrize("data", [b'{"a":[[[[1]]]]}', b'[{"a":{"b":{"c":{}}}}]', b'{"a":[1e400,[[[[]]]]]}'])
+def test_deeper_nesting_is_refused(data):
+    """S10, design 7.16: also behind a number that makes the text be read again."""
+    with pytest.raises(Rejection) as caught:
+        parse([data], replace(LIMITS, nesting=3))
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "texts", [[b"[{},{},{}]"], [b"{}", b"{}", b"{}"], [b"[{},{}]", b"{}"], [b"{}", b'{"a":[1,2,3,4,5,6,7,8,9]}']]
+)
+def test_messages_and_values_are_counted_over_all_texts(texts):
+    """S10: a form with many values is bounded as one array is."""
+    with pytest.raises(Rejection) as caught:
+        parse(texts, replace(LIMITS, messages=2, nodes=10))
+    assert caught.value.status == 413
+
+
+def test_form_fields_are_bounded_before_they_are_taken_apart():
+    """S10: a million ampersands must not become a million fields."""
+    assert len(form_fields(b"&".join([b"a=1"] * 1_000), LIMITS)) == 1_000
+    with pytest.raises(Rejection) as caught:
+        form_fields(b"&".join([b"a=1"] * 1_100), LIMITS)
+    assert caught.value.status == 413
+
+
+def receiver(*events):
+    """An ASGI `receive` that gives these events."""
+    waiting = list(events)
+
+    async def receive():
+        return waiting.pop(0)
+
+    return receive
+
+
+def piece(content=b"", *, more=True):
+    return {"type": "http.request", "body": content, "more_body": more}
+
+
+def test_a_body_may_come_in_pieces():
+    """A56: however many, empty ones too, also without the optional fields of ASGI."""
+    receive = receiver(piece(b"[{"), piece(), piece(b"}]"), {"type": "http.request"})
+    assert asyncio.run(read_body(receive, LIMITS)) == b"[{}]"
+
+
+def test_a_body_is_refused_at_its_first_byte_too_many():
+    """S5: what would still come is not asked for."""
+    receive = receiver(piece(b"x" * 600), piece(b"x" * 401))
+    with pytest.raises(Rejection) as caught:
+        asyncio.run(read_body(receive, replace(LIMITS, body_bytes=1_000)))
+    assert (caught.value.status, caught.value.closes) == (413, True)
+
+
+def test_a_peer_that_leaves_before_its_end_sends_nothing():
+    """P8: half a body is no message, even if it looks whole."""
+    with pytest.raises(Disconnected):
+        asyncio.run(read_body(receiver(piece(b"[{}]"), {"type": "http.disconnect"}), LIMITS))

@@ -1,0 +1,65 @@
+"""Callbacks, and scripts that can be nothing but scripts (bayeux.md A63-A65; reliability.md S35-S37)."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.protocols.bayeux.exchanges import Reply
+from app.protocols.bayeux.messages import encode
+from app.settings import Bayeux, Limits
+from app.transports.callback_polling import read, render
+from app.transports.guard import Head, Rejection
+
+LEGAL = re.compile(r"[A-Za-z0-9_$-]+(\.[A-Za-z0-9_$-]+)*", re.ASCII)
+
+texts = st.text(st.characters(codec="utf-8") | st.sampled_from("</!>\u2028\u2029&'\"\\"), max_size=12)
+values = st.recursive(texts | st.integers(-(2**53), 2**53), lambda inner: st.dictionaries(texts, inner, max_size=3))
+
+
+def called_by(query, **options):
+    """The callback that a request with this query asks for."""
+    head = Head({}, ())
+    return read({"query_string": query.encode()}, head, Bayeux(**options), Limits())[0]
+
+
+@given(
+    st.text(st.characters(codec="utf-8", exclude_characters="&#%+"), max_size=70)
+    | st.text(st.sampled_from("aZ09_$-."), max_size=70)
+)
+def test_a_callback_is_a_dotted_name_of_64_characters_at_most(callback):
+    """A65, S35, design 7.2: everything else is refused, so that no text of another's choosing begins a script."""
+    legal = len(callback) <= 64 and LEGAL.fullmatch(callback)
+    if legal:
+        assert called_by(f"jsonp={callback}&message={{}}") == callback
+    else:
+        with pytest.raises(Rejection) as caught:
+            called_by(f"jsonp={callback}&message={{}}")
+        assert (caught.value.status, caught.value.text) == (400, "bad callback")
+
+
+def test_without_a_callback_the_specification_names_one():
+    """A63, design 7.2."""
+    assert called_by("message={}") == "jsonpcallback"
+
+
+@given(st.lists(st.dictionaries(texts, values, max_size=3), min_size=1, max_size=3))
+def test_a_script_says_what_was_sent_and_nothing_else(messages):
+    """A64, S36: one call; no `<` that could begin a tag, no line separator that older JavaScript trips over."""
+    script = render(Reply([json.dumps(message, ensure_ascii=False).encode() for message in messages]), "cb").decode()
+    assert script.startswith("/**/cb([")
+    assert script.endswith("]);")
+    assert not {"<", "\u2028", "\u2029"} & set(script)
+    assert json.loads(script.removeprefix("/**/cb(").removesuffix(");")) == messages
+
+
+@given(texts)
+def test_a_reply_that_echoes_markup_holds_none(text):
+    """E2: also by long-polling, whatever type a browser guesses."""
+    encoded = encode({"id": text, "subscription": [text]})
+    assert b"<" not in encoded
+    assert json.loads(encoded) == {"id": text, "subscription": [text]}

@@ -1,0 +1,185 @@
+"""The door's decisions, for heads that are tedious to send: addresses of every kind, ports, several listeners."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.settings import Cors, Settings, is_loopback
+from app.transports.guard import Guard, Rejection
+
+
+def scope(method="POST", query=b"", **headers):
+    """An ASGI scope; header names take `_` for `-`, and a list gives a header several times."""
+    pairs = [
+        (name.replace("_", "-").encode(), value.encode("latin-1"))
+        for name, values in headers.items()
+        for value in (values if isinstance(values, list) else [values])
+    ]
+    return {"type": "http", "method": method, "headers": pairs, "query_string": query}
+
+
+def guard(host="127.0.0.1", hosts=(), origins=(), **more):
+    return Guard(Settings(host=host, hosts=hosts, cors=Cors(origins=origins), **more))
+
+
+def refusal(call, *arguments):
+    with pytest.raises(Rejection) as caught:
+        call(*arguments)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("127.255.255.254", True),
+        ("::1", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.1.1", False),
+        ("localhost.example", False),
+        ("127.0.0.1.example", False),
+        ("127.1", False),
+        ("2130706433", False),
+        ("", False),
+    ],
+)
+def test_what_can_only_mean_this_machine(host, expected):
+    """Design 4.8: names and numbers that merely resemble it are other machines."""
+    assert is_loopback(host) is expected
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.0.0.1:8080", "localhost", "LOCALHOST:1", "[::1]", "[::1]:8080", "127.9.9.9"]
+)
+def test_a_loopback_listener_answers_to_loopback_names(host):
+    """S7, design 4.8: with any port."""
+    guard().check_host(scope(host=host))
+
+
+@pytest.mark.parametrize(
+    "host", ["example.org", "127.0.0.1.example.org", "localhost.", "[::1", "", "user@127.0.0.1", "127.0.0.1:x", "a b"]
+)
+def test_and_to_no_other(host):
+    """S7: DNS rebinding brings a page's own name."""
+    assert refusal(guard().check_host, scope(host=host)).status == 400
+
+
+def test_a_name_that_is_listed_is_served_on_loopback_too():
+    """Behind a proxy on the same machine Host is the public name."""
+    listed = guard(hosts=("Halley.example",))
+    listed.check_host(scope(host="halley.EXAMPLE:443"))
+    listed.check_host(scope(host="localhost"))
+    assert refusal(listed.check_host, scope(host="example")).status == 400
+
+
+def test_a_listener_for_others_answers_to_its_names_or_to_any():
+    """Settings: `hosts` empty means any, but one there must be."""
+    guard(host="0.0.0.0").check_host(scope(host="whatever.example"))
+    named = guard(host="0.0.0.0", hosts=("halley.example",))
+    named.check_host(scope(host="halley.example"))
+    for host in ("localhost", "127.0.0.1", "other.example"):
+        assert refusal(named.check_host, scope(host=host)).status == 400
+
+
+@pytest.mark.parametrize("heads", [{}, {"host": ["localhost", "localhost"]}])
+def test_one_host_is_needed(heads):
+    """S1: none, or two even if they agree; then the connection is closed."""
+    rejection = refusal(guard(host="0.0.0.0").check_host, scope(**heads))
+    assert (rejection.status, rejection.closes) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [
+        ("halley.example", "http://halley.example"),
+        ("halley.example", "https://halley.example"),
+        ("halley.example:443", "https://halley.example"),
+        ("halley.example", "http://halley.example:80"),
+        ("halley.example:8080", "http://halley.example:8080"),
+        ("HALLEY.example:8080", "http://halley.example:8080"),
+        ("[2001:db8::1]:8080", "http://[2001:db8::1]:8080"),
+    ],
+)
+def test_an_origin_that_equals_host_is_the_same_site(host, origin):
+    """Design 4.8: by name and port; a proxy in front may speak https."""
+    head = guard(host="0.0.0.0").check_head(scope(host=host, origin=origin))
+    assert dict(head.cors)[b"access-control-allow-origin"] == origin.encode()
+
+
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [
+        ("halley.example", "http://halley.example:8080"),
+        ("halley.example:8080", "http://halley.example"),
+        ("halley.example", "http://www.halley.example"),
+        ("halley.example", "file://halley.example"),
+        ("halley.example", "null"),
+        ("halley.example", ""),
+        ("halley.example", "http://"),
+        ("halley.example", "http://halley.example.evil"),
+    ],
+)
+def test_any_other_origin_is_another_site(host, origin):
+    """S19, S20: refused by 403, a preflight by 400; neither says who would be allowed."""
+    closed = guard(host="0.0.0.0")
+    for method, status in (("POST", 403), ("GET", 403), ("OPTIONS", 400)):
+        rejection = refusal(closed.check_head, scope(method, host=host, origin=origin))
+        assert rejection.status == status
+        assert rejection.headers == ()
+
+
+def test_a_list_of_origins_is_compared_without_case_and_as_a_whole():
+    """A62, S21: the answer repeats what the browser sent, since it compares letter by letter."""
+    listed = guard(host="0.0.0.0", origins=("https://App.example",))
+    head = listed.check_head(scope(host="h", origin="https://aPP.example"))
+    assert dict(head.cors)[b"access-control-allow-origin"] == b"https://aPP.example"
+    for origin in ("https://app.example/", "https://app.example:443", "https://app.example, https://app.example"):
+        assert refusal(listed.check_head, scope(host="h", origin=origin)).status == 403
+
+
+@pytest.mark.parametrize("origins", [(), ("https://app.example",)])
+def test_whether_pages_of_other_sites_come_in_at_all(origins):
+    """clients.md 4.1: it decides what handshakes offer; on loopback some always do."""
+    assert guard(host="0.0.0.0", origins=origins).serves_other_origins is bool(origins)
+    assert guard(origins=origins).serves_other_origins is True
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "HEAD", "PATCH", "TRACE", "post"])
+def test_methods_that_are_not_served(method):
+    """S7: 405, and `Allow`."""
+    rejection = refusal(guard().check_head, scope(method, host="localhost"))
+    assert (rejection.status, rejection.headers) == (405, ((b"allow", b"GET, POST, OPTIONS"),))
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content_length": "262144"}, None),
+        ({"content_length": "262145"}, 413),
+        ({"content_length": "9" * 400}, 413),
+        ({"content_length": "1e3"}, 400),
+        ({"content_length": "-1"}, 400),
+        ({"content_encoding": "identity"}, None),
+        ({"content_encoding": " Identity "}, None),
+        ({"content_encoding": "br"}, 415),
+        ({"content_encoding": "gzip, identity"}, 415),
+        ({"upgrade": "WebSocket"}, 400),
+        ({"upgrade": "h2c"}, None),
+    ],
+)
+def test_what_a_body_and_a_connection_must_be(headers, status):
+    """S5, S6, design 6: refused from the head alone, and then the connection is closed."""
+    wanted = scope(host="localhost", **headers)
+    if status is None:
+        guard().check_head(wanted)
+    else:
+        rejection = refusal(guard().check_head, wanted)
+        assert (rejection.status, rejection.closes) == (status, True)
+
+
+def test_a_query_is_bounded_under_other_servers_too():
+    """S2: 414, though the host that is ours has looked already."""
+    guard().check_head(scope("GET", b"x" * 8_192, host="localhost"))
+    assert refusal(guard().check_head, scope("GET", b"x" * 8_193, host="localhost")).status == 414

@@ -1,0 +1,122 @@
+"""Static pages: found by their exact path, or 404; read once (reliability.md S33, S34)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from app.transports.pages import Pages, route_path
+
+
+@pytest.fixture
+def pages(tmp_path):
+    """The pages of a small folder, and a secret beside it."""
+    folder = tmp_path / "static"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "index.html").write_text("<h1>home</h1>", encoding="utf-8")
+    (folder / "jsonp.html").write_text("jsonp", encoding="utf-8")
+    (folder / "deep" / "index.html").write_text("deep", encoding="utf-8")
+    (folder / "deep" / "a.js").write_text("run()", encoding="utf-8")
+    (folder / "icon.svg").write_text("<svg/>", encoding="utf-8")
+    (folder / "data.bin").write_bytes(b"\x00\x01")
+    (folder / ".hidden").write_text("hidden", encoding="utf-8")
+    (tmp_path / "secret").write_text("secret", encoding="utf-8")
+    return Pages(folder)
+
+
+def ask(pages, path, method="GET", root_path="", **headers):
+    """What a request gets: status, headers by name, body."""
+    sent = []
+
+    async def send(event):
+        sent.append(event)
+
+    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": method, "path": path, "root_path": root_path, "headers": pairs}
+    asyncio.run(pages(scope, None, send))
+    start, body = sent
+    return start["status"], dict(start["headers"]), body["body"]
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "kind"),
+    [
+        ("/", b"<h1>home</h1>", b"text/html; charset=utf-8"),
+        ("/index.html", b"<h1>home</h1>", b"text/html; charset=utf-8"),
+        ("/deep/", b"deep", b"text/html; charset=utf-8"),
+        ("/deep/a.js", b"run()", b"text/javascript; charset=utf-8"),
+        ("/icon.svg", b"<svg/>", b"image/svg+xml; charset=utf-8"),
+        ("/data.bin", b"\x00\x01", b"application/octet-stream"),
+    ],
+)
+def test_a_file_is_served_as_what_it_is(pages, path, content, kind):
+    """Type and length are told, and no browser guesses another."""
+    status, headers, body = ask(pages, path)
+    assert (status, body) == (200, content)
+    assert headers[b"content-type"] == kind
+    assert headers[b"content-length"] == b"%d" % len(content)
+    assert headers[b"x-content-type-options"] == b"nosniff"
+    assert headers[b"referrer-policy"] == b"no-referrer"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/deep",
+        "/.hidden",
+        "/../secret",
+        "/deep/../index.html",
+        "//index.html",
+        "/index.html/",
+        "/INDEX.HTML",
+        "/a\x00",
+    ],
+)
+def test_everything_else_is_not_found(pages, path):
+    """S33: paths are looked up, never walked; the answer is always the same."""
+    status, headers, body = ask(pages, path)
+    assert (status, body) == (404, b"not found")
+    assert headers[b"content-type"] == b"text/plain; charset=utf-8"
+    assert headers[b"x-content-type-options"] == b"nosniff"
+    assert headers[b"cache-control"] == b"no-store"
+
+
+def test_scripts_come_from_here_alone(pages):
+    """Not even the page that shows JSONP runs scripts of other servers in this origin; none may be framed."""
+    for path in ("/", "/jsonp.html"):
+        policy = ask(pages, path)[1][b"content-security-policy"]
+        assert b"default-src 'self'" in policy
+        assert b"frame-ancestors 'none'" in policy
+        assert b"script-src" not in policy
+
+
+@pytest.mark.parametrize("form", ["{}", "W/{}", '"other", {}'])
+def test_a_page_that_a_browser_has_is_not_sent_again(pages, form):
+    """RFC 9110, 13.1.2: its tag is compared, weakly, with each that was sent."""
+    etag = ask(pages, "/")[1][b"etag"].decode()
+    status, headers, body = ask(pages, "/", if_none_match=form.format(etag))
+    assert (status, body) == (304, b"")
+    assert headers[b"etag"] == etag.encode()
+    assert ask(pages, "/deep/", if_none_match=form.format(etag))[0] == 200
+
+
+def test_pages_are_only_read(pages):
+    """S7: 405 and `Allow`."""
+    status, headers, _ = ask(pages, "/", "POST")
+    assert (status, headers[b"allow"]) == (405, b"GET, HEAD")
+
+
+def test_a_folder_that_is_missing_has_no_pages(tmp_path):
+    """A server without its console is a server."""
+    assert ask(Pages(tmp_path / "missing"), "/")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "expected"),
+    [("/a", "", "/a"), ("/m/a", "/m", "/a"), ("/m/a", "/m/", "/a"), ("/ma", "/m", "/ma"), ("/a", "/m", "/a")],
+)
+def test_paths_begin_where_the_application_is_mounted(path, root, expected):
+    """Issue 3.4: in a program of one's own it may live below a path."""
+    assert route_path({"path": path, "root_path": root}) == expected
