@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from clients.tcp_proxy import relaying
 from support.process import ended, environment, launched, spawn, started
 from support.server import serving
+from support.tcp_proxy import relaying
 from support.terminal import CTRL_C, LOGIN, terminal
 from support.wire import DEADLINE_S
 

@@ -9,9 +9,9 @@ from asyncio.subprocess import PIPE
 
 import pytest
 import pytest_asyncio
-from clients.tcp_proxy import relaying
 from support.process import ended, started
 from support.server import brisk, serving
+from support.tcp_proxy import relaying
 from support.terminal import CTRL_D, LOGIN, terminal
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130

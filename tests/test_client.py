@@ -7,8 +7,8 @@ import json
 from contextlib import asynccontextmanager
 
 import pytest
-from clients.tcp_proxy import relaying
 from support.server import brisk, serving
+from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
 
 from app.client import Client, ClientError, Dismissed, OutcomeUnknown, Patience, Refused, Unreachable

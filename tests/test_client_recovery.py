@@ -7,9 +7,9 @@ import signal
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
-from clients.tcp_proxy import relaying
 from support.process import launched
 from support.server import brisk, serving
+from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
 
 from app.client import Client, Dismissed, Link, OutcomeUnknown, Patience, Refused, Unreachable

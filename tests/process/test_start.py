@@ -10,9 +10,9 @@ import socket
 from asyncio.subprocess import PIPE
 
 import pytest
-from clients.kinds import require_program
 from support.messages import HANDSHAKE
 from support.process import ended, launched, started
+from support.programs import require_program
 from support.terminal import terminal
 from support.wire import DEADLINE_S, Wire
 

@@ -1,0 +1,296 @@
+/**
+ * A Bayeux 1.0 client for browsers: long-polling over fetch, and nothing else. It knows nothing of pages.
+ *
+ *     import { Bayeux } from "./client/bayeux.js";
+ *
+ *     const bayeux = new Bayeux("/bayeux");
+ *     bayeux.addEventListener("message", ({ detail }) => console.log(detail.channel, detail.data));
+ *     bayeux.subscribe("/chat/*");
+ *     bayeux.connect();
+ *     await bayeux.publish("/chat/hall", { text: "Hello" }); // once it is connected
+ *     await bayeux.disconnect();
+ *
+ * At most two requests are under way, as Bayeux prescribes: one `/meta/connect`, which the server holds until there are
+ * events, and one with everything else. What is sent in one tick, or during that other request, travels together.
+ *
+ * Subscriptions outlive sessions: after a restart of the server they are made again. Events that the server handed out
+ * are not lost with a broken connection, since it repeats what the next connect does not acknowledge (`ext.ack`); those
+ * published while there was no session are. A publish whose request failed is rejected and not repeated: nobody can
+ * tell whether it arrived.
+ *
+ * It dispatches `change` when one of its public properties has changed, `message` for each event (`detail` is
+ * `{ channel, data }`), and `refused` when the server does not grant a subscription (`detail` is `{ channel, error }`).
+ */
+
+import { Backoff } from "./backoff.js";
+import { BayeuxError, post } from "./long-polling.js";
+
+export { BayeuxError };
+
+const NETWORK_MS = 10_000; // what an answer may take beyond the time for which the server holds it
+const WAITING_MESSAGES = 1_000; // to be sent; more are rejected at once
+const BATCH_MESSAGES = 100; // in one request; servers bound them
+
+/**
+ * What holds until the server has given advice, and for each field that it leaves out.
+ *
+ * @typedef {{ reconnect: "retry" | "handshake" | "none", interval: number, timeout: number }} Advice times in ms
+ * @type {Readonly<Advice>}
+ */
+const ADVICE = Object.freeze({ reconnect: "retry", interval: 0, timeout: 60_000 });
+
+export class Bayeux extends EventTarget {
+  /** @type {"disconnected" | "connecting" | "connected" | "reconnecting"} */
+  state = "disconnected";
+  /** The session's clientId. @type {string | null} */
+  session = null;
+  /** The server's latest advice. @type {Advice} */
+  advice = ADVICE;
+  /** What broke or ended the connection. @type {Error | null} */
+  error = null;
+  /** When a broken connection is tried again, in ms since the epoch. */
+  retryAt = 0;
+
+  #life = null; // the AbortController of everything from connect() to disconnect()
+  #hurry = () => {}; // ends the pause before the next attempt
+  #subscriptions = new Map(); // pattern -> { askedOf, grantedIn }: sessions
+  #ack = null; // the number of the last batch that came, or null where the server does not count them
+  #waiting = []; // { message, resolve, reject }, not yet sent
+  #isSending = false;
+  #lastId = 0;
+
+  /** @param {string} url where the server speaks Bayeux, absolute or relative to the page */
+  constructor(url) {
+    super();
+    this.url = url;
+  }
+
+  /** Connect, and stay connected until `disconnect`. While reconnecting: try now. */
+  connect() {
+    if (this.#life) {
+      this.#hurry();
+      return;
+    }
+    this.#life = new AbortController();
+    this.#run(this.#life.signal);
+  }
+
+  /** Leave; subscriptions are kept for the next `connect`. */
+  async disconnect() {
+    const { session } = this;
+    this.#stop();
+    if (session === null) return;
+    const options = { timeoutMs: NETWORK_MS, keepalive: true }; // it may outlive the page
+    await this.#exchange([{ channel: "/meta/disconnect" }], session, options).catch(() => {}); // unheard, it expires
+  }
+
+  /** What it is subscribed to, or wishes to be. @returns {string[]} */
+  get subscriptions() {
+    return [...this.#subscriptions.keys()];
+  }
+
+  /** Whether the server has granted the subscription, in this session. @param {string} pattern */
+  isGranted(pattern) {
+    return this.session !== null && this.#subscriptions.get(pattern)?.grantedIn === this.session;
+  }
+
+  /** Hear a channel, or all that match a pattern; asked of this session and of those to come. @param {string} pattern */
+  subscribe(pattern) {
+    if (this.#subscriptions.has(pattern)) return;
+    this.#subscriptions.set(pattern, { askedOf: null, grantedIn: null });
+    this.#tell("change");
+    this.#askFor(pattern);
+  }
+
+  /** Hear it no more. Rejects with a `BayeuxError` if the server could not be told. @param {string} pattern */
+  async unsubscribe(pattern) {
+    const subscription = this.#subscriptions.get(pattern);
+    if (!subscription) return;
+    this.#subscriptions.delete(pattern);
+    this.#tell("change");
+    if (this.session === null || subscription.askedOf !== this.session) return;
+    await this.#send({ channel: "/meta/unsubscribe", subscription: pattern });
+  }
+
+  /**
+   * Publish. Resolves with the server's reply; rejects with a `BayeuxError`.
+   *
+   * @param {string} channel
+   * @param {unknown} data any JSON value
+   */
+  async publish(channel, data) {
+    if (this.session === null) throw new BayeuxError("not connected");
+    return this.#send({ channel, data });
+  }
+
+  // The life of a connection
+
+  async #run(life) {
+    const backoff = new Backoff();
+    this.#become("connecting");
+    while (!life.aborted) {
+      const error = await this.#attempt(life);
+      if (life.aborted) return;
+      const { reconnect, interval } = this.advice;
+      if (reconnect === "none" || interval < 0) {
+        this.#stop(error ?? new BayeuxError("the server has ended the session"));
+        return;
+      }
+      const isForgotten = reconnect === "handshake";
+      const isBroken = error !== null || isForgotten;
+      if (isForgotten) this.session = null;
+      if (!isBroken && this.state === "connected") backoff.reset();
+      const pauseMs = Math.max(interval, isBroken ? backoff.next(isForgotten) : 0);
+      if (isBroken) this.#become("reconnecting", error, Date.now() + pauseMs);
+      if (pauseMs > 0) await this.#pause(pauseMs, life);
+    }
+  }
+
+  /** One handshake or one connect; returns what went wrong, or null. */
+  async #attempt(life) {
+    try {
+      await (this.session === null ? this.#handshake(life) : this.#poll(life));
+      return null;
+    } catch (error) {
+      return error;
+    }
+  }
+
+  async #handshake(life) {
+    this.advice = ADVICE; // what an earlier session was told is no longer true
+    const supportedConnectionTypes = ["long-polling"];
+    const request = { channel: "/meta/handshake", version: "1.0", supportedConnectionTypes, ext: { ack: true } };
+    const reply = await this.#ask(request, { timeoutMs: NETWORK_MS, signal: life });
+    this.session = reply.clientId;
+    this.#ack = reply.ext?.ack ? (reply.ext.ack.batch ?? 0) : null;
+    this.#askForAll();
+    this.#flush();
+  }
+
+  async #poll(life) {
+    const isFirst = this.state !== "connected"; // answered at once, it tells that all is well
+    const request = { channel: "/meta/connect", connectionType: "long-polling" };
+    if (isFirst) request.advice = { timeout: 0 };
+    if (this.#ack !== null) request.ext = { ack: this.#ack };
+    const timeoutMs = (isFirst ? 0 : this.advice.timeout) + NETWORK_MS;
+    const reply = await this.#ask(request, { timeoutMs, signal: life });
+    if (this.#ack !== null) this.#ack = reply.ext?.ack ?? this.#ack;
+    this.#become("connected");
+    this.#askForAll(); // for those whose request failed
+  }
+
+  #stop(error = null) {
+    this.#life?.abort();
+    this.#life = null;
+    this.session = null;
+    for (const { reject } of this.#waiting.splice(0)) reject(new BayeuxError("disconnected"));
+    this.#become("disconnected", error);
+  }
+
+  #become(state, error = null, retryAt = 0) {
+    Object.assign(this, { state, error, retryAt });
+    this.#tell("change");
+  }
+
+  #tell(type, detail = null) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+
+  async #pause(ms, life) {
+    await new Promise((resolve) => {
+      const timer = setTimeout(resolve, ms);
+      this.#hurry = () => (clearTimeout(timer), resolve());
+      life.addEventListener("abort", this.#hurry, { once: true });
+    });
+    life.removeEventListener("abort", this.#hurry);
+    this.#hurry = () => {};
+  }
+
+  // Subscriptions
+
+  #askForAll() {
+    for (const pattern of this.#subscriptions.keys()) this.#askFor(pattern);
+  }
+
+  /** Ask this session for a subscription, unless it has been asked. */
+  async #askFor(pattern) {
+    const { session } = this;
+    const subscription = this.#subscriptions.get(pattern);
+    if (session === null || subscription.askedOf === session) return;
+    subscription.askedOf = session;
+    try {
+      await this.#send({ channel: "/meta/subscribe", subscription: pattern });
+      subscription.grantedIn = session;
+    } catch (error) {
+      const isWanted = this.#subscriptions.get(pattern) === subscription;
+      if (!isWanted || this.session !== session) return;
+      subscription.askedOf = null;
+      if (!error.reply || error.message.startsWith("402:")) return; // the next connect or session asks again
+      this.#subscriptions.delete(pattern);
+      this.#tell("refused", { channel: pattern, error });
+    }
+    this.#tell("change");
+  }
+
+  // Requests
+
+  /** Send a message with the next request beside the connect; resolves with its reply. */
+  #send(message) {
+    if (this.#waiting.length >= WAITING_MESSAGES) return Promise.reject(new BayeuxError("too much waits to be sent"));
+    const answer = new Promise((resolve, reject) => this.#waiting.push({ message, resolve, reject }));
+    this.#flush();
+    return answer;
+  }
+
+  async #flush() {
+    if (this.#isSending) return;
+    this.#isSending = true;
+    await null; // until the end of the tick, so that what it sends goes together
+    while (this.session !== null && this.#waiting.length) await this.#sendBatch(this.#waiting.splice(0, BATCH_MESSAGES));
+    this.#isSending = false;
+  }
+
+  async #sendBatch(batch) {
+    try {
+      const messages = batch.map(({ message }) => message);
+      const replies = await this.#exchange(messages, this.session, { timeoutMs: NETWORK_MS });
+      for (const [index, { resolve, reject }] of batch.entries()) {
+        const reply = replies[index];
+        if (reply?.successful) resolve(reply);
+        else reject(refusal(reply));
+      }
+    } catch (error) {
+      for (const { reject } of batch) reject(error);
+    }
+  }
+
+  /** Send one message by itself; returns its reply. Throws a `BayeuxError` unless it is successful. */
+  async #ask(message, options) {
+    const [reply] = await this.#exchange([message], this.session, options);
+    if (!reply?.successful) throw refusal(reply);
+    return reply;
+  }
+
+  /** One request: returns the reply to each message, takes their advice, and delivers the events that came along. */
+  async #exchange(messages, session, options) {
+    const clientId = session ?? undefined; // left out of JSON then
+    const sent = messages.map((message) => ({ ...message, clientId, id: String((this.#lastId += 1)) }));
+    const answers = await post(this.url, sent, options);
+    const isReply = (answer, { id, channel }) => "successful" in answer && answer.id === id && answer.channel === channel;
+    const replies = sent.map((message) => answers.find((answer) => isReply(answer, message)));
+    if (session !== this.session) return replies; // an earlier session's advice and events are no longer ours
+    for (const answer of answers) {
+      if (replies.includes(answer)) {
+        // New advice replaces all of the old; what is said for this transport comes before what is said for any.
+        if (answer.advice) this.advice = { ...ADVICE, ...answer.advice, ...answer.advice["long-polling"] };
+      } else if ("data" in answer && !answer.channel.startsWith("/meta/")) {
+        this.#tell("message", answer);
+      }
+    }
+    return replies;
+  }
+}
+
+function refusal(reply) {
+  return new BayeuxError(reply?.error ?? "the server did not reply", reply);
+}

@@ -1,0 +1,92 @@
+/**
+ * The connection: its state and troubles, and the buttons that begin and end it.
+ */
+
+const STATES = {
+  disconnected: "Disconnected",
+  connecting: "Connecting",
+  connected: "Connected",
+  reconnecting: "Reconnecting",
+};
+
+const HANDLE_CHARS = 8; // of the session's id, enough to tell two tabs apart
+const COUNTDOWN_MS = 250;
+
+export class Connection {
+  #bayeux;
+  #state;
+  #trouble;
+  #detail;
+  #retry;
+  #toggle;
+  #countdown = 0; // the timer behind it
+
+  constructor(root, bayeux) {
+    this.#bayeux = bayeux;
+    this.#state = root.querySelector("#state");
+    this.#trouble = root.querySelector("#trouble");
+    this.#detail = root.querySelector("#detail");
+    this.#retry = root.querySelector("#retry");
+    this.#toggle = root.querySelector("#toggle");
+    this.#retry.addEventListener("click", () => bayeux.connect());
+    this.#toggle.addEventListener("click", () => {
+      if (bayeux.state === "disconnected") bayeux.connect();
+      else bayeux.disconnect();
+    });
+    bayeux.addEventListener("change", () => this.#show());
+    this.#watchPage();
+    this.#show();
+  }
+
+  /** Leave with the page, so that another tab may hold a poll at once; come back with it or with the network. */
+  #watchPage() {
+    let hasLeft = false;
+    addEventListener("pagehide", () => {
+      hasLeft = this.#bayeux.state !== "disconnected";
+      this.#bayeux.disconnect();
+    });
+    addEventListener("pageshow", () => {
+      if (hasLeft) this.#bayeux.connect();
+      hasLeft = false;
+    });
+    addEventListener("online", () => {
+      if (this.#bayeux.state === "reconnecting") this.#bayeux.connect();
+    });
+  }
+
+  #show() {
+    const { state, session, error } = this.#bayeux;
+    this.#state.dataset.state = state;
+    say(this.#state, STATES[state]);
+    say(this.#trouble, error?.message ?? "");
+    this.#retry.hidden = state !== "reconnecting";
+    this.#toggle.textContent = state === "disconnected" ? "Connect" : "Disconnect";
+    this.#detail.title = session ? `Session ${session}` : "";
+    clearInterval(this.#countdown);
+    if (state === "reconnecting") this.#countdown = setInterval(() => this.#showDetail(), COUNTDOWN_MS);
+    this.#showDetail();
+  }
+
+  #showDetail() {
+    const { state, session, advice, retryAt } = this.#bayeux;
+    const seconds = Math.ceil((retryAt - Date.now()) / 1_000);
+    this.#detail.textContent = {
+      disconnected: "",
+      connecting: "",
+      connected: `${transport(advice)}, session ${session?.slice(0, HANDLE_CHARS)}`,
+      reconnecting: seconds > 0 ? `next try in ${seconds} s` : "trying now",
+    }[state];
+  }
+}
+
+/** How events come, by the server's advice. */
+function transport(advice) {
+  // The server lets only some tabs of a browser hold a connect, because browsers limit their connections to a host.
+  if (advice["multiple-clients"]) return `polling every ${advice.interval / 1_000} s, as another tab holds the connection`;
+  return "long-polling";
+}
+
+/** Write into a live region only what is new, or it would be read aloud again. */
+function say(region, text) {
+  if (region.textContent !== text) region.textContent = text;
+}

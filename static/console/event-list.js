@@ -1,0 +1,121 @@
+/**
+ * The newest events, newest first, paused and cleared by the reader.
+ *
+ * However fast events come, it keeps at most 500 rows, draws ten times a second, and never what is already outdated.
+ */
+
+import { element } from "./element.js";
+
+const ROWS = 500;
+const PREVIEW_CHARS = 400;
+const FRESH_ROWS = 20; // drawn at once; more are not animated
+const DRAW_EVERY_MS = 100; // a flood must leave the page time to poll
+
+const CLOCK = new Intl.DateTimeFormat("en-GB", {
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  fractionalSecondDigits: 3,
+});
+
+export class EventList {
+  #list;
+  #empty;
+  #counts;
+  #pause;
+  #arrived = []; // rows to draw, the oldest first
+  #received = 0; // events since the list was cleared
+  #isPaused = false;
+  #isDue = false; // whether a drawing is
+  #drawnAt = 0;
+  #session = null; // the latest
+
+  constructor(root, bayeux) {
+    this.#list = root.querySelector("ol");
+    this.#empty = root.querySelector("#empty");
+    this.#counts = root.querySelector("#counts");
+    this.#pause = root.querySelector("#pause");
+    this.#pause.addEventListener("click", () => this.#pauseOrResume());
+    root.querySelector("#clear").addEventListener("click", () => this.#clear());
+    root.querySelector("#command").textContent = curl(bayeux.url, "/demo/hello", { text: "Hello from a terminal" });
+    bayeux.addEventListener("message", ({ detail }) => {
+      this.#received += 1;
+      this.#arrive({ channel: detail.channel, json: JSON.stringify(detail.data) });
+    });
+    bayeux.addEventListener("change", () => this.#watchSession(bayeux.session));
+    this.#draw();
+  }
+
+  /** Mark the place where another session begins: what was published in between has not come. */
+  #watchSession(session) {
+    if (session === null || session === this.#session) return;
+    if (this.#session !== null) this.#arrive({ isGap: true });
+    this.#session = session;
+  }
+
+  #arrive(row) {
+    this.#arrived.push({ ...row, at: new Date() });
+    if (this.#arrived.length > ROWS) this.#arrived.shift();
+    if (this.#isDue) return;
+    this.#isDue = true;
+    setTimeout(() => this.#draw(), this.#drawnAt + DRAW_EVERY_MS - performance.now());
+  }
+
+  #draw() {
+    this.#isDue = false;
+    this.#drawnAt = performance.now();
+    if (!this.#isPaused) {
+      const rows = this.#arrived.splice(0).reverse();
+      this.#list.prepend(...rows.map((row) => (row.isGap ? gapRow(row) : eventRow(row, rows.length <= FRESH_ROWS))));
+      while (this.#list.childElementCount > ROWS) this.#list.lastElementChild.remove();
+    }
+    const shown = this.#list.getElementsByClassName("event").length;
+    const waiting = this.#arrived.filter(({ isGap }) => !isGap).length;
+    const parts = [[shown, "shown"], [waiting, "waiting"], [this.#received - shown - waiting, "dropped"]];
+    const told = parts.filter(([count, what]) => count > 0 || what === "shown");
+    this.#counts.textContent = told.map(([count, what]) => `${count.toLocaleString("en")} ${what}`).join(", ");
+    this.#empty.hidden = this.#list.childElementCount > 0;
+  }
+
+  #pauseOrResume() {
+    this.#isPaused = !this.#isPaused;
+    this.#pause.textContent = this.#isPaused ? "Resume" : "Pause";
+    this.#draw();
+  }
+
+  #clear() {
+    this.#list.replaceChildren();
+    this.#arrived.length = 0;
+    this.#received = 0;
+    this.#draw();
+  }
+}
+
+/** One line that unfolds to the whole data, indented. */
+function eventRow({ channel, json, at }, isFresh) {
+  const summary = element(
+    "summary",
+    {},
+    timeOf(at),
+    element("span", { className: "channel", textContent: channel, title: channel }),
+    element("code", { className: "preview", textContent: json.slice(0, PREVIEW_CHARS) }),
+  );
+  const details = element("details", {}, summary);
+  // Most rows are never opened, so what they show then is made then.
+  const unfold = () => details.append(element("pre", { textContent: JSON.stringify(JSON.parse(json), null, 2) }));
+  details.addEventListener("toggle", unfold, { once: true });
+  return element("li", { className: isFresh ? "event fresh" : "event" }, details);
+}
+
+function gapRow({ at }) {
+  return element("li", { className: "gap" }, timeOf(at), "A new session began; what was published in between is not shown.");
+}
+
+function timeOf(at) {
+  return element("time", { dateTime: at.toISOString(), textContent: CLOCK.format(at) });
+}
+
+/** The command line that publishes `data`; it needs no session where the server allows that. */
+function curl(url, channel, data) {
+  return `curl ${url} -d '${JSON.stringify({ channel, data })}'`;
+}

@@ -1,0 +1,102 @@
+/**
+ * JSON as people type it: read strictly, and what is wrong named with its place, in the same words in every browser.
+ */
+
+const SPACE = /[ \t\n\r]*/y;
+const STRING = /"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[\da-fA-F]{4}))*"/y;
+const NUMBER_OR_WORD = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null/y;
+const WORD = /[^\s"{}[\],:]{1,20}/y; // what was found instead, to be quoted
+
+/**
+ * The value of `text`.
+ *
+ * @param {string} text
+ * @returns {unknown}
+ * @throws {SyntaxError} with line, column and what was expected; also for integers that a browser would round (S11)
+ */
+export function parsed(text) {
+  let value;
+  try {
+    value = JSON.parse(text, refuseToRound);
+  } catch (error) {
+    if (error instanceof Rounded) throw error;
+    new Scanner(text).whole();
+    throw error; // not reached, unless the scanner is more lenient than the browser
+  }
+  return value;
+}
+
+class Rounded extends SyntaxError {}
+
+/** A browser's numbers hold 53 bits; nothing may be altered without a word. */
+function refuseToRound(_, value, context) {
+  if (typeof value === "number" && /^-?\d+$/.test(context?.source ?? value) && !Number.isSafeInteger(value)) {
+    throw new Rounded(`Beyond 53 bits: a browser would make it ${value}`);
+  }
+  return value;
+}
+
+/** Walks through a text up to the first character that JSON does not allow there. */
+class Scanner {
+  #text;
+  #at = 0;
+
+  constructor(text) {
+    this.#text = text;
+  }
+
+  whole() {
+    this.#value();
+    this.#takes(SPACE);
+    if (this.#at < this.#text.length) this.#fail("the end");
+  }
+
+  #value() {
+    if (this.#takesSign("{")) this.#members("}", () => this.#member());
+    else if (this.#takesSign("[")) this.#members("]", () => this.#value());
+    else if (!this.#takes(STRING) && !this.#takes(NUMBER_OR_WORD)) this.#fail("a value");
+  }
+
+  #member() {
+    this.#takes(SPACE);
+    if (!this.#takes(STRING)) this.#fail('a name in "quotes"');
+    if (!this.#takesSign(":")) this.#fail('":"');
+    this.#value();
+  }
+
+  #members(end, member) {
+    if (this.#takesSign(end)) return;
+    do member();
+    while (this.#takesSign(","));
+    if (!this.#takesSign(end)) this.#fail(`"," or "${end}"`);
+  }
+
+  #takesSign(sign) {
+    this.#takes(SPACE);
+    if (this.#text[this.#at] !== sign) return false;
+    this.#at += 1;
+    return true;
+  }
+
+  #takes(pattern) {
+    pattern.lastIndex = this.#at;
+    if (!pattern.test(this.#text)) return false;
+    this.#at = pattern.lastIndex;
+    return true;
+  }
+
+  #fail(expected) {
+    const before = this.#text.slice(0, this.#at).split("\n");
+    const place = `line ${before.length}, column ${before.at(-1).length + 1}`;
+    if (this.#text[this.#at] === '"' && expected.startsWith("a ")) {
+      throw new SyntaxError(`Not JSON at ${place}: this string does not end, or has a character to be escaped`);
+    }
+    throw new SyntaxError(`Not JSON at ${place}: expected ${expected}, found ${this.#found()}`);
+  }
+
+  #found() {
+    if (this.#at === this.#text.length) return "the end";
+    WORD.lastIndex = this.#at;
+    return WORD.exec(this.#text)?.[0] ?? this.#text[this.#at];
+  }
+}

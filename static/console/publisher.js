@@ -1,0 +1,69 @@
+/**
+ * Publishing by hand: a channel, and data that is checked while it is typed.
+ */
+
+import { parsed } from "./json.js";
+
+export class Publisher {
+  #bayeux;
+  #channel;
+  #data;
+  #result;
+  #hint; // what the result says where there is nothing to say
+
+  constructor(root, bayeux) {
+    this.#bayeux = bayeux;
+    this.#channel = root.querySelector("#channel");
+    this.#data = root.querySelector("#data");
+    this.#result = root.querySelector("output");
+    this.#hint = this.#result.textContent;
+    this.#data.addEventListener("input", () => this.#check());
+    this.#data.addEventListener("keydown", (key) => {
+      if (key.key !== "Enter" || !(key.ctrlKey || key.metaKey)) return;
+      key.preventDefault();
+      root.querySelector("form").requestSubmit();
+    });
+    root.querySelector("form").addEventListener("submit", (submit) => {
+      submit.preventDefault();
+      this.#publish();
+    });
+  }
+
+  /** Say whether the data is JSON; returns `{ data }`, or null if it is not. */
+  #check() {
+    let read = null;
+    try {
+      read = { data: parsed(this.#data.value) };
+      this.#say(this.#hint);
+    } catch (error) {
+      this.#say(error.message, "bad");
+    }
+    this.#data.setAttribute("aria-invalid", String(read === null));
+    return read;
+  }
+
+  async #publish() {
+    const read = this.#check();
+    if (read === null) {
+      this.#data.focus();
+      return;
+    }
+    const channel = this.#channel.value;
+    try {
+      await this.#bayeux.publish(channel, read.data);
+      this.#say(`Published to ${channel} at ${new Date().toLocaleTimeString("en-GB")}`, "good");
+    } catch (error) {
+      this.#say(`${outcome(error)}: ${error.message}`, "bad");
+    }
+  }
+
+  #say(text, className = "") {
+    this.#result.textContent = text;
+    this.#result.className = className;
+  }
+}
+
+function outcome(error) {
+  if (error.reply) return "Refused";
+  return error.cause ? "Perhaps published, perhaps not" : "Not published";
+}

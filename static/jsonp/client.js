@@ -1,0 +1,175 @@
+/**
+ * Bayeux over callback-polling (JSONP), with script elements and nothing else. It knows nothing of the page.
+ *
+ * A request is a script whose address ends in `?message=<JSON>&jsonp=<function>`; the answer is a script that calls the
+ * function with an array of messages. One connect is always held by the server; everything else goes one request at a
+ * time beside it. This is a plain script, since browsers load no modules from files; its globals are `JsonpClient` and
+ * `halleyJsonp`, which holds the functions that answers call.
+ */
+"use strict";
+
+window.halleyJsonp = {};
+
+class JsonpClient {
+  static #NETWORK_MS = 10_000; // what an answer may take beyond the time for which the server holds it
+  static #URL_CHARS = 2_000; // some browsers and proxies cut longer ones
+  static #ADVICE = { reconnect: "retry", interval: 0, timeout: 60_000 };
+  static #BACKOFF_MOST_MS = 60_000;
+
+  /** "disconnected", "connecting", "connected" or "reconnecting". */
+  state = "disconnected";
+  /** The session's clientId, or null. */
+  session = null;
+  /** What broke or ended the connection, or null. */
+  error = null;
+  /** The patterns it is subscribed to. */
+  subscriptions = new Set();
+
+  #server = "";
+  #advice = JsonpClient.#ADVICE;
+  #life = 0; // counts connects and disconnects; what belongs to an earlier one is over
+  #lastId = 0;
+  #others = Promise.resolve(); // ends when the latest request beside the connect has
+
+  /** `onChange()`: a property has changed; `onEvent(event)`; `onRequest(message, answers)`: what went and came. */
+  constructor({ onChange, onEvent, onRequest }) {
+    Object.assign(this, { onChange, onEvent, onRequest });
+  }
+
+  /** Connect to the server at that URL, and stay connected until `disconnect`. */
+  async connect(server) {
+    const life = (this.#life += 1);
+    this.#server = server;
+    let failures = 0;
+    this.#become("connecting");
+    while (life === this.#life) {
+      let error = null;
+      try {
+        await (this.session === null ? this.#handshake(life) : this.#hold(life));
+      } catch (caught) {
+        error = caught;
+      }
+      if (life !== this.#life) return;
+      const { reconnect, interval } = this.#advice;
+      if (reconnect === "none" || interval < 0) return this.#end(error);
+      if (reconnect === "handshake") this.session = null;
+      const isBroken = error !== null || this.session === null;
+      if (isBroken) failures += 1;
+      else if (this.state === "connected") failures = 0;
+      if (isBroken) this.#become("reconnecting", error);
+      // Partly by chance, so that a thousand pages do not return in one moment.
+      const backoffMs = Math.min(failures * 1_000, JsonpClient.#BACKOFF_MOST_MS) * (0.5 + Math.random() / 2);
+      await new Promise((resolve) => setTimeout(resolve, Math.max(interval, backoffMs)));
+    }
+  }
+
+  async disconnect() {
+    const goodbye = this.session === null ? null : this.#beside({ channel: "/meta/disconnect" });
+    this.#end(null);
+    await goodbye?.catch(() => {}); // unheard, the session expires
+  }
+
+  async subscribe(subscription) {
+    await this.#beside({ channel: "/meta/subscribe", subscription });
+    this.subscriptions.add(subscription);
+    this.onChange();
+  }
+
+  async unsubscribe(subscription) {
+    this.subscriptions.delete(subscription);
+    this.onChange();
+    if (this.session !== null) await this.#beside({ channel: "/meta/unsubscribe", subscription });
+  }
+
+  async publish(channel, data) {
+    await this.#beside({ channel, data });
+  }
+
+  async #handshake(life) {
+    this.#advice = JsonpClient.#ADVICE; // what an earlier session was told is no longer true
+    const supportedConnectionTypes = ["callback-polling"];
+    const reply = await this.#exchange({ channel: "/meta/handshake", version: "1.0", supportedConnectionTypes });
+    const { clientId } = reply;
+    for (const subscription of this.subscriptions) {
+      try {
+        await this.#exchange({ channel: "/meta/subscribe", subscription, clientId });
+      } catch (error) {
+        if (!error.cause || error.message.startsWith("402:")) throw error; // then all of it is done again
+        this.subscriptions.delete(subscription); // refused
+      }
+    }
+    if (life !== this.#life) return;
+    this.session = clientId;
+    this.onChange();
+  }
+
+  async #hold(life) {
+    const message = { channel: "/meta/connect", connectionType: "callback-polling", clientId: this.session };
+    const isFirst = this.state !== "connected"; // answered at once, it tells that all is well
+    if (isFirst) message.advice = { timeout: 0 };
+    await this.#exchange(message, (isFirst ? 0 : this.#advice.timeout) + JsonpClient.#NETWORK_MS);
+    if (life === this.#life) this.#become("connected");
+  }
+
+  /** Send one message when the one before it has been answered. */
+  #beside(message) {
+    const whole = { ...message, clientId: this.session };
+    const sent = this.#others.then(() => this.#exchange(whole));
+    this.#others = sent.catch(() => {});
+    return sent;
+  }
+
+  /** Send one message; returns its reply, takes the advice in it and hands on the events beside it. */
+  async #exchange(message, timeoutMs = JsonpClient.#NETWORK_MS) {
+    const life = this.#life;
+    const id = String((this.#lastId += 1));
+    const answers = await this.#ask([{ ...message, id }], timeoutMs);
+    this.onRequest(message, answers);
+    if (life !== this.#life) throw new Error("disconnected");
+    const reply = answers.find((answer) => answer.id === id && "successful" in answer);
+    if (reply?.advice) this.#advice = { ...JsonpClient.#ADVICE, ...reply.advice, ...reply.advice["callback-polling"] };
+    for (const answer of answers) if (answer !== reply && "data" in answer) this.onEvent(answer);
+    if (!reply?.successful) throw new Error(reply?.error ?? "the server did not reply", { cause: reply });
+    return reply;
+  }
+
+  /** One request: resolves with the messages that come back. */
+  async #ask(messages, timeoutMs) {
+    const name = `r${this.#lastId}`;
+    const url = new URL(this.#server);
+    url.searchParams.set("message", JSON.stringify(messages));
+    url.searchParams.set("jsonp", `halleyJsonp.${name}`);
+    const { length } = url.href;
+    const most = JsonpClient.#URL_CHARS;
+    if (length > most) throw new Error(`too long for JSONP: ${length} characters, at most ${most}`);
+    const script = document.createElement("script");
+    let timer = 0;
+    try {
+      return await new Promise((resolve, reject) => {
+        const settle = (how, what) => (delete window.halleyJsonp[name], how(what));
+        window.halleyJsonp[name] = (answers) => settle(resolve, answers);
+        // The function stays for an answer that comes too late.
+        timer = setTimeout(() => reject(new Error(`no answer within ${timeoutMs / 1_000} s`)), timeoutMs);
+        // After a call, `onload` has nothing left to settle.
+        script.onload = () => settle(reject, new Error("the answer did not call back"));
+        script.onerror = () => settle(reject, new Error("the server cannot be reached, or has refused the request"));
+        script.src = url.href;
+        document.head.append(script);
+      });
+    } finally {
+      clearTimeout(timer);
+      script.remove();
+    }
+  }
+
+  #end(error) {
+    this.#life += 1;
+    this.session = null;
+    this.#become("disconnected", error);
+  }
+
+  #become(state, error = null) {
+    Object.assign(this, { state, error });
+    this.onChange();
+  }
+}

@@ -1,0 +1,74 @@
+// A program that uses cometd.js as its documentation tells; the same in Node.js and in a page.
+// It shows what it sees by `observe` and decides nothing.
+
+export function drive({CometD, AckExtension, TimeSyncExtension}, {url, without, extensions}, observe) {
+    const cometd = new CometD();
+    const timesync = new TimeSyncExtension();
+    const patterns = new Set();
+    const handles = new Map();
+
+    without.forEach((type) => cometd.unregisterTransport(type));
+    cometd.configure({url, logLevel: "warn", backoffIncrement: 100, maxBackoff: 500});
+    if (extensions.includes("ack")) {
+        cometd.registerExtension("ack", new AckExtension());
+    }
+    if (extensions.includes("timesync")) {
+        cometd.registerExtension("timesync", timesync);
+    }
+    cometd.registerExtension("observer", {
+        incoming(message) {
+            observe({in: message});
+            return message;
+        },
+        outgoing(message) {
+            observe({out: message});
+            return message;
+        },
+    });
+    // Subscriptions end with their session; the documented place to renew them is a listener for handshakes.
+    cometd.addListener("/meta/handshake", (handshake) => {
+        if (handshake.successful && handshake.reestablish) {
+            cometd.batch(() => patterns.forEach((pattern) => subscribe(pattern)));
+        }
+    });
+
+    function subscribe(pattern) {
+        patterns.add(pattern);
+        return new Promise((resolve) => {
+            const hear = ({channel, data}) => {
+                if (data !== undefined) { // cometd.js calls subscribers of /** for meta messages too
+                    observe({event: {pattern, channel, data}});
+                }
+            };
+            handles.set(pattern, cometd.subscribe(pattern, hear, (reply) => resolve(outcome(reply))));
+        });
+    }
+
+    return {
+        open: () => new Promise((resolve) => {
+            const listener = cometd.addListener("/meta/connect", (reply) => {
+                if (reply.successful) {
+                    cometd.removeListener(listener);
+                    resolve(outcome(reply));
+                }
+            });
+            cometd.handshake();
+        }),
+        subscribe,
+        unsubscribe: (pattern) => new Promise((resolve) => {
+            patterns.delete(pattern);
+            cometd.unsubscribe(handles.get(pattern), (reply) => resolve(outcome(reply)));
+        }),
+        publish: (channel, data) => new Promise((resolve) => {
+            cometd.publish(channel, data, (reply) => resolve(outcome(reply)));
+        }),
+        disconnect: () => new Promise((resolve) => {
+            cometd.disconnect((reply) => resolve(outcome(reply)));
+        }),
+        clock: async () => ({offset_ms: timesync.getTimeOffset(), lag_ms: timesync.getNetworkLag()}),
+    };
+}
+
+function outcome({successful, error, failure}) {
+    return {successful, error: error ?? (failure && `no answer: ${failure.reason ?? failure.httpCode}`)};
+}

@@ -1,0 +1,47 @@
+// A program that uses Faye's client as its documentation tells; the same in Node.js and in a page.
+// It shows what it sees by `observe` and decides nothing. Faye renews subscriptions by itself.
+
+export function drive({Client}, {url, without}, observe) {
+    const client = new Client(url, {retry: 0.2});
+    const subscriptions = new Map();
+    const unsubscribed = [];
+
+    without.forEach((type) => client.disable(type));
+    client.addExtension({
+        incoming(message, pass) {
+            observe({in: message});
+            if (message.channel === "/meta/unsubscribe") {
+                unsubscribed.shift()?.({successful: message.successful, error: message.error});
+            }
+            pass(message);
+        },
+        outgoing(message, pass) {
+            observe({out: message});
+            pass(message);
+        },
+    });
+
+    return {
+        open: () => new Promise((resolve) => client.connect(() => resolve({successful: true}))),
+        subscribe: (pattern) => {
+            const subscription = client.subscribe(pattern).withChannel(
+                (channel, data) => observe({event: {pattern, channel, data}}),
+            );
+            subscriptions.set(pattern, subscription);
+            return outcome(subscription);
+        },
+        unsubscribe: (pattern) => new Promise((resolve) => {
+            unsubscribed.push(resolve);
+            subscriptions.get(pattern).cancel();
+        }),
+        publish: (channel, data) => outcome(client.publish(channel, data)),
+        disconnect: () => outcome(client.disconnect()),
+    };
+}
+
+function outcome(promise) {
+    return promise.then(
+        () => ({successful: true}),
+        (error) => ({successful: false, error: `${error.code}:${error.params}:${error.message}`}),
+    );
+}

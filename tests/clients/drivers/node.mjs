@@ -1,0 +1,40 @@
+// Runs one client in Node.js: reads commands from standard input and prints what the client sees, each a JSON line.
+//   node node.mjs cometd9|cometd7|faye '{"url": ..., "without": [...], "extensions": [...]}'
+
+import {createRequire} from "node:module";
+import {createInterface} from "node:readline";
+
+const require = createRequire(import.meta.url);
+const [library, options] = process.argv.slice(2);
+
+const load = {
+    async cometd9() {
+        const {adapt} = await import("cometd-nodejs-client");
+        adapt();
+        const {drive} = await import("./cometd.mjs");
+        return [drive, await import("cometd")];
+    },
+    async cometd7() {
+        require("cometd-nodejs-client-1").adapt();
+        const {drive} = await import("./cometd.mjs");
+        const {CometD} = require("cometd-7");
+        const AckExtension = require("cometd-7/AckExtension");
+        const TimeSyncExtension = require("cometd-7/TimeSyncExtension");
+        return [drive, {CometD, AckExtension, TimeSyncExtension}];
+    },
+    async faye() {
+        const {drive} = await import("./faye.mjs");
+        return [drive, require("faye")];
+    },
+};
+
+console.log = console.info = console.debug = console.error; // standard output is for observations
+const show = (observation) => process.stdout.write(`${JSON.stringify(observation)}\n`);
+const [drive, client] = await load[library]();
+const commands = drive(client, JSON.parse(options), show);
+
+for await (const line of createInterface({input: process.stdin})) {
+    const {number, name, args} = JSON.parse(line);
+    commands[name](...args).then((reply) => show({number, reply}));
+}
+process.exit(0);

@@ -1,0 +1,77 @@
+"""A real server in a thread of its own, which a test can stop and start again on the same port.
+
+In a thread because the clients' own tasks outlive a restart, and because a client in the test's loop that blocks it
+must not stop the server too. Tests may look at its rooms, never touch them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from clients.foreign import DEADLINE_S
+from clients.kinds import HERE
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from support.server import Served, brisk, serving
+
+if TYPE_CHECKING:
+    from app.embed import Halley
+    from app.server import House
+
+
+class ServerThread:
+    """A server with the settings `brisk(**changed)`."""
+
+    def __init__(self, **changed: Any) -> None:
+        self.settings = brisk(**changed)
+        self._thread = threading.Thread()
+        self._served = Future[Served]()
+        self._leave: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+
+    @property
+    def port(self) -> int:
+        """Its port, which stays the same when it is started again."""
+        return self.settings.port
+
+    @property
+    def house(self) -> House:
+        """Its rooms, to look at."""
+        return self._served.result().house
+
+    async def start(self) -> None:
+        """Start, and wait until it serves."""
+        self._served = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread.start()
+        served = await asyncio.wait_for(asyncio.wrap_future(self._served), DEADLINE_S)
+        self.settings = replace(self.settings, port=served.port)
+
+    async def stop(self) -> None:
+        """Stop as on SIGTERM: held polls are answered first."""
+        assert self._leave is not None
+        loop, event = self._leave
+        loop.call_soon_threadsafe(event.set)
+        await asyncio.to_thread(self._thread.join, DEADLINE_S)
+        assert not self._thread.is_alive()
+
+    async def _serve(self) -> None:
+        leave = asyncio.Event()
+        self._leave = (asyncio.get_running_loop(), leave)
+        try:
+            async with serving(self.settings, register=_mount_pages) as served:
+                self._served.set_result(served)
+                await leave.wait()
+        except BaseException as error:
+            if self._served.done():
+                raise  # pytest reports what a thread raises
+            self._served.set_exception(error)
+
+
+def _mount_pages(halley: Halley) -> None:
+    """Serve the clients' pages where Halley has its own, for clients of the same origin."""
+    halley.house.pages = Starlette(routes=[Mount("/", StaticFiles(directory=HERE))])

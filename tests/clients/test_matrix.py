@@ -1,0 +1,122 @@
+"""Every client goes through every step of a client's life.
+
+Handshake, subscribe (exact, `*`, `**`), publish with reply, receive, two tabs, unsubscribe, server restart and
+recovery, disconnect: a test for each, and each runs with each of `kinds.KINDS`.
+"""
+
+from __future__ import annotations
+
+import pytest
+from clients.foreign import OK
+from clients.kinds import KINDS, every_client
+from clients.publisher import AWKWARD, publish
+from clients.recovery import is_heard_again
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), every_client]
+
+PATTERNS = {
+    "exact": ("/one/room", ["/one/room"], ["/one", "/one/room/too", "/one/rooms"]),
+    "one-level": ("/one/*", ["/one/a", "/one/room"], ["/one", "/one/a/b", "/ones/a"]),
+    "all-levels": ("/one/**", ["/one/a", "/one/a/b", "/one/a/b/c"], ["/one", "/ones/a", "/two"]),
+}
+"""A pattern, channels that it names, and channels that it does not."""
+
+VALUES = ["text", AWKWARD, "", 0, -1.5e-3, False, True, None, [], {}, 2**53 - 1, {AWKWARD: [1, {"deep": [[], {}]}]}]
+"""Data may be any JSON value; also what is false or empty in JavaScript."""
+
+
+async def test_handshake(kind, site):
+    """A24, A31, A37, B17, B18: a session on the transport of that kind, with the extensions that it asks for."""
+    server = await site.serve()
+    client = await site.start(kind, server.port)
+    assert await client.open() == OK
+    await client.until(lambda: client.transport == KINDS[kind].transport)
+    (reply,) = client.replies("/meta/handshake")
+    assert set(reply.get("ext", {})) == set(KINDS[kind].extensions)
+    assert list(server.house.broker.sessions) == [client.id]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+async def test_subscribe(kind, pattern, site):
+    """A17, A44: what the pattern names is heard, nothing else."""
+    server = await site.serve()
+    client = await site.join(kind, server.port)
+    subscription, named, others = PATTERNS[pattern]
+    assert await client.subscribe(subscription) == OK
+    await publish(server.port, *((channel, "others") for channel in others), *((channel, "named") for channel in named))
+    await client.hears(*((channel, "named") for channel in named))
+
+
+async def test_publish_with_reply(kind, site):
+    """A47: the program is told that its event was published; one that does not subscribe hears nothing of it."""
+    server = await site.serve()
+    client = await site.join(kind, server.port)
+    for number in range(3):
+        assert await client.publish("/room", number) == OK
+    assert [reply["successful"] for reply in client.replies("/room")] == [True, True, True]
+    assert server.house.broker.published == 3
+    assert client.events == []
+
+
+async def test_receive(kind, site):
+    """A49, A51: any JSON value arrives as it was sent, in order, whether others sent it or the client itself."""
+    server = await site.serve()
+    client = await site.join(kind, server.port)
+    assert await client.subscribe("/room") == OK
+    await publish(server.port, *(("/room", value) for value in VALUES))
+    await client.hears(*(("/room", value) for value in VALUES))
+    for value in VALUES:
+        assert await client.publish("/room", value) == OK
+    await client.hears(*(("/room", value) for value in VALUES + VALUES))
+
+
+async def test_two_tabs(kind, site):
+    """A49, B9: two tabs of a browser, or two programs, both hear what either says, in one order."""
+    server = await site.serve(bayeux={"browser_interval_s": 0.05})
+    one, other = [await site.join(kind, server.port) for _ in range(2)]
+    for client in (one, other):
+        assert await client.subscribe("/room") == OK
+    assert await one.publish("/room", {"from": "one"}) == OK
+    assert await other.publish("/room", {"from": "other"}) == OK
+    for client in (one, other):
+        await client.hears(("/room", {"from": "one"}), ("/room", {"from": "other"}))
+
+
+async def test_unsubscribe(kind, site):
+    """A45, A55: nothing more is heard of that channel, and what is still subscribed is heard as before."""
+    server = await site.serve()
+    client = await site.join(kind, server.port)
+    assert await client.subscribe("/left/*") == OK
+    assert await client.subscribe("/kept") == OK
+    assert await client.publish("/left/room", 1) == OK
+    await client.hears(("/left/room", 1))
+    assert await client.unsubscribe("/left/*") == OK
+    assert await client.publish("/left/room", 2) == OK
+    assert await client.publish("/kept", 3) == OK
+    await client.hears(("/left/room", 1), ("/kept", 3))
+
+
+async def test_restart_and_recovery(kind, site):
+    """A38, B30, E33: the new server knows nobody; the client handshakes again by itself and hears as before."""
+    server = await site.serve()
+    client = await site.join(kind, server.port)
+    assert await client.subscribe("/room/*") == OK
+    await publish(server.port, ("/room/a", "before"))
+    await client.hears(("/room/a", "before"))
+    for restarts in (1, 2):
+        await server.stop()
+        await server.start()
+        await is_heard_again(client, server.port, "/room/a")
+        assert len([reply for reply in client.replies("/meta/handshake") if reply["successful"]]) == 1 + restarts
+    assert await client.publish("/room/b", "own") == OK
+    await client.until(lambda: client.events[-1] == ("/room/b", "own"))
+
+
+async def test_disconnect(kind, site):
+    """A52: the session is gone at once, and so is its held connect."""
+    server = await site.serve()
+    client = await site.join(kind, server.port)
+    await client.until(lambda: server.house.engine.holds == 1)
+    assert await client.disconnect() == OK
+    await client.until(lambda: not server.house.broker.sessions)
+    assert server.house.engine.holds == 0

@@ -1,0 +1,42 @@
+"""What clients do with a no: they tell their program once, go on, and do not ask again (spec/clients.md 1.4)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from clients.foreign import OK
+from clients.kinds import every_plain_client
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+_POLL = re.compile(rb"meta(?:/|%2F)connect")
+
+
+@every_plain_client
+async def test_refused_requests_are_told_and_not_repeated(kind, site):
+    """A16, A19, A22, A68: publishes to a wildcard and to no channel, subscriptions to a meta channel and to nonsense.
+
+    Faye repeats a request whose HTTP exchange fails, here after 0.2 s; so a poll later there must be one of each.
+    """
+    server = await site.serve(bayeux={"hold_s": 0.3})
+    proxy = await site.relay(server)
+    client = await site.join(kind, proxy.port)
+    assert await client.subscribe("/room") == OK
+
+    refused = [
+        (await client.publish("/wild1/*", 1), "400:/wild1/*:channel_is_a_wildcard"),
+        (await client.publish("/wild2//x", 2), "405::channel_invalid"),
+        (await client.subscribe("/meta/wild3"), "403:denied_by_security_policy:subscribe_denied"),
+        (await client.subscribe("/wild4/*/x"), "403::subscription_invalid"),
+    ]
+    for outcome, error in refused:
+        assert not outcome.successful
+        assert outcome.error == error
+
+    polls = len(_POLL.findall(proxy.sent))
+    await client.until(lambda: len(_POLL.findall(proxy.sent)) >= polls + 2)
+    for number in (1, 2, 3, 4):
+        assert proxy.sent.count(b"wild%d" % number) == 1
+    assert await client.publish("/room", "still here") == OK
+    await client.hears(("/room", "still here"))

@@ -1,0 +1,84 @@
+"""A TCP relay between a client and the server that can do what bad networks do.
+
+It can cut all connections at once, and let answers vanish that the server has already sent. It reads nothing but
+keeps all that clients have sent, so that tests can count requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class TcpProxy:
+    """Relays from `port` to the server's port. `sent` are the bytes from clients; `vanished` counts lost ones."""
+
+    def __init__(self, server_port: int) -> None:
+        self.port = 0
+        self.sent = bytearray()
+        self.loses_answers = False
+        self.vanished = 0
+        self._server_port = server_port
+        self._is_down = False
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._relays: set[asyncio.Task[None]] = set()
+
+    def cut(self) -> None:
+        """Break every connection, on both sides, and let nobody through until `mend`."""
+        self._is_down = True
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def mend(self) -> None:
+        """Let clients through again."""
+        self._is_down = False
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._relays.add(task)
+        try:
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
+        except OSError:
+            writer.transport.abort()
+        else:
+            self._writers |= {writer, server_writer}
+            if self._is_down:
+                self.cut()
+            both_ways = (self._relay(reader, server_writer, up=True), self._relay(server_reader, writer, up=False))
+            await asyncio.gather(*both_ways)
+            self._writers -= {writer, server_writer}
+        finally:
+            self._relays.discard(task)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, up: bool) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65_536):
+                if up:
+                    self.sent += data
+                elif self.loses_answers:
+                    self.vanished += len(data)
+                    continue
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@asynccontextmanager
+async def relaying(server_port: int) -> AsyncIterator[TcpProxy]:
+    """Relay to a port of this machine within the block."""
+    proxy = TcpProxy(server_port)
+    listener = await asyncio.start_server(proxy._accept, "127.0.0.1", 0)
+    proxy.port = listener.sockets[0].getsockname()[1]
+    try:
+        yield proxy
+    finally:
+        listener.close()
+        proxy.cut()
+        await asyncio.gather(*proxy._relays)
