@@ -24,7 +24,7 @@ async def test_cometd_with_websocket_left_on_falls_back_to_long_polling(kind, si
     assert proxy.sent.lower().count(b"upgrade: websocket") == 1
 
 
-@clients("cometd-jsonp", "faye-jsonp", "scripts-only")
+@clients("cometd-jsonp", "faye-jsonp")
 async def test_a_long_batch_is_split_over_several_scripts(kind, site):
     """A67: URLs stay below 2,000 characters, so 40 publishes at once come in several requests, and in order."""
     server = await site.serve()
