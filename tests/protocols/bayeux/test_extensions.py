@@ -270,6 +270,7 @@ def test_extension_cannot_speak_for_another_session(house):
 def test_ids_survive_extensions(house):
     """A reply has the id of the request that was sent, whatever an extension made of it, held or not (A2)."""
     extend(house, Extension(incoming=lambda message: message | {"id": "changed"}))
+    assert house.send(handshake(id="6")).only["id"] == "6"
     peer = house.join()
     assert peer.publish("/a", 1, id="7").only["id"] == "7"
     assert peer.connect(id="8", advice={"timeout": 0}).only["id"] == "8"
