@@ -1,8 +1,8 @@
 """Every number and switch of Halley, each with its unit, what zero means, and why it has this value.
 
-Nothing here reads or changes anything: `configuration/` fills these classes from defaults, a TOML file, the environment and
-flags (in that order), and the rooms take the part that is theirs. Standard library only, so that every room may
-import the types.
+Nothing here reads or changes anything: `configuration/` fills these classes from defaults, a TOML file, the
+environment and flags (in that order), and the rooms take the part that is theirs. Standard library only, so that every
+room may import the types.
 """
 
 import ipaddress
