@@ -16,6 +16,19 @@ if TYPE_CHECKING:
     from support.bayeux import House
 
 
+CHANNELS = (
+    "/meta/handshake",
+    "/meta/connect",
+    "/meta/subscribe",
+    "/meta/unsubscribe",
+    "/meta/disconnect",
+    "/meta/unknown",
+    "/service/a",
+    "/a",
+)
+"""One of each kind that a message can have."""
+
+
 def handshake(**fields: Any) -> JSON:
     """A handshake as cometd.js sends it; `fields` are added or replace its own."""
     types = ["long-polling", "callback-polling"]

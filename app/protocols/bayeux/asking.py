@@ -90,7 +90,7 @@ def serve(talk: Conversation, session: BayeuxSession | None, topic: str, message
                 engine.deliver(session, message.channel, answer, message.id, talk.now)
             else:
                 named = {} if message.id is None else {"id": message.id}
-                encode_data(answer)
+                encode_data(answer)  # raises now, while it is known whose it is
                 talk.beside.append({"channel": message.channel, **named, "data": answer})
         except TypeError as error:  # what it returned is no JSON
             engine.hooks.report("service", error)

@@ -62,31 +62,31 @@ class Conversation:
             # Bayeux 1.0, 4.1.1: "any other messages in the same request MUST be ignored".
             return (yield from shake_hands(self, messages[0]))
         self._choose_session()
-        connects: list[tuple[int, Message, dict[str, Any]]] = []
+        connects: list[tuple[int, Message]] = []
         for fields in messages:
             try:
                 message = self.read(fields)
                 if message.channel == CONNECT:
-                    connects.append((len(self._replies), message, fields))
+                    connects.append((len(self._replies), message))
                     self._replies.append({})
                 else:
-                    self._replies.append((yield from self._answer(message, fields)))
+                    self._replies.append((yield from self._answer(message)))
             except Fault as fault:
                 self._replies.append(self.refusal(fields, fault))
         return self._finish(connects)
 
-    def _finish(self, connects: list[tuple[int, Message, dict[str, Any]]]) -> Reply | Hold:
+    def _finish(self, connects: list[tuple[int, Message]]) -> Reply | Hold:
         events: list[Event] = []
-        for place, message, fields in connects:
+        for place, message in connects:
             try:
-                hold = self._poll(message, fields)
+                hold = self._poll(message)
             except Fault as fault:
-                self._replies[place] = self.refusal(fields, fault)
+                self._replies[place] = self.refusal(message.sent, fault)
                 continue
             if self.engine.connect(hold, self.now, alone=len(self.request.messages) == 1):
                 return hold
             if hold.session.closed is not None:  # by a hook that was told of the older connect's end
-                self._replies[place] = self.refusal(fields, Fault(errors.SESSION_UNKNOWN))
+                self._replies[place] = self.refusal(message.sent, Fault(errors.SESSION_UNKNOWN))
                 continue
             is_last = place == connects[-1][0]
             self._replies[place], events = self.engine.connect_reply(hold, self.now, with_events=is_last)
@@ -125,10 +125,10 @@ class Conversation:
             raise Fault(errors.NUMBER_OUT_OF_RANGE)
         hooks = self.engine.hooks
         if hooks.extensions:
-            seen = hooks.incoming(self._session_if_known(message), dict(fields))  # replies need what was sent
+            seen = hooks.incoming(self._session_if_known(message), dict(fields))
             if seen is None:
                 raise Fault(errors.MESSAGE_DELETED)
-            message = Message(seen, self.request.context)
+            message = Message(seen, self.request.context, sent=fields)
         return message
 
     def _choose_session(self) -> None:
@@ -174,8 +174,8 @@ class Conversation:
 
     # Connect
 
-    def _poll(self, message: Message, fields: dict[str, Any]) -> Hold:
-        """What a connect asks for; `fields` is what was sent. Raises `Fault`."""
+    def _poll(self, message: Message) -> Hold:
+        """What a connect asks for. Raises `Fault`."""
         engine = self.engine
         session = self._session_of(message)
         if message.fields.get("connectionType") not in engine.connection_types:
@@ -193,7 +193,7 @@ class Conversation:
         return Hold(
             session,
             self.request.connection,
-            fields,
+            message.sent,
             wait_s,
             wants_advice=message.advice is not None,
             timesync=timesync,
@@ -201,10 +201,10 @@ class Conversation:
 
     # All other channels
 
-    def _answer(self, message: Message, fields: dict[str, Any]) -> Steps:
+    def _answer(self, message: Message) -> Steps:
         """The reply to any message but a handshake or connect. Raises `Fault`."""
         channel = message.channel
-        reply = reply_to(fields, successful=True)
+        reply = reply_to(message.sent, successful=True)
         # By exact name: a prefix match once let /meta/subscribe/x past the checks of Faye (CVE-2020-11020).
         if channel == "/meta/subscribe":
             session = self._session_of(message)

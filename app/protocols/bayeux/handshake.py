@@ -47,7 +47,7 @@ def shake_hands(talk: Conversation, fields: dict[str, Any]) -> Generator[Wait, t
         return Reply([], connection=request.connection, status=503, is_last=engine.is_draining)
     except Fault as fault:
         return engine.reply_with(None, [talk.refusal(fields, fault)], [], talk.now, connection=request.connection)
-    return _welcome(talk, session, message, reply_to(fields, successful=True), arrived_ms)
+    return _welcome(talk, session, message, arrived_ms)
 
 
 def negotiate(message: Message, ours: Sequence[str]) -> None:
@@ -60,10 +60,9 @@ def negotiate(message: Message, ours: Sequence[str]) -> None:
         raise Fault(errors.CONNECTION_TYPES_UNSUPPORTED.format(",".join(ours)))
 
 
-def _welcome(
-    talk: Conversation, session: BayeuxSession, message: Message, reply: dict[str, Any], arrived_ms: int
-) -> Reply:
+def _welcome(talk: Conversation, session: BayeuxSession, message: Message, arrived_ms: int) -> Reply:
     engine = talk.engine
+    reply = reply_to(message.sent, successful=True)
     reply["clientId"] = session.id
     reply["version"] = reply["minimumVersion"] = _OUR_VERSION
     reply["supportedConnectionTypes"] = list(engine.connection_types)

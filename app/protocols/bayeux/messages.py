@@ -46,15 +46,19 @@ class Fault(Exception):
 class Message:
     """One message from a client, checked.
 
-    `fields` is the whole JSON object, for extensions and listeners. `data` is `ABSENT` if there was none; listeners may
-    replace it. `context` is what is known of the request that brought it.
+    `fields` is the whole JSON object as extensions have left it, for listeners; `sent` as its client sent it, for its
+    reply. `data` is `ABSENT` if there was none; listeners may replace it. `context` is what is known of the request that
+    brought it.
     """
 
-    __slots__ = ("advice", "channel", "client_id", "context", "data", "ext", "fields", "id")
+    __slots__ = ("advice", "channel", "client_id", "context", "data", "ext", "fields", "id", "sent")
 
-    def __init__(self, fields: dict[str, Any], context: Context | None = None) -> None:
-        """Read `fields`. Raises `Fault`."""
+    def __init__(
+        self, fields: dict[str, Any], context: Context | None = None, sent: dict[str, Any] | None = None
+    ) -> None:
+        """Read `fields`; `sent` is given where they are not what was sent. Raises `Fault`."""
         self.fields = fields
+        self.sent = fields if sent is None else sent
         self.context = context
         self.id = _message_id(fields.get("id"))
         self.channel = _channel(fields)

@@ -44,6 +44,8 @@ class Responses:
             at = datetime.fromtimestamp(wall_s, UTC)
             fields["timestamp"] = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 10_000:02}"
         as_it_was = encode(fields)
+        if not self._hooks.extensions:
+            return as_it_was
         seen = self._hooks.outgoing(session, fields)
         if seen is None:
             return None if is_event else as_it_was

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from support.bayeux import House
-from support.bayeux_peers import handshake
+from support.bayeux_peers import CHANNELS, handshake
 from support.messages import publish
 
 from app.protocols.bayeux import errors
@@ -26,19 +26,7 @@ def test_one_reply_for_each_message(house):
 
 
 @pytest.mark.parametrize("message_id", ["1", 1, 0, -7, 2**63 - 1, "a", "A.b:c_d-9", "x" * 64])
-@pytest.mark.parametrize(
-    "channel",
-    [
-        "/meta/handshake",
-        "/meta/connect",
-        "/meta/subscribe",
-        "/meta/unsubscribe",
-        "/meta/disconnect",
-        "/meta/unknown",
-        "/a",
-        "/service/a",
-    ],
-)
+@pytest.mark.parametrize("channel", CHANNELS)
 def test_id_is_echoed_with_its_type(house, channel, message_id):
     """A reply carries the id of its request unchanged: a number stays a number (A2)."""
     peer = house.join()

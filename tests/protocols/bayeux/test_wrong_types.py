@@ -6,7 +6,7 @@ Faye's message stealing and many a 500 came from lists and objects where a strin
 import re
 
 import pytest
-from support.bayeux_peers import handshake
+from support.bayeux_peers import CHANNELS, handshake
 
 ERROR = re.compile(r"[34]\d\d:[^:<]*:[a-z_]+")
 
@@ -35,17 +35,6 @@ VALUES = (
     {},
     {"a": []},
     {"timeout": {}, "interval": []},
-)
-
-CHANNELS = (
-    "/meta/handshake",
-    "/meta/connect",
-    "/meta/subscribe",
-    "/meta/unsubscribe",
-    "/meta/disconnect",
-    "/meta/unknown",
-    "/service/a",
-    "/a",
 )
 
 FIELDS = (
