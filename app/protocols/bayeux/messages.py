@@ -47,8 +47,8 @@ class Message:
     """One message from a client, checked.
 
     `fields` is the whole JSON object as extensions have left it, for listeners; `sent` as its client sent it, for its
-    reply. `data` is `ABSENT` if there was none; listeners may replace it. `context` is what is known of the request that
-    brought it.
+    reply. `data` is `ABSENT` if there was none; listeners may replace it. `context` is what is known of the request
+    that brought it.
     """
 
     __slots__ = ("advice", "channel", "client_id", "context", "data", "ext", "fields", "id", "sent")
