@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import httptools
@@ -57,6 +58,7 @@ class Connection(Peer):
         "_kept",
         "_lacks_body",
         "_may_take",
+        "_quiet_since",
     )
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -66,6 +68,7 @@ class Connection(Peer):
         self._is_answering = False  # a request that was taken from the application
         self._is_stuck = False  # with an answer of ours that the peer does not read
         self._kept: bytearray | None = None  # came meanwhile
+        self._quiet_since = 0.0  # its latest answer of ours has left
         self._has_served = False  # a request has come in whole, some time
         self._is_feeding = False
         self._is_leaving = False  # along with the server
@@ -83,6 +86,8 @@ class Connection(Peer):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A peer has connected; its first request is under the deadline at once."""
         super().connection_made(transport)
+        self._quiet_since = monotonic()
+        self.watch.idle.watch(self, self._quiet_since)
         self._mind_time()
 
     def data_received(self, data: bytes) -> None:
@@ -91,7 +96,7 @@ class Connection(Peer):
             self._discarded_bytes += len(data)
             if self._discarded_bytes > _DISCARDED_BYTES:
                 self.cut()
-        elif not self._is_busy():
+        elif not self._is_answering and not self._is_busy():
             self._feed(data)
         else:
             self._kept = self._kept or bytearray()
@@ -104,13 +109,20 @@ class Connection(Peer):
         """All that was written has left: the next request's turn."""
         super().resume_writing()
         if self._is_stuck:
-            self._go_on()
+            self._is_stuck = self._is_answering = False
+            if not self.transport.is_closing():
+                self._go_on()
 
     def shutdown(self) -> None:
         """The server leaves: an idle connection closes now, any other after its answer."""
         self._is_leaving = True
         if not self._is_answering and self._body is None:
             super().shutdown()
+
+    def is_idle(self, since: float) -> bool:
+        """Whether nothing has been asked or answered since then; of the application uvicorn keeps watch itself."""
+        is_at_rest = not self._is_busy() and self._is_in_head and not self._has_begun and self._body is None
+        return is_at_rest and self.timeout_keep_alive_task is None and self._quiet_since <= since
 
     # What a subclass may answer itself
 
@@ -124,22 +136,31 @@ class Connection(Peer):
     def _serve(self, body: bytes) -> None:
         """The request has come in whole: `respond` to it, now or later."""
 
-    def respond(self, response: bytes, *, closes: bool) -> None:
-        """Write the answer to a request that was taken; what came meanwhile is looked at as soon as it has left."""
+    def respond(self, response: bytes, *, closes: bool) -> bool:
+        """Write the answer to a request that was taken; True if it has left for the kernel.
+
+        What came meanwhile is looked at as soon as it has.
+        """
         if self._is_lost or self._discarded_bytes is not None:
-            return
-        self.transport.write(response)
+            return False
+        transport = self.transport
+        transport.write(response)
         if closes or self._is_leaving:
-            self.transport.close()
+            transport.close()
         if self.flow.write_paused:
             self._is_stuck = True
-        else:
+            return False
+        self._is_answering = False
+        self._quiet_since = monotonic()
+        if transport.is_closing():
+            return False
+        if self._is_feeding:
+            return not self._has_ended
+        if self.pipeline or self._kept or self._has_begun:
             self._go_on()
+        return not self._has_ended
 
     def _go_on(self) -> None:
-        self._is_answering = self._is_stuck = False
-        if self._is_feeding or self.transport.is_closing():
-            return
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
         self._look_at_kept()
@@ -172,6 +193,8 @@ class Connection(Peer):
             else:
                 self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
         self._is_feeding = False
+        if self._is_answering and not self.pipeline:
+            return  # a connect that is held
         if self._fed_bytes:  # of something that is not whole yet
             self._check_fed()
         if self.pipeline:
@@ -222,8 +245,6 @@ class Connection(Peer):
             reaper = watch.bodies
         elif self._has_begun or not self._has_served:
             reaper = watch.heads
-        else:
-            reaper = watch.idle
         if reaper is not self._reaper:
             self._be_under(reaper)
 
@@ -253,15 +274,18 @@ class Connection(Peer):
             self._lacks_body = False
             return
         fields = dict(self.headers)
-        self._check_head(fields)
+        limits = self.watch.limits
+        is_sound = self._fed_bytes <= limits.head_bytes and len(fields) <= limits.headers  # else looked at below
         self._is_in_head = self._has_begun = False
-        self._fed_bytes = 0
         if self._reaper is not None:
             self._be_under(None)
         is_next = self._may_take and (self.cycle is None or self.cycle.response_complete)
-        if is_next and self._takes(fields):
+        if is_sound and is_next and self._takes(fields):
+            self._fed_bytes = 0
             self._body = b""
             return
+        self._check_head(fields)
+        self._fed_bytes = 0
         url, headers = self.url, self.headers
         super().on_message_begin()  # makes the scope, and forgets what has come
         self.url = url

@@ -84,6 +84,7 @@ class Peer(HttpToolsProtocol):
         self._is_lost = True
         self.watch.connections -= 1
         self.watch.writes.forget(self)
+        self.watch.idle.forget(self)
         self._be_under(None)
         unanswered = [cycle for cycle, _ in self.pipeline]
         if self._running is not None:
@@ -121,6 +122,10 @@ class Peer(HttpToolsProtocol):
         """End the connection without a further byte; what the transport still buffered is lost."""
         self.watch.cut += 1
         self._abort()
+
+    def is_idle(self, since: float) -> bool:
+        """Whether nothing has happened since then."""
+        raise NotImplementedError
 
     def is_read_from(self) -> bool:
         """Whether the peer has taken anything of what waits for it since this was last asked."""

@@ -87,6 +87,29 @@ def messages_of_body(body: bytes, content_type: bytes, limits: Limits) -> Batch:
     raise Rejection(400, "body is no Bayeux message")
 
 
+def plain_message(body: bytes, content_type: bytes, limits: Limits) -> dict[str, Any] | None:
+    """The message of a body that is one message in JSON; None where it is anything else, or must be looked at closely.
+
+    A number that not every protocol can carry has 19 digits or is refused by orjson, and is no harm outside `data`;
+    deep nesting has many brackets; many values have many bytes.
+    """
+    if (
+        len(body) > limits.nodes
+        or body.count(b"[") + body.count(b"{") > limits.nesting
+        or _charset_of(content_type) != "utf-8"
+    ):
+        return None
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    if type(value) is list and len(value) == 1:
+        value = value[0]
+    if type(value) is not dict or ("data" in value and _NINETEEN_DIGITS in body.translate(_DIGITS_AS_ZERO)):
+        return None
+    return value
+
+
 def form_fields(text: bytes, limits: Limits, charset: str = "utf-8") -> list[tuple[str, str]]:
     """The fields of a query or form, with escapes in `charset`; `+` is a space. Raises `Rejection`."""
     most = limits.messages + _ODD_FIELDS

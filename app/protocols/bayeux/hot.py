@@ -8,48 +8,51 @@ ways give the same bytes and leave the same books is shown by tests which run ev
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from app.broker.errors import InvalidName
 from app.broker.events import Event
-from app.protocols.bayeux.exchanges import Hold, Reply, Transport
+from app.protocols.bayeux.exchanges import Hold, Reply
 from app.protocols.bayeux.messages import ECHOED_CHARS, ID, encode_data, event_frame
 from app.protocols.bayeux.names import META, SERVICE, to_topic
 from app.protocols.bayeux.sessions import BayeuxSession
 from app.protocols.bayeux.states import State
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from app.protocols.bayeux.engine import Engine
-    from app.protocols.bayeux.exchanges import Outcome, Request
 
 
-def receive(engine: Engine, request: Request, now: float) -> Outcome | None:
-    """Serve a request that is one plain message of a session; None where it is anything else."""
-    fields = request.messages[0]
+def receive(
+    engine: Engine, fields: dict[str, Any], cookies: Sequence[str], connection: object, now: float
+) -> Reply | Hold | None:
+    """Serve a long-polling request that is one plain message of a session; None where it is anything else."""
     client_id, message_id = fields.get("clientId"), fields.get("id")
     if (
         type(client_id) is not str
         or len(fields) != 4
-        or request.transport is not Transport.LONG_POLLING
-        or request.has_odd_numbers
         or engine.advisor.is_draining
         or engine.hooks.extensions
         or not (type(message_id) is int or (type(message_id) is str and ID.fullmatch(message_id)))
     ):
         return None
     session = engine.broker.sessions.get(client_id)
-    if type(session) is not BayeuxSession or session.unsettled is not None or not session.admits(request.cookies):
+    if type(session) is not BayeuxSession or session.unsettled is not None or not session.admits(cookies):
         return None
     if fields.get("channel") == "/meta/connect":
-        return _poll(engine, session, request, now) if fields.get("connectionType") == "long-polling" else None
-    return _publish(engine, session, request, now) if "data" in fields else None
+        is_plain = fields.get("connectionType") == "long-polling"
+        return _poll(engine, session, fields, connection, now) if is_plain else None
+    return _publish(engine, session, fields, connection, now) if "data" in fields else None
 
 
-def _poll(engine: Engine, session: BayeuxSession, request: Request, now: float) -> Hold | None:
+def _poll(
+    engine: Engine, session: BayeuxSession, fields: dict[str, Any], connection: object, now: float
+) -> Hold | None:
     """Hold a connect of a session for which nothing waits: the row (IDLE, POLL) of `states.LIFE`."""
-    limit, browser = engine.options.holds_per_browser, session.browser
+    browser, limit = session.browser, engine.options.holds_per_browser
     if (
         session.state is not State.IDLE
         or session.acks is not None
@@ -61,8 +64,7 @@ def _poll(engine: Engine, session: BayeuxSession, request: Request, now: float) 
     engine.connects += 1
     session.client_interval_s = None
     session.state = State.HELD
-    session.held = hold = Hold(session, request.connection, request.messages[0], session.hold_s)
-    hold.browser = browser
+    session.held = hold = Hold(session, connection, fields, session.hold_s, browser)
     engine.begin_hold(hold, now)
     return hold
 
@@ -75,32 +77,34 @@ def wake(engine: Engine, session: BayeuxSession, now: float) -> bool:
         or session.acks is not None
         or hold.wants_advice
         or hold.timesync is not None
-        or engine.is_draining
+        or engine.advisor.is_draining
         or engine.hooks.extensions
         or engine.options.timestamp
-        or session.announced != (session.hold_s, engine.advisor.interval_s(hold), False)
-        or "id" not in hold.request
+        or (message_id := hold.request.get("id")) is None
     ):
+        return False
+    interval_s = session.interval_s if session.client_interval_s is None else session.client_interval_s
+    if session.announced != (session.hold_s, interval_s, False):
         return False
     session.state = State.IDLE
     engine.end_hold(hold)
     events = session.outbox.take()
-    engine.broker.touch(session, now + engine.advisor.interval_s(hold) + session.max_interval_s)
-    reply = b'{"id":%b,"channel":"/meta/connect","successful":true,"clientId":"%b"}' % (
-        orjson.dumps(hold.request["id"]),
-        session.id.encode(),
-    )
-    session.unsettled = Reply(
-        [reply, *map(event_frame, events)], session, events, hold.connection, answers_connect=True
-    )
-    engine.send(hold.connection, session.unsettled)
+    engine.broker.touch(session, now + interval_s + session.max_interval_s)
+    parts = [
+        b'{"id":%b,"channel":"/meta/connect","successful":true,"clientId":"%b"}'
+        % (orjson.dumps(message_id), session.id.encode())
+    ]
+    parts += [event.frames.get("bayeux") or event_frame(event) for event in events]
+    session.unsettled = reply = Reply(parts, session, events, hold.connection, answers_connect=True)
+    engine.send(hold.connection, reply)
     return True
 
 
-def _publish(engine: Engine, session: BayeuxSession, request: Request, now: float) -> Reply | None:
+def _publish(
+    engine: Engine, session: BayeuxSession, fields: dict[str, Any], connection: object, now: float
+) -> Reply | None:
     """Publish to a plain channel that no hook of the program wants to know about."""
-    fields, hooks, broker = request.messages[0], engine.hooks, engine.broker
-    channel = fields.get("channel")
+    hooks, broker, channel = engine.hooks, engine.broker, fields.get("channel")
     if (
         type(channel) is not str
         or len(channel) > ECHOED_CHARS
@@ -124,7 +128,7 @@ def _publish(engine: Engine, session: BayeuxSession, request: Request, now: floa
     event = Event(topic, payload, publisher=session.id)
     broker.publish(event, now, without=None if session.broadcast_to_publisher else session)
     part = b'{"id":%b,"channel":%b,"successful":true}' % (orjson.dumps(fields["id"]), orjson.dumps(channel))
-    reply = Reply([part], session, [], request.connection)
+    reply = Reply([part], session, [], connection)
     may_ride = session.acks is None and not session.connect_delivery_only and not session.open_batches
     if len(session.outbox) and may_ride and session.unsettled is None and session.closed is None:
         reply.events = session.outbox.take()
