@@ -175,13 +175,14 @@ class Connection(Peer):
         return running is not None and not running.response_complete and not running.more_body
 
     def _feed(self, data: bytes) -> None:
-        if len(data) > _PIECE_BYTES:
-            for start in range(0, len(data), _PIECE_BYTES):
+        nbytes = len(data)
+        if nbytes > _PIECE_BYTES:
+            for start in range(0, nbytes, _PIECE_BYTES):
                 self.data_received(data[start : start + _PIECE_BYTES])
             return
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
-        self._fed_bytes += len(data)
+        self._fed_bytes += nbytes
         self._is_feeding = self._may_take = True
         try:
             self.parser.feed_data(data)
@@ -193,8 +194,8 @@ class Connection(Peer):
             else:
                 self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
         self._is_feeding = False
-        if self._is_answering and not self.pipeline:
-            return  # a connect that is held
+        if self._is_in_head and not (self.pipeline or self._fed_bytes or self._has_begun or self._running):
+            return  # one request that was taken, and nothing else
         if self._fed_bytes:  # of something that is not whole yet
             self._check_fed()
         if self.pipeline:

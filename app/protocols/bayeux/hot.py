@@ -31,33 +31,23 @@ def receive(
 ) -> Reply | Hold | None:
     """Serve a long-polling request that is one plain message of a session; None where it is anything else."""
     client_id, message_id = fields.get("clientId"), fields.get("id")
-    if (
-        type(client_id) is not str
-        or len(fields) != 4
-        or engine.advisor.is_draining
-        or engine.hooks.extensions
-        or not (type(message_id) is int or (type(message_id) is str and ID.fullmatch(message_id)))
-    ):
+    if type(client_id) is not str or len(fields) != 4 or engine.advisor.is_draining or engine.hooks.extensions:
+        return None
+    if type(message_id) is not int and not (type(message_id) is str and ID.fullmatch(message_id)):
         return None
     session = engine.broker.sessions.get(client_id)
     if type(session) is not BayeuxSession or session.unsettled is not None or not session.admits(cookies):
         return None
-    if fields.get("channel") == "/meta/connect":
-        is_plain = fields.get("connectionType") == "long-polling"
-        return _poll(engine, session, fields, connection, now) if is_plain else None
-    return _publish(engine, session, fields, connection, now) if "data" in fields else None
-
-
-def _poll(
-    engine: Engine, session: BayeuxSession, fields: dict[str, Any], connection: object, now: float
-) -> Hold | None:
-    """Hold a connect of a session for which nothing waits: the row (IDLE, POLL) of `states.LIFE`."""
-    browser, limit = session.browser, engine.options.holds_per_browser
+    if fields.get("channel") != "/meta/connect":
+        return _publish(engine, session, fields, connection, now) if "data" in fields else None
+    # Hold it, if nothing waits: the row (IDLE, POLL) of `states.LIFE`.
+    limit, browser = engine.options.holds_per_browser, session.cookie if session.is_bound else client_id
     if (
         session.state is not State.IDLE
         or session.acks is not None
         or len(session.outbox)
         or session.hold_s <= 0
+        or fields.get("connectionType") != "long-polling"
         or (limit >= 0 and engine.holds_by_browser.get(browser, 0) >= limit)
     ):
         return None
@@ -90,13 +80,13 @@ def wake(engine: Engine, session: BayeuxSession, now: float) -> bool:
     engine.end_hold(hold)
     events = session.outbox.take()
     engine.broker.touch(session, now + interval_s + session.max_interval_s)
-    parts = [
-        b'{"id":%b,"channel":"/meta/connect","successful":true,"clientId":"%b"}'
-        % (orjson.dumps(message_id), session.id.encode())
-    ]
-    parts += [event.frames.get("bayeux") or event_frame(event) for event in events]
-    session.unsettled = reply = Reply(parts, session, events, hold.connection, answers_connect=True)
-    engine.send(hold.connection, reply)
+    reply = b'{"id":%b,"channel":"/meta/connect","successful":true,"clientId":"%b"}' % (
+        orjson.dumps(message_id),
+        session.id.encode(),
+    )
+    frames = [event.frames.get("bayeux") or event_frame(event) for event in events]
+    session.unsettled = Reply([reply, *frames], session, events, hold.connection, True)  # noqa: FBT003 - a connect's
+    engine.send(hold.connection, session.unsettled)
     return True
 
 
