@@ -16,15 +16,16 @@ import app
 
 CORE = {"app.broker", "app.settings"}
 ENGINES = CORE | {"app.protocols"}
-EDGES = ENGINES | {"app.transports", "app.telemetry"}
+EDGES = ENGINES | {"app.transports", "app.telemetry", "app.access"}
 ROOMS = {
     "app.settings": set(),
     "app.broker": {"app.settings"},
+    "app.access": CORE | {"jwt"},
     "app.protocols": CORE | {"orjson"},
     "app.telemetry": {"app.settings", "structlog", "orjson", "starlette"},
     "app.metrics": ENGINES | {"app.host", "app.server", "prometheus_client"},
     "app.transports": EDGES | {"starlette", "orjson"},
-    "app.configuration": {"app.settings"},
+    "app.configuration": ENGINES | {"app.access"},  # the names of roles, tokens and patterns
     "app.client": {"httpx", "app"},
     "app.server": EDGES | {"starlette"},
     "app.embed": ENGINES | {"app.server"},

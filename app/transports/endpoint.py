@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from app import telemetry
 from app.protocols.bayeux.exchanges import Request
 from app.transports import callback_polling, long_polling
+from app.transports.authorization import bearer_token
 from app.transports.bodies import Disconnected
 from app.transports.context import HttpContext
 from app.transports.cookies import browser_cookie, cookie_values
@@ -79,7 +80,10 @@ class Endpoint:
     def _request(self, transport: Transport, batch: Batch, scope: Scope, head: Head, exchange: Exchange) -> Request:
         cookies = cookie_values(head.headers.get(b"cookie", b""), self._settings.cookie.name)
         context = HttpContext(scope)
-        return Request(batch.messages, transport, exchange, cookies, context, has_odd_numbers=batch.has_odd_numbers)
+        request = Request(batch.messages, transport, exchange, cookies, context, has_odd_numbers=batch.has_odd_numbers)
+        if transport is long_polling.TRANSPORT:
+            request.token = bearer_token(head.headers.get(b"authorization"))
+        return request
 
     def _headers_of(self, reply: Reply, scope: Scope) -> list[Header]:
         headers: list[Header] = []

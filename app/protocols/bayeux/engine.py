@@ -25,14 +25,14 @@ from app.protocols.bayeux.exchanges import Hold, Reply, Verdict, Wait
 from app.protocols.bayeux.messages import encode, encode_data, reply_to
 from app.protocols.bayeux.names import SERVICE, Bounds, to_pattern, to_topic
 from app.protocols.bayeux.responses import Responses
-from app.protocols.bayeux.sessions import DISCONNECTED, DISMISSED, EXPIRED, SLOW_CONSUMER, BayeuxSession
+from app.protocols.bayeux.sessions import DISCONNECTED, DISMISSED, EXPIRED, OUTLIVED, SLOW_CONSUMER, BayeuxSession
 from app.protocols.bayeux.states import LIFE, Happening, State, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from app.broker.broker import Broker
-    from app.broker.policy import HouseRules
+    from app.broker.policy import Identity, Rights
     from app.broker.sessions import Session
     from app.protocols.bayeux.exchanges import Outcome, Request
     from app.protocols.bayeux.hooks import Hooks
@@ -44,22 +44,26 @@ _ID_BYTES = 20  # Bayeux 1.0, 3.2: "SHOULD be at least 128 bits"; as hexadecimal
 class Engine:
     """Speaks Bayeux for the broker's sessions.
 
-    `connection_types` is what handshake replies offer. `new_id` makes session ids and cookies.
+    `rights` says who may do what. `authenticate` says whom a token names, given the wall clock, or raises
+    `TokenRefused`; None while no token could be good. `connection_types` is what handshake replies offer. `new_id`
+    makes session ids and cookies.
     """
 
     def __init__(
         self,
         broker: Broker,
         options: Bayeux,
-        rights: HouseRules,
+        rights: Rights,
         hooks: Hooks,
         *,
+        authenticate: Callable[[str, float], Identity] | None = None,
         connection_types: Sequence[str] = ("long-polling", "callback-polling"),
         new_id: Callable[[], str] = lambda: secrets.token_hex(_ID_BYTES),
     ) -> None:
         self.broker = broker
         self.options = options
         self.rights = rights
+        self.authenticate = authenticate
         self.hooks = hooks
         self.connection_types = tuple(connection_types)
         self.new_id = new_id
@@ -134,9 +138,12 @@ class Engine:
     # What the broker reports (sessions.Owner)
 
     def due(self, session: Session, now: float) -> None:
-        """A hold's time is up, or the client has not come back."""
+        """A hold's time is up, the client has not come back, or its token has ended."""
         assert isinstance(session, BayeuxSession)
-        self._happen(session, Happening.LAPSE, now)
+        is_outlived = session.expiry <= now
+        self._happen(
+            session, Happening.CUT if is_outlived else Happening.LAPSE, now, OUTLIVED if is_outlived else EXPIRED
+        )
 
     def flush(self, session: Session, now: float) -> None:
         """Events came: a held connect is their way out."""
@@ -154,12 +161,14 @@ class Engine:
 
     # Sessions
 
-    def find(self, client_id: str, cookies: Sequence[str]) -> BayeuxSession | None:
-        """The session of that id, if these cookies may use it; from the first time they do, it is bound to them."""
+    def find(self, client_id: str, request: Request, now: float) -> BayeuxSession | None:
+        """The session of that id, if the request may use it; from the first time one does, it is bound to its cookie."""
         session = self.broker.sessions.get(client_id)
-        if not isinstance(session, BayeuxSession) or session.role == SERVER or not session.admits(cookies):
+        if not isinstance(session, BayeuxSession) or session.role == SERVER or not session.admits(request):
             return None
-        return session
+        if session.expiry <= now:  # the sweeper comes by only now and then
+            self.due(session, now)
+        return session if session.closed is None else None
 
     def new_session(self, cookies: Sequence[str] = ()) -> BayeuxSession:
         """A session that nobody has admitted yet; of the browser that `cookies` speak of, or of a new one."""
@@ -340,7 +349,7 @@ class Engine:
         elif step is Step.DISMISS and hold is not None:
             self._dismiss(hold, now, is_told=reason == DISMISSED)
         elif step is Step.REFUSE and hold is not None:
-            self._refuse(hold, now)
+            self._refuse(hold, now, errors.EXPIRED_TOKEN if reason == OUTLIVED else errors.SESSION_UNKNOWN)
         if session.state is State.CLOSED and self.broker.close(session, reason):
             self.hooks.tell(self.hooks.session_closed, session, reason)
         return step
@@ -372,10 +381,10 @@ class Engine:
         events = self.take(hold.session) if self.can_take(hold.session) else []
         self._send(hold.connection, self.reply_with(None, messages, events, now, connection=hold.connection))
 
-    def _refuse(self, hold: Hold, now: float) -> None:
+    def _refuse(self, hold: Hold, now: float, error: str) -> None:
         """The last reply of a session that cannot go on; its client may begin another."""
         reply = reply_to(hold.request, successful=False)
-        reply["error"] = errors.SESSION_UNKNOWN
+        reply["error"] = error
         reply["advice"] = self.advisor.for_stranger("handshake")
         self._send(hold.connection, self.reply_with(None, [reply], [], now, connection=hold.connection))
 

@@ -18,6 +18,8 @@ NUMBER_OUT_OF_RANGE = "400::number_out_of_range"
 DATA_MISSING = "400::data_missing"
 DATA_TOO_LARGE = "413::data_too_large"
 
+EXPIRED_TOKEN = "403::token_expired"  # noqa: S105 - the last reply of a session whose token has ended, in its held connect
+
 HANDSHAKE_NOT_FIRST = "403::handshake_failed"
 HANDSHAKE_DENIED = "403:{}:handshake_denied"
 VERSION_UNSUPPORTED = "400:1.0:version_unsupported"
@@ -27,6 +29,7 @@ SUBSCRIPTION_MISSING = "403::subscription_missing"
 SUBSCRIPTION_INVALID = "403::subscription_invalid"
 
 DENIED_BY_POLICY = "denied_by_security_policy"
+SHOWN_IN_URL = "token_in_url"  # a handshake over callback-polling with a token; others: broker.errors.TokenRefused
 DENIED_BY_NOT_GRANTING = "denied_by_not_granting"
 PUBLISH_DENIED = "403:{}:publish_denied"
 SUBSCRIBE_DENIED = "403:{}:subscribe_denied"

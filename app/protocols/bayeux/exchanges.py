@@ -66,7 +66,7 @@ class Request:
 
     `connection` is the transport's own token, handed back with the reply of a hold. `cookies` are all values of the
     browser cookie that came. `context` is what hooks may ask about the request, if it came over HTTP. `session` is
-    given by local sessions.
+    given by local sessions. `token` is that of `Authorization: Bearer`, over a POST only.
     """
 
     messages: list[dict[str, Any]]
@@ -75,6 +75,7 @@ class Request:
     cookies: tuple[str, ...] = ()
     context: Context | None = None
     session: BayeuxSession | None = None
+    token: str | None = None
     has_odd_numbers: bool = False  # some `OutOfRange` stands in the messages
 
 

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from app.broker.sessions import Session
+from app.protocols.bayeux.exchanges import Transport
 from app.protocols.bayeux.states import State
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from app.broker.outbox import Outbox
     from app.broker.sessions import Owner
     from app.protocols.bayeux.acks import Acks
-    from app.protocols.bayeux.exchanges import Hold, Reply
+    from app.protocols.bayeux.exchanges import Hold, Reply, Request
     from app.settings import Bayeux
 
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{16,64}")
@@ -25,6 +26,7 @@ DISCONNECTED = "disconnected"
 DISMISSED = "dismissed"
 EXPIRED = "expired"
 SLOW_CONSUMER = "slow_consumer"
+OUTLIVED = "token_expired"
 """Why a session ended."""
 
 
@@ -84,8 +86,14 @@ class BayeuxSession(Session):
         self.cookie = known or new_cookie()
         self.is_bound = known is not None
 
-    def admits(self, cookies: Sequence[str]) -> bool:
-        """Whether a request with these cookies may use this session; the first that shows its cookie binds it."""
+    def admits(self, request: Request) -> bool:
+        """Whether a request may use this session; the first that shows its cookie binds it.
+
+        None over JSONP may use one with an identity: there a script of any site acts with its visitors' cookies (S38).
+        """
+        if request.transport is Transport.CALLBACK_POLLING and self.authid is not None:
+            return False
+        cookies = request.cookies
         if any(hmac.compare_digest(self.cookie.encode(), cookie.encode()) for cookie in cookies):
             self.is_bound = True
             return True
