@@ -63,8 +63,8 @@ def read_secret(data: bytes) -> tuple[Key, ...]:
 class KeyFile:
     """One file of keys. What it holds now is `keys`; a file that becomes unusable leaves them as they were.
 
-    `read` makes keys of its bytes, `report` is told in a line when it has changed, for good or bad. Times are seconds
-    of one clock, whichever. Raises `BadKeys` if the file cannot be used at first.
+    `read` makes keys of its bytes, `report` is told in a line when it has changed, for good or bad. Times are seconds,
+    `look` and `ask` each keep to a clock of their own. Raises `BadKeys` if the file cannot be used at first.
     """
 
     def __init__(

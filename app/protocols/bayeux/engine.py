@@ -140,10 +140,10 @@ class Engine:
     def due(self, session: Session, now: float) -> None:
         """A hold's time is up, the client has not come back, or its token has ended."""
         assert isinstance(session, BayeuxSession)
-        is_outlived = session.expiry <= now
-        self._happen(
-            session, Happening.CUT if is_outlived else Happening.LAPSE, now, OUTLIVED if is_outlived else EXPIRED
-        )
+        if session.expiry <= now:
+            self._happen(session, Happening.CUT, now, OUTLIVED)
+        else:
+            self._happen(session, Happening.LAPSE, now)
 
     def flush(self, session: Session, now: float) -> None:
         """Events came: a held connect is their way out."""
@@ -162,7 +162,7 @@ class Engine:
     # Sessions
 
     def find(self, client_id: str, request: Request, now: float) -> BayeuxSession | None:
-        """The session of that id, if the request may use it; from the first time one does, it is bound to its cookie."""
+        """The session of that id, if the request may use it; the first that does binds it to its cookie."""
         session = self.broker.sessions.get(client_id)
         if not isinstance(session, BayeuxSession) or session.role == SERVER or not session.admits(request):
             return None

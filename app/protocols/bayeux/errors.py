@@ -18,7 +18,8 @@ NUMBER_OUT_OF_RANGE = "400::number_out_of_range"
 DATA_MISSING = "400::data_missing"
 DATA_TOO_LARGE = "413::data_too_large"
 
-EXPIRED_TOKEN = "403::token_expired"  # noqa: S105 - the last reply of a session whose token has ended, in its held connect
+# The last reply of a session whose token has ended, to the connect that it holds.
+EXPIRED_TOKEN = "403::token_expired"  # noqa: S105 - no password
 
 HANDSHAKE_NOT_FIRST = "403::handshake_failed"
 HANDSHAKE_DENIED = "403:{}:handshake_denied"
@@ -29,8 +30,8 @@ SUBSCRIPTION_MISSING = "403::subscription_missing"
 SUBSCRIPTION_INVALID = "403::subscription_invalid"
 
 DENIED_BY_POLICY = "denied_by_security_policy"
-SHOWN_IN_URL = "token_in_url"  # a handshake over callback-polling with a token; others: broker.errors.TokenRefused
 DENIED_BY_NOT_GRANTING = "denied_by_not_granting"
+DENIED_BY_URL = "token_in_url"  # a handshake over callback-polling; for other bad tokens see broker.errors.TokenRefused
 PUBLISH_DENIED = "403:{}:publish_denied"
 SUBSCRIBE_DENIED = "403:{}:subscribe_denied"
 CREATE_DENIED = "403:{}:create_denied"  # a subscription to a channel that may not be made

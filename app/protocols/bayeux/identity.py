@@ -28,7 +28,7 @@ def identify(engine: Engine, request: Request, message: Message, session: Bayeux
     if engine.authenticate is None or (shown is None and request.token is None):
         return
     if request.transport is Transport.CALLBACK_POLLING:  # a URL ends up in logs, histories and Referer headers
-        raise Fault(errors.HANDSHAKE_DENIED.format(errors.SHOWN_IN_URL))
+        raise Fault(errors.HANDSHAKE_DENIED.format(errors.DENIED_BY_URL))
     try:
         token = shown if shown is not None else request.token
         if not isinstance(token, str):
