@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from app.broker.policy import Identity, Rights
+    from app.broker.policy import Identity
     from app.protocols.bayeux.exchanges import Reply
     from app.protocols.bayeux.sessions import BayeuxSession
 
@@ -52,7 +52,7 @@ class _Answerable(Protocol):
         """Take the reply of a held connect."""
 
 
-def rights_of(settings: Settings) -> Rights:
+def rights_of(settings: Settings) -> HouseRules | AccessRules:
     """What the settings say about who may do what."""
     wanted = settings.bayeux.anonymous_publish
     if not settings.access:

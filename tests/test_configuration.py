@@ -223,8 +223,10 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
         ),
         (
             'host = "0.0.0.0"',
-            "host: expected access rules ([[access]]) or open = true (--open) too, as 0.0.0.0 lets other machines read "
-            "and publish everything",
+            (
+                "host: expected access rules ([[access]]) or open = true (--open) too, as 0.0.0.0 lets other machines "
+                "read and publish everything"
+            ),
         ),
         ("operations.port = 8080", "operations.port: expected a port of its own, found port's (8080)"),
         (

@@ -30,7 +30,7 @@ ROOMS = {
     "app.server": EDGES | {"starlette"},
     "app.embed": ENGINES | {"app.server"},
     "app.host": EDGES | {"app.server", "app.embed", "app.metrics", "uvicorn", "httptools", "uvloop", "starlette"},
-    "app.cli": {"app", "app.client", "app.configuration", "app.settings", "app.host", "click"},
+    "app.cli": ENGINES | {"app", "app.client", "app.configuration", "app.access", "app.server", "app.host", "click"},
     "app.__main__": {"app.cli"},
     "app.__init__": set(),
 }

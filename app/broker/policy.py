@@ -82,6 +82,10 @@ class HouseRules:
             return True
         if session is None and (verb == "subscribe" or (verb == "publish" and not self.anonymous_publish)):
             return False
+        return self.grant(verb, what)
+
+    def grant(self, verb: Verb, what: str | Pattern) -> bool:
+        """Whether everyone with a session may do it."""
         if self.loopback:
             return True
         topic = what.topic if isinstance(what, Pattern) else what
