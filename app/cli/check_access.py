@@ -43,9 +43,7 @@ def _decision(configuration: Configuration, role: str, verb: Verb, pattern: Patt
     rights = rights_of(settings)
     if isinstance(rights, HouseRules):
         is_allowed = rights.grant(verb, pattern)
-        beside = (
-            "only this machine can connect" if rights.loopback else "everyone may, but for what is the server's own"
-        )
+        beside = "only this machine can connect" if rights.loopback else "all but the server's own is open"
         return is_allowed, f"there are no access rules, and {beside}"
     is_allowed, number = rights.decide(role, verb, pattern)
     if number is None:
