@@ -34,7 +34,6 @@ from app.protocols.bayeux.timesync import Timesync
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from app.broker.policy import Identity
     from app.broker.topics import Pattern
     from app.protocols.bayeux.engine import Engine
     from app.protocols.bayeux.exchanges import Request, Verdict
@@ -55,7 +54,6 @@ class Conversation:
         self.now = now
         self.session: BayeuxSession | None = request.session
         self._client_id: str | None = None
-        self._proved: Identity | None = None
         self._replies: list[dict[str, Any]] = []
         self.beside: list[dict[str, Any]] = []  # answers of services to a sender without a session
 
@@ -280,7 +278,7 @@ class Conversation:
         elif self.request.transport is not Transport.LONG_POLLING:  # a <script> must not publish
             raise Fault(errors.SESSION_UNKNOWN)
         else:
-            identity = self._visitor()
+            identity = visitor(engine, self.request, self.now)
         payload = self._encode(message)
         if not engine.rights.may(session, "publish", topic, identity):
             is_told = session is not None or engine.rights.are_written
@@ -297,12 +295,6 @@ class Conversation:
         event = Event(topic, payload, publisher=session.id if session else None)
         without = session if session is not None and not session.broadcast_to_publisher else None
         engine.broker.publish(event, self.now, without=without)
-
-    def _visitor(self) -> Identity:
-        """Who publishes without a session; proved once a request, since a signature costs time. Raises `Fault`."""
-        if self._proved is None:
-            self._proved = visitor(self.engine, self.request, self.now)
-        return self._proved
 
     def _topic(self, channel: str) -> str:
         try:

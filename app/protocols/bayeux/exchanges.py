@@ -19,7 +19,9 @@ from app.protocols.bayeux.messages import body_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Generator, Mapping
 
+    from app.broker.errors import TokenRefused
     from app.broker.events import Event
+    from app.broker.policy import Identity
     from app.protocols.bayeux.sessions import BayeuxSession
     from app.protocols.bayeux.timesync import Timesync
 
@@ -76,6 +78,7 @@ class Request:
     context: Context | None = None
     session: BayeuxSession | None = None
     token: str | None = None
+    visitor: Identity | TokenRefused | None = None  # whom it names, or why it does not, once that was asked
     has_odd_numbers: bool = False  # some `OutOfRange` stands in the messages
 
 

@@ -42,13 +42,17 @@ def identify(engine: Engine, request: Request, message: Message, session: Bayeux
 
 
 def visitor(engine: Engine, request: Request, now: float) -> Identity:
-    """Who publishes without a session. Raises `Fault`."""
+    """Who publishes without a session; asked once a request, since a signature costs time. Raises `Fault`."""
     if engine.authenticate is None or request.token is None:
         return ANONYMOUS
-    try:
-        return engine.authenticate(request.token, engine.wall_s(now))
-    except TokenRefused as refused:
-        raise Fault(errors.PUBLISH_DENIED.format(refused.reason)) from None
+    if request.visitor is None:
+        try:
+            request.visitor = engine.authenticate(request.token, engine.wall_s(now))
+        except TokenRefused as refused:
+            request.visitor = refused
+    if isinstance(request.visitor, TokenRefused):
+        raise Fault(errors.PUBLISH_DENIED.format(request.visitor.reason))
+    return request.visitor
 
 
 def _shown(message: Message) -> object:
