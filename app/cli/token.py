@@ -22,8 +22,9 @@ class NoToken(Exception):
 
 def read_token(source: BinaryIO) -> str:
     """The token in a stream, but for the end of its line. Raises `NoToken`."""
-    token = source.read(_MOST_BYTES + 1).rstrip(b"\r\n").decode("ascii", errors="replace")
-    if not is_token(token):
+    data = source.read(_MOST_BYTES + 1)
+    token = data.rstrip(b"\r\n").decode("ascii", errors="replace")
+    if len(data) > _MOST_BYTES or not is_token(token):
         raise NoToken(f"a token has at least {LEAST_CHARS} letters, digits and -._~+/ with = at its end, on one line")
     return token
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from datetime import UTC, datetime
 
@@ -72,7 +71,7 @@ async def test_a_token_in_either_place_makes_a_session_somebody():
         ({}, {"authentication": "ü\u0000"}, "token_invalid"),
         ({}, {"authentication": "x" * 100_000}, "token_invalid"),
         ({}, {"authentication": ENDED}, "token_expired"),
-        ({}, {"authentication": 1}, "token_invalid"),
+        ({}, {"authentication": True}, "token_invalid"),
     ],
 )
 async def test_a_bad_token_is_refused_without_a_word_of_it(headers, ext, reason):
@@ -90,7 +89,8 @@ async def test_a_bad_token_is_refused_without_a_word_of_it(headers, ext, reason)
             assert answer.messages[0]["error"] == f"403:{reason}:publish_denied"
             assert served.house.broker.published == 0
         refused = [line for line in served.log if line["event"] == "token_refused"]
-        assert [line["reason"] for line in refused] == [reason] * (2 if headers else 1)
+        asked = 2 if headers else int(isinstance(ext["authentication"], str))
+        assert [line["reason"] for line in refused] == [reason] * asked
         for secret in (TOKEN, ENDED, "xxxxxxxx", "wrong"):
             assert secret.encode() not in answer.head + answer.body
             assert secret not in str(served.log)
@@ -124,10 +124,7 @@ async def test_s15_what_no_rule_allows_is_refused_and_delivered_to_nobody():
             subscribe(client_id, "/halley/**"),
             subscribe(client_id, "/service/a"),
             subscribe(client_id, "/open/**"),
-            *(
-                publish(channel, 1, clientId=client_id)
-                for channel in ("/closed", "/halley/x", "/stats/a", "/service/a")
-            ),
+            *(publish(name, 1, clientId=client_id) for name in ("/closed", "/halley/x", "/stats/a", "/service/a")),
             publish("/open/a", 2, clientId=client_id),
         )
         assert [reply.get("error", "") for reply in answer.replies] == [
@@ -291,7 +288,7 @@ async def test_keys_can_be_rotated_while_serving(tmp_path):
         assert await error(new) == "403:token_invalid:publish_denied"
         replacement = tmp_path / "new.json"
         replacement.write_text(jwks(jwk(ec_key(), kid="e1")))
-        os.replace(replacement, file)
+        replacement.replace(file)
         await served.until(lambda: any(line["event"] == "keys" for line in served.log))
         assert await error(new) is None
         assert await error(old) == "403:token_invalid:publish_denied"

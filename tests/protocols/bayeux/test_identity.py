@@ -213,14 +213,15 @@ def test_without_a_session_the_requests_token_counts(guarded, channel, token, er
     assert guarded.broker.published == (error is None)
 
 
-def test_a_token_is_proved_once_for_all_publishes_of_a_request():
+@pytest.mark.parametrize(("token", "expected"), [(GOOD, True), ("bad", False)])
+def test_a_token_is_proved_once_for_all_publishes_of_a_request(token, expected):
     """A signature costs time, and a batch may hold a thousand messages."""
     proved = []
     house = House(
         rights=AccessRules(RULES), authenticate=lambda token, now_s: proved.append(1) or authenticate(token, now_s)
     )
-    replies = house.send(*(publish("/closed/a", number) for number in range(50)), token=GOOD).replies
-    assert all(reply["successful"] for reply in replies)
+    replies = house.send(*(publish("/closed/a", number) for number in range(50)), token=token).replies
+    assert [reply["successful"] for reply in replies] == [expected] * 50
     assert len(proved) == 1
 
 
