@@ -87,7 +87,8 @@ class Bayeux:
         default=False, why="few clients understand events beside a handshake reply (x-messages)"
     )
     anonymous_publish: Literal["auto", "on", "off"] = knob(
-        "auto", why="publishing without a session (curl): auto means on where only this machine can connect"
+        "auto",
+        why="publishing without a session (curl): auto means on loopback, and with access rules where one allows it",
     )
     callback_polling: bool = knob(default=True, why="JSONP, for pages that can load nothing but scripts")
     callback_chars: int = knob(64, unit="characters", low=1, why="a JSONP callback longer than this is an attack")
