@@ -74,7 +74,9 @@ class Broker:
     def touch(self, session: Session, deadline: float) -> None:
         """Give a session another deadline, or its token's where that comes first."""
         if session.closed is None:
-            self.deadlines.move(session, min(deadline, session.expiry))
+            session.deadline = deadline = min(deadline, session.expiry)
+            if session.alarm is not None and deadline < session.alarm[0]:
+                self.deadlines.move(session, deadline)
 
     def due(self, now: float) -> None:
         """Turn to the owner of each session whose deadline has come."""

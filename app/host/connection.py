@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import httptools
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from uvicorn._types import ASGI3Application
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+    from app.host.reaper import Reaper
 
 _HUGE_LENGTH = re.compile(rb"^content-length:[ \t]*[0-9]{19,}[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 _PIECE_BYTES = 16_384
@@ -55,6 +58,7 @@ class Connection(Peer):
         "_kept",
         "_lacks_body",
         "_may_take",
+        "_quiet_since",
     )
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -64,6 +68,7 @@ class Connection(Peer):
         self._is_answering = False  # a request that was taken from the application
         self._is_stuck = False  # with an answer of ours that the peer does not read
         self._kept: bytearray | None = None  # came meanwhile
+        self._quiet_since = 0.0  # its latest answer of ours has left
         self._has_served = False  # a request has come in whole, some time
         self._is_feeding = False
         self._is_leaving = False  # along with the server
@@ -81,6 +86,8 @@ class Connection(Peer):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A peer has connected; its first request is under the deadline at once."""
         super().connection_made(transport)
+        self._quiet_since = monotonic()
+        self.watch.idle.watch(self, self._quiet_since)
         self._mind_time()
 
     def data_received(self, data: bytes) -> None:
@@ -89,26 +96,33 @@ class Connection(Peer):
             self._discarded_bytes += len(data)
             if self._discarded_bytes > _DISCARDED_BYTES:
                 self.cut()
-        elif self._is_busy():
+        elif not self._is_answering and not self._is_busy():
+            self._feed(data)
+        else:
             self._kept = self._kept or bytearray()
             self._kept += data
             limits = self.watch.limits
             if len(self._kept) > limits.head_bytes + limits.body_bytes:
                 self.cut()
-        else:
-            self._feed(data)
 
     def resume_writing(self) -> None:
         """All that was written has left: the next request's turn."""
         super().resume_writing()
         if self._is_stuck:
-            self._go_on()
+            self._is_stuck = self._is_answering = False
+            if not self.transport.is_closing():
+                self._go_on()
 
     def shutdown(self) -> None:
         """The server leaves: an idle connection closes now, any other after its answer."""
         self._is_leaving = True
-        if not self._is_answering:
+        if not self._is_answering and self._body is None:
             super().shutdown()
+
+    def is_idle(self, since: float) -> bool:
+        """Whether nothing has been asked or answered since then; of the application uvicorn keeps watch itself."""
+        is_at_rest = not self._is_busy() and self._is_in_head and not self._has_begun and self._body is None
+        return is_at_rest and self.timeout_keep_alive_task is None and self._quiet_since <= since
 
     # What a subclass may answer itself
 
@@ -122,24 +136,31 @@ class Connection(Peer):
     def _serve(self, body: bytes) -> None:
         """The request has come in whole: `respond` to it, now or later."""
 
-    def respond(self, response: bytes, *, closes: bool) -> None:
-        """Write the answer to a request that was taken; what came meanwhile is looked at as soon as it has left."""
+    def respond(self, response: bytes, *, closes: bool) -> bool:
+        """Write the answer to a request that was taken; True if it has left for the kernel.
+
+        What came meanwhile is looked at as soon as it has.
+        """
         if self._is_lost or self._discarded_bytes is not None:
-            return
-        self.transport.write(response)
-        if closes:
-            self.transport.close()
+            return False
+        transport = self.transport
+        transport.write(response)
+        if closes or self._is_leaving:
+            transport.close()
         if self.flow.write_paused:
             self._is_stuck = True
-        else:
+            return False
+        self._is_answering = False
+        self._quiet_since = monotonic()
+        if transport.is_closing():
+            return False
+        if self._is_feeding:
+            return not self._has_ended
+        if self.pipeline or self._kept or self._has_begun:
             self._go_on()
+        return not self._has_ended
 
     def _go_on(self) -> None:
-        self._is_answering = self._is_stuck = False
-        if self._is_leaving:
-            self.transport.close()
-        if self._is_feeding or self.transport.is_closing():
-            return
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
         self._look_at_kept()
@@ -162,8 +183,20 @@ class Connection(Peer):
             self._unset_keepalive_if_required()
         self._fed_bytes += len(data)
         self._is_feeding = self._may_take = True
-        self._parse(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._pass_over(data, upgrade.args[0])
+        except httptools.HttpParserError:
+            if self._is_in_head and _HUGE_LENGTH.search(data):  # more than the parser can count
+                self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
+            else:
+                self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
         self._is_feeding = False
+        if self._is_answering and not self.pipeline:
+            return  # a connect that is held
+        if self._fed_bytes:  # of something that is not whole yet
+            self._check_fed()
         if self.pipeline:
             if len(self.pipeline) > _PIPELINED_REQUESTS:
                 self.cut()
@@ -177,29 +210,21 @@ class Connection(Peer):
         else:
             self._mind_time()
 
-    def _parse(self, data: bytes) -> None:
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            # No protocol is switched to (RFC 9110, 7.8: "a server MAY ignore"); what follows is HTTP/1.1 again.
-            self._renew_parser()
-            if self._lacks_body:
-                self.parser.feed_data(self._body_head())
-            rest = data[upgrade.args[0] :]
-            if rest:
-                self.data_received(rest)
-        except httptools.HttpParserError:
-            if self._is_in_head and _HUGE_LENGTH.search(data):  # more than the parser can count
-                self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
-            else:
-                self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
-        else:
-            limits = self.watch.limits
-            if self._is_in_head:
-                if self._fed_bytes > limits.head_bytes:
-                    self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
-            elif self._fed_bytes > limits.body_bytes:
-                self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
+    def _pass_over(self, data: bytes, parsed_bytes: int) -> None:
+        """No protocol is switched to (RFC 9110, 7.8: "a server MAY ignore"); what follows is HTTP/1.1 again."""
+        self._renew_parser()
+        if self._lacks_body:
+            self.parser.feed_data(self._body_head())
+        rest = data[parsed_bytes:]
+        if rest:
+            self.data_received(rest)
+
+    def _check_fed(self) -> None:
+        limits = self.watch.limits
+        if self._is_in_head and self._fed_bytes > limits.head_bytes:
+            self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
+        elif not self._is_in_head and self._fed_bytes > limits.body_bytes:
+            self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
 
     def _renew_parser(self) -> None:
         self.parser = httptools.HttpRequestParser(self)
@@ -213,14 +238,15 @@ class Connection(Peer):
     def _mind_time(self) -> None:
         """Put the connection under the deadline of what it is waited for; while it waits for us there is none."""
         watch = self.watch
+        reaper: Reaper | None = None
         if self._is_lost or self._discarded_bytes is not None or self._is_busy():
-            self._be_under(None)
+            pass
         elif not self._is_in_head:
-            self._be_under(watch.bodies)
+            reaper = watch.bodies
         elif self._has_begun or not self._has_served:
-            self._be_under(watch.heads)
-        else:
-            self._be_under(watch.idle)
+            reaper = watch.heads
+        if reaper is not self._reaper:
+            self._be_under(reaper)
 
     # Parser callbacks
 
@@ -230,7 +256,6 @@ class Connection(Peer):
             return
         self.url = b""
         self.headers = []
-        self.expect_100_continue = False
         self._has_begun = True
 
     def on_url(self, url: bytes) -> None:
@@ -240,12 +265,8 @@ class Connection(Peer):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header, whole; trailers, which come after the body, are nobody's."""
-        if self._lacks_body or not self._is_in_head:
-            return
-        name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        self.headers.append((name, value))
+        if self._is_in_head and not self._lacks_body:
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """The head is whole: check what only the raw head shows, then let the application begin."""
@@ -253,19 +274,23 @@ class Connection(Peer):
             self._lacks_body = False
             return
         fields = dict(self.headers)
-        self._check_head(fields)
+        limits = self.watch.limits
+        is_sound = self._fed_bytes <= limits.head_bytes and len(fields) <= limits.headers  # else looked at below
         self._is_in_head = self._has_begun = False
-        self._fed_bytes = 0
         if self._reaper is not None:
             self._be_under(None)
         is_next = self._may_take and (self.cycle is None or self.cycle.response_complete)
-        if is_next and self._takes(fields):
+        if is_sound and is_next and self._takes(fields):
+            self._fed_bytes = 0
             self._body = b""
             return
-        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        self._check_head(fields)
+        self._fed_bytes = 0
+        url, headers = self.url, self.headers
         super().on_message_begin()  # makes the scope, and forgets what has come
-        self.url, self.expect_100_continue = url, expects
+        self.url = url
         self.headers.extend(headers)
+        self.expect_100_continue = fields.get(b"expect", b"").lower() == b"100-continue"
         self.scope["extensions"] = {"halley": self}  # type: ignore[dict-item]
         super().on_headers_complete()
         self._lacks_body = self.parser.should_upgrade() and any(

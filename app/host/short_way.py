@@ -11,25 +11,29 @@ from __future__ import annotations
 
 import re
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from app import telemetry
 from app.host.connection import Connection
 from app.host.responses import begin, response
-from app.protocols.bayeux.exchanges import Hold, Reply, Wait
+from app.protocols.bayeux.exchanges import Hold, Wait
 from app.transports import long_polling
+from app.transports.bodies import plain_message
+from app.transports.cookies import lone_cookie
 from app.transports.exchange import TEXT_HEADERS, verdict_on
 from app.transports.guard import Rejection
 from app.transports.head import Head
 
 if TYPE_CHECKING:
-    from app.protocols.bayeux.exchanges import Outcome
+    from app.protocols.bayeux.exchanges import Outcome, Reply
     from app.server import House
 
     Header = tuple[bytes, bytes]
 
 _PLAIN_PATH = re.compile(rb"[A-Za-z0-9/._~-]+")
 _OK = begin(200, long_polling.HEADERS)
+_NO_HEADERS: list[Header] = []
+_NO_FIELDS: dict[bytes, bytes] = {}
 
 
 class ShortWay:
@@ -39,84 +43,100 @@ class ShortWay:
         self.engine = house.engine
         self.endpoint = house.endpoint
         self.guard = house.guard
-        self.body_bytes = house.settings.limits.body_bytes
-        self._mounts = frozenset(path.encode() for path in house.settings.bayeux.paths)
-        self._below = tuple(mount + b"/" for mount in self._mounts)
+        self.limits = house.settings.limits
+        self.cookie = house.settings.cookie.name.encode() + b"="
+        self.mounts = frozenset(path.encode() for path in house.settings.bayeux.paths)
+        self._below = tuple(mount + b"/" for mount in self.mounts)
 
     def leads_to(self, url: bytes) -> bool:
         """Whether a request target is one of Bayeux' paths, in plain letters and without a query."""
-        return url in self._mounts or (url.startswith(self._below) and _PLAIN_PATH.fullmatch(url) is not None)
+        return url in self.mounts or (url.startswith(self._below) and _PLAIN_PATH.fullmatch(url) is not None)
 
 
 class BayeuxConnection(Connection):
     """A connection that serves hot requests itself. To the engine it is the `connection` of each of them."""
 
-    __slots__ = ("_cors", "_head", "_hold", "_way")
+    __slots__ = ("_cors", "_fields", "_hold", "_way")
 
     def __init__(self, *arguments: Any, short_way: ShortWay, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._way = short_way
         self._hold: Hold | None = None
-        self._head: Head | None = None  # of the request that was taken
+        self._fields: dict[bytes, bytes] = {}  # the headers of the request that was taken
         self._cors: tuple[Header, ...] = ()  # what its answer must have
 
     def _takes(self, fields: dict[bytes, bytes]) -> bool:
         way, parser = self._way, self.parser
-        length = fields.get(b"content-length", b"")
         if (
-            not way.leads_to(self.url)
+            not (self.url in way.mounts or way.leads_to(self.url))
             or parser.get_method() != b"POST"
-            or not length.isdigit()  # chunks have none
-            or int(length) > way.body_bytes
-            or not parser.should_keep_alive()
-            or parser.should_upgrade()
-            or self.expect_100_continue
+            or b"content-length" not in fields  # chunks have none
+            or b"transfer-encoding" in fields
+            or b"upgrade" in fields
+            or b"expect" in fields
             or len(fields) != len(self.headers)
-            or parser.get_http_version() != "1.1"
+            or not parser.should_keep_alive()
+            or (b"connection" in fields and parser.get_http_version() != "1.1")
         ):
             return False
-        client = self.client
-        head = Head("POST", self.url.decode(), b"", fields, client[0] if client else "", self.scheme or "http")
-        try:
-            way.guard.check_host(fields.get(b"host", b""))
-            self._cors = way.guard.check(head)
-        except Rejection:
+        cors = way.guard.judge_post(fields)
+        if cors is None:
             return False
-        self._head = head
+        self._fields, self._cors = fields, cors
         return True
 
     def _serve(self, body: bytes) -> None:
-        way, head = self._way, self._head
-        assert head is not None
-        self._head = self.headers = None  # type: ignore[assignment] # a held connect needs them no more
+        way, fields = self._way, self._fields
+        self.headers, self._fields = _NO_HEADERS, _NO_FIELDS  # a held connect needs them no more
+        now = monotonic()
         try:
-            outcome: Outcome = way.engine.receive(way.endpoint.request(head, body, self), monotonic())
+            message = plain_message(body, fields.get(b"content-type", b""), way.limits)
+            if message is not None:
+                cookies = lone_cookie(fields[b"cookie"], way.cookie) if b"cookie" in fields else ()
+                outcome = way.engine.receive_plain(message, cookies, self, now)
+                if outcome is not None:
+                    self._take_outcome(outcome)
+                    return
+        except Exception as error:  # noqa: BLE001 - see `_fail`
+            self._fail(error, self._head(fields))
+            return
+        self._serve_any(self._head(fields), body, now)
+
+    def _serve_any(self, head: Head, body: bytes, now: float) -> None:
+        """Have the engine work through a request that is not plain."""
+        way = self._way
+        try:
+            outcome = way.engine.receive(way.endpoint.request(head, body, self), now)
             if isinstance(outcome, Wait):
-                task = self.loop.create_task(self._go_on_with(outcome, head))
+                task = self.loop.create_task(self._wait(outcome, head))
                 self.tasks.add(task)
                 task.add_done_callback(self.tasks.discard)
             else:
-                self._take_outcome(outcome, head)
+                self._take_outcome(outcome)
         except Exception as error:  # noqa: BLE001 - see `_fail`
             self._fail(error, head)
 
-    async def _go_on_with(self, outcome: Outcome, head: Head) -> None:
+    async def _wait(self, outcome: Outcome, head: Head) -> None:
         """A hook of the program is being waited for; here a task is worth its price."""
         engine = self._way.engine
         try:
             while isinstance(outcome, Wait):
                 outcome = engine.resume(outcome, await verdict_on(outcome, engine.options.policy_s), monotonic())
-            self._take_outcome(outcome, head)
+            self._take_outcome(outcome)
         except Exception as error:  # noqa: BLE001 - see `_fail`
             self._fail(error, head)
 
-    def _take_outcome(self, outcome: Reply | Hold, head: Head) -> None:
-        if isinstance(outcome, Reply):
-            self._write(outcome, head.scheme)
-        elif self._is_lost or self._has_ended:
-            self._way.engine.gone(outcome, monotonic())
-        else:
+    def _head(self, fields: dict[bytes, bytes]) -> Head:
+        address = self.client[0] if self.client else ""
+        return Head("POST", self.url.decode(), b"", fields, address, self.scheme or "http")
+
+    def _take_outcome(self, outcome: Reply | Hold) -> None:
+        if type(outcome) is Hold:
+            if self._is_lost or self._has_ended:
+                self._way.engine.gone(outcome, monotonic())
             self._hold = outcome
+        else:
+            self._write(cast("Reply", outcome))
 
     def answer(self, reply: Reply | None) -> None:
         """The held connect has its reply; None means that a newer connect makes this connection useless."""
@@ -124,7 +144,7 @@ class BayeuxConnection(Connection):
         if reply is None:
             self.cut()
         else:
-            self._write(reply, self.scheme or "http")
+            self._write(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The peer of a held connect may be the one who left."""
@@ -133,14 +153,14 @@ class BayeuxConnection(Connection):
         if hold is not None:
             self._way.engine.gone(hold, monotonic())  # nothing, if it has been answered
 
-    def _write(self, reply: Reply, scheme: str) -> None:
+    def _write(self, reply: Reply) -> None:
         engine, body = self._way.engine, reply.body()
         if reply.status == 200 and reply.set_cookie is None and not reply.is_last and not self._cors:
-            self.respond(b"%b%d\r\n\r\n%b" % (_OK, len(body), body), closes=False)
+            has_left = self.respond(b"%b%d\r\n\r\n%b" % (_OK, len(body), body), closes=False)
         else:
-            headers = (*long_polling.HEADERS, *self._cors, *self._way.endpoint.headers(reply, scheme))
-            self.respond(response(reply.status, headers, body), closes=reply.is_last)
-        if self.has_flushed():
+            headers = (*long_polling.HEADERS, *self._cors, *self._way.endpoint.headers(reply, self.scheme or "http"))
+            has_left = self.respond(response(reply.status, headers, body), closes=reply.is_last)
+        if has_left:
             engine.written(reply)
         else:
             self.settle(lambda is_written: engine.written(reply) if is_written else engine.unwritten(reply))

@@ -13,14 +13,20 @@ _LOOKED_AT = 8
 
 def cookie_values(header: bytes, name: bytes) -> tuple[str, ...]:
     """All values that a Cookie header has for `name`, at most eight."""
-    if name not in header:
-        return ()
     values = []
     for pair in header.split(b";"):
-        found, _, value = pair.partition(b"=")
-        if found.strip() == name:
-            values.append(value.strip().strip(b'"').decode("latin-1"))
+        if name in pair:
+            found, _, value = pair.partition(b"=")
+            if found.strip() == name:
+                values.append(value.strip(b' \t"').decode("latin-1"))
     return tuple(values[:_LOOKED_AT])
+
+
+def lone_cookie(header: bytes, prefix: bytes) -> tuple[str, ...]:
+    """`cookie_values` for a header with no other cookie in it, as scripts send it; `prefix` is the name and `=`."""
+    if header.startswith(prefix) and b";" not in header and b'"' not in header:
+        return (header[len(prefix) :].decode("latin-1").rstrip(),)
+    return cookie_values(header, prefix[:-1])
 
 
 def browser_cookie(value: str, options: Cookie, *, is_secure: bool) -> bytes:

@@ -99,6 +99,15 @@ class Guard:
             raise
         return cors
 
+    def judge_post(self, fields: dict[bytes, bytes]) -> tuple[Header, ...] | None:
+        """`check_host` and `check` for a POST with one of each header: what CORS adds, or None for a closer look."""
+        length = fields[b"content-length"]
+        if b"content-encoding" in fields or len(length) > 9 or not length.isdigit() or int(length) > self._body_bytes:
+            return None
+        if b"host" not in fields or not self._serves(fields[b"host"]):
+            return None
+        return self._cors_of(fields[b"origin"], fields[b"host"]) if b"origin" in fields else ()
+
     def preflight(self, cors: tuple[Header, ...]) -> tuple[Header, ...]:
         """The headers that answer OPTIONS."""
         return (*cors, *self._preflight) if cors else ((b"allow", _ALLOWED_METHODS),)

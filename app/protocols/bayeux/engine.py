@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from app.broker.events import Event
 from app.broker.policy import SERVER
-from app.protocols.bayeux import errors
+from app.protocols.bayeux import errors, farewells, hot
 from app.protocols.bayeux.advice import Advisor
 from app.protocols.bayeux.channels import Channels
 from app.protocols.bayeux.conversation import Conversation
-from app.protocols.bayeux.exchanges import Hold, Reply, Verdict, Wait
+from app.protocols.bayeux.exchanges import Hold, Reply, Transport, Verdict, Wait
 from app.protocols.bayeux.messages import encode, encode_data, reply_to
 from app.protocols.bayeux.names import SERVICE, Bounds, to_pattern, to_topic
 from app.protocols.bayeux.responses import Responses
@@ -71,7 +71,7 @@ class Engine:
         self.channels = Channels(broker.limits.channels)
         self.advisor = Advisor(options)
         self._responses = Responses(hooks, has_timestamp=options.timestamp)
-        self.holds_by_browser: Counter[str] = Counter()
+        self.holds_by_browser: dict[str, int] = {}
         self._answers: deque[tuple[object, Reply | None]] = deque()
         # plain counts, read by telemetry
         self.holds = 0
@@ -84,6 +84,12 @@ class Engine:
     def receive(self, request: Request, now: float) -> Outcome:
         """Work through a request's messages in order, as far as that goes without waiting."""
         return self._go_on(Conversation(self, request, now).steps())
+
+    def receive_plain(
+        self, fields: dict[str, Any], cookies: Sequence[str], connection: object, now: float
+    ) -> Reply | Hold | None:
+        """`receive` for a long-polling request of one plain message, at a fraction of its cost; None: not plain."""
+        return hot.receive(self, fields, cookies, connection, now)
 
     def resume(self, wait: Wait, verdict: Verdict, now: float) -> Outcome:
         """Go on with a request after what it waited for."""
@@ -126,14 +132,12 @@ class Engine:
             self._happen(hold.session, Happening.GONE, now)
 
     def _settle(self, reply: Reply) -> None:
-        if reply.is_settled:
-            return
-        reply.is_settled = True
         session = reply.session
-        if session is not None and session.unsettled is reply:
+        if not reply.is_settled and session is not None and session.unsettled is reply:
             session.unsettled = None
             if session.held is not None and session.outbox:
                 self.broker.mark_ready(session)
+        reply.is_settled = True
 
     # What the broker reports (sessions.Owner)
 
@@ -148,7 +152,13 @@ class Engine:
     def flush(self, session: Session, now: float) -> None:
         """Events came: a held connect is their way out."""
         assert isinstance(session, BayeuxSession)
-        if self.can_take(session) and session.outbox and not session.open_batches:
+        if (
+            session.state is State.HELD
+            and session.unsettled is None
+            and len(session.outbox)
+            and not session.open_batches
+            and not hot.wake(self, session, now)
+        ):
             self._happen(session, Happening.EVENTS, now)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
@@ -164,7 +174,10 @@ class Engine:
     def find(self, client_id: str, request: Request, now: float) -> BayeuxSession | None:
         """The session of that id, if the request may use it; the first that does binds it to its cookie."""
         session = self.broker.sessions.get(client_id)
-        if not isinstance(session, BayeuxSession) or session.role == SERVER or not session.admits(request):
+        if not isinstance(session, BayeuxSession) or session.role == SERVER:
+            return None
+        is_scripts = request.transport is Transport.CALLBACK_POLLING  # any site's, with its visitors' cookies (S38)
+        if (is_scripts and session.authid is not None) or not session.admits(request.cookies):
             return None
         if session.expiry <= now:  # the sweeper comes by only now and then
             self.due(session, now)
@@ -241,12 +254,12 @@ class Engine:
         half_written = session.unsettled
         if half_written is not None and half_written.answers_connect:
             self.unwritten(half_written)
-            self._send(half_written.connection, None)
+            self.send(half_written.connection, None)
         may_wait = alone and hold.wait_s > 0 and not self.is_draining and not self._has_news(session)
         if may_wait and session.state is State.IDLE:
             limit = self.options.holds_per_browser
             hold.browser = session.browser
-            hold.is_crowded = 0 <= limit <= self.holds_by_browser[hold.browser]
+            hold.is_crowded = 0 <= limit <= self.holds_by_browser.get(hold.browser, 0)
         waits = may_wait and not hold.is_crowded
         session.held = hold
         step = self._happen(session, Happening.POLL if waits else Happening.CONNECT, now)
@@ -334,60 +347,49 @@ class Engine:
         session.state, step = row
         hold = session.held
         if was_held and hold is not None:
-            self._free_slot(hold)
-        if step is Step.HOLD:
-            self._hold(session, now)
+            self.end_hold(hold)
+        if step is Step.HOLD and session.held is not None:
+            self.begin_hold(session.held, now)
         elif step is Step.RELEASE and hold is not None:
             self.broker.touch(session, now + self.advisor.interval_s(hold) + session.max_interval_s)
         elif step is Step.ANSWER_HELD and hold is not None:
-            self._send(hold.connection, self.answer(hold, now))
+            self.send(hold.connection, self.answer(hold, now))
         elif step is Step.ANSWER_EMPTY and hold is not None:
             reply = self.answer(hold, now, with_events=False)
             reply.status = self.options.superseded_status
             session.announced = None  # clients pass over the reply to a connect they have replaced
-            self._send(hold.connection, reply)
+            self.send(hold.connection, reply)
         elif step is Step.DISMISS and hold is not None:
-            self._dismiss(hold, now, is_told=reason == DISMISSED)
+            self.send(hold.connection, farewells.dismissal(self, hold, now, is_told=reason == DISMISSED))
         elif step is Step.REFUSE and hold is not None:
-            self._refuse(hold, now, errors.EXPIRED_TOKEN if reason == OUTLIVED else errors.SESSION_UNKNOWN)
+            error = errors.EXPIRED_TOKEN if reason == OUTLIVED else errors.SESSION_UNKNOWN
+            self.send(hold.connection, farewells.refusal(self, hold, now, error))
         if session.state is State.CLOSED and self.broker.close(session, reason):
             self.hooks.tell(self.hooks.session_closed, session, reason)
         return step
 
-    def _hold(self, session: BayeuxSession, now: float) -> None:
-        hold = session.held
-        assert hold is not None
-        hold.until = now + hold.wait_s
+    def begin_hold(self, hold: Hold, now: float) -> None:
+        """Let a connect wait, in its browser's slot."""
         self.holds += 1
-        self.holds_by_browser[hold.browser] += 1
-        self.broker.touch(session, hold.until)
-        self.hooks.tell(self.hooks.suspended, session)
+        self.holds_by_browser[hold.browser] = self.holds_by_browser.get(hold.browser, 0) + 1
+        self.broker.touch(hold.session, now + hold.wait_s)
+        if self.hooks.suspended:
+            self.hooks.tell(self.hooks.suspended, hold.session)
 
-    def _free_slot(self, hold: Hold) -> None:
+    def end_hold(self, hold: Hold) -> None:
+        """It waits no longer, for whatever reason."""
         hold.session.held = None
         self.holds -= 1
-        self.holds_by_browser[hold.browser] -= 1
-        if not self.holds_by_browser[hold.browser]:
+        in_slot = self.holds_by_browser[hold.browser] - 1
+        if in_slot:
+            self.holds_by_browser[hold.browser] = in_slot
+        else:
             del self.holds_by_browser[hold.browser]
-        self.hooks.tell(self.hooks.resumed, hold.session)
+        if self.hooks.resumed:
+            self.hooks.tell(self.hooks.resumed, hold.session)
 
-    def _dismiss(self, hold: Hold, now: float, *, is_told: bool) -> None:
-        """The last reply of a session that left, or was sent away and must be told so; with its last events."""
-        reply = reply_to(hold.request, successful=True)
-        reply["advice"] = self.advisor.advice(hold.session, "none")
-        messages = [reply]
-        if is_told:
-            messages.append({"channel": "/meta/disconnect", "successful": True})
-        events = self.take(hold.session) if self.can_take(hold.session) else []
-        self._send(hold.connection, self.reply_with(None, messages, events, now, connection=hold.connection))
-
-    def _refuse(self, hold: Hold, now: float, error: str) -> None:
-        """The last reply of a session that cannot go on; its client may begin another."""
-        reply = reply_to(hold.request, successful=False)
-        reply["error"] = error
-        reply["advice"] = self.advisor.for_stranger("handshake")
-        self._send(hold.connection, self.reply_with(None, [reply], [], now, connection=hold.connection))
-
-    def _send(self, connection: object, reply: Reply | None) -> None:
+    def send(self, connection: object, reply: Reply | None) -> None:
+        """Have a held connect's reply handed out by `answers`."""
         self._answers.append((connection, reply))
-        self.broker.wake()
+        if len(self._answers) == 1:
+            self.broker.wake()

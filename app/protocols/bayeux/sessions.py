@@ -7,7 +7,6 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from app.broker.sessions import Session
-from app.protocols.bayeux.exchanges import Transport
 from app.protocols.bayeux.states import State
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from app.broker.outbox import Outbox
     from app.broker.sessions import Owner
     from app.protocols.bayeux.acks import Acks
-    from app.protocols.bayeux.exchanges import Hold, Reply, Request
+    from app.protocols.bayeux.exchanges import Hold, Reply
     from app.settings import Bayeux
 
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{16,64}")
@@ -86,17 +85,12 @@ class BayeuxSession(Session):
         self.cookie = known or new_cookie()
         self.is_bound = known is not None
 
-    def admits(self, request: Request) -> bool:
-        """Whether a request may use this session; the first that shows its cookie binds it.
-
-        None over JSONP may use one with an identity: there a script of any site acts with its visitors' cookies (S38).
-        """
-        if request.transport is Transport.CALLBACK_POLLING and self.authid is not None:
-            return False
-        cookies = request.cookies
-        if any(hmac.compare_digest(self.cookie.encode(), cookie.encode()) for cookie in cookies):
-            self.is_bound = True
-            return True
+    def admits(self, cookies: Sequence[str]) -> bool:
+        """Whether a request with these cookies may use this session; the first that shows its cookie binds it."""
+        for cookie in cookies:
+            if cookie.isascii() and hmac.compare_digest(self.cookie, cookie):
+                self.is_bound = True
+                return True
         return not cookies and not self.is_bound
 
     @property
