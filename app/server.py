@@ -14,11 +14,15 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from app import telemetry
+from app.access.authenticator import Authenticator
+from app.access.rules import AccessRules, Rule
 from app.broker.broker import Broker
+from app.broker.errors import TokenRefused
 from app.broker.policy import HouseRules
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
-from app.settings import Settings
+from app.protocols.bayeux.names import Bounds, to_pattern
+from app.settings import Settings, is_loopback
 from app.transports.endpoint import Endpoint, reject
 from app.transports.guard import Guard, Rejection
 from app.transports.head import Head
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from app.broker.policy import Identity
     from app.protocols.bayeux.exchanges import Reply
     from app.protocols.bayeux.sessions import BayeuxSession
 
@@ -48,22 +53,39 @@ class _Answerable(Protocol):
         """Take the reply of a held connect."""
 
 
+def rights_of(settings: Settings) -> HouseRules | AccessRules:
+    """What the settings say about who may do what."""
+    wanted = settings.bayeux.anonymous_publish
+    if not settings.access:
+        is_local = is_loopback(settings.host)
+        return HouseRules(is_local, wanted == "on" or (wanted == "auto" and is_local))
+    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    rules = [Rule(rule.role, rule.verb, to_pattern(rule.pattern, bounds), rule.allow) for rule in settings.access]
+    return AccessRules(rules, sessionless=wanted != "off")
+
+
 class House:
-    """One server's rooms, joined. Raises `NotProtected`."""
+    """One server's rooms, joined. Raises `NotProtected`, or `BadKeys` (`app/access/keys.py`)."""
 
     def __init__(self, settings: Settings | None = None, hooks: Hooks | None = None) -> None:
         self.settings = settings = settings or Settings()
         self.hooks = hooks or Hooks()
         self.guard = Guard(settings)
-        if not self.guard.is_loopback and not settings.open:
+        if not (self.guard.is_loopback or settings.access or settings.open):
             raise NotProtected(
                 f"{settings.host} can be reached from other machines, where everyone may read and publish "
-                f"everything; say --open if that is wanted"
+                f"everything; write access rules, or say --open if that is wanted"
             )
-        self.rights = HouseRules(self.guard.is_loopback, self._allows_anonymous_publish())
+        self.rights = rights_of(settings)
+        self._authenticator = Authenticator(settings, lambda line: telemetry.log.warning("keys", what=line))
         self.broker = Broker(settings.limits, self._wake)
         self.engine = Engine(
-            self.broker, settings.bayeux, self.rights, self.hooks, connection_types=self._connection_types()
+            self.broker,
+            settings.bayeux,
+            self.rights,
+            self.hooks,
+            authenticate=self._authenticate if self._authenticator.knows_any else None,
+            connection_types=self._connection_types(),
         )
         self.endpoint = Endpoint(self.engine, self.guard, settings)
         self.pages = Pages()
@@ -76,9 +98,12 @@ class House:
         self.broker.clock_offset_s = time.time() - monotonic()
         self._watch_sessions()
 
-    def _allows_anonymous_publish(self) -> bool:
-        wanted = self.settings.bayeux.anonymous_publish
-        return wanted == "on" or (wanted == "auto" and self.guard.is_loopback)
+    def _authenticate(self, token: str, wall_s: float) -> Identity:
+        try:
+            return self._authenticator(token, wall_s)
+        except TokenRefused as refused:
+            telemetry.log.info("token_refused", reason=refused.reason, detail=refused.detail)
+            raise
 
     def _connection_types(self) -> list[str]:
         names = ["long-polling"]
@@ -203,6 +228,7 @@ class House:
                 if now - channels_swept_at > _CHANNEL_SWEEP_S:
                     channels_swept_at = now
                     self.engine.sweep()
+                self._authenticator.look(now)
                 for sweep in self.on_sweep:
                     sweep(now)
             except Exception as error:  # noqa: BLE001 - a sweeper that dies leaks every session after it
@@ -238,6 +264,8 @@ class House:
                 "session_opened",
                 session=telemetry.fingerprint(session.id),
                 protocol=session.protocol,
+                authid=session.authid,
+                role=session.role,
                 address=session.address,
                 user_agent=session.user_agent,
             )

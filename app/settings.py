@@ -6,8 +6,12 @@ room may import the types.
 """
 
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
+from datetime import datetime
 from typing import Any, Literal
+
+Verb = Literal["publish", "subscribe", "export", "erase"]
+"""All that access rules speak of: to publish and to hear, to read the whole log and to purge it."""
 
 
 def is_loopback(host: str) -> bool:
@@ -32,9 +36,12 @@ def knob(
 ) -> Any:
     """One setting: its `default`, the reason for it, its unit, and the least and the greatest allowed value.
 
-    `zero` and `minus_one` say what these values mean where that is something special.
+    `MISSING` as the default means that it must be given, as some must in each entry of a list of tables. `zero` and
+    `minus_one` say what these values mean where that is something special.
     """
     documented = {"why": why, "unit": unit, "zero": zero, "minus_one": minus_one, "low": low, "high": high}
+    if default is MISSING:
+        return field(metadata=documented)
     if isinstance(default, list | tuple):
         return field(default=tuple(default), metadata=documented)
     return field(default=default, metadata=documented)
@@ -80,7 +87,8 @@ class Bayeux:
         default=False, why="few clients understand events beside a handshake reply (x-messages)"
     )
     anonymous_publish: Literal["auto", "on", "off"] = knob(
-        "auto", why="publishing without a session (curl): auto means on where only this machine can connect"
+        "auto",
+        why="publishing without a session (curl): auto means on loopback, and with access rules where one allows it",
     )
     callback_polling: bool = knob(default=True, why="JSONP, for pages that can load nothing but scripts")
     callback_chars: int = knob(64, unit="characters", low=1, why="a JSONP callback longer than this is an attack")
@@ -149,7 +157,51 @@ class Limits:
     topic_segments: int = knob(16, unit="segments", low=1, why="matching walks them; then 405 or 403")
     queue_events: int = knob(1_000, unit="events", low=1, why="waiting for one session (Mercure's); then it ends")
     queue_bytes: int = knob(1_048_576, unit="bytes", low=1_024, why="likewise (Centrifugo's)")
+    token_chars: int = knob(8_192, unit="characters", low=128, why="JWTs with many groups reach 4,000; then refused")
     channels: int = knob(100_000, unit="channels", low=1, why="remembered at once; the idle ones go after three sweeps")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One rule, a table [[access]]: the first that speaks of role, verb and topic decides. Once there is one, what no
+    rule allows is denied.
+    """  # noqa: D205 - two sentences that belong together
+
+    role: str = knob(MISSING, why='whom it speaks of: a token\'s role, "anonymous", or "*" for everyone')
+    verb: Literal["*", Verb] = knob(MISSING, why='what of: one verb, or "*" for all')
+    pattern: str = knob(MISSING, why="where: a channel, or a pattern such as /chat/*, /chat/** or /**")
+    allow: bool = knob(default=True, why="false makes an exception from what a later rule allows")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One static token, a table [[tokens]], as `halley token` prints it."""
+
+    id: str = knob(MISSING, why="whose it is: the authid of sessions that show it")
+    role: str = knob(MISSING, why="what access rules know its bearer by")
+    hash: str = knob(MISSING, why="sha256: and 64 digits; the token itself is kept by its owner only")
+    expires: datetime | None = knob(  # noqa: RUF009 - a field, as everywhere
+        None, why="when it ends; without it the token is good until it is taken out"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Jwt:
+    """JSON Web Tokens (RFC 7519) that others sign; accepted as soon as one of the two files is named."""
+
+    issuer: str = knob("", why="the only `iss` that is believed; needed")
+    audience: str = knob("", why="what `aud` must name, lest tokens for other services count here; needed")
+    jwks: str = knob("", why="file of public keys (JWKS) for RS256 and ES256; read again when it changes")
+    secret: str = knob("", why="file with the secret for HS256, at least 32 bytes; read again when it changes")
+    algorithms: tuple[str, ...] = knob(
+        ["RS256", "ES256", "HS256"], why="the ones that are believed at all; each key serves its own only"
+    )
+    role_claim: str = knob("role", why="the claim that names the bearer's role")
+    role: str = knob("", why="the role where that claim is absent; empty: such a token is refused")
+    leeway_s: float = knob(10.0, unit="s", low=0, high=300, zero="clocks must agree", why="clocks differ a little")
+    keys_check_s: float = knob(
+        1.0, unit="s", low=0.1, why="how often files are looked at, and at most read for a key that is not known"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +259,9 @@ class Settings:
     cookie: Cookie = field(default_factory=Cookie)
     cors: Cors = field(default_factory=Cors)
     limits: Limits = field(default_factory=Limits)
+    access: tuple[Access, ...] = ()
+    tokens: tuple[Token, ...] = ()
+    jwt: Jwt = field(default_factory=Jwt)
     operations: Operations = field(default_factory=Operations)
     drain: Drain = field(default_factory=Drain)
     log: Log = field(default_factory=Log)

@@ -223,7 +223,10 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
         ),
         (
             'host = "0.0.0.0"',
-            "host: expected open = true (--open) too, as 0.0.0.0 lets other machines read and publish everything",
+            (
+                "host: expected access rules ([[access]]) or open = true (--open) too, as 0.0.0.0 lets other machines "
+                "read and publish everything"
+            ),
         ),
         ("operations.port = 8080", "operations.port: expected a port of its own, found port's (8080)"),
         (
@@ -313,7 +316,11 @@ def test_a_broken_rule_is_blamed_on_the_source_that_broke_it():
         ("a.b = 1\na.c = 2", {"a": 1, "a.b": 1, "a.c": 2}),
         ("[a]\nb = {c = 1,\td = 2}\n[a.e]\nf = 1", {"a": 1, "a.b": 2, "a.b.c": 2, "a.b.d": 2, "a.e": 3, "a.e.f": 4}),
         ('[ "a" . b ]\n"c d" = 1', {"a": 1, "a.b": 1, 'a.b."c d"': 2}),
-        ("[[a]]\nb = 1\n[[a]]\nb = 2\n[c]\nd = 1", {"a": 1, "c": 5, "c.d": 6}),
+        (
+            "[[a]]\nb = 1\n[[a]]\nb = 2\n[a.e]\nf = 1\n[c]\nd = 1",
+            {"a": 1, "a[0]": 1, "a[0].b": 2, "a[1]": 3, "a[1].b": 4, "a[1].e": 5, "a[1].e.f": 6, "c": 7, "c.d": 8},
+        ),
+        ("a = [\n{b = 1},\n{b = 2}]\nc = [1, 2]", {"a": 1, "a[0]": 1, "a[0].b": 1, "a[1]": 1, "a[1].b": 1, "c": 4}),
     ],
 )
 def test_lines_are_found_whatever_toml_looks_like(text, lines):
@@ -366,5 +373,7 @@ def test_settings_have_types_that_can_be_checked():
     """Each annotation is one that files, variables and check-config know how to read and show."""
     tables = [kind for kind in vars(declarations).values() if isinstance(kind, type) and is_dataclass(kind)]
     annotations = {str(field.type) for table in tables for field in fields(table) if not is_dataclass(field.type)}
+    lists = {"tuple[app.settings.Access, ...]", "tuple[app.settings.Token, ...]"}
     plain = {annotation for annotation in annotations if not annotation.startswith("typing.Literal[")}
-    assert plain <= {"<class 'bool'>", "<class 'int'>", "<class 'float'>", "<class 'str'>", "tuple[str, ...]"}
+    scalars = {"<class 'bool'>", "<class 'int'>", "<class 'float'>", "<class 'str'>", "datetime.datetime | None"}
+    assert plain <= scalars | lists | {"tuple[str, ...]"}

@@ -16,20 +16,21 @@ import app
 
 CORE = {"app.broker", "app.settings"}
 ENGINES = CORE | {"app.protocols"}
-EDGES = ENGINES | {"app.transports", "app.telemetry"}
+EDGES = ENGINES | {"app.transports", "app.telemetry", "app.access"}
 ROOMS = {
     "app.settings": set(),
     "app.broker": {"app.settings"},
+    "app.access": CORE | {"jwt"},
     "app.protocols": CORE | {"orjson"},
     "app.telemetry": {"app.settings", "structlog", "orjson", "starlette"},
     "app.metrics": ENGINES | {"app.host", "app.server", "prometheus_client"},
     "app.transports": EDGES | {"starlette", "orjson"},
-    "app.configuration": {"app.settings"},
+    "app.configuration": ENGINES | {"app.access"},  # the names of roles, tokens and patterns
     "app.client": {"httpx", "app"},
     "app.server": EDGES | {"starlette"},
     "app.embed": ENGINES | {"app.server"},
     "app.host": EDGES | {"app.server", "app.embed", "app.metrics", "uvicorn", "httptools", "uvloop", "starlette"},
-    "app.cli": {"app", "app.client", "app.configuration", "app.settings", "app.host", "click"},
+    "app.cli": ENGINES | {"app", "app.client", "app.configuration", "app.access", "app.server", "app.host", "click"},
     "app.__main__": {"app.cli"},
     "app.__init__": set(),
 }

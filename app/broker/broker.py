@@ -54,7 +54,7 @@ class Broker:
         if len(self.sessions) >= self.limits.sessions:
             raise TooManySessions
         self.sessions[session.id] = session
-        self.deadlines.add(session, deadline)
+        self.deadlines.add(session, min(deadline, session.expiry))
         self.opened[session.protocol] += 1
 
     def close(self, session: Session, reason: str) -> bool:
@@ -72,9 +72,9 @@ class Broker:
         return True
 
     def touch(self, session: Session, deadline: float) -> None:
-        """Give a session another deadline."""
+        """Give a session another deadline, or its token's where that comes first."""
         if session.closed is None:
-            session.deadline = deadline
+            session.deadline = deadline = min(deadline, session.expiry)
             if session.alarm is not None and deadline < session.alarm[0]:
                 self.deadlines.move(session, deadline)
 

@@ -5,6 +5,7 @@ Refusal                 the peer's fault; nothing has changed
   TooManySubscriptions  the session has as many as it may have
   TooManyPatterns       likewise, of the ones with a wildcard
   TooManySessions       the server is full
+  TokenRefused          who it names is not believed
 """
 
 
@@ -36,3 +37,19 @@ class TooManySessions(Refusal):
     """The server has reached `limits.sessions`."""
 
     reason = "too_many_sessions"
+
+
+class TokenRefused(Refusal):
+    """A token that proves nothing, or no longer. `detail` is for the log; it says nothing that the token says."""
+
+    reason = "token_invalid"
+
+    def __init__(self, detail: str = "") -> None:
+        super().__init__(detail or self.reason)
+        self.detail = detail
+
+
+class TokenExpired(TokenRefused):
+    """It was good once."""
+
+    reason = "token_expired"

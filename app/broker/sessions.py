@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Protocol
+
+from app.broker.policy import NOBODY
 
 if TYPE_CHECKING:
     from app.broker.events import Event
@@ -27,7 +30,8 @@ class Session:
     """Identity, rights, subscriptions and what waits for delivery.
 
     `deadline` is never None: a session that nothing would end is a leak (CometD #674, #1134, #1716). It is moved by
-    `Broker.touch` only, which keeps the heap of deadlines true.
+    `Broker.touch` only, which keeps the heap of deadlines true, and never beyond `expiry`, when the token that the
+    session began with ends (monotonic seconds, as `deadline`; infinity where there is no end).
     """
 
     __slots__ = (
@@ -35,6 +39,7 @@ class Session:
         "authid",
         "closed",
         "deadline",
+        "expiry",
         "id",
         "is_ready",
         "outbox",
@@ -50,7 +55,8 @@ class Session:
         self.owner = owner
         self.outbox = outbox
         self.authid: str | None = None
-        self.role = "anonymous"
+        self.role = NOBODY
+        self.expiry = inf
         self.subscriptions: dict[Pattern, Subscription] = {}
         self.deadline = 0.0
         self.alarm: tuple[float, int, Session] | None = None  # its one live entry in the heap of deadlines

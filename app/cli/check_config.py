@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from app.configuration import KNOBS
+from app.configuration import ENTRIES, KNOBS, entry_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,13 +15,22 @@ if TYPE_CHECKING:
 
 
 def listing(configuration: Configuration) -> Iterator[str]:
-    """A line for each setting: key and value, then as a comment unit, what a special value means, origin and reason."""
+    """A line for each setting: key and value, then as a comment unit, what a special value means, origin and reason.
+
+    Then the lists of tables, as far as there are entries.
+    """
     settings = [(f"{key} = {_toml(configuration.values[key])}", knob) for key, knob in KNOBS.items()]
     width = max(len(setting) for setting, _ in settings)
     for setting, knob in settings:
         value, place = configuration.values[knob.key], configuration.places[knob.key]
         parts = (knob.unit, _meaning(knob, value), place, knob.why)
         yield f"{setting:<{width}}  # {' | '.join(part for part in parts if part)}"
+    for key, knobs in ENTRIES.items():
+        for number, entry in enumerate(configuration.values[key]):
+            yield ""
+            yield f"[[{key}]]  # {configuration.places[entry_key(key, number)]}"
+            written = ((name, getattr(entry, name)) for name in knobs)
+            yield from (f"{name} = {_toml(value)}" for name, value in written if value is not None)
 
 
 def _meaning(knob: Knob, value: Any) -> str:
@@ -31,4 +41,6 @@ def _meaning(knob: Knob, value: Any) -> str:
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
     return json.dumps(value, ensure_ascii=False)

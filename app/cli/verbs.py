@@ -5,25 +5,29 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from app import __version__
+from app.access.tokens import new_token
 from app.cli.check_config import listing
-from app.cli.console import INTERRUPTED, WRONG_USE, run, say
+from app.cli.console import DONE, FAILED, INTERRUPTED, WRONG_USE, run, say
 from app.cli.pipes import STDIN
 from app.cli.publish import NotJson, publish_lines, publish_value, read_json
 from app.cli.subscribe import report_link, subscribe
+from app.cli.token import NoToken, entry, read_token
 from app.client import Client
 from app.configuration import KNOBS, BadSettings, load
+from app.settings import Verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import BinaryIO
 
     from app.configuration import Configuration
 
-    Verb = Callable[..., None]
+    Command = Callable[..., None]
 
 DEFAULT_FILE = Path("halley.toml")
 DEFAULT_SERVER = "http://127.0.0.1:8080"
@@ -38,7 +42,7 @@ config_option = click.option(
 )
 
 
-def server_options(verb: Verb) -> Verb:
+def server_options(verb: Command) -> Command:
     """The options of every verb that speaks to a server."""
     server = click.option(
         "--server",
@@ -159,13 +163,59 @@ def subscribe_verb(*, patterns: tuple[str, ...], server: str, token: str | None)
 
 @main.command()
 @config_option
-def check_config(*, file: Path | None) -> None:
+@click.option("--role", help="Say what this role may do instead ...")
+@click.option("--verb", type=click.Choice(get_args(Verb)), help="... whether it may do this ...")
+@click.option("--channel", help="... to this channel or pattern, and which rule says so.")
+def check_config(*, file: Path | None, role: str | None, verb: Verb | None, channel: str | None) -> None:
     """Print every setting, or what is wrong with them.
 
     For each: value, unit, what a special value means, where it came from, and the reason for the default. The exit code
     is 2 if the server would not start with them.
+
+    With --role, --verb and --channel: whether that role may do that, and why. The exit code is 0 for yes and 1 for no.
     """
-    for line in listing(_load(file, {})):
+    configuration = _load(file, {})
+    from app.access.authenticator import Authenticator  # noqa: PLC0415 - publishing needs no cryptography
+    from app.access.keys import BadKeys  # noqa: PLC0415 - likewise
+
+    try:
+        Authenticator(configuration.settings)
+    except BadKeys as error:
+        say(str(error))
+        sys.exit(WRONG_USE)
+    if role is verb is channel is None:
+        for line in listing(configuration):
+            click.echo(line)
+        return
+    if role is None or verb is None or channel is None:
+        raise click.UsageError("--role, --verb and --channel go together")
+    from app.cli.check_access import BadQuestion, may  # noqa: PLC0415 - imports the server
+
+    try:
+        is_allowed, text = may(configuration, role, verb, channel)
+    except BadQuestion as error:
+        raise click.UsageError(str(error)) from None
+    click.echo(text)
+    sys.exit(DONE if is_allowed else FAILED)
+
+
+@main.command()
+@click.option("--id", "name", default="someone", show_default=True, help="Whose it is.")
+@click.option("--role", default="user", show_default=True, help="What access rules know its bearer by.")
+@click.option("--days", type=click.IntRange(1, 36_500), help="After how many days it ends. [default: never]")
+@click.option("--hash", "source", type=click.File("rb"), help="Take the token from this file, - for standard input.")
+def token(*, name: str, role: str, days: int | None, source: BinaryIO | None) -> None:
+    """Make a token, and print it this once and the lines that let a server know it.
+
+    The first line is the token, for its owner; the lines from [[tokens]] on are for the settings file, which keeps only
+    a hash. With --hash only those lines are printed, for a token that there is already.
+    """
+    try:
+        secret = new_token() if source is None else read_token(source)
+        lines = [*entry(secret, name, role, days)]
+    except NoToken as error:
+        raise click.UsageError(str(error)) from None
+    for line in lines if source is not None else [secret, "", *lines]:
         click.echo(line)
 
 

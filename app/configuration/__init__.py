@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from app.configuration.knobs import KNOBS, Knob, assemble
+from app.configuration.entries import ENTRIES, entry_key, plain_key
+from app.configuration.knobs import KNOBS, LISTS, Knob, assemble
 from app.configuration.problems import BadSettings, Problem
 from app.configuration.rules import broken_rules
 from app.configuration.sources import from_environment, from_file, from_flags
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from app.settings import Settings
 
-__all__ = ["KNOBS", "BadSettings", "Configuration", "Knob", "Problem", "load"]
+__all__ = ["ENTRIES", "KNOBS", "BadSettings", "Configuration", "Knob", "Problem", "entry_key", "load"]
 
 DEFAULT = "default"
 
@@ -30,7 +31,8 @@ DEFAULT = "default"
 class Configuration:
     """The settings, their values by key ("bayeux.hold_s"), and where each came from.
 
-    A place is "default", "halley.toml:3", the name of an environment variable or that of a flag.
+    A place is "default", "halley.toml:3", the name of an environment variable or that of a flag. Lists of tables are
+    values too; each of their entries has a place ("access[0]").
     """
 
     settings: Settings
@@ -44,7 +46,7 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
     `file` is a TOML file or None; of `environment` only the variables that begin with HALLEY_ are looked at; `flags`
     are values by key, without those that were not given. Raises `BadSettings` with everything that is wrong.
     """
-    values = {key: knob.default for key, knob in KNOBS.items()}
+    values = {key: knob.default for key, knob in KNOBS.items()} | dict.fromkeys(LISTS, ())
     places = dict.fromkeys(KNOBS, DEFAULT)
     problems: list[Problem] = []
     for source in (from_file(file), from_environment(environment), from_flags(flags)):
@@ -54,7 +56,7 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
     if problems:
         raise BadSettings(problems)
     settings: Settings = assemble(values)
-    problems = [Problem(places[key], key, text) for key, text in broken_rules(settings)]
+    problems = [Problem(places[key], plain_key(key), text) for key, text in broken_rules(settings)]
     if problems:
         raise BadSettings(problems)
     return Configuration(settings, values, places)

@@ -7,7 +7,7 @@ HALLEY_BAYEUX_HOLD_S in the environment.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from app.settings import Settings
 
@@ -49,14 +49,30 @@ def _knobs(prefix: str, table: type) -> Iterator[tuple[str, Knob]]:
     kinds = get_type_hints(table)
     for field in fields(table):
         key = prefix + field.name
-        if f"{key}." not in _TABLES:
+        if f"{key}." not in _TABLES and key not in LISTS:
             yield key, Knob(key, kinds[field.name], field.default, **field.metadata)
 
+
+def _lists(table: type) -> Iterator[tuple[str, type]]:
+    """The lists of tables in a table, each with the class of its entries."""
+    for name, kind in get_type_hints(table).items():
+        entry = get_args(kind)[0] if get_origin(kind) is tuple else None
+        if isinstance(entry, type) and is_dataclass(entry):
+            yield name, entry
+
+
+def declared(table: type) -> Mapping[str, Knob]:
+    """The settings of an entry of a list, by name."""
+    return dict(_knobs("", table))
+
+
+LISTS = dict(_lists(Settings))
+"""The lists of tables of the settings file, by name: access (written as [[access]]) and Access, tokens and Token."""
 
 _TABLES = dict(_tables(Settings))
 
 TABLES = tuple(prefix.removesuffix(".") for prefix in _TABLES if prefix)
-"""The names of all tables of the settings file."""
+"""The names of all tables of the settings file, but for lists of them."""
 
 KNOBS: Mapping[str, Knob] = {key: knob for prefix, table in _TABLES.items() for key, knob in _knobs(prefix, table)}
 """Every setting by its key, in the order of their declaration."""

@@ -8,13 +8,19 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from app.access.roles import RESERVED_ROLES, can_be_given, is_role
+from app.access.tokens import is_hash
+from app.broker.errors import InvalidName
+from app.broker.policy import SERVER
+from app.configuration.entries import entry_key
 from app.configuration.values import shown
+from app.protocols.bayeux.names import META, Bounds, to_pattern
 from app.settings import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from app.settings import Bayeux, Cookie, Cors, Limits, Settings
+    from app.settings import Bayeux, Cookie, Cors, Jwt, Limits, Settings, Token
 
     Broken = Iterator[tuple[str, str]]
 
@@ -26,6 +32,10 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, 5.6.2; also a cookie's name (RFC 6265, 4.1.1)
 _COOKIE_PATH = re.compile(r"/[ -:<-~]*")  # RFC 6265, 4.1.1: no control character, no ";"
 _HOOK = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_ROLE_NEED = "expected up to 64 letters, digits and _.:-"
+_RESERVED = " and ".join(RESERVED_ROLES)
+_ALGORITHMS = ("RS256", "ES256", "HS256")
+_ID_CHARS = 255
 _USUAL_PORTS = {"http": "80", "https": "443"}
 
 
@@ -36,6 +46,9 @@ def broken_rules(settings: Settings) -> Broken:
     yield from _cookie(settings.cookie)
     yield from _cors(settings.cors)
     yield from _limits(settings.limits)
+    yield from _access(settings)
+    yield from _tokens(settings.tokens)
+    yield from _jwt(settings.jwt)
 
 
 def _listeners(settings: Settings) -> Broken:
@@ -43,8 +56,14 @@ def _listeners(settings: Settings) -> Broken:
     for key, host in (("host", settings.host), ("operations.host", operations.host)):
         if not _HOST_NAME.fullmatch(host):  # an empty one would listen everywhere
             yield key, f"expected a host name or an address without a port, found {shown(host)}"
-        elif key == "host" and not settings.open and not is_loopback(host):
-            yield key, f"expected open = true (--open) too, as {host} lets other machines read and publish everything"
+        elif key == "host" and not (settings.access or settings.open or is_loopback(host)):
+            yield (
+                key,
+                (
+                    f"expected access rules ([[access]]) or open = true (--open) too, as {host} lets other machines "
+                    "read and publish everything"
+                ),
+            )
     if operations.enabled and operations.port == settings.port != 0 and operations.host == settings.host:
         yield "operations.port", f"expected a port of its own, found port's ({settings.port})"
     for name in settings.hosts:
@@ -98,3 +117,54 @@ def _cors(cors: Cors) -> Broken:
 def _limits(limits: Limits) -> Broken:
     if limits.queue_bytes < limits.data_bytes:  # the largest event would end every session that should get it
         yield "limits.queue_bytes", f"expected at least limits.data_bytes ({limits.data_bytes})"
+
+
+def _access(settings: Settings) -> Broken:
+    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    for number, rule in enumerate(settings.access):
+        if rule.role == SERVER:
+            yield entry_key("access", number, "role"), f'"{SERVER}" may do everything, and no rule can change that'
+        elif rule.role != "*" and not is_role(rule.role):
+            yield entry_key("access", number, "role"), f"{_ROLE_NEED}, found {shown(rule.role)}"
+        try:
+            to_pattern(rule.pattern, bounds)
+        except InvalidName:
+            problem = f"expected a channel or pattern like /chat/room, /chat/* or /chat/**, found {shown(rule.pattern)}"
+            yield entry_key("access", number, "pattern"), problem
+        else:
+            if rule.pattern.startswith(META):
+                yield entry_key("access", number, "pattern"), "no rule can change what is done on meta channels"
+
+
+def _tokens(tokens: tuple[Token, ...]) -> Broken:
+    seen: set[str] = set()
+    for number, token in enumerate(tokens):
+        if not 0 < len(token.id) <= _ID_CHARS or not token.id.isprintable():
+            yield entry_key("tokens", number, "id"), f"expected 1 to {_ID_CHARS} characters, found {shown(token.id)}"
+        if not can_be_given(token.role):
+            yield (
+                entry_key("tokens", number, "role"),
+                f"{_ROLE_NEED} and none of {_RESERVED}, found {shown(token.role)}",
+            )
+        if not is_hash(token.hash):  # never shown: who misunderstood has pasted the token itself
+            yield entry_key("tokens", number, "hash"), "expected sha256: and 64 hexadecimal digits (see halley token)"
+        elif token.hash in seen:
+            yield entry_key("tokens", number, "hash"), "expected a token of its own, found that of an earlier entry"
+        seen.add(token.hash)
+
+
+def _jwt(jwt: Jwt) -> Broken:
+    for algorithm in jwt.algorithms:
+        if algorithm not in _ALGORITHMS:
+            yield "jwt.algorithms", f"expected some of {', '.join(_ALGORITHMS)}, found {shown(algorithm)}"
+    if jwt.role and not can_be_given(jwt.role):
+        yield "jwt.role", f"{_ROLE_NEED} and none of {_RESERVED}, found {shown(jwt.role)}"
+    if jwt.jwks or jwt.secret:
+        for name in ("issuer", "audience", "role_claim"):
+            if not getattr(jwt, name):
+                yield f"jwt.{name}", 'expected a text, since tokens are accepted, found ""'
+        for name, served in (("jwks", {"RS256", "ES256"}), ("secret", {"HS256"})):
+            if getattr(jwt, name) and not served & set(jwt.algorithms):
+                yield "jwt.algorithms", f"expected {' or '.join(sorted(served))} too, since jwt.{name} is set"
+    elif jwt.issuer or jwt.audience:  # half a setting must not look like a whole one
+        yield "jwt.issuer" if jwt.issuer else "jwt.audience", "expected jwt.jwks or jwt.secret too"

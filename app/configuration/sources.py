@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from app.configuration.knobs import KNOBS, PREFIX, TABLES
+from app.configuration.entries import entry_key, read_entries
+from app.configuration.knobs import KNOBS, LISTS, PREFIX, TABLES
 from app.configuration.problems import Problem, unknown
-from app.configuration.values import conform, parse
+from app.configuration.values import conform, parse, toml_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 NOT_SETTINGS = frozenset({"HALLEY_CONFIG", "HALLEY_SERVER", "HALLEY_TOKEN"})
 """Variables that the command line reads itself."""
 
-_HEADERS = [f"[{table}]" for table in TABLES]
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_HEADERS = [f"[{table}]" for table in TABLES] + [f"[[{key}]]" for key in LISTS]
 _SYNTAX_ERROR = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)", re.DOTALL)
 
 
@@ -33,6 +33,14 @@ class Source:
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+
+    def take_list(self, key: str, place: Callable[[str], str], value: Any) -> None:
+        """Set a list of tables to its entries."""
+        self.values[key], problems = read_entries(key, value, place)
+        self.problems += problems
+        if not problems:
+            for number, table in enumerate(value):
+                self.places |= {at: place(at) for at in (entry_key(key, number, name) for name in ("", *table))}
 
     def take(self, key: str, place: str, read: Callable[[Knob, Any], Any], value: Any) -> None:
         """Set one setting to what `read` makes of `value`."""
@@ -86,13 +94,17 @@ def from_file(file: Path | None) -> Source:
 
 def _read_table(source: Source, table: Mapping[str, Any], prefix: str, place: Callable[[str], str]) -> None:
     for name, value in table.items():
-        key = prefix + _key(name)
+        key = prefix + toml_key(name)
         if key in TABLES and isinstance(value, dict):
             _read_table(source, value, f"{key}.", place)
+        elif key in LISTS:
+            source.take_list(key, place, value)
         elif key in TABLES:
             source.problems.append(Problem(place(key), key, "expected a table"))
         elif key in KNOBS:
             source.take(key, place(key), conform, value)
+        elif isinstance(value, list) and value and all(isinstance(entry, dict) for entry in value):
+            source.problems.append(Problem(place(key), f"[[{key}]]", unknown("list", f"[[{key}]]", _HEADERS)))
         elif isinstance(value, dict):
             source.problems.append(Problem(place(key), f"[{key}]", unknown("table", f"[{key}]", _HEADERS)))
         else:
@@ -103,9 +115,10 @@ def key_lines(text: str) -> dict[str, int]:
     """The line on which each key and table of a TOML text begins; the text must be valid.
 
     Each statement is parsed by itself below the table header it stands under. One that is not whole yet, as an array
-    over several lines, does not parse, and gets the next line too.
+    over several lines, does not parse, and gets the next line too. The tables of a list are numbered: access[0].
     """
     lines: dict[str, int] = {}
+    counts: Counter[str] = Counter()  # of the tables under [[...]] so far
     header = statement = ""
     begins = 0
     for number, line in enumerate(text.split("\n"), start=1):
@@ -118,22 +131,36 @@ def key_lines(text: str) -> dict[str, int]:
             continue
         if is_header:
             header = statement
-        _note_lines(lines, tables, "", begins)
+            if header.lstrip().startswith("[["):
+                counts[_list_of(tables)] += 1
+        _note_lines(lines, tables, "", begins, counts)
         statement, begins = "", 0
     return lines
 
 
-def _note_lines(lines: dict[str, int], table: Mapping[str, Any], prefix: str, line: int) -> None:
+def _list_of(tables: Mapping[str, Any]) -> str:
+    """The key of the list to which a header in [[...]] adds a table, once it is parsed by itself."""
+    parts = []
+    inner: Any = tables
+    while isinstance(inner, dict):
+        name, inner = next(iter(inner.items()))
+        parts.append(toml_key(name))
+    return ".".join(parts)
+
+
+def _note_lines(lines: dict[str, int], table: Mapping[str, Any], prefix: str, line: int, counts: Counter[str]) -> None:
+    """Note where what is in `table` begins; `counts` are the tables of each list so far, the last of which is meant."""
     for name, value in table.items():
-        key = prefix + _key(name)
+        key = prefix + toml_key(name)
         lines.setdefault(key, line)
+        last = max(counts[key] - 1, 0)
         if isinstance(value, dict):
-            _note_lines(lines, value, f"{key}.", line)
-
-
-def _key(name: str) -> str:
-    """One part of a key as TOML writes it, so that a quoted "a.b" is not taken for b in the table a."""
-    return name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+            _note_lines(lines, value, f"{key}[{last}]." if counts[key] else f"{key}.", line, counts)
+        elif isinstance(value, list):
+            for number, entry in enumerate(value, start=last):
+                if isinstance(entry, dict):
+                    lines.setdefault(f"{key}[{number}]", line)
+                    _note_lines(lines, entry, f"{key}[{number}].", line, counts)
 
 
 def _syntax_problem(file: Path, text: str, error: str) -> Problem:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 if TYPE_CHECKING:
     from app.configuration.knobs import Knob
 
 _WORDS = {"true": True, "on": True, "1": True, "yes": True, "false": False, "off": False, "0": False, "no": False}
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _SHOWN_CHARS = 60
+_MOMENT = datetime | None
+_PLAIN_WORDS = {
+    bool: "true or false",
+    str: "a string",
+    _MOMENT: "a date and time with its offset, like 2030-12-31T00:00:00Z",
+}
 
 
 def conform(knob: Knob, value: Any) -> Any:
@@ -39,10 +48,8 @@ def parse(knob: Knob, text: str) -> Any:
 
 def expected(knob: Knob) -> str:
     """What a setting takes, in words."""
-    if knob.kind is bool:
-        return "true or false"
-    if knob.kind is str:
-        return "a string"
+    if knob.kind in _PLAIN_WORDS:
+        return _PLAIN_WORDS[knob.kind]
     if get_origin(knob.kind) is Literal:
         return "one of " + ", ".join(map(shown, get_args(knob.kind)))
     if get_origin(knob.kind) is tuple:
@@ -55,8 +62,8 @@ def expected(knob: Knob) -> str:
 
 
 def _is_kind(kind: Any, value: Any) -> bool:
-    if kind is bool:
-        return isinstance(value, bool)
+    if kind in (bool, str):
+        return isinstance(value, kind)
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if kind is float:  # a number that a float can hold: neither "not a number" nor infinite
@@ -66,11 +73,18 @@ def _is_kind(kind: Any, value: Any) -> bool:
         return isinstance(value, str) and value in get_args(kind)
     if get_origin(kind) is tuple:
         return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
-    return isinstance(value, str)
+    assert kind == _MOMENT
+    # Without an offset it would mean another moment on every machine.
+    return isinstance(value, datetime) and value.tzinfo is not None
 
 
 def _is_within(knob: Knob, value: Any) -> bool:
     return (knob.low is None or value >= knob.low) and (knob.high is None or value <= knob.high)
+
+
+def toml_key(name: str) -> str:
+    """One part of a key as TOML writes it, so that a quoted "a.b" is not taken for b in the table a."""
+    return name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
 def shown(value: Any) -> str:

@@ -41,6 +41,16 @@ class ServerSession:
         return self._session.attributes
 
     @property
+    def authid(self) -> str | None:
+        """Who its client has proved to be: the `id` of a static token, the `sub` of a JWT; None for the anonymous."""
+        return self._session.authid
+
+    @property
+    def role(self) -> str:
+        """What access rules know it by: its token's role, or "anonymous"."""
+        return self._session.role
+
+    @property
     def address(self) -> str:
         """The IP address its handshake came from; empty for local sessions."""
         return self._session.address

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import uvicorn
 
 from app import metrics, telemetry
+from app.access.keys import BadKeys
 from app.embed import Halley, load
 from app.host.connection import Connection
 from app.host.short_way import BayeuxConnection, ShortWay
@@ -58,7 +59,7 @@ def run(settings: Settings) -> int:
         sockets.append(bind(settings.host, settings.port, "--port"))
         if settings.operations.enabled:
             sockets.append(bind(settings.operations.host, settings.operations.port, "--operations-port"))
-    except (NotProtected, CannotListen, ImportError) as error:
+    except (NotProtected, BadKeys, CannotListen, ImportError) as error:
         for bound in sockets:
             bound.close()
         print(f"halley: {error}", file=sys.stderr)  # noqa: T201 - the one who started us reads it
@@ -191,7 +192,8 @@ def announce(settings: Settings, sockets: list[socket.socket]) -> None:
     lines = []
     if len(sockets) > 1:
         lines.append(f"health and metrics: {url_of(sockets[1])}/health/ready, /metrics")
-    lines += [f"console: {console}", *try_next(url + path), f"halley is listening on {url}"]
+    tries = [] if settings.access else try_next(url + path)  # which would be refused
+    lines += [f"console: {console}", *tries, f"halley is listening on {url}"]
     print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201 - the one who started us reads it
 
 

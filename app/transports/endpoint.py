@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from app import telemetry
 from app.protocols.bayeux.exchanges import Request
 from app.transports import callback_polling, long_polling
+from app.transports.authorization import bearer_token
 from app.transports.bodies import Disconnected, messages_of_body, read_body
 from app.transports.cookies import browser_cookie, cookie_values
 from app.transports.exchange import TEXT_HEADERS, Exchange, respond, socket_of
@@ -85,7 +86,9 @@ class Endpoint:
     def request(self, head: Head, body: bytes, connection: object) -> Request:
         """What a POST asks of the engine. Raises `Rejection`."""
         batch = messages_of_body(body, head.fields.get(b"content-type", b""), self._settings.limits)
-        return self._request(long_polling.TRANSPORT, batch, head, connection)
+        request = self._request(long_polling.TRANSPORT, batch, head, connection)
+        request.token = bearer_token(head.fields.get(b"authorization"))
+        return request
 
     def headers(self, reply: Reply, scheme: str) -> list[Header]:
         """What a reply adds to the headers that every answer of its transport has."""

@@ -6,6 +6,7 @@ import pytest
 from support.broker import session
 
 from app.broker.policy import SERVER, HouseRules
+from app.broker.topics import Match, Pattern
 
 OWN = ["halley", "halley/sessions", "stats/1m/a", "alerts/a", "replay/a"]
 FREE = ["a", "a/halley", "halleyx", "statsx/a", "Halley/x", ""]
@@ -53,3 +54,18 @@ def test_publishing_without_a_session_is_a_right_of_its_own(loopback, allowed):
     house = rules(loopback=loopback, anonymous_publish=allowed)
     assert house.may(None, "publish", "a") is allowed
     assert house.may(None, "subscribe", "a") is False
+
+
+@pytest.mark.parametrize("verb", ["export", "erase"])
+@pytest.mark.parametrize("loopback", [False, True])
+def test_the_whole_log_is_only_this_machines(verb, loopback):
+    """Design 6: what lies in it was often meant for few; elsewhere a rule must grant it."""
+    assert rules(loopback=loopback).may(session(), verb, "a") is loopback
+    assert rules(loopback=loopback).may(None, verb, Pattern(Match.DESCENDANTS, "")) is loopback
+
+
+def test_a_pattern_is_asked_for_as_a_topic_is():
+    """The server's own room is closed to patterns below it; `/**` does not reach it and is everyone's."""
+    elsewhere = rules(loopback=False)
+    assert elsewhere.may(session(), "subscribe", Pattern(Match.DESCENDANTS, "halley")) is False
+    assert elsewhere.may(session(), "subscribe", Pattern(Match.DESCENDANTS, "")) is True

@@ -25,9 +25,9 @@ class NodeClient(Foreign):
         self._readers = [asyncio.create_task(self._read_observations()), asyncio.create_task(self._read_complaints())]
 
     @classmethod
-    async def start(cls, url: str, kind: Kind) -> NodeClient:
-        """A client of that kind for the server at `url`, not opened yet."""
-        options = json.dumps({"url": url, "without": kind.without, "extensions": kind.extensions})
+    async def start(cls, url: str, kind: Kind, **more: Any) -> NodeClient:
+        """A client of that kind for the server at `url`, not opened yet; `more` are options of its driver."""
+        options = json.dumps({"url": url, "without": kind.without, "extensions": kind.extensions, **more})
         process = await asyncio.create_subprocess_exec(
             "node",
             HERE / "drivers" / "node.mjs",

@@ -311,7 +311,7 @@ async def test_a_sweeper_that_meets_an_error_goes_on():
 
 def test_a_host_that_others_can_reach_needs_a_word_of_consent():
     """Design 4.8: no listener is open to others by accident."""
-    with pytest.raises(NotProtected, match="say --open"):
+    with pytest.raises(NotProtected, match="or say --open"):
         Halley(Settings(host="0.0.0.0"))
     assert Halley(Settings(host="0.0.0.0", open=True)).house.rights.anonymous_publish is False
 

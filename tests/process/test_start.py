@@ -109,7 +109,7 @@ async def test_a_listener_that_others_reach_needs_a_word(tmp_path):
     code, output, lines = await ended("serve", "--host", "0.0.0.0", "--port", "0", cwd=tmp_path)
     assert (code, output) == (WRONG_USE, [])
     (line,) = lines
-    assert line.startswith("halley: --host: host: expected open = true (--open) too, as 0.0.0.0 lets other machines ")
+    assert line.startswith("halley: --host: host: expected access rules ([[access]]) or open = true (--open) too, as ")
 
 
 @pytest.mark.parametrize("how", ["flag", "variable"])

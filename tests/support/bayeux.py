@@ -28,6 +28,8 @@ from support.messages import JSON, publish
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from app.broker.policy import Identity, Rights
+
 START_S = 1_000.0
 """What the house's clock shows at first: not 0, so that a forgotten `now +` is seen."""
 
@@ -48,7 +50,14 @@ class House:
     """A broker and a Bayeux engine. `limits` and `options` replace single settings."""
 
     def __init__(
-        self, *, limits: JSON | None = None, loopback: bool = True, anonymous_publish: bool = True, **options: Any
+        self,
+        *,
+        limits: JSON | None = None,
+        loopback: bool = True,
+        anonymous_publish: bool = True,
+        rights: Rights | None = None,
+        authenticate: Callable[[str, float], Identity] | None = None,
+        **options: Any,
     ) -> None:
         self.now = START_S
         self.reported: list[tuple[str, Exception]] = []
@@ -58,7 +67,11 @@ class House:
         self.broker = Broker(replace(Limits(), **(limits or {})), self._wake)
         self.broker.clock_offset_s = WALL_S - START_S
         self.engine = Engine(
-            self.broker, replace(Bayeux(), **options), HouseRules(loopback, anonymous_publish), self.hooks
+            self.broker,
+            replace(Bayeux(), **options),
+            rights or HouseRules(loopback, anonymous_publish),
+            self.hooks,
+            authenticate=authenticate,
         )
 
     def send(

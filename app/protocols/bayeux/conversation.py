@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from app.broker.errors import InvalidName, Refusal
 from app.broker.events import Event
+from app.broker.policy import ANONYMOUS
 from app.protocols.bayeux import asking, errors
 from app.protocols.bayeux.exchanges import Hold, Reply, Transport, Wait
 from app.protocols.bayeux.handshake import shake_hands
+from app.protocols.bayeux.identity import visitor
 from app.protocols.bayeux.messages import (
     ABSENT,
     Fault,
@@ -136,7 +138,7 @@ class Conversation:
         named = (fields["clientId"] for fields in self.request.messages if isinstance(fields.get("clientId"), str))
         self._client_id = next(named, None)
         if self._client_id is not None and self.session is None:
-            self.session = self.engine.find(self._client_id, self.request.cookies)
+            self.session = self.engine.find(self._client_id, self.request, self.now)
             if self.session is not None:
                 self.engine.heard_from(self.session, self.now)
 
@@ -231,7 +233,7 @@ class Conversation:
         for name in message.subscriptions():
             pattern = self._pattern(name)
             is_meta = pattern.topic.partition("/")[0] == "meta"
-            if is_meta or not engine.rights.may(session, "subscribe", pattern.topic):
+            if is_meta or not engine.rights.may(session, "subscribe", pattern):
                 raise Fault(errors.SUBSCRIBE_DENIED.format(errors.DENIED_BY_POLICY))
             if not name.startswith(SERVICE):  # Bayeux 1.0, 2.2.3: answered, never recorded
                 wanted[name] = pattern
@@ -270,13 +272,17 @@ class Conversation:
         if channel.startswith(META) or channel == META[:-1]:
             raise Fault(errors.PUBLISH_DENIED.format(errors.DENIED_BY_POLICY))
         session: BayeuxSession | None = None
+        identity = ANONYMOUS
         if message.client_id is not None or self.request.session is not None:
             session = self._session_of(message)
         elif self.request.transport is not Transport.LONG_POLLING:  # a <script> must not publish
             raise Fault(errors.SESSION_UNKNOWN)
+        else:
+            identity = visitor(engine, self.request, self.now)
         payload = self._encode(message)
-        if not engine.rights.may(session, "publish", topic):
-            raise Fault(errors.PUBLISH_DENIED.format(errors.DENIED_BY_POLICY) if session else errors.SESSION_UNKNOWN)
+        if not engine.rights.may(session, "publish", topic, identity):
+            is_told = session is not None or engine.rights.are_written
+            raise Fault(errors.PUBLISH_DENIED.format(errors.DENIED_BY_POLICY) if is_told else errors.SESSION_UNKNOWN)
         yield from asking.may_publish(self, session, channel, message)
         if session is not None and session.closed is not None:  # ended while the policy was thinking
             raise Fault(errors.SESSION_UNKNOWN)

@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, Any
 
 from app.broker.events import Event
 from app.broker.policy import SERVER
-from app.protocols.bayeux import errors, hot
+from app.protocols.bayeux import errors, farewells, hot
 from app.protocols.bayeux.advice import Advisor
 from app.protocols.bayeux.channels import Channels
 from app.protocols.bayeux.conversation import Conversation
-from app.protocols.bayeux.exchanges import Hold, Reply, Verdict, Wait
+from app.protocols.bayeux.exchanges import Hold, Reply, Transport, Verdict, Wait
 from app.protocols.bayeux.messages import encode, encode_data, reply_to
 from app.protocols.bayeux.names import SERVICE, Bounds, to_pattern, to_topic
 from app.protocols.bayeux.responses import Responses
-from app.protocols.bayeux.sessions import DISCONNECTED, DISMISSED, EXPIRED, SLOW_CONSUMER, BayeuxSession
+from app.protocols.bayeux.sessions import DISCONNECTED, DISMISSED, EXPIRED, OUTLIVED, SLOW_CONSUMER, BayeuxSession
 from app.protocols.bayeux.states import LIFE, Happening, State, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from app.broker.broker import Broker
-    from app.broker.policy import HouseRules
+    from app.broker.policy import Identity, Rights
     from app.broker.sessions import Session
     from app.protocols.bayeux.exchanges import Outcome, Request
     from app.protocols.bayeux.hooks import Hooks
@@ -44,22 +44,26 @@ _ID_BYTES = 20  # Bayeux 1.0, 3.2: "SHOULD be at least 128 bits"; as hexadecimal
 class Engine:
     """Speaks Bayeux for the broker's sessions.
 
-    `connection_types` is what handshake replies offer. `new_id` makes session ids and cookies.
+    `rights` says who may do what. `authenticate` says whom a token names, given the wall clock, or raises
+    `TokenRefused`; None while no token could be good. `connection_types` is what handshake replies offer. `new_id`
+    makes session ids and cookies.
     """
 
     def __init__(
         self,
         broker: Broker,
         options: Bayeux,
-        rights: HouseRules,
+        rights: Rights,
         hooks: Hooks,
         *,
+        authenticate: Callable[[str, float], Identity] | None = None,
         connection_types: Sequence[str] = ("long-polling", "callback-polling"),
         new_id: Callable[[], str] = lambda: secrets.token_hex(_ID_BYTES),
     ) -> None:
         self.broker = broker
         self.options = options
         self.rights = rights
+        self.authenticate = authenticate
         self.hooks = hooks
         self.connection_types = tuple(connection_types)
         self.new_id = new_id
@@ -138,9 +142,12 @@ class Engine:
     # What the broker reports (sessions.Owner)
 
     def due(self, session: Session, now: float) -> None:
-        """A hold's time is up, or the client has not come back."""
+        """A hold's time is up, the client has not come back, or its token has ended."""
         assert isinstance(session, BayeuxSession)
-        self._happen(session, Happening.LAPSE, now)
+        if session.expiry <= now:
+            self._happen(session, Happening.CUT, now, OUTLIVED)
+        else:
+            self._happen(session, Happening.LAPSE, now)
 
     def flush(self, session: Session, now: float) -> None:
         """Events came: a held connect is their way out."""
@@ -164,12 +171,17 @@ class Engine:
 
     # Sessions
 
-    def find(self, client_id: str, cookies: Sequence[str]) -> BayeuxSession | None:
-        """The session of that id, if these cookies may use it; from the first time they do, it is bound to them."""
+    def find(self, client_id: str, request: Request, now: float) -> BayeuxSession | None:
+        """The session of that id, if the request may use it; the first that does binds it to its cookie."""
         session = self.broker.sessions.get(client_id)
-        if not isinstance(session, BayeuxSession) or session.role == SERVER or not session.admits(cookies):
+        if not isinstance(session, BayeuxSession) or session.role == SERVER:
             return None
-        return session
+        is_scripts = request.transport is Transport.CALLBACK_POLLING  # any site's, with its visitors' cookies (S38)
+        if (is_scripts and session.authid is not None) or not session.admits(request.cookies):
+            return None
+        if session.expiry <= now:  # the sweeper comes by only now and then
+            self.due(session, now)
+        return session if session.closed is None else None
 
     def new_session(self, cookies: Sequence[str] = ()) -> BayeuxSession:
         """A session that nobody has admitted yet; of the browser that `cookies` speak of, or of a new one."""
@@ -348,9 +360,10 @@ class Engine:
             session.announced = None  # clients pass over the reply to a connect they have replaced
             self.send(hold.connection, reply)
         elif step is Step.DISMISS and hold is not None:
-            self._dismiss(hold, now, is_told=reason == DISMISSED)
+            self.send(hold.connection, farewells.dismissal(self, hold, now, is_told=reason == DISMISSED))
         elif step is Step.REFUSE and hold is not None:
-            self._refuse(hold, now)
+            error = errors.EXPIRED_TOKEN if reason == OUTLIVED else errors.SESSION_UNKNOWN
+            self.send(hold.connection, farewells.refusal(self, hold, now, error))
         if session.state is State.CLOSED and self.broker.close(session, reason):
             self.hooks.tell(self.hooks.session_closed, session, reason)
         return step
@@ -374,23 +387,6 @@ class Engine:
             del self.holds_by_browser[hold.browser]
         if self.hooks.resumed:
             self.hooks.tell(self.hooks.resumed, hold.session)
-
-    def _dismiss(self, hold: Hold, now: float, *, is_told: bool) -> None:
-        """The last reply of a session that left, or was sent away and must be told so; with its last events."""
-        reply = reply_to(hold.request, successful=True)
-        reply["advice"] = self.advisor.advice(hold.session, "none")
-        messages = [reply]
-        if is_told:
-            messages.append({"channel": "/meta/disconnect", "successful": True})
-        events = self.take(hold.session) if self.can_take(hold.session) else []
-        self.send(hold.connection, self.reply_with(None, messages, events, now, connection=hold.connection))
-
-    def _refuse(self, hold: Hold, now: float) -> None:
-        """The last reply of a session that cannot go on; its client may begin another."""
-        reply = reply_to(hold.request, successful=False)
-        reply["error"] = errors.SESSION_UNKNOWN
-        reply["advice"] = self.advisor.for_stranger("handshake")
-        self.send(hold.connection, self.reply_with(None, [reply], [], now, connection=hold.connection))
 
     def send(self, connection: object, reply: Reply | None) -> None:
         """Have a held connect's reply handed out by `answers`."""

@@ -18,6 +18,9 @@ NUMBER_OUT_OF_RANGE = "400::number_out_of_range"
 DATA_MISSING = "400::data_missing"
 DATA_TOO_LARGE = "413::data_too_large"
 
+# The last reply of a session whose token has ended, to the connect that it holds.
+EXPIRED_TOKEN = "403::token_expired"  # noqa: S105 - no password
+
 HANDSHAKE_NOT_FIRST = "403::handshake_failed"
 HANDSHAKE_DENIED = "403:{}:handshake_denied"
 VERSION_UNSUPPORTED = "400:1.0:version_unsupported"
@@ -28,6 +31,7 @@ SUBSCRIPTION_INVALID = "403::subscription_invalid"
 
 DENIED_BY_POLICY = "denied_by_security_policy"
 DENIED_BY_NOT_GRANTING = "denied_by_not_granting"
+DENIED_BY_URL = "token_in_url"  # a handshake over callback-polling; for other bad tokens see broker.errors.TokenRefused
 PUBLISH_DENIED = "403:{}:publish_denied"
 SUBSCRIBE_DENIED = "403:{}:subscribe_denied"
 CREATE_DENIED = "403:{}:create_denied"  # a subscription to a channel that may not be made

@@ -19,7 +19,9 @@ from app.protocols.bayeux.messages import body_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Generator, Mapping
 
+    from app.broker.errors import TokenRefused
     from app.broker.events import Event
+    from app.broker.policy import Identity
     from app.protocols.bayeux.sessions import BayeuxSession
     from app.protocols.bayeux.timesync import Timesync
 
@@ -66,7 +68,7 @@ class Request:
 
     `connection` is the transport's own token, handed back with the reply of a hold. `cookies` are all values of the
     browser cookie that came. `context` is what hooks may ask about the request, if it came over HTTP. `session` is
-    given by local sessions.
+    given by local sessions. `token` is that of `Authorization: Bearer`, over a POST only.
     """
 
     messages: list[dict[str, Any]]
@@ -75,6 +77,8 @@ class Request:
     cookies: tuple[str, ...] = ()
     context: Context | None = None
     session: BayeuxSession | None = None
+    token: str | None = None
+    visitor: Identity | TokenRefused | None = None  # whom it names, or why it does not, once that was asked
     has_odd_numbers: bool = False  # some `OutOfRange` stands in the messages
 
 

@@ -9,6 +9,7 @@ from app.broker.errors import TooManySessions
 from app.protocols.bayeux import asking, errors
 from app.protocols.bayeux.acks import Acks
 from app.protocols.bayeux.exchanges import Reply, Wait
+from app.protocols.bayeux.identity import identify
 from app.protocols.bayeux.messages import Fault, reply_to
 from app.protocols.bayeux.timesync import Timesync
 
@@ -36,6 +37,7 @@ def shake_hands(talk: Conversation, fields: dict[str, Any]) -> Generator[Wait, t
     try:
         message = talk.read(fields)
         negotiate(message, engine.connection_types)
+        identify(engine, request, message, session, talk.now)
         arrived_ms = engine.wall_ms(talk.now)
         yield from asking.may_handshake(talk, session, message)
         if engine.is_draining:  # looked at last: the policy may have taken its time

@@ -38,6 +38,8 @@ def receive(
     session = engine.broker.sessions.get(client_id)
     if type(session) is not BayeuxSession or session.unsettled is not None or not session.admits(cookies):
         return None
+    if session.expiry <= now:
+        return None
     if fields.get("channel") != "/meta/connect":
         return _publish(engine, session, fields, connection, now) if "data" in fields else None
     # Hold it, if nothing waits: the row (IDLE, POLL) of `states.LIFE`.

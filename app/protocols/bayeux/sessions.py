@@ -25,6 +25,7 @@ DISCONNECTED = "disconnected"
 DISMISSED = "dismissed"
 EXPIRED = "expired"
 SLOW_CONSUMER = "slow_consumer"
+OUTLIVED = "token_expired"
 """Why a session ended."""
 
 

@@ -1,14 +1,15 @@
 // A program that uses cometd.js as its documentation tells; the same in Node.js and in a page.
 // It shows what it sees by `observe` and decides nothing.
 
-export function drive({CometD, AckExtension, TimeSyncExtension}, {url, without, extensions}, observe) {
+export function drive({CometD, AckExtension, TimeSyncExtension}, options, observe) {
+    const {url, without, extensions, requestHeaders = {}, handshake = {}} = options;
     const cometd = new CometD();
     const timesync = new TimeSyncExtension();
     const patterns = new Set();
     const handles = new Map();
 
     without.forEach((type) => cometd.unregisterTransport(type));
-    cometd.configure({url, logLevel: "warn", backoffIncrement: 100, maxBackoff: 500});
+    cometd.configure({url, logLevel: "warn", backoffIncrement: 100, maxBackoff: 500, requestHeaders});
     if (extensions.includes("ack")) {
         cometd.registerExtension("ack", new AckExtension());
     }
@@ -52,8 +53,9 @@ export function drive({CometD, AckExtension, TimeSyncExtension}, {url, without, 
                     resolve(outcome(reply));
                 }
             });
-            cometd.handshake();
+            cometd.handshake(handshake);
         }),
+        handshake: () => new Promise((resolve) => cometd.handshake(handshake, (reply) => resolve(outcome(reply)))),
         subscribe,
         unsubscribe: (pattern) => new Promise((resolve) => {
             patterns.delete(pattern);

@@ -229,7 +229,7 @@ class Twins:
 
     def dismiss(self, peer: Peer) -> None:
         """The program ends a session."""
-        session = self.engine.find(peer.id, (peer.cookie,))
+        session = self.engine.find(peer.id, _request([], peer.cookie), self.model.now)
         assert session is not None
         peer.is_bound = True
         self.engine.leave(session, self.model.now, by_client=False)

@@ -1,0 +1,114 @@
+"""JSON Web Tokens (RFC 7519): whether one proves what it says, and whom it names.
+
+A token chooses nothing but its key, and a key serves one algorithm (`keys.py`); `none` has no key. The signature is
+checked before anything else of its contents counts (RFC 8725). Times are compared with the clock that the caller gives.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jwt
+
+from app.access.keys import KeyFile, read_jwks, read_secret
+from app.access.roles import can_be_given
+from app.broker.errors import TokenExpired, TokenRefused
+from app.broker.policy import Identity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from app.access.keys import Key
+    from app.settings import Jwt
+
+_AUTHID_CHARS = 255
+_LAST_S = 2**53
+_OPTIONS: Any = {
+    "require": ["exp", "sub", "iss", "aud"],
+    # by the caller's clock instead
+    "verify_exp": False,
+    "verify_nbf": False,
+    "verify_iat": False,
+}
+
+
+class JsonWebTokens:
+    """The tokens that the settings' `[jwt]` accepts. Raises `BadKeys` for files that cannot be used."""
+
+    def __init__(self, options: Jwt, report: Callable[[str], None]) -> None:
+        self._options = options
+        wanted = ((options.jwks, read_jwks), (options.secret, read_secret))
+        self._files = [KeyFile(path, read, options.keys_check_s, report) for path, read in wanted if path]
+
+    def look(self, now_s: float) -> None:
+        """Notice changes of the files of keys; to be called often."""
+        for file in self._files:
+            file.look(now_s)
+
+    def identity(self, token: str, now_s: float) -> Identity:
+        """Whom a token names. Raises `TokenRefused` or `TokenExpired`. `now_s` is the wall clock."""
+        claims = self._claims(token, now_s)
+        leeway_s = self._options.leeway_s
+        if "nbf" in claims and _seconds(claims, "nbf") > now_s + leeway_s:
+            raise TokenRefused("not valid yet")
+        expires_s = _seconds(claims, "exp") + leeway_s
+        if expires_s <= now_s:
+            raise TokenExpired("a JWT's time is up")
+        authid = claims["sub"]
+        if not isinstance(authid, str) or not 0 < len(authid) <= _AUTHID_CHARS:
+            raise TokenRefused("sub is no name")
+        return Identity(authid, self._role(claims), expires_s)
+
+    def _role(self, claims: dict[str, Any]) -> str:
+        role = claims.get(self._options.role_claim, self._options.role)
+        if not can_be_given(role):
+            raise TokenRefused("no role that a token can give")
+        return str(role)
+
+    def _claims(self, token: str, now_s: float) -> dict[str, Any]:
+        try:
+            header = jwt.get_unverified_header(token)
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+            raise TokenRefused("no JWT") from None
+        if "crit" in header:  # RFC 7515, 4.1.11: what is critical and not understood must be refused
+            raise TokenRefused("has critical headers")
+        trouble = "no key of that algorithm and name"
+        for key in self._keys_for(header, now_s):
+            try:
+                return jwt.decode(
+                    token,
+                    key.key,
+                    algorithms=[key.algorithm],
+                    options=_OPTIONS,
+                    issuer=self._options.issuer,
+                    audience=self._options.audience,
+                )
+            except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+                trouble = type(error).__name__  # its text could hold what the token says
+        raise TokenRefused(trouble)
+
+    def _keys_for(self, header: dict[str, Any], now_s: float) -> list[Key]:
+        """The keys that may have signed it; for one that is not known the files are read again, at a bounded rate."""
+        if header.get("alg") not in self._options.algorithms:
+            return []
+        found = self._matching(header)
+        if not found and sum(file.ask(now_s) for file in self._files):
+            found = self._matching(header)
+        return found
+
+    def _matching(self, header: dict[str, Any]) -> list[Key]:
+        algorithm, kid = header.get("alg"), header.get("kid")
+        return [
+            key
+            for file in self._files
+            for key in file.keys
+            if key.algorithm == algorithm and (kid is None or key.kid is None or key.kid == kid)
+        ]
+
+
+def _seconds(claims: dict[str, Any], name: str) -> float:
+    """A time, as RFC 7519 writes it: a number, not necessarily a whole one."""
+    value = claims[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LAST_S:
+        raise TokenRefused(f"{name} is no time")
+    return float(value)

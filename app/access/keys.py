@@ -1,0 +1,150 @@
+"""Files of keys that tokens are signed with, read again when they change.
+
+Each key serves one algorithm, told by the key itself: an RSA key RS256, a key on P-256 ES256, a secret HS256. Nothing
+in a token can make it serve another, which is how signatures were forged with public keys taken for secrets.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jwt import InvalidKeyError
+from jwt.algorithms import ECAlgorithm, HMACAlgorithm, RSAAlgorithm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LEAST_SECRET_BYTES = 32  # RFC 7518, 3.2: a key of the same size as the hash output or larger
+_LEAST_RSA_BITS = 2048  # RFC 7518, 3.3
+_MOST_KEYS = 64
+_MOST_BYTES = 1_048_576
+
+
+class BadKeys(Exception):
+    """A file has no keys that could be used; the text says which and why, and holds nothing of its contents."""
+
+
+class Key(NamedTuple):
+    """One key: the algorithm it serves, its name if it has one, and what PyJWT takes."""
+
+    algorithm: str
+    kid: str | None
+    key: Any
+
+
+def read_jwks(data: bytes) -> tuple[Key, ...]:
+    """The keys of a JWK Set (RFC 7517) that can verify RS256 or ES256; others are for somebody else. `BadKeys`."""
+    try:
+        entries = json.loads(data)["keys"]
+        if not isinstance(entries, list) or len(entries) > _MOST_KEYS:
+            raise BadKeys(f"expected a list of at most {_MOST_KEYS} keys")
+        keys = tuple(key for entry in entries if (key := _public_key(entry)) is not None)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidKeyError) as error:
+        raise BadKeys(f"expected a JWK Set ({type(error).__name__})") from None
+    if not keys:
+        raise BadKeys("no RSA key of 2,048 bits or more, nor one on P-256, that is for signatures")
+    return keys
+
+
+def read_secret(data: bytes) -> tuple[Key, ...]:
+    """The one key in a file that holds a secret; a line's end after it does not count. Raises `BadKeys`."""
+    secret = data.rstrip(b"\r\n")
+    if len(secret) < LEAST_SECRET_BYTES:
+        raise BadKeys(f"expected a secret of at least {LEAST_SECRET_BYTES} bytes")
+    try:
+        HMACAlgorithm(HMACAlgorithm.SHA256).prepare_key(secret)
+    except InvalidKeyError:
+        raise BadKeys("expected a secret, found a public key or certificate") from None
+    return (Key("HS256", None, secret),)
+
+
+class KeyFile:
+    """One file of keys. What it holds now is `keys`; a file that becomes unusable leaves them as they were.
+
+    `read` makes keys of its bytes, `report` is told in a line when it has changed, for good or bad. Times are seconds,
+    `look` and `ask` each keep to a clock of their own. Raises `BadKeys` if the file cannot be used at first.
+    """
+
+    def __init__(
+        self, path: str, read: Callable[[bytes], tuple[Key, ...]], check_s: float, report: Callable[[str], None]
+    ) -> None:
+        self._path = Path(path)
+        self._read = read
+        self._check_s = check_s
+        self._report = report
+        self._looked_at = self._asked_at = float("-inf")
+        self._seen: tuple[int, ...] = ()
+        self._trouble = ""
+        self.keys: tuple[Key, ...] = ()
+        try:
+            self._load()
+        except BadKeys as error:
+            raise BadKeys(f"{path}: {error}") from None
+
+    def look(self, now_s: float) -> None:
+        """Read the file again if it has changed; it is looked at no more often than every `check_s`."""
+        if abs(now_s - self._looked_at) >= self._check_s:  # a clock may be set back
+            self._looked_at = now_s
+            self._reload(always=False)
+
+    def ask(self, now_s: float) -> bool:
+        """Read it again for a token whose key is not here; False if that was done less than `check_s` ago."""
+        if abs(now_s - self._asked_at) < self._check_s:
+            return False
+        self._asked_at = now_s
+        self._reload(always=True)
+        return True
+
+    def _reload(self, *, always: bool) -> None:
+        before = self.keys
+        try:
+            if self._signature() == self._seen and not always:
+                return
+            self._load()
+        except BadKeys as error:
+            if str(error) != self._trouble:  # one line for each trouble, not one a second
+                self._trouble = str(error)
+                self._report(f"{self._path}: {error}; the keys read before are kept")
+            return
+        self._trouble = ""
+        if [key[:2] for key in before] != [key[:2] for key in self.keys]:
+            self._report(f"{self._path}: {len(self.keys)} keys read")
+
+    def _load(self) -> None:
+        self._seen = self._signature()  # before reading: a change meanwhile is found the next time
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(_MOST_BYTES + 1)
+        except OSError as error:
+            raise BadKeys(f"cannot be read: {error.strerror}") from None
+        if len(data) > _MOST_BYTES:
+            raise BadKeys(f"larger than {_MOST_BYTES} bytes")
+        self.keys = self._read(data)
+
+    def _signature(self) -> tuple[int, ...]:
+        try:
+            status = self._path.stat()
+        except OSError as error:
+            raise BadKeys(f"cannot be read: {error.strerror}") from None
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _public_key(entry: dict[str, Any]) -> Key | None:
+    if entry.get("use", "sig") != "sig" or "verify" not in entry.get("key_ops", ["verify"]):
+        return None
+    kid = entry.get("kid")
+    if kid is not None and not isinstance(kid, str):
+        raise BadKeys("a kid is no string")
+    key: Any
+    match entry.get("kty"), entry.get("crv"):
+        case "RSA", _:
+            algorithm, key = "RS256", RSAAlgorithm.from_jwk({name: entry[name] for name in ("kty", "n", "e")})
+            if key.key_size < _LEAST_RSA_BITS:
+                return None
+        case "EC", "P-256":
+            algorithm, key = "ES256", ECAlgorithm.from_jwk({name: entry[name] for name in ("kty", "crv", "x", "y")})
+        case _:
+            return None
+    return Key(algorithm, kid, key) if entry.get("alg", algorithm) == algorithm else None

@@ -1,0 +1,127 @@
+"""The access rules: the first that speaks of a role, a verb and a topic decides; what none allows is denied.
+
+For a pattern, that is a subscription: an allow grants if it covers all that the pattern matches, a deny refuses if it
+meets any of that, and an allow that only meets some of it is passed over.
+
+A wildcard at the root of a rule leaves the server's own topics out: `/**` does not reach `/halley/**`, and for
+publishing neither `/stats`, `/alerts` nor `/replay`. They must be named.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from app.broker.policy import ANONYMOUS, NOBODY, SERVER, SERVERS_OWN
+from app.broker.topics import RESERVED, Match, Pattern, is_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from app.broker.policy import Identity
+    from app.broker.sessions import Session
+    from app.settings import Verb
+
+ANY = "*"
+"""Every role, or every verb."""
+
+_SERVERS_ROOM = frozenset({RESERVED})
+_REMEMBERED_DECISIONS = 65_536
+
+
+class Rule(NamedTuple):
+    """One rule; role and verb may be `ANY`."""
+
+    role: str
+    verb: str
+    pattern: Pattern
+    allow: bool
+
+    def decides(self, role: str, verb: Verb, what: Pattern) -> bool:
+        """Whether this rule speaks of all that is asked for, or denies a part of it."""
+        if self.role not in (ANY, role) or self.verb not in (ANY, verb):
+            return False
+        own = SERVERS_OWN if verb == "publish" else _SERVERS_ROOM
+        if self.allow:
+            return covers(self.pattern, what, own)
+        return meets(self.pattern, what, own)
+
+
+class AccessRules:
+    """An operator's rules, asked on behalf of every protocol (`broker.policy.Rights`).
+
+    `sessionless`: whether the anonymous may publish without a session, where a rule allows it.
+    """
+
+    are_written = True
+
+    def __init__(self, rules: Sequence[Rule], *, sessionless: bool = True) -> None:
+        self._rules = tuple(rules)
+        self._sessionless = sessionless
+        self._decisions: dict[tuple[str, Verb, str | Pattern], bool] = {}
+
+    def may(self, session: Session | None, verb: Verb, what: str | Pattern, visitor: Identity = ANONYMOUS) -> bool:
+        """See `Rights`. Asked for every publish, so decisions are remembered."""
+        role = visitor.role if session is None else session.role
+        if session is None and role == NOBODY and verb == "publish" and not self._sessionless:
+            return False
+        question = (role, verb, what)
+        decision = self._decisions.get(question)
+        if decision is None:
+            if len(self._decisions) >= _REMEMBERED_DECISIONS:  # topics are made up by clients: never without end
+                self._decisions.clear()
+            decision = self._decisions[question] = self.decide(role, verb, what)[0]
+        return decision
+
+    def decide(self, role: str, verb: Verb, what: str | Pattern) -> tuple[bool, int | None]:
+        """Whether a role may do it, and the number of the rule that says so; None where none does."""
+        if role == SERVER:
+            return True, None
+        pattern = what if isinstance(what, Pattern) else Pattern(Match.EXACT, what)
+        for number, rule in enumerate(self._rules):
+            if rule.decides(role, verb, pattern):
+                return rule.allow, number
+        return False, None
+
+
+def covers(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
+    """Whether a rule's pattern reaches all that `what` matches; `own` are the first segments it must name."""
+    if not _covers(over, what):
+        return False
+    if _is_everything(over):
+        if what.topic:
+            return _first(what) not in own
+        return own <= _SERVERS_ROOM  # subscribers of /** do not hear that one either
+    return True
+
+
+def meets(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
+    """Whether a rule's pattern reaches any of what `what` matches; `own` as above."""
+    if not (_covers(over, what) or _covers(what, over)):  # two patterns never meet in part
+        return False
+    if not what.topic:
+        return not over.topic or not is_apart(over.topic if over.match is Match.EXACT else f"{over.topic}/*")
+    return not (_is_everything(over) and _first(what) in own)
+
+
+def _is_everything(pattern: Pattern) -> bool:
+    return not pattern.topic
+
+
+def _first(pattern: Pattern) -> str:
+    return pattern.topic.partition("/")[0]
+
+
+def _covers(over: Pattern, what: Pattern) -> bool:
+    """Whether all names that `what` matches are matched by `over`, whatever the names."""
+    if over == what:
+        return True
+    if over.match is Match.EXACT:
+        return False
+    if over.match is Match.CHILDREN:
+        return what.match is Match.EXACT and what.topic.rpartition("/")[0] == over.topic
+    at_or_below = what.match is not Match.EXACT and what.topic == over.topic
+    return at_or_below or _is_below(what.topic, over.topic)
+
+
+def _is_below(topic: str, parent: str) -> bool:
+    return topic != "" and (not parent or topic.startswith(f"{parent}/"))

@@ -1,0 +1,74 @@
+"""Static tokens: random texts that an operator gives out, of which the server keeps only hashes.
+
+A token has 256 random bits, so a plain SHA-256 cannot be turned back, and needs no salt or stretching as a password
+would.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+from app.broker.errors import TokenExpired
+from app.broker.policy import Identity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from app.settings import Token
+
+PREFIX = "halley_"
+"""What our tokens begin with, so that scanners for leaked secrets can find them."""
+
+LEAST_CHARS = 32
+"""Of a token from elsewhere: 192 bits if it is random base64, 128 if it is hexadecimal."""
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, 2.1
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+_RANDOM_BYTES = 32
+
+
+def new_token() -> str:
+    """A token that nobody can guess."""
+    return PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
+
+
+def is_token(text: str) -> bool:
+    """Whether a text can be sent as a bearer token (RFC 6750) and is long enough to be a secret."""
+    return len(text) >= LEAST_CHARS and bool(_TOKEN.fullmatch(text))
+
+
+def hash_of(token: str) -> str:
+    """What the settings keep of a token."""
+    return "sha256:" + hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
+
+
+def is_hash(text: str) -> bool:
+    """Whether a text can be what `hash_of` returns."""
+    return bool(_HASH.fullmatch(text))
+
+
+class StaticTokens:
+    """The tokens that the settings list."""
+
+    def __init__(self, tokens: Iterable[Token]) -> None:
+        self._identities = [
+            (token.hash, Identity(token.id, token.role, token.expires.timestamp() if token.expires else None))
+            for token in tokens
+        ]
+
+    def __len__(self) -> int:
+        return len(self._identities)
+
+    def identity(self, token: str, now_s: float) -> Identity | None:
+        """Whose token it is; None if it is none of ours. Raises `TokenExpired`. `now_s` is the wall clock."""
+        shown = hash_of(token)
+        for known, identity in self._identities:
+            if hmac.compare_digest(known, shown):
+                if identity.expires_s is not None and identity.expires_s <= now_s:
+                    raise TokenExpired("a static token's time is up")
+                return identity
+        return None

@@ -1,0 +1,54 @@
+"""`halley check-config --role R --verb V --channel C`: may they, and who says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.broker.errors import InvalidName
+from app.broker.policy import SERVER, HouseRules
+from app.broker.topics import Match
+from app.configuration import entry_key
+from app.protocols.bayeux.names import Bounds, to_pattern
+from app.server import rights_of
+
+if TYPE_CHECKING:
+    from app.broker.topics import Pattern
+    from app.configuration import Configuration
+    from app.settings import Verb
+
+
+class BadQuestion(Exception):
+    """There is no yes or no to it; the text says why."""
+
+
+def may(configuration: Configuration, role: str, verb: Verb, channel: str) -> tuple[bool, str]:
+    """Whether a role may do something to a channel or pattern, and why, in a line. Raises `BadQuestion`."""
+    settings = configuration.settings
+    try:
+        pattern = to_pattern(channel, Bounds(settings.limits.topic_chars, settings.limits.topic_segments))
+    except InvalidName:
+        raise BadQuestion(f"{channel} is no channel or pattern") from None
+    if verb == "publish" and pattern.match is not Match.EXACT:
+        raise BadQuestion(f"nobody can publish to a pattern such as {channel}")
+    is_allowed, why = _decision(configuration, role, verb, pattern)
+    return is_allowed, f"{'yes' if is_allowed else 'no'}: {role} {verb} {channel}: {why}"
+
+
+def _decision(configuration: Configuration, role: str, verb: Verb, pattern: Pattern) -> tuple[bool, str]:
+    settings = configuration.settings
+    if role == SERVER:
+        return True, "the server's own sessions may do everything"
+    if pattern.topic.partition("/")[0] == "meta":
+        return False, "meta channels are for the protocol alone"
+    rights = rights_of(settings)
+    if isinstance(rights, HouseRules):
+        is_allowed = rights.grant(verb, pattern)
+        beside = "only this machine can connect" if rights.loopback else "all but the server's own is open"
+        return is_allowed, f"there are no access rules, and {beside}"
+    is_allowed, number = rights.decide(role, verb, pattern)
+    if number is None:
+        return False, "no rule allows it, and what no rule allows is denied"
+    rule = settings.access[number]
+    says = "allows" if is_allowed else "denies"
+    place = configuration.places[entry_key("access", number)]
+    return is_allowed, f'{place} {says} it (role "{rule.role}", verb "{rule.verb}", pattern "{rule.pattern}")'

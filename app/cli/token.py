@@ -1,0 +1,42 @@
+"""`halley token`: makes a token, or hashes one, and prints the lines that let the server know it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from app.access.roles import can_be_given
+from app.access.tokens import LEAST_CHARS, hash_of, is_token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import BinaryIO
+
+_MOST_BYTES = 8_192
+
+
+class NoToken(Exception):
+    """What was given cannot serve as one; the text says why and holds nothing of it."""
+
+
+def read_token(source: BinaryIO) -> str:
+    """The token in a stream, but for the end of its line. Raises `NoToken`."""
+    data = source.read(_MOST_BYTES + 1)
+    token = data.rstrip(b"\r\n").decode("ascii", errors="replace")
+    if len(data) > _MOST_BYTES or not is_token(token):
+        raise NoToken(f"a token has at least {LEAST_CHARS} letters, digits and -._~+/ with = at its end, on one line")
+    return token
+
+
+def entry(token: str, name: str, role: str, days: int | None) -> Iterator[str]:
+    """The lines for the settings file. Raises `NoToken` for a role that no token can give."""
+    if not can_be_given(role):
+        raise NoToken(f"no token can give the role {role}")
+    yield "[[tokens]]"
+    yield f"id = {json.dumps(name, ensure_ascii=False)}"
+    yield f"role = {json.dumps(role)}"
+    yield f'hash = "{hash_of(token)}"'
+    if days is not None:
+        end = datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
+        yield f"expires = {end:%Y-%m-%dT%H:%M:%SZ}"

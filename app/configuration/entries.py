@@ -1,0 +1,64 @@
+"""Lists of tables, such as [[access]]: what an entry takes, and the entries that a settings file has."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING
+from typing import TYPE_CHECKING, Any
+
+from app.configuration.knobs import LISTS, declared
+from app.configuration.problems import Problem, unknown
+from app.configuration.values import conform, toml_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from app.configuration.knobs import Knob
+
+_NUMBER = re.compile(r"\[\d+\]")
+
+ENTRIES: Mapping[str, Mapping[str, Knob]] = {key: declared(kind) for key, kind in LISTS.items()}
+"""For each list of tables what an entry of it takes, by name."""
+
+
+def entry_key(key: str, number: int, name: str = "") -> str:
+    """What stands for an entry, or for one of its settings, where keys do: access[0], access[0].role."""
+    return f"{key}[{number}]" + (f".{toml_key(name)}" if name else "")
+
+
+def plain_key(key: str) -> str:
+    """The name of such a thing without its number, which says less than its line: access[0].role is access.role."""
+    return _NUMBER.sub("", key)
+
+
+def read_entries(key: str, value: Any, place: Callable[[str], str]) -> tuple[tuple[Any, ...], list[Problem]]:
+    """The entries of the list `key`, as far as they are sound, and what is wrong with the others."""
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        return (), [Problem(place(key), key, f"expected tables, each under [[{key}]]")]
+    entries, problems = [], []
+    for number, table in enumerate(value):
+        fields, wrong = _read_entry(key, number, table, place)
+        problems += wrong
+        if not wrong:
+            entries.append(LISTS[key](**fields))
+    return tuple(entries), problems
+
+
+def _read_entry(
+    key: str, number: int, table: Mapping[str, Any], place: Callable[[str], str]
+) -> tuple[dict[str, Any], list[Problem]]:
+    knobs = ENTRIES[key]
+    fields, problems = {}, []
+    for name, value in table.items():
+        at = entry_key(key, number, name)
+        if name not in knobs:
+            problems.append(Problem(place(at), plain_key(at), unknown("setting", name, [*knobs])))
+            continue
+        try:
+            fields[name] = conform(knobs[name], value)
+        except ValueError as error:
+            problems.append(Problem(place(at), plain_key(at), str(error)))
+    missing = [name for name, knob in knobs.items() if knob.default is MISSING and name not in table]
+    if missing:
+        problems.append(Problem(place(entry_key(key, number)), f"[[{key}]]", f"expected {' and '.join(missing)} too"))
+    return fields, problems

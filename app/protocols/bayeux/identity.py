@@ -1,0 +1,64 @@
+"""Who sends a message: by `ext.authentication` of a handshake, or by the bearer token of the request.
+
+The handshake's own word counts before the request's. While the server knows no token at all neither is looked at:
+they may be meant for a program's policy, or for a proxy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.broker.errors import TokenRefused
+from app.broker.policy import ANONYMOUS
+from app.protocols.bayeux import errors
+from app.protocols.bayeux.exchanges import Transport
+from app.protocols.bayeux.messages import Fault
+
+if TYPE_CHECKING:
+    from app.broker.policy import Identity
+    from app.protocols.bayeux.engine import Engine
+    from app.protocols.bayeux.exchanges import Request
+    from app.protocols.bayeux.messages import Message
+    from app.protocols.bayeux.sessions import BayeuxSession
+
+
+def identify(engine: Engine, request: Request, message: Message, session: BayeuxSession, now: float) -> None:
+    """Give a new session the identity that its handshake proves. Raises `Fault`."""
+    shown = _shown(message)
+    if engine.authenticate is None or (shown is None and request.token is None):
+        return
+    if request.transport is Transport.CALLBACK_POLLING:  # a URL ends up in logs, histories and Referer headers
+        raise Fault(errors.HANDSHAKE_DENIED.format(errors.DENIED_BY_URL))
+    try:
+        token = shown if shown is not None else request.token
+        if not isinstance(token, str):
+            raise TokenRefused("no text")
+        identity = engine.authenticate(token, engine.wall_s(now))
+    except TokenRefused as refused:
+        raise Fault(errors.HANDSHAKE_DENIED.format(refused.reason)) from None
+    session.authid, session.role = identity.authid, identity.role
+    if identity.expires_s is not None:
+        session.expiry = identity.expires_s - engine.broker.clock_offset_s
+
+
+def visitor(engine: Engine, request: Request, now: float) -> Identity:
+    """Who publishes without a session; asked once a request, since a signature costs time. Raises `Fault`."""
+    if engine.authenticate is None or request.token is None:
+        return ANONYMOUS
+    if request.visitor is None:
+        try:
+            request.visitor = engine.authenticate(request.token, engine.wall_s(now))
+        except TokenRefused as refused:
+            request.visitor = refused
+    if isinstance(request.visitor, TokenRefused):
+        raise Fault(errors.PUBLISH_DENIED.format(request.visitor.reason))
+    return request.visitor
+
+
+def _shown(message: Message) -> object:
+    """The handshake's token, or whatever stands in its place; None without one.
+
+    An object without `token` is not ours: CometD's users send names and passwords there for policies of their own.
+    """
+    shown = (message.ext or {}).get("authentication")
+    return shown.get("token") if isinstance(shown, dict) else shown

@@ -1,0 +1,328 @@
+"""JSON Web Tokens: real keys of each algorithm, and what has fooled other verifiers (RFC 8725)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+
+import jwt
+import pytest
+from access.signing import AUDIENCE, CLAIMS, ISSUER, NOW_S, SECRET, ec_key, forge, jwk, jwks, rsa_key, sign
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from app.access.json_web_tokens import JsonWebTokens
+from app.access.keys import BadKeys, KeyFile, read_jwks, read_secret
+from app.broker.errors import TokenExpired, TokenRefused
+from app.settings import Jwt
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """The files of a server that knows one key of each kind; `said` is what it reported."""
+
+    class Keys:
+        jwks = tmp_path / "jwks.json"
+        secret = tmp_path / "secret"
+        said: list[str] = []  # noqa: RUF012 - one test, one list
+
+        def verifier(self, **more):
+            self.said.clear()
+            options = {"issuer": ISSUER, "audience": AUDIENCE, "jwks": str(self.jwks), "secret": str(self.secret)}
+            return JsonWebTokens(Jwt(**{**options, **more}), self.said.append)
+
+        def write(self, *entries):
+            """Replace the JWK Set as rotation does, with another modification time."""
+            self.jwks.write_text(jwks(*entries))
+            status = self.jwks.stat()
+            os.utime(self.jwks, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000_000_000))
+
+    files = Keys()
+    files.jwks.write_text(jwks(jwk(rsa_key(), kid="r1"), jwk(ec_key(), kid="e1")))
+    files.secret.write_bytes(SECRET + b"\n")
+    return files
+
+
+def refusal(verifier, token, now_s=NOW_S):
+    """The reason and the detail of a refusal."""
+    with pytest.raises(TokenRefused) as refused:
+        verifier.identity(token, now_s)
+    assert token not in refused.value.detail
+    return refused.value.reason, refused.value.detail
+
+
+# What is good
+
+
+@pytest.mark.parametrize(
+    ("key", "algorithm", "header"),
+    [
+        (lambda: SECRET, "HS256", None),
+        (lambda: SECRET, "HS256", {"kid": "whatever"}),
+        (rsa_key, "RS256", {"kid": "r1"}),
+        (rsa_key, "RS256", None),
+        (ec_key, "ES256", {"kid": "e1"}),
+        (ec_key, "ES256", None),
+    ],
+)
+def test_each_algorithm_is_accepted_with_its_own_key(keys, key, algorithm, header):
+    """HS256, RS256, ES256; with the key's name or without. The identity ends with the token, and its leeway."""
+    token = sign(key(), algorithm, header=header)
+    assert keys.verifier(leeway_s=5).identity(token, NOW_S) == ("ada", "user", NOW_S + 65)
+
+
+def test_the_role_is_in_the_claim_that_the_settings_name(keys):
+    """jwt.role_claim; jwt.role where the token has none."""
+    verifier = keys.verifier(role_claim="https://halley/role", role="guest")
+    assert verifier.identity(sign(**{"https://halley/role": "sensor"}), NOW_S).role == "sensor"
+    assert verifier.identity(sign(), NOW_S).role == "guest"
+
+
+def test_an_audience_may_be_one_of_several(keys):
+    """RFC 7519, 4.1.3: `aud` is a string or an array of them."""
+    assert keys.verifier().identity(sign(aud=["other", AUDIENCE]), NOW_S).authid == "ada"
+
+
+# What is not
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"iss": "https://issuer.example.evil"},
+        {"iss": "https://issuer"},
+        {"iss": [ISSUER]},
+        {"aud": "other"},
+        {"aud": []},
+        {"aud": "halley2"},
+        {"nbf": NOW_S + 11},
+        {"nbf": "soon"},
+        {"exp": "never"},
+        {"exp": True},
+        {"exp": None},
+        {"exp": 10**400},
+        {"sub": ""},
+        {"sub": "x" * 256},
+        {"role": "server"},
+        {"role": "anonymous"},
+        {"role": "*"},
+        {"role": ["user"]},
+        {"role": None},
+    ],
+)
+def test_claims_that_do_not_fit_are_refused(keys, claims):
+    """Issuer, audience, times, subject and role; no claim makes anyone the server."""
+    assert refusal(keys.verifier(), sign(**claims))[0] == "token_invalid"
+
+
+@pytest.mark.parametrize("claim", ["iss", "aud", "sub", "exp", "role"])
+def test_every_claim_that_counts_is_needed(keys, claim):
+    """One that is absent is not "anything goes"."""
+    assert refusal(keys.verifier(), sign(without=[claim]))[0] == "token_invalid"
+
+
+def test_times_have_a_leeway(keys):
+    """jwt.leeway_s: accepted up to it, refused from it on; expiry says so, the beginning does not."""
+    verifier = keys.verifier(leeway_s=10)
+    assert verifier.identity(sign(exp=NOW_S), NOW_S + 9.9).expires_s == NOW_S + 10
+    with pytest.raises(TokenExpired):
+        verifier.identity(sign(exp=NOW_S), NOW_S + 10)
+    assert verifier.identity(sign(nbf=NOW_S + 10), NOW_S).authid == "ada"
+    assert refusal(verifier, sign(nbf=NOW_S + 10), NOW_S - 1) == ("token_invalid", "not valid yet")
+
+
+def public_texts(key):
+    """What of a public key an attacker could use as a secret."""
+    public = key.public_key()
+    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return [pem, pem.strip(), der, json.dumps(jwk(key)).encode()]
+
+
+@pytest.mark.parametrize("kid", [None, "r1", "e1"])
+@pytest.mark.parametrize("has_secret", [True, False])
+def test_a_public_key_is_never_taken_for_a_secret(keys, kid, has_secret):
+    """Algorithm confusion: HS256 signed with the bytes of the RSA or EC public key, in any form."""
+    verifier = keys.verifier(secret=str(keys.secret) if has_secret else "")
+    for public in (*public_texts(rsa_key()), *public_texts(ec_key())):
+        header = {"alg": "HS256", "typ": "JWT"} | ({"kid": kid} if kid else {})
+        signing_input = forge(header, CLAIMS).rpartition(".")[0]
+        token = forge(header, CLAIMS, hmac.digest(public, signing_input.encode(), hashlib.sha256))
+        assert refusal(verifier, token)[0] == "token_invalid"
+
+
+@pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "", None, 1, ["HS256"], {}, "HS512", "RS512", "PS256"])
+def test_no_signature_and_other_algorithms_are_refused(keys, algorithm):
+    """`none` in any spelling, and algorithms that no key serves; with an empty signature or any."""
+    for signature in (b"", b"x"):
+        assert refusal(keys.verifier(), forge({"alg": algorithm}, CLAIMS, signature))[0] == "token_invalid"
+
+
+def test_a_key_serves_its_own_algorithm_only(keys):
+    """The RSA key signs RS512 or PS256, a secret HS512: known keys, but not what they are for."""
+    verifier = keys.verifier()
+    assert refusal(verifier, sign(rsa_key(), "RS512", header={"kid": "r1"}))[0] == "token_invalid"
+    assert refusal(verifier, sign(rsa_key(), "PS256", header={"kid": "r1"}))[0] == "token_invalid"
+    assert refusal(verifier, sign(SECRET * 2, "HS512"))[0] == "token_invalid"
+    assert refusal(verifier, sign(ec_key(), "ES256", header={"kid": "r1"}))[0] == "token_invalid"
+
+
+def test_an_algorithm_that_is_not_wanted_is_refused_with_its_key_there(keys):
+    """jwt.algorithms."""
+    verifier = keys.verifier(algorithms=("RS256",))
+    assert refusal(verifier, sign()) == ("token_invalid", "no key of that algorithm and name")
+    assert verifier.identity(sign(rsa_key(), "RS256"), NOW_S).authid == "ada"
+
+
+def test_signatures_of_others_and_changed_tokens_are_refused(keys):
+    """Another key of the same kind, a changed payload, a cut signature, keys that the token brings along."""
+    verifier = keys.verifier()
+    head, payload, signature = sign(rsa_key(), "RS256").split(".")
+    other = forge({"alg": "RS256"}, {**CLAIMS, "sub": "eve"}).split(".")[1]
+    for token in (
+        sign(rsa_key(2), "RS256", header={"kid": "r1"}),
+        sign(ec_key(2), "ES256"),
+        sign(b"another secret of thirty-two bytes"),
+        f"{head}.{other}.{signature}",
+        f"{head}.{payload}.",
+        f"{head}.{payload}.{signature[:-4]}",
+        sign(rsa_key(2), "RS256", header={"jwk": jwk(rsa_key(2)), "jku": "https://evil.example", "x5u": "file:///"}),
+        sign(ec_key(2), "ES256", header={"kid": "../../dev/null"}),
+    ):
+        assert refusal(verifier, token)[0] == "token_invalid"
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        *("", ".", "..", "...", "a.b.c", "a.b.c.d", "\udc00.a.b", "é.é.é"),
+        forge([], {}),
+        forge({"alg": "HS256", "crit": ["exp"]}, CLAIMS),
+        forge({"alg": "HS256", "kid": 7}, CLAIMS),
+        forge({"alg": "HS256", "b64": False, "crit": ["b64"]}, CLAIMS),
+    ],
+)
+def test_what_is_no_token_of_ours_is_refused(keys, token):
+    """Nonsense, unknown critical headers (RFC 7515, 4.1.11), names of the wrong type."""
+    with pytest.raises(TokenRefused):
+        keys.verifier().identity(token, NOW_S)
+
+
+def test_a_header_nested_beyond_reason_is_refused(keys):
+    """It costs no stack, before any signature is looked at."""
+    deep = b'{"alg":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+    token = jwt.utils.base64url_encode(deep).decode() + ".e30.e30"
+    assert refusal(keys.verifier(), token) == ("token_invalid", "no JWT")
+
+
+# Files of keys
+
+
+def test_a_new_key_is_found_when_the_file_changes(keys):
+    """Rotation: the file is looked at now and then, and no more often than keys_check_s."""
+    verifier = keys.verifier(keys_check_s=1.0)
+    verifier.look(100.0)
+    keys.write(jwk(rsa_key(2)), jwk(ec_key(), kid="e1"))
+    verifier.look(100.9)
+    assert refusal(verifier, sign(rsa_key(2), "RS256"))[0] == "token_invalid"
+    verifier.look(101.0)
+    assert verifier.identity(sign(rsa_key(2), "RS256"), NOW_S).authid == "ada"
+    assert refusal(verifier, sign(rsa_key(), "RS256"))[0] == "token_invalid"
+    assert keys.said == [f"{keys.jwks}: 2 keys read"]
+
+
+def test_an_unknown_key_has_the_file_read_once(keys, monkeypatch):
+    """A token signed with a key that has just come is good at once; guessing names reads once a keys_check_s."""
+    reads = []
+    monkeypatch.setattr(KeyFile, "_load", lambda self, load=KeyFile._load: (reads.append(1), load(self))[1])
+    verifier = keys.verifier(secret="", keys_check_s=1.0)
+    assert len(reads) == 1
+    keys.write(jwk(rsa_key(2), kid="r2"))
+    token = sign(rsa_key(2), "RS256", header={"kid": "r2"})
+    assert verifier.identity(token, NOW_S).authid == "ada"
+    assert len(reads) == 2
+    for number in range(100):
+        unknown = sign(rsa_key(2), "RS256", header={"kid": f"guess{number}"})
+        assert refusal(verifier, unknown, NOW_S + number * 0.009)[0] == "token_invalid"
+    assert len(reads) == 2
+    assert refusal(verifier, sign(rsa_key(2), "RS256", header={"kid": "r3"}), NOW_S + 1.0)[0] == "token_invalid"
+    assert len(reads) == 3
+    verifier.identity(token, NOW_S - 3_600)  # a clock that was set back does not stop it
+    refusal(verifier, sign(rsa_key(2), "RS256", header={"kid": "r3"}), NOW_S - 3_600)
+    assert len(reads) == 4
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"keys": 1}', '{"keys": []}', '{"keys": [{"kty": "RSA", "n": "!"}]}'])
+def test_a_broken_new_file_keeps_the_old_keys(keys, text):
+    """And is told of in one line, however often it is looked at; a good one again brings its keys."""
+    verifier = keys.verifier(keys_check_s=1.0)
+    keys.jwks.write_text(text)
+    for now_s in (100.0, 101.0, 102.0):
+        verifier.look(now_s)
+    assert verifier.identity(sign(rsa_key(), "RS256", header={"kid": "r1"}), NOW_S).authid == "ada"
+    assert len(keys.said) == 1
+    assert keys.said[0].startswith(f"{keys.jwks}: ")
+    assert keys.said[0].endswith("; the keys read before are kept")
+    keys.jwks.unlink()
+    verifier.look(103.0)
+    assert keys.said[1] == f"{keys.jwks}: cannot be read: No such file or directory; the keys read before are kept"
+    keys.write(jwk(ec_key(2)))
+    verifier.look(104.0)
+    assert verifier.identity(sign(ec_key(2), "ES256"), NOW_S).authid == "ada"
+
+
+@pytest.mark.parametrize("missing", ["jwks", "secret"])
+def test_files_that_cannot_be_used_at_first_are_told(keys, missing):
+    """A server that could believe nobody, or would believe weak keys, does not start."""
+    path = getattr(keys, missing)
+    path.write_bytes(b"short")
+    with pytest.raises(BadKeys, match=f"{path}: expected a "):
+        keys.verifier()
+    path.unlink()
+    with pytest.raises(BadKeys, match="cannot be read: No such file"):
+        keys.verifier()
+    path.mkdir()
+    with pytest.raises(BadKeys, match="cannot be read: Is a directory"):
+        keys.verifier()
+
+
+def test_keys_of_others_are_passed_over():
+    """A set may hold keys for encryption, of other curves and kinds, too short, for other algorithms; never secrets."""
+    weak = jwk(rsa_key(1, 1024))
+    others = [
+        jwk(rsa_key(), use="enc"),
+        jwk(rsa_key(), alg="RS512"),
+        jwk(rsa_key(), key_ops=["encrypt"]),
+        jwk(ec_key(1, ec.SECP384R1)),
+        jwk(ec_key(), alg="ES512"),
+        {"kty": "oct", "k": "c2VjcmV0", "alg": "HS256"},
+        {"kty": "OKP", "crv": "Ed25519", "x": "x"},
+        weak,
+    ]
+    with pytest.raises(BadKeys, match="no RSA key of 2,048 bits or more"):
+        read_jwks(jwks(*others).encode())
+    (key,) = read_jwks(jwks(*others, jwk(ec_key(), kid="e", use="sig", alg="ES256")).encode())
+    assert key[:2] == ("ES256", "e")
+
+
+def test_private_halves_are_not_kept():
+    """A set that should have been public: only what verifies is read of it."""
+    private = {**jwk(rsa_key()), "d": "AQAB", "p": "x", "q": "x"}
+    (key,) = read_jwks(jwks(private).encode())
+    assert not hasattr(key.key, "decrypt")
+
+
+@pytest.mark.parametrize("bad", [[jwk(rsa_key())] * 65, [jwk(rsa_key(), kid=7)], [7], [{"kty": "EC", "crv": "P-256"}]])
+def test_sets_that_make_no_sense_are_bad(bad):
+    """More keys than anyone has, names that are none, entries that are none."""
+    with pytest.raises(BadKeys):
+        read_jwks(jwks(*bad).encode())
+
+
+def test_a_public_key_is_no_secret():
+    """An operator's slip that would let everyone sign: a PEM file where the secret should be."""
+    for public in public_texts(rsa_key())[:2]:
+        with pytest.raises(BadKeys, match="found a public key"):
+            read_secret(public)

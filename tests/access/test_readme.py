@@ -1,0 +1,88 @@
+"""The README's access rules, run as they stand there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.process import ended, launched
+
+from app.access.tokens import hash_of, new_token
+from app.configuration import load
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+SECTION = README[README.index("## Who may do what") : README.index("## What it promises")]
+RULES, JWT = re.findall(r"```toml\n(.*?)```", SECTION, re.DOTALL)
+DENIED = "403:denied_by_security_policy:"
+
+
+def settings(folder):
+    """The example with a real token; returns that token."""
+    token = new_token()
+    text, count = re.subn(r"sha256:0+", hash_of(token), RULES)
+    assert count == 1
+    (folder / "halley.toml").write_text(text)
+    return token
+
+
+async def test_the_rules_do_what_the_readme_says(tmp_path):
+    """Design 4.8: with rules a listener that others reach starts; staff talk, publishing and the rest are guarded."""
+    token = settings(tmp_path)
+    async with launched("--host", "127.0.0.1", cwd=tmp_path) as server:
+        wire = await server.wire()
+        (anonymous,) = (await wire.post(HANDSHAKE)).messages
+        (ada,) = (await wire.post(HANDSHAKE, authorization=f"Bearer {token}")).messages
+        (refused,) = (await wire.post(HANDSHAKE | {"ext": {"authentication": "wrong"}})).messages
+        assert refused["error"] == "403:token_invalid:handshake_denied"
+        stranger, member = anonymous["clientId"], ada["clientId"]
+        for client_id in (stranger, member):
+            await wire.post(connect(client_id))
+        replies = await wire.post(
+            subscribe(stranger, "/chat/lobby"),
+            subscribe(stranger, "/chat/**"),
+            subscribe(stranger, "/chat/staff/plans"),
+            publish("/chat/lobby", 1, clientId=stranger),
+            publish("/elsewhere", 1, clientId=stranger),
+        )
+        assert [reply.get("error", "") for reply in replies.messages] == [
+            "",
+            DENIED + "subscribe_denied",
+            DENIED + "subscribe_denied",
+            DENIED + "publish_denied",
+            DENIED + "publish_denied",
+        ]
+        replies = await wire.post(
+            subscribe(member, "/chat/**"),
+            publish("/chat/staff/plans", 2, clientId=member),
+            publish("/elsewhere", 1, clientId=member),
+        )
+        assert [reply.get("error", "") for reply in replies.replies] == ["", "", DENIED + "publish_denied"]
+        assert replies.data == [2]
+        (without,) = (await wire.post(publish("/chat/lobby", 3), authorization=f"Bearer {token}")).messages
+        assert without["successful"] is True
+        (without,) = (await wire.post(publish("/chat/lobby", 3))).messages
+        assert without["error"] == DENIED + "publish_denied"
+
+
+async def test_check_config_says_what_the_readme_says(tmp_path):
+    """Each question of the console example gets the answer that stands under it."""
+    settings(tmp_path)
+    (console,) = re.findall(r"```console\n(.*?)```", SECTION, re.DOTALL)
+    dialogue = re.findall(r"\$ halley (.*)\n(.*)\n", console)
+    assert len(dialogue) == 3
+    for question, answer in dialogue:
+        code, output, lines = await ended(*shlex.split(question), cwd=tmp_path)
+        assert (output, lines) == ([answer], [])
+        assert code == (0 if answer.startswith("yes") else 1)
+
+
+def test_the_jwt_example_is_a_settings_file(tmp_path):
+    """Every key of it exists; the commented one too."""
+    file = tmp_path / "halley.toml"
+    file.write_text(JWT.replace("# secret", "secret"))
+    jwt = load(file, {}, {}).settings.jwt
+    assert (jwt.issuer, jwt.audience) == ("https://login.example.com", "halley")
+    assert jwt.jwks.endswith("jwks.json")
+    assert jwt.secret.endswith("secret")

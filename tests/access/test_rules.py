@@ -1,0 +1,238 @@
+"""Access rules: the first that speaks of role, verb and topic decides; what none allows is denied."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.broker import session
+
+from app.access.rules import AccessRules, Rule
+from app.broker.policy import ANONYMOUS, NOBODY, SERVER, Identity
+from app.broker.topics import Match, Pattern, is_apart
+from app.protocols.bayeux.names import Bounds, to_pattern
+
+BOUNDS = Bounds(255, 16)
+SEGMENTS = ("a", "b", "halley", "stats", "service", "new")
+TOPICS = ["/".join(names) for depth in (1, 2, 3, 4) for names in product(SEGMENTS, repeat=depth)]
+"""Every topic of a small world. Patterns are at most two segments deep and never say "new", so nothing deeper or with
+other names could tell them apart.
+"""
+
+
+def rule(pattern, *, role="*", verb="*", allow=True):
+    return Rule(role, verb, to_pattern(pattern, BOUNDS), allow)
+
+
+def rules(*patterns, **more):
+    return AccessRules([rule(pattern) if isinstance(pattern, str) else pattern for pattern in patterns], **more)
+
+
+def of_role(role):
+    found = session()
+    found.role = role
+    return found
+
+
+def deny(pattern, **more):
+    return rule(pattern, allow=False, **more)
+
+
+def may(access, verb, what, role="user"):
+    return access.may(of_role(role), verb, to_pattern(what, BOUNDS) if "*" in what else what.removeprefix("/"))
+
+
+# Which rule speaks
+
+
+@pytest.mark.parametrize(
+    ("role", "verb", "expected"),
+    [
+        ("sensor", "publish", True),
+        ("sensor", "subscribe", False),
+        ("user", "publish", False),
+        ("user", "subscribe", True),
+        (NOBODY, "subscribe", True),
+        (NOBODY, "erase", False),
+    ],
+)
+def test_a_rule_speaks_of_a_role_and_a_verb(role, verb, expected):
+    """Issue 4, Guarded 2: role, verb, pattern; `*` is anyone or anything."""
+    deny_sensor = deny("/a", role="sensor", verb="subscribe")
+    access = rules(rule("/a", role="sensor", verb="publish"), deny_sensor, rule("/a", verb="subscribe"))
+    assert may(access, verb, "/a", role) is expected
+
+
+def test_the_first_rule_that_speaks_decides():
+    """An exception stands before what it is an exception from; behind it, it is never heard."""
+    assert may(rules(deny("/a/b"), "/a/**"), "publish", "/a/b") is False
+    assert may(rules("/a/**", deny("/a/b")), "publish", "/a/b") is True
+
+
+def test_what_no_rule_allows_is_denied():
+    """Issue 4, Guarded 2: default deny once any rule exists."""
+    assert may(rules("/a"), "publish", "/b") is False
+    assert may(rules(deny("/a")), "publish", "/b") is False
+
+
+def test_the_servers_own_sessions_may_do_everything():
+    """No rule can keep the program itself out, and no client has its role."""
+    access = rules(deny("/**"))
+    assert may(access, "publish", "/a", SERVER) is True
+    assert may(access, "subscribe", "/halley/**", SERVER) is True
+
+
+@pytest.mark.parametrize(
+    ("what", "verb", "expected"),
+    [
+        ("/halley", "subscribe", False),
+        ("/halley/sessions", "subscribe", False),
+        ("/halley/sessions", "publish", False),
+        ("/stats/1m/a", "publish", False),
+        ("/alerts/a", "publish", False),
+        ("/replay/a", "publish", False),
+        ("/stats/1m/a", "subscribe", True),
+        ("/alerts/**", "subscribe", True),
+        ("/service/a", "publish", True),
+        ("/service/a", "subscribe", True),
+        ("/halley/**", "subscribe", False),
+        ("/**", "subscribe", True),
+    ],
+)
+def test_a_wildcard_above_does_not_reach_the_servers_own_topics(what, verb, expected):
+    """S15, design 3: they must be named; `/service/**` need not, and a subscriber of `/**` hears none of /halley."""
+    assert may(rules("/**"), verb, what) is expected
+
+
+def test_the_servers_own_topics_can_be_granted_by_name():
+    """Design 3: published by roles that a rule grants; read by grant."""
+    access = rules(rule("/stats/**", role="pipeline"), rule("/halley/**", verb="subscribe"))
+    assert may(access, "publish", "/stats/1m/a", "pipeline") is True
+    assert may(access, "publish", "/stats/1m/a") is False
+    assert may(access, "subscribe", "/halley/**") is True
+    assert may(access, "publish", "/halley/x") is False
+
+
+# Patterns
+
+
+@pytest.mark.parametrize(
+    ("written", "asked", "expected"),
+    [
+        (["/a/**"], "/a/**", True),
+        (["/a/**"], "/a/*", True),
+        (["/a/**"], "/a/b/**", True),
+        (["/a/*"], "/a/**", False),
+        (["/a/b", "/a/c"], "/a/*", False),
+        (["/a/**"], "/**", False),
+        (["/**"], "/*", True),
+        (["/*"], "/**", False),
+        ([deny("/a/b"), "/a/**"], "/a/*", False),
+        ([deny("/a/b"), "/a/**"], "/a/c/**", True),
+        (["/a/*", deny("/a/b")], "/a/*", True),
+        ([deny("/halley/**"), "/**"], "/**", True),
+        ([deny("/service/x"), "/**"], "/**", True),
+        ([deny("/a/**"), "/**"], "/*", True),
+    ],
+)
+def test_a_pattern_is_granted_whole_or_not_at_all(written, asked, expected):
+    """An allow must cover all of it, an earlier deny must meet none of it; what only meets it grants nothing."""
+    assert may(rules(*written), "subscribe", asked) is expected
+
+
+def topics_of(pattern):
+    for topic in TOPICS:
+        parent = topic.rpartition("/")[0]
+        if pattern.match is Match.EXACT:
+            matches = topic == pattern.topic
+        elif pattern.match is Match.CHILDREN:
+            matches = parent == pattern.topic
+        else:
+            matches = not pattern.topic or topic.startswith(pattern.topic + "/")
+        if matches:
+            yield topic
+
+
+def reached(entry, verb):
+    """The topics that a rule reaches, one by one."""
+    own = {"halley", "stats", "alerts", "replay"} if verb == "publish" else {"halley"}
+    found = set(topics_of(entry.pattern))
+    return found if entry.pattern.topic else {topic for topic in found if topic.partition("/")[0] not in own}
+
+
+def heard(what):
+    """The topics that a subscriber of a pattern hears, one by one."""
+    found = set(topics_of(what))
+    return found if what.topic else {topic for topic in found if not is_apart(topic)}
+
+
+def naive(access, role, verb, what):
+    for entry in access:
+        if entry.role in ("*", role) and entry.verb in ("*", verb):
+            asked, ruled = heard(what), reached(entry, verb)
+            if asked <= ruled if entry.allow else asked & ruled:
+                return entry.allow
+    return False
+
+
+NAMES = st.lists(st.sampled_from(SEGMENTS[:-1]), min_size=1, max_size=2).map("/".join)
+PATTERNS = st.one_of(
+    st.builds(Pattern, st.just(Match.EXACT), NAMES),
+    st.builds(Pattern, st.sampled_from([Match.CHILDREN, Match.DESCENDANTS]), st.one_of(st.just(""), NAMES)),
+)
+RULES = st.lists(
+    st.builds(
+        Rule,
+        st.sampled_from(["*", "user", "x"]),
+        st.sampled_from(["*", "publish", "subscribe"]),
+        PATTERNS,
+        st.booleans(),
+    ),
+    max_size=4,
+)
+
+
+@given(RULES, st.sampled_from(["publish", "subscribe", "export"]), PATTERNS)
+def test_rules_agree_with_a_list_of_all_topics(written, verb, what):
+    """Cover and overlap, worked out from names alone, are what comparing every topic of a small world gives."""
+    access = AccessRules(written)
+    assert access.may(of_role("user"), verb, what) is naive(written, "user", verb, what)
+
+
+@given(RULES, st.sampled_from(["publish", "subscribe"]), st.sampled_from(TOPICS))
+def test_a_topic_and_the_pattern_of_that_topic_are_one_question(written, verb, topic):
+    """Protocols ask for a topic by its name, or by a pattern that is one."""
+    access = AccessRules(written)
+    asked = access.may(of_role("user"), verb, topic)
+    assert asked is access.may(of_role("user"), verb, Pattern(Match.EXACT, topic))
+    assert asked is naive(written, "user", verb, Pattern(Match.EXACT, topic))
+
+
+# Without a session
+
+
+def test_without_a_session_the_visitors_role_counts():
+    """Design 4.7: publishing without a session is a right that a rule must grant."""
+    access = rules(rule("/a", role="sensor"))
+    assert access.may(None, "publish", "a", Identity("s1", "sensor")) is True
+    assert access.may(None, "publish", "a", ANONYMOUS) is False
+
+
+def test_the_anonymous_can_be_kept_to_sessions():
+    """`bayeux.anonymous_publish = "off"` refuses them, whatever the rules; not the bearers of tokens."""
+    access = rules("/a", sessionless=False)
+    assert access.may(None, "publish", "a", ANONYMOUS) is False
+    assert access.may(None, "publish", "a", Identity("s1", "sensor")) is True
+    assert access.may(of_role(NOBODY), "publish", "a") is True
+
+
+def test_decisions_are_remembered_within_bounds(monkeypatch):
+    """Clients make topics up: what is remembered of them has an end, and stays right."""
+    monkeypatch.setattr("app.access.rules._REMEMBERED_DECISIONS", 10)
+    access = rules("/a/**")
+    for number in range(100):
+        assert may(access, "publish", f"/a/{number}") is True
+        assert may(access, "publish", f"/b/{number}") is False
+        assert len(access._decisions) <= 10

@@ -1,0 +1,148 @@
+"""[[access]], [[tokens]] and [jwt] in a settings file: what is wrong is named by line, key and need."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from app.access.tokens import hash_of
+from app.configuration import BadSettings, load
+from app.settings import Access, Jwt, Settings, Token
+
+HASH = hash_of("x" * 40)
+ROLE_NEED = "expected up to 64 letters, digits and _.:-"
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Writes `halley.toml` into an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text):
+        Path("halley.toml").write_text(text)
+        return Path("halley.toml")
+
+    return write
+
+
+def problems(file):
+    with pytest.raises(BadSettings) as caught:
+        load(file, {}, {})
+    return str(caught.value).splitlines()
+
+
+def test_rules_and_tokens_are_read_in_their_order(write):
+    """Lists of tables, with other tables among them; each entry remembers its line."""
+    file = write(
+        '[[access]]\nrole = "*"\nverb = "*"\npattern = "/a"\n[bayeux]\nhold_s = 1\n'
+        f'[[tokens]]\nid = "i"\nrole = "r"\nhash = "{HASH}"\nexpires = 2040-01-01T00:00:00Z\n'
+        '[[access]]\nrole = "r"\nverb = "erase"\npattern = "/b/**"\nallow = false\n'
+    )
+    configuration = load(file, {}, {})
+    settings = configuration.settings
+    assert settings.access == (Access("*", "*", "/a"), Access("r", "erase", "/b/**", allow=False))
+    assert settings.tokens == (Token("i", "r", HASH, datetime(2040, 1, 1, tzinfo=UTC)),)
+    assert settings.bayeux.hold_s == 1
+    assert [configuration.places[key] for key in ("access[0]", "access[1]", "access[1].pattern", "tokens[0].hash")] == [
+        "halley.toml:1",
+        "halley.toml:12",
+        "halley.toml:15",
+        "halley.toml:10",
+    ]
+
+
+def test_without_any_there_are_none():
+    """No rule, no token, no issuer."""
+    assert (Settings().access, Settings().tokens, Settings().jwt) == ((), (), Jwt())
+
+
+RULE = '[[access]]\nrole = "*"\nverb = "*"\npattern = "/a"\n'
+TOKEN = f'[[tokens]]\nid = "i"\nrole = "r"\nhash = "{HASH}"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # what an entry takes
+        ("[[access]]\n", ["1: [[access]]: expected role and verb and pattern too"]),
+        (RULE + "\n[[access]]\nrole = 'x'\nverb = '*'", ["6: [[access]]: expected pattern too"]),
+        (RULE + "alow = false", ["5: access.alow: no such setting; did you mean allow?"]),
+        (RULE + '"a b" = 1', ['5: access."a b": no such setting']),
+        (RULE + "allow = 'no'", ['5: access.allow: expected true or false, found "no"']),
+        (RULE + RULE.replace('"/a"', "1"), ["8: access.pattern: expected a string, found 1"]),
+        (
+            RULE.replace('verb = "*"', 'verb = "write"'),
+            ['3: access.verb: expected one of "*", "publish", "subscribe", "export", "erase", found "write"'],
+        ),
+        (RULE + "[access.more]\na = 1", ["5: access.more: no such setting"]),
+        ("access = [1]", ["1: access: expected tables, each under [[access]]"]),
+        ("[access]\nrole = 'x'", ["1: access: expected tables, each under [[access]]"]),
+        ("access = 'all'", ["1: access: expected tables, each under [[access]]"]),
+        ("[[acces]]\nrole = 'x'", ["1: [[acces]]: no such list; did you mean [[access]]?"]),
+        ("access = [\n  {role = '*', verb = '*'},\n]", ["1: [[access]]: expected pattern too"]),
+        # what it must be
+        (RULE.replace('"/a"', '"a"'), ["4: access.pattern: expected a channel or pattern like /chat/room, "]),
+        (RULE.replace('"/a"', '"/a/*/b"'), ["4: access.pattern: expected a channel or pattern like /chat/room, "]),
+        (RULE.replace('"/a"', '"/a/"'), ["4: access.pattern: expected a channel or pattern like /chat/room, "]),
+        (RULE.replace('"/a"', '"/meta/x"'), ["4: access.pattern: no rule can change what is done on meta channels"]),
+        (RULE.replace('role = "*"', 'role = "a b"'), [f'2: access.role: {ROLE_NEED}, found "a b"']),
+        (
+            RULE.replace('role = "*"', 'role = "server"'),
+            ['2: access.role: "server" may do everything, and no rule can change that'],
+        ),
+        # tokens
+        (TOKEN.replace('"r"', '"server"'), [f"3: tokens.role: {ROLE_NEED} and none of server and anonymous, found "]),
+        (TOKEN.replace('"r"', '"*"'), [f'3: tokens.role: {ROLE_NEED} and none of server and anonymous, found "*"']),
+        (TOKEN.replace('"i"', '""'), ['2: tokens.id: expected 1 to 255 characters, found ""']),
+        (TOKEN + TOKEN, ["8: tokens.hash: expected a token of its own, found that of an earlier entry"]),
+        (TOKEN + "expires = 2040-01-01", ["5: tokens.expires: expected a date and time with its offset, like 2030-"]),
+        (TOKEN + "expires = 2040-01-01T00:00:00", ["5: tokens.expires: expected a date and time with its offset, "]),
+        (TOKEN + "expires = 'soon'", ["5: tokens.expires: expected a date and time with its offset, like 2030-12-31T"]),
+        # jwt
+        (
+            "[jwt]\njwks = 'f'",
+            [
+                'default: jwt.issuer: expected a text, since tokens are accepted, found ""',
+                'default: jwt.audience: expected a text, since tokens are accepted, found ""',
+            ],
+        ),
+        ("[jwt]\nissuer = 'i'", ["2: jwt.issuer: expected jwt.jwks or jwt.secret too"]),
+        ("[jwt]\naudience = 'i'", ["2: jwt.audience: expected jwt.jwks or jwt.secret too"]),
+        ("[jwt]\nalgorithms = ['none']", ['2: jwt.algorithms: expected some of RS256, ES256, HS256, found "none"']),
+        ("[jwt]\nrole = 'server'", [f'2: jwt.role: {ROLE_NEED} and none of server and anonymous, found "server"']),
+        (
+            "[jwt]\nissuer = 'i'\naudience = 'a'\nsecret = 'f'\nalgorithms = ['RS256']",
+            ["5: jwt.algorithms: expected HS256 too, since jwt.secret is set"],
+        ),
+        ("[jwt]\nleeway_s = 301", ["2: jwt.leeway_s: expected a number from 0 to 300 (s), found 301"]),
+    ],
+)
+def test_mistakes_are_named_by_line_key_and_need(write, text, expected):
+    """The same words as for every other setting."""
+    found = problems(write(text))
+    assert len(found) == len(expected)
+    for line, wanted in zip(found, expected, strict=True):
+        assert line.removeprefix("halley.toml:").startswith(wanted)
+
+
+def test_a_token_pasted_for_its_hash_is_not_repeated(write):
+    """It would stand in a log, and be spoilt."""
+    secret = "halley_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"
+    (line,) = problems(write(TOKEN.replace(HASH, secret)))
+    assert line.startswith("halley.toml:4: tokens.hash: expected sha256: and 64 hexadecimal digits (see halley token)")
+    assert secret[7:20] not in line
+
+
+def test_the_environment_sets_no_lists(write):
+    """They belong into a file; a variable that seems to set one is a mistake."""
+    with pytest.raises(BadSettings, match="HALLEY_ACCESS: no such setting"):
+        load(None, {"HALLEY_ACCESS": "x"}, {})
+
+
+def test_every_field_of_an_entry_has_its_reason():
+    """As every other setting has."""
+    for kind in (Access, Token):
+        for field in kind.__dataclass_fields__.values():
+            assert field.metadata["why"], field.name

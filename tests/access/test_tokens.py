@@ -1,0 +1,96 @@
+"""Static tokens: the server keeps hashes, and knows whose a token is while its time lasts."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+
+import pytest
+
+from app.access.authenticator import Authenticator
+from app.access.roles import can_be_given
+from app.access.tokens import PREFIX, StaticTokens, hash_of, is_hash, is_token, new_token
+from app.broker.errors import TokenExpired, TokenRefused
+from app.settings import Limits, Settings, Token
+
+NOW_S = 1_800_000_000.0
+
+
+def known(token, **more):
+    return Token(**{"id": "ada", "role": "user", "hash": hash_of(token), **more})
+
+
+def test_new_tokens_are_random_and_can_be_sent():
+    """256 bits, in the characters of RFC 6750, with a beginning that secret scanners can look for."""
+    tokens = {new_token() for _ in range(100)}
+    assert len(tokens) == 100
+    assert all(is_token(token) and token.startswith(PREFIX) and len(token) >= 43 for token in tokens)
+
+
+def test_a_hash_is_that_of_sha256():
+    """So that any tool can make one: printf %s TOKEN | sha256sum."""
+    token = new_token()
+    assert hash_of(token) == "sha256:" + hashlib.sha256(token.encode()).hexdigest()
+    assert is_hash(hash_of(token))
+    assert not is_hash(token)
+
+
+@pytest.mark.parametrize("text", ["", "x" * 31, "x" * 40 + " ", "ä" * 40, "=" * 40, "x" * 40 + "\n"])
+def test_what_is_short_or_cannot_be_sent_is_no_token(text):
+    """A word that can be guessed must not be hashed as if it were a secret."""
+    assert not is_token(text)
+
+
+def test_a_token_names_its_owner():
+    """Identity: authid and role from the entry whose hash fits; none for any other text."""
+    one, other = new_token(), new_token()
+    tokens = StaticTokens([known(one), known(other, id="bob", role="sensor")])
+    assert tokens.identity(other, NOW_S) == ("bob", "sensor", None)
+    assert tokens.identity(one, NOW_S) == ("ada", "user", None)
+    for wrong in (new_token(), one[:-1], one + "x", one.upper(), hash_of(one), "", "\udc00", "ä"):
+        assert tokens.identity(wrong, NOW_S) is None
+
+
+def test_a_token_ends_when_it_says():
+    """Good until its last second, expired from then on."""
+    token = new_token()
+    tokens = StaticTokens([known(token, expires=datetime.fromtimestamp(NOW_S, UTC))])
+    assert tokens.identity(token, NOW_S - 0.001).expires_s == NOW_S
+    with pytest.raises(TokenExpired):
+        tokens.identity(token, NOW_S)
+
+
+@pytest.mark.parametrize("token", ["", "x", "a.b.c", "x" * 9_000, "\udc00", "."])
+def test_the_authenticator_refuses_what_it_does_not_know(token):
+    """Whatever it is, with one of the documented reasons and without a word of it."""
+    authenticate = Authenticator(Settings(tokens=(known(new_token()),)))
+    with pytest.raises(TokenRefused) as refused:
+        authenticate(token, NOW_S)
+    assert refused.value.reason == "token_invalid"
+    assert not token or token not in refused.value.detail or token in ".x"
+
+
+def test_a_token_has_a_most_length():
+    """limits.token_chars: what is longer is not even hashed, be it good."""
+    token = "x" * 200
+    settings = Settings(tokens=(known(token),), limits=Limits(token_chars=199))
+    with pytest.raises(TokenRefused, match="too long"):
+        Authenticator(settings)(token, NOW_S)
+
+
+def test_without_tokens_and_keys_no_token_is_known():
+    """Then what clients show is none of the server's business."""
+    assert Authenticator(Settings()).knows_any is False
+    assert Authenticator(Settings(tokens=(known(new_token()),))).knows_any is True
+
+
+@pytest.mark.parametrize(
+    ("role", "expected"),
+    [
+        *(("user", True), ("a.b:c-d_9", True), ("x" * 64, True), ("server", False), ("anonymous", False), ("*", False)),
+        *(("", False), ("x" * 65, False), ("a b", False), (None, False), (["user"], False), ("user\n", False)),
+    ],
+)
+def test_no_token_can_make_its_bearer_the_server(role, expected):
+    """The roles `server` and `anonymous` are not given out, nor is what could not be written in a rule."""
+    assert can_be_given(role) is expected

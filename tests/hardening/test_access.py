@@ -1,0 +1,309 @@
+"""Rights and tokens over raw sockets (reliability.md 7: S12 to S15 and S38 as far as they touch rights; issue 4)."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+
+import pytest
+from access.signing import AUDIENCE, ISSUER, ec_key, jwk, jwks, rsa_key, sign
+from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.server import brisk, serving
+from support.wire import request
+
+from app.access.tokens import hash_of, new_token
+from app.settings import Access, Token
+
+TOKEN, SENSOR, ENDED = new_token(), new_token(), new_token()
+TOKENS = (
+    Token("ada", "user", hash_of(TOKEN)),
+    Token("s1", "sensor", hash_of(SENSOR)),
+    Token("old", "user", hash_of(ENDED), datetime(2020, 1, 1, tzinfo=UTC)),
+)
+RULES = (
+    Access("*", "subscribe", "/halley/rates", allow=False),
+    Access("*", "*", "/open/**"),
+    Access("user", "*", "/**"),
+    Access("sensor", "publish", "/sensors/*"),
+)
+DENIED = "403:denied_by_security_policy:"
+
+
+def guarded(**more):
+    return brisk(**{"access": RULES, "tokens": TOKENS, **more})
+
+
+def bearer(token):
+    return {"authorization": f"Bearer {token}"}
+
+
+async def test_a_token_in_either_place_makes_a_session_somebody():
+    """Issue 4: `Authorization: Bearer`, or `ext.authentication`; the embedding API tells who it is."""
+    async with serving(guarded()) as served:
+        wire = await served.wire()
+        shown = [
+            await wire.post(HANDSHAKE, **bearer(TOKEN)),
+            await wire.post(HANDSHAKE, authorization=f"bearer  {TOKEN} "),
+            await wire.post(HANDSHAKE | {"ext": {"authentication": TOKEN}}),
+            await wire.post(HANDSHAKE | {"ext": {"authentication": {"token": TOKEN}}}),
+            await wire.post(HANDSHAKE, authorization="Basic YWRhOng="),
+            await wire.post(HANDSHAKE),
+        ]
+        sessions = [served.halley.session(answer.messages[0]["clientId"]) for answer in shown]
+        assert [(session.authid, session.role) for session in sessions[:4]] == [("ada", "user")] * 4
+        assert [(session.authid, session.role) for session in sessions[4:]] == [(None, "anonymous")] * 2
+
+
+@pytest.mark.parametrize(
+    ("headers", "ext", "reason"),
+    [
+        (bearer("wrong"), None, "token_invalid"),
+        (bearer(""), None, "token_invalid"),
+        ({"authorization": "Bearer"}, None, "token_invalid"),
+        (bearer(TOKEN[:-1]), None, "token_invalid"),
+        (bearer(hash_of(TOKEN)), None, "token_invalid"),
+        (bearer(f"{TOKEN} {TOKEN}"), None, "token_invalid"),
+        (bearer("\xff"), None, "token_invalid"),
+        (bearer("x" * 9_000), None, "token_invalid"),
+        (bearer(ENDED), None, "token_expired"),
+        ({}, {"authentication": "wrong"}, "token_invalid"),
+        ({}, {"authentication": "ü\u0000"}, "token_invalid"),
+        ({}, {"authentication": "x" * 100_000}, "token_invalid"),
+        ({}, {"authentication": ENDED}, "token_expired"),
+        ({}, {"authentication": True}, "token_invalid"),
+    ],
+)
+async def test_a_bad_token_is_refused_without_a_word_of_it(headers, ext, reason):
+    """Issue 4: in a handshake and in a publish without a session; nothing of a token is echoed or logged."""
+    async with serving(guarded()) as served:
+        wire = await served.wire()
+        handshake = HANDSHAKE | ({"ext": ext} if ext else {})
+        answer = await wire.post(handshake, **headers)
+        (reply,) = answer.messages
+        assert (reply["successful"], reply["error"]) == (False, f"403:{reason}:handshake_denied")
+        assert reply["advice"]["reconnect"] == "none"
+        assert served.house.broker.sessions == {}
+        if headers:
+            answer = await wire.post(publish("/open/a", 1), **headers)
+            assert answer.messages[0]["error"] == f"403:{reason}:publish_denied"
+            assert served.house.broker.published == 0
+        refused = [line for line in served.log if line["event"] == "token_refused"]
+        asked = 2 if headers else int(isinstance(ext["authentication"], str))
+        assert [line["reason"] for line in refused] == [reason] * asked
+        for secret in (TOKEN, ENDED, "xxxxxxxx", "wrong"):
+            assert secret.encode() not in answer.head + answer.body
+            assert secret not in str(served.log)
+
+
+async def test_nothing_of_a_good_token_is_written_anywhere():
+    """Neither into replies nor into the log, whose line of a session says whose it is."""
+    async with serving(guarded()) as served:
+        wire = await served.wire()
+        answer = await wire.post(HANDSHAKE | {"ext": {"authentication": TOKEN}})
+        client_id = answer.messages[0]["clientId"]
+        answers = [answer, await wire.post(connect(client_id)), await wire.post(publish("/a", 1), **bearer(SENSOR))]
+        for token in (TOKEN, SENSOR):
+            assert all(token.encode() not in answer.head + answer.body for answer in answers)
+            assert token not in str(served.log)
+        (opened,) = [line for line in served.log if line["event"] == "session_opened"]
+        assert (opened["authid"], opened["role"]) == ("ada", "user")
+
+
+async def test_s15_what_no_rule_allows_is_refused_and_delivered_to_nobody():
+    """S15: `/**` without permission, reserved prefixes, and channels that are not granted; the session lives on."""
+    async with serving(guarded()) as served:
+        heard = []
+        served.halley.local_session("all").subscribe("/**", lambda channel, data: heard.append((channel, data)))
+        client_id = await served.open_session()
+        wire = await served.wire()
+        answer = await wire.post(
+            subscribe(client_id, "/**"),
+            subscribe(client_id, "/*"),
+            subscribe(client_id, "/open/a", "/closed"),
+            subscribe(client_id, "/halley/**"),
+            subscribe(client_id, "/service/a"),
+            subscribe(client_id, "/open/**"),
+            *(publish(name, 1, clientId=client_id) for name in ("/closed", "/halley/x", "/stats/a", "/service/a")),
+            publish("/open/a", 2, clientId=client_id),
+        )
+        assert [reply.get("error", "") for reply in answer.replies] == [
+            *[DENIED + "subscribe_denied"] * 5,
+            "",
+            *[DENIED + "publish_denied"] * 4,
+            "",
+        ]
+        assert answer.data == [2]
+        assert heard == [("/open/a", 2)]
+        assert served.halley.session(client_id).subscriptions == ["/open/**"]
+
+
+async def test_s15_a_role_reaches_the_servers_own_topics_only_by_name():
+    """S15, design 3: `user` may do everything on `/**`, which is not /halley, and not to publish /stats."""
+    async with serving(guarded()) as served:
+        wire = await served.wire()
+        client_id = (await wire.post(HANDSHAKE, **bearer(TOKEN))).messages[0]["clientId"]
+        answer = await wire.post(
+            subscribe(client_id, "/**"),
+            subscribe(client_id, "/stats/**"),
+            subscribe(client_id, "/halley/rates"),
+            publish("/stats/a", 1, clientId=client_id),
+            publish("/halley", 1, clientId=client_id),
+            publish("/service/a", 1, clientId=client_id),
+        )
+        assert [reply["successful"] for reply in answer.replies] == [True, True, False, False, False, True]
+
+
+async def test_s12_another_identitys_session_is_as_unknown_as_any():
+    """S12: a token does not open somebody else's session; the cookie does, whatever token the request shows."""
+    async with serving(guarded()) as served:
+        wire = await served.wire()
+        answer = await wire.post(HANDSHAKE, **bearer(TOKEN))
+        client_id, cookie = answer.messages[0]["clientId"], answer.set_cookies[0].partition(";")[0]
+        await wire.post(connect(client_id), cookie=cookie)
+        stolen = await wire.post(publish("/a", 1, clientId=client_id), **bearer(SENSOR))
+        unknown = await wire.post(publish("/a", 1, clientId="0" * 40), **bearer(SENSOR))
+        assert stolen.body == unknown.body
+        assert stolen.messages[0]["error"] == "402::session_unknown"
+        own = await wire.post(publish("/a", 1, clientId=client_id), cookie=cookie, **bearer(SENSOR))
+        assert own.messages[0]["successful"] is True
+
+
+async def test_s13_in_a_batch_each_publish_has_its_own_rights():
+    """S13: with the session of the first message; one without a session goes by the request's token."""
+    async with serving(guarded()) as served:
+        first, second = await served.open_session(), await served.open_session()
+        wire = await served.wire()
+        answer = await wire.post(
+            publish("/closed/a", 1, clientId=first),
+            publish("/open/a", 1, clientId=second),
+            publish("/sensors/a", 1),
+            publish("/open/a", 1, clientId=first),
+            **bearer(SENSOR),
+        )
+        assert [reply.get("error", "") for reply in answer.messages] == [
+            DENIED + "publish_denied",
+            "402::session_unknown",
+            "",
+            "",
+        ]
+
+
+@pytest.mark.parametrize("channel", ["/meta/subscribe/x", "/meta/Subscribe", "/meta/connect/x", "/meta", "/meta/x"])
+async def test_s14_no_rule_opens_the_meta_channels(channel):
+    """S14: neither to publish nor to hear, for whomever `/**` is allowed to."""
+    async with serving(guarded()) as served:
+        wire = await served.wire()
+        client_id = (await wire.post(HANDSHAKE, **bearer(TOKEN))).messages[0]["clientId"]
+        replies = (await wire.post(publish(channel, 1, clientId=client_id), subscribe(client_id, channel))).messages
+        assert [reply["error"] for reply in replies] == [DENIED + "publish_denied", DENIED + "subscribe_denied"]
+
+
+# JSONP
+
+
+async def test_s38_over_jsonp_a_bearer_is_nobody():
+    """S38: whatever Authorization or cookies a browser adds, only topics open to the anonymous."""
+    async with serving(guarded()) as served:
+        wire = await served.wire()
+        handshake = HANDSHAKE | {"supportedConnectionTypes": ["callback-polling"]}
+        answer = await wire.get(handshake, sec_fetch_site="cross-site", cookie="login=1", **bearer(TOKEN))
+        client_id = answer.called[1][0]["clientId"]
+        assert served.halley.session(client_id).authid is None
+        answer = await wire.get(
+            subscribe(client_id, "/closed/a"),
+            publish("/closed/a", 1, clientId=client_id),
+            publish("/open/a", 1, clientId=client_id),
+            **bearer(TOKEN),
+        )
+        replies = answer.called[1]
+        assert [reply["successful"] for reply in replies] == [False, False, True]
+        (reply,) = (await wire.get(publish("/open/a", 1), **bearer(TOKEN))).called[1]
+        assert reply["error"] == "402::session_unknown"
+
+
+async def test_s38_a_token_in_a_url_is_refused():
+    """It would end up in logs, histories and Referer headers; also a good one."""
+    async with serving(guarded()) as served:
+        wire = await served.wire()
+        answer = await wire.get(HANDSHAKE | {"ext": {"authentication": {"token": TOKEN}}})
+        (reply,) = answer.called[1]
+        assert reply["error"] == "403:token_in_url:handshake_denied"
+        assert TOKEN not in answer.text
+        assert TOKEN not in str(served.log)
+        assert served.house.broker.sessions == {}
+
+
+async def test_s38_another_sessions_cookie_opens_nothing_over_jsonp():
+    """S38: 402, with its very cookie, if the session is somebody's; the same bytes as for one that never was."""
+    async with serving(guarded()) as served:
+        wire = await served.wire()
+        answer = await wire.post(HANDSHAKE, **bearer(TOKEN))
+        client_id, cookie = answer.messages[0]["clientId"], answer.set_cookies[0].partition(";")[0]
+        await wire.post(connect(client_id), cookie=cookie)
+        polled = {"connectionType": "callback-polling"}
+        stolen = await wire.get(connect(client_id, **polled), cookie=cookie, sec_fetch_site="cross-site")
+        unknown = await wire.get(connect("0" * 40, **polled), cookie=cookie, sec_fetch_site="cross-site")
+        assert stolen.body == unknown.body
+        assert stolen.called[1][0]["error"] == "402::session_unknown"
+
+
+# Expiry and rotation, with real clocks
+
+
+async def test_a_token_that_expires_ends_its_session_over_the_wire():
+    """Issue 4: the held connect is told, with advice to shake hands again; the next one is unknown; then denied."""
+    short = new_token()
+    ends = datetime.fromtimestamp(time.time() + 1.0, UTC)
+    async with serving(guarded(tokens=(Token("ada", "user", hash_of(short), ends),))) as served:
+        client_id = await served.open_session("/a", ext={"authentication": short})
+        held = await served.hold(client_id)
+        (reply,) = (await held.read()).messages
+        assert time.time() >= ends.timestamp() - 0.05
+        assert (reply["successful"], reply["error"]) == (False, "403::token_expired")
+        assert reply["advice"]["reconnect"] == "handshake"
+        (reply,) = (await held.post(connect(client_id))).messages
+        assert (reply["error"], reply["advice"]["reconnect"]) == ("402::session_unknown", "handshake")
+        (reply,) = (await held.post(HANDSHAKE, **bearer(short))).messages
+        assert reply["error"] == "403:token_expired:handshake_denied"
+        (closed,) = [line for line in served.log if line["event"] == "session_closed"]
+        assert closed["reason"] == "token_expired"
+
+
+async def test_keys_can_be_rotated_while_serving(tmp_path):
+    """Issue 4: a JWT of a key that has just come is good at once, one of a key that has gone soon is not."""
+    file = tmp_path / "jwks.json"
+    file.write_text(jwks(jwk(rsa_key(), kid="r1")))
+    options = {"issuer": ISSUER, "audience": AUDIENCE, "jwks": str(file), "keys_check_s": 0.1}
+    old = sign(rsa_key(), "RS256", header={"kid": "r1"}, exp=int(time.time()) + 600)
+    new = sign(ec_key(), "ES256", header={"kid": "e1"}, exp=int(time.time()) + 600)
+    async with serving(guarded(jwt=options)) as served:
+        wire = await served.wire()
+
+        async def error(token):
+            (reply,) = (await wire.post(publish("/a", 1), **bearer(token))).messages
+            return reply.get("error")
+
+        assert await error(old) is None
+        assert await error(new) == "403:token_invalid:publish_denied"
+        replacement = tmp_path / "new.json"
+        replacement.write_text(jwks(jwk(ec_key(), kid="e1")))
+        replacement.replace(file)
+        await served.until(lambda: any(line["event"] == "keys" for line in served.log))
+        assert await error(new) is None
+        assert await error(old) == "403:token_invalid:publish_denied"
+        file.write_text("broken")
+        await served.until(lambda: len([line for line in served.log if line["event"] == "keys"]) == 2)
+        assert await error(new) is None
+        assert "the keys read before are kept" in served.log[-1]["what"]
+
+
+async def test_a_thousand_bad_tokens_in_a_request_are_one():
+    """A batch cannot make the server check signatures a thousand times."""
+    async with serving(guarded()) as served:
+        wire = await served.wire()
+        body = json.dumps([publish("/open/a", number) for number in range(200)]).encode()
+        await wire.send(request("POST", "/bayeux", body, content_type="application/json", **bearer("wrong")))
+        replies = (await wire.read()).messages
+        assert {reply["error"] for reply in replies} == {"403:token_invalid:publish_denied"}
+        assert len([line for line in served.log if line["event"] == "token_refused"]) == 1

@@ -1,0 +1,217 @@
+"""`halley token`, `halley check-config --role`, and clients with tokens at a protected server, as processes."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from support.process import ended, launched, started
+from support.wire import Wire
+
+from app.access.tokens import hash_of, is_token, new_token
+
+DONE, FAILED, WRONG_USE = 0, 1, 2
+RULES = """
+[[access]]
+role = "sensor"
+verb = "publish"
+pattern = "/sensors/*"
+
+[[access]]
+role = "*"
+verb = "subscribe"
+pattern = "/halley/rates"
+allow = false
+
+[[access]]
+role = "reader"
+verb = "subscribe"
+pattern = "/**"
+"""
+
+
+def entries(*tokens):
+    return "".join(
+        f'\n[[tokens]]\nid = "{role}"\nrole = "{role}"\nhash = "{hash_of(token)}"\n' for role, token in tokens
+    )
+
+
+# halley token
+
+
+async def test_a_token_is_printed_once_with_the_lines_to_paste(tmp_path):
+    """The first line is the token, the rest a settings file with its hash, with which the server knows it."""
+    code, output, lines = await ended("token", "--id", 'Ada "the" 1st', "--role", "sensor", cwd=tmp_path)
+    assert (code, lines) == (DONE, [])
+    token, blank, *table = output
+    assert is_token(token)
+    assert blank == ""
+    assert table[0] == "[[tokens]]"
+    (entry,) = tomllib.loads("\n".join(table))["tokens"]
+    assert entry == {"id": 'Ada "the" 1st', "role": "sensor", "hash": hash_of(token)}
+    (tmp_path / "halley.toml").write_text("\n".join(table))
+    assert (await ended("check-config", cwd=tmp_path)).code == DONE
+    assert (await ended("token", cwd=tmp_path)).output[0] != token
+
+
+async def test_a_token_can_have_an_end(tmp_path):
+    """--days: as a moment that the settings understand."""
+    _, output, _ = await ended("token", "--days", "30", cwd=tmp_path)
+    (entry,) = tomllib.loads("\n".join(output[2:]))["tokens"]
+    assert abs(entry["expires"] - datetime.now(UTC) - timedelta(days=30)) < timedelta(minutes=5)
+
+
+async def test_a_token_from_elsewhere_is_hashed_and_not_repeated(tmp_path):
+    """--hash -: from standard input, without its line's end."""
+    token = new_token()
+    for text in (token, f"{token}\n", f"{token}\r\n"):
+        code, output, lines = await ended("token", "--hash", "-", cwd=tmp_path, stdin=text.encode())
+        assert (code, lines) == (DONE, [])
+        assert f'hash = "{hash_of(token)}"' in output
+        assert token not in "\n".join(output)
+
+
+@pytest.mark.parametrize("text", [b"", b"password\n", b"x" * 31, b"x" * 40 + b"\nsecond", b"\xff" * 40, b"x" * 9_000])
+async def test_what_is_no_secret_is_not_hashed(text, tmp_path):
+    """A word that can be guessed, two lines, what cannot be sent: told without repeating it."""
+    code, output, lines = await ended("token", "--hash", "-", cwd=tmp_path, stdin=text)
+    assert (code, output) == (WRONG_USE, [])
+    assert lines[-1].startswith("Error: a token has at least 32 letters, digits and")
+    assert not text.strip() or text.strip().decode("latin-1") not in "\n".join(lines)
+
+
+@pytest.mark.parametrize("role", ["server", "anonymous", "*", "a b", ""])
+async def test_no_token_is_made_for_a_role_that_none_can_give(role, tmp_path):
+    """The server's own role least of all."""
+    code, output, lines = await ended("token", "--role", role, cwd=tmp_path)
+    assert (code, output) == (WRONG_USE, [])
+    assert lines[-1] == f"Error: no token can give the role {role}"
+
+
+# halley check-config --role
+
+
+@pytest.mark.parametrize(
+    ("question", "code", "answer"),
+    [
+        (("sensor", "publish", "/sensors/1"), DONE, "yes: sensor publish /sensors/1: halley.toml:2 allows it "),
+        (("sensor", "publish", "/sensors/1/x"), FAILED, "no: sensor publish /sensors/1/x: no rule allows it, and "),
+        (("reader", "subscribe", "/**"), DONE, "yes: reader subscribe /**: halley.toml:13 allows it "),
+        (("reader", "subscribe", "/halley/rates"), FAILED, "no: reader subscribe /halley/rates: halley.toml:7 denies "),
+        (("reader", "subscribe", "/halley/x"), FAILED, "no: reader subscribe /halley/x: no rule allows it, and "),
+        (("nobody", "erase", "/sensors/**"), FAILED, "no: nobody erase /sensors/**: no rule allows it, and "),
+        (("server", "publish", "/halley/x"), DONE, "yes: server publish /halley/x: the server's own sessions may "),
+        (("reader", "subscribe", "/meta/x"), FAILED, "no: reader subscribe /meta/x: meta channels are for the "),
+    ],
+)
+async def test_check_config_says_who_may_do_what_and_why(question, code, answer, tmp_path):
+    """Issue 4: the rule with its line, or that none allows it; 0 for yes and 1 for no."""
+    (tmp_path / "halley.toml").write_text(RULES)
+    role, verb, channel = question
+    found = await ended("check-config", "--role", role, "--verb", verb, "--channel", channel, cwd=tmp_path)
+    assert (found.code, found.lines) == (code, [])
+    (line,) = found.output
+    assert line.startswith(answer)
+
+
+@pytest.mark.parametrize(
+    ("settings", "question", "code", "answer"),
+    [
+        ("", ("publish", "/halley/x"), DONE, "yes: x publish /halley/x: there are no access rules, and only this "),
+        ("host = '::'\nopen = true", ("publish", "/a"), DONE, "yes: x publish /a: there are no access rules, and all "),
+        ("host = '::'\nopen = true", ("publish", "/stats/a"), FAILED, "no: x publish /stats/a: there are no access "),
+        ("host = '::'\nopen = true", ("export", "/a"), FAILED, "no: x export /a: there are no access rules, and all "),
+    ],
+)
+async def test_check_config_knows_the_house_rules(settings, question, code, answer, tmp_path):
+    """What holds while nobody has written any."""
+    (tmp_path / "halley.toml").write_text(settings)
+    verb, channel = question
+    found = await ended("check-config", "--role", "x", "--verb", verb, "--channel", channel, cwd=tmp_path)
+    assert found.code == code
+    assert found.output[0].startswith(answer)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--role", "x"], "--role, --verb and --channel go together"),
+        (["--role", "x", "--verb", "publish"], "--role, --verb and --channel go together"),
+        (["--role", "x", "--verb", "sing", "--channel", "/a"], "Invalid value for '--verb'"),
+        (["--role", "x", "--verb", "publish", "--channel", "a"], "a is no channel or pattern"),
+        (["--role", "x", "--verb", "publish", "--channel", "/a/*/b"], "/a/*/b is no channel or pattern"),
+        (["--role", "x", "--verb", "publish", "--channel", "/a/*"], "nobody can publish to a pattern such as /a/*"),
+    ],
+)
+async def test_questions_without_an_answer_are_wrong_use(arguments, error, tmp_path):
+    """2, and what is wrong with the question."""
+    code, output, lines = await ended("check-config", *arguments, cwd=tmp_path)
+    assert (code, output) == (WRONG_USE, [])
+    assert lines[-1].startswith(f"Error: {error}")
+
+
+async def test_check_config_prints_lists_as_a_settings_file(tmp_path):
+    """With the line of each entry; read again, they are the same."""
+    (tmp_path / "halley.toml").write_text(RULES + entries(("sensor", new_token())) + "expires = 2040-01-01T00:00:00Z\n")
+    first = await ended("check-config", cwd=tmp_path)
+    written = tomllib.loads("\n".join(first.output))
+    assert [rule["pattern"] for rule in written["access"]] == ["/sensors/*", "/halley/rates", "/**"]
+    assert written["tokens"][0]["expires"] == datetime(2040, 1, 1, tzinfo=UTC)
+    assert "[[access]]  # halley.toml:7" in first.output
+    (tmp_path / "halley.toml").write_text("\n".join(first.output))
+    again = await ended("check-config", cwd=tmp_path)
+    assert tomllib.loads("\n".join(again.output)) == written
+
+
+@pytest.mark.parametrize("verb", ["serve", "check-config"])
+async def test_keys_that_cannot_be_read_stop_the_start(verb, tmp_path):
+    """A server that would believe nobody does not start, and check-config says so beforehand."""
+    (tmp_path / "halley.toml").write_text('[jwt]\nissuer = "i"\naudience = "a"\njwks = "missing.json"\n')
+    code, output, lines = await ended(verb, cwd=tmp_path)
+    assert (code, output) == (WRONG_USE, [])
+    assert lines == ["halley: missing.json: cannot be read: No such file or directory"]
+
+
+# A protected server
+
+
+async def test_with_rules_a_listener_that_others_reach_starts(tmp_path):
+    """Design 4.8: without --open; the house rules then grant nothing, and no curl lines are shown that would fail."""
+    (tmp_path / "halley.toml").write_text(RULES)
+    arguments = ("serve", "--host", "0.0.0.0", "--port", "0", "--operations-port", "0")
+    async with started(*arguments, cwd=tmp_path) as server:
+        line = await server.until_logged("halley is listening on http://0.0.0.0:")
+        assert not any("curl" in line for line in server.lines)
+        wire = await Wire.open(int(line.rpartition(":")[2]))
+        (refused,) = (await wire.post({"channel": "/a", "data": 1})).messages
+        assert refused["error"] == "403:denied_by_security_policy:publish_denied"
+        await wire.close()
+
+
+async def test_clients_with_tokens_work_at_a_protected_server(tmp_path):
+    """`halley publish` and `subscribe` with --token or HALLEY_TOKEN; without one, or another's, they are refused."""
+    sensor, reader = new_token(), new_token()
+    (tmp_path / "halley.toml").write_text(RULES + entries(("sensor", sensor), ("reader", reader)))
+    async with launched(cwd=tmp_path) as server:
+        url = ("--server", f"http://127.0.0.1:{server.port}")
+        async with started("subscribe", "/**", *url, "--token", reader, cwd=tmp_path) as subscribing:
+            await subscribing.until_logged("subscribed to /**")
+            publish = ("publish", "/sensors/1", "20.5", *url)
+            published = await ended(*publish, cwd=tmp_path, HALLEY_TOKEN=sensor)
+            assert (published.code, published.lines) == (DONE, ["halley: published 1 event"])
+            assert await subscribing.until_printed(1) == ['{"channel": "/sensors/1", "data": 20.5}']
+            for token in ((), ("--token", reader)):
+                refused = await ended(*publish, *token, cwd=tmp_path)
+                assert refused.code == FAILED
+                assert "403:denied_by_security_policy:publish_denied" in refused.lines[0]
+            refused = await ended(*publish, "--token", "wrong", cwd=tmp_path)
+            assert refused.code == FAILED
+            assert re.search("403:token_invalid:(publish|handshake)_denied", refused.lines[0])
+        refused = await ended("subscribe", "/**", *url, "--token", sensor, cwd=tmp_path)
+        assert refused.code == FAILED
+        assert "403:denied_by_security_policy:subscribe_denied" in refused.lines[0]
+        refused = await ended("subscribe", "/**", *url, "--token", "wrong", cwd=tmp_path)
+        assert (refused.code, refused.lines) == (FAILED, ["halley: 403:token_invalid:handshake_denied"])
+        assert not any(token in "\n".join(server.lines) for token in (sensor, reader))
