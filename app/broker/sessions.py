@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from app.broker.events import Event
+    from app.broker.meters import Meter
     from app.broker.outbox import Outbox
     from app.broker.topics import Pattern, Subscription
 
@@ -28,15 +29,18 @@ class Session:
 
     `deadline` is never None: a session that nothing would end is a leak (CometD #674, #1134, #1716). It is moved by
     `Broker.touch` only, which keeps the heap of deadlines true.
+    `account` is the address that its presence is charged to, None where nobody counts; `meter` bounds its publishes.
     """
 
     __slots__ = (
+        "account",
         "alarm",
         "authid",
         "closed",
         "deadline",
         "id",
         "is_ready",
+        "meter",
         "outbox",
         "owner",
         "protocol",
@@ -51,6 +55,8 @@ class Session:
         self.outbox = outbox
         self.authid: str | None = None
         self.role = "anonymous"
+        self.account: str | None = None
+        self.meter: Meter | None = None
         self.subscriptions: dict[Pattern, Subscription] = {}
         self.deadline = 0.0
         self.alarm: tuple[float, int, Session] | None = None  # its one live entry in the heap of deadlines

@@ -14,6 +14,7 @@ It knows nothing of Bayeux. ASGI applications find it as `scope["extensions"]["h
 from __future__ import annotations
 
 import re
+from collections import Counter
 from contextlib import suppress
 from http import HTTPStatus
 from time import monotonic
@@ -41,10 +42,14 @@ _DISCARDED_BYTES = 1_048_576
 
 
 class Watch:
-    """What all connections of a server share: their limits, the three deadlines, and counts for telemetry."""
+    """What all connections of a server share: their limits, the three deadlines, and counts for telemetry.
 
-    def __init__(self, limits: Limits) -> None:
+    `hits` counts how often each limit said no, by its setting, as `Broker.hits`, which is given here.
+    """
+
+    def __init__(self, limits: Limits, hits: Counter[str] | None = None) -> None:
         self.limits = limits
+        self.hits = Counter() if hits is None else hits
         self.heads = Reaper(limits.head_s)
         self.bodies = Reaper(limits.body_s)
         self.writes = Reaper(limits.write_s)
@@ -55,13 +60,15 @@ class Watch:
     def sweep(self, now: float) -> None:
         """End the connections that took too long."""
         for connection in self.heads.overdue(now):
+            self.hits["head_s"] += 1
             connection.cut()
         for connection in self.bodies.overdue(now):
-            connection.refuse(HTTPStatus.REQUEST_TIMEOUT, "request body took too long")
+            connection.refuse(HTTPStatus.REQUEST_TIMEOUT, "request body took too long", limit="body_s")
         for connection in list(self.writes.overdue(now)):
             if connection.is_read_from():
                 self.writes.watch(connection, now)
             else:
+                self.hits["write_s"] += 1
                 connection.cut()
 
 
@@ -179,14 +186,17 @@ class Connection(HttpToolsProtocol):
         before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
         return self._unsent_bytes < before
 
-    def refuse(self, status: int, text: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+    def refuse(self, status: int, text: str, headers: tuple[tuple[bytes, bytes], ...] = (), *, limit: str = "") -> None:
         """Answer a request that has not come in whole, then close: at once to writing, soon to reading.
 
+        `limit` is the setting that said no, to be counted here.
         Closed at once, unread bytes would make the kernel reset the connection, and the peer would not see the answer.
         """
         if self._discarded_bytes is not None or self.transport.is_closing():
             return
         self.watch.refused[status] = self.watch.refused.get(status, 0) + 1
+        if limit:
+            self.watch.hits[limit] += 1
         self._discarded_bytes = 0
         self._unset_keepalive_if_required()
         for reaper in (self.watch.heads, self.watch.bodies):
@@ -200,7 +210,18 @@ class Connection(HttpToolsProtocol):
         if self.transport.can_write_eof():
             with suppress(OSError):  # the peer may have reset the connection, and we not heard of it yet
                 self.transport.write_eof()
-        self.loop.call_later(self.watch.limits.linger_s, self._abort)
+        self.loop.call_later(self.watch.limits.linger_s, self._end_linger)
+
+    def _end_linger(self) -> None:
+        if not self._is_lost:
+            self.watch.hits["linger_s"] += 1
+            self._abort()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """The connection has been idle for too long."""
+        if not self.transport.is_closing():
+            self.watch.hits["keep_alive_s"] += 1
+        super().timeout_keep_alive_handler()
 
     # Parsing
 
@@ -239,7 +260,7 @@ class Connection(HttpToolsProtocol):
                 self.data_received(rest)
         except httptools.HttpParserError:
             if self._is_in_head and _HUGE_LENGTH.search(data):  # more than the parser can count
-                self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
+                self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large", limit="body_bytes")
             else:
                 self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
         else:
@@ -248,9 +269,9 @@ class Connection(HttpToolsProtocol):
     def _check_fed(self) -> None:
         limits = self.watch.limits
         if self._is_in_head and self._fed_bytes > limits.head_bytes:
-            self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
+            self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large", limit="head_bytes")
         elif not self._is_in_head and self._fed_bytes > limits.body_bytes:
-            self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
+            self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large", limit="body_bytes")
 
     def _renew_parser(self) -> None:
         self.parser = httptools.HttpRequestParser(self)
@@ -290,7 +311,7 @@ class Connection(HttpToolsProtocol):
             return
         self._count_head(len(name) + len(value) + 4)
         if len(self.headers) >= self.watch.limits.headers:
-            self._refuse_head(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers")
+            self._refuse_head(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers", "headers")
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -304,7 +325,7 @@ class Connection(HttpToolsProtocol):
         if not self._is_busy():
             self.watch.bodies.watch(self, monotonic())
         if len(self.url.partition(b"?")[2]) > self.watch.limits.query_bytes:
-            self._refuse_head(HTTPStatus.REQUEST_URI_TOO_LONG, "query too long")
+            self._refuse_head(HTTPStatus.REQUEST_URI_TOO_LONG, "query too long", "query_bytes")
         codings = [value for name, value in self.headers if name == b"transfer-encoding"]
         if codings and (len(codings) > 1 or codings[0].strip().lower() != b"chunked"):
             # What an intermediary reads differently from us is how requests are smuggled.
@@ -348,10 +369,10 @@ class Connection(HttpToolsProtocol):
     def _count_head(self, nbytes: int) -> None:
         self._head_bytes += nbytes
         if self._head_bytes > self.watch.limits.head_bytes:
-            self._refuse_head(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
+            self._refuse_head(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large", "head_bytes")
 
-    def _refuse_head(self, status: HTTPStatus, text: str) -> None:
-        self.refuse(status, text)
+    def _refuse_head(self, status: HTTPStatus, text: str, limit: str = "") -> None:
+        self.refuse(status, text, limit=limit)
         raise _Refused
 
 

@@ -21,6 +21,7 @@ import uvicorn
 from app import metrics, telemetry
 from app.embed import Halley, load
 from app.host.connection import Connection, Watch
+from app.host.resources import Resources
 from app.server import NotProtected
 from app.transports.operations import operations_app
 
@@ -65,7 +66,7 @@ def run(settings: Settings) -> int:
 
 async def _serve(halley: Halley, sockets: list[socket.socket]) -> int:
     house = halley.house
-    watch = Watch(house.settings.limits)
+    watch = Watch(house.settings.limits, house.broker.hits)
     public = HalleyServer(house, watch)
     operations: _OperationsServer | None = None
     running: asyncio.Task[None] | None = None
@@ -105,7 +106,7 @@ class HalleyServer(uvicorn.Server):
 
     def __init__(self, house: House, watch: Watch) -> None:
         super().__init__(_config(house, house.settings, watch))
-        house.on_sweep.append(watch.sweep)
+        house.on_sweep += [watch.sweep, Resources(house.broker).sweep]
         self.signals: list[int] = []
         self.on_startup: Callable[[], None] = lambda: None
         self._house = house
@@ -144,7 +145,7 @@ class _OperationsServer(uvicorn.Server):
     """The operations listener's server, which leaves the signals to the public one."""
 
     def __init__(self, app: ASGIApp, house: House) -> None:
-        watch = Watch(house.settings.limits)
+        watch = Watch(house.settings.limits, house.broker.hits)
         super().__init__(_config(app, house.settings, watch))
         house.on_sweep.append(watch.sweep)
 

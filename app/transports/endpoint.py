@@ -54,6 +54,8 @@ class Endpoint:
             pass
         except Rejection as rejection:
             telemetry.request_rejected(scope, rejection.status, rejection.text)
+            if rejection.limit:
+                self._engine.broker.hits[rejection.limit] += 1
             rejection.headers += tuple(header for header in cors if header not in rejection.headers)
             await reject(scope, send, rejection)
         except Exception as error:  # noqa: BLE001 - ours, whatever it is: the peer learns nothing of it

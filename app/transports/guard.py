@@ -34,15 +34,19 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 class Rejection(Exception):
     """A request that no engine sees: an HTTP status and one fixed sentence.
 
-    `closes` asks for the connection to be closed, where the rest of the request must not be read.
+    `closes` asks for the connection to be closed, where the rest of the request must not be read. `limit` is the
+    setting that said no, if it was one.
     """
 
-    def __init__(self, status: int, text: str, *, closes: bool = False, headers: Iterable[Header] = ()) -> None:
+    def __init__(
+        self, status: int, text: str, *, closes: bool = False, headers: Iterable[Header] = (), limit: str = ""
+    ) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
         self.closes = closes
         self.headers = tuple(headers)
+        self.limit = limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ class Guard:
             if headers.get(b"upgrade", b"").lower() == b"websocket":
                 raise Rejection(400, "no WebSocket here; use long-polling", closes=True)
             if len(scope["query_string"]) > self._query_bytes:
-                raise Rejection(414, "query too long")
+                raise Rejection(414, "query too long", limit="query_bytes")
         except Rejection as rejection:
             rejection.headers += cors
             raise
@@ -114,7 +118,7 @@ class Guard:
         if not length.isdigit():
             raise Rejection(400, "bad Content-Length", closes=True)
         if len(length) > 18 or int(length) > self._body_bytes:
-            raise Rejection(413, "request body too large", closes=True)
+            raise Rejection(413, "request body too large", closes=True, limit="body_bytes")
 
     def _check_origin(self, headers: dict[bytes, bytes], *, is_preflight: bool) -> tuple[Header, ...]:
         """The CORS headers of any answer: none without an Origin (curl, robots, a page's own scripts)."""

@@ -64,7 +64,7 @@ class Engine:
         self.connection_types = tuple(connection_types)
         self.new_id = new_id
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
-        self.channels = Channels(broker.limits.channels)
+        self.channels = Channels(broker.limits.channels, broker.hits)
         self.advisor = Advisor(options)
         self._responses = Responses(hooks, has_timestamp=options.timestamp)
         self.holds_by_browser: Counter[str] = Counter()
@@ -168,7 +168,7 @@ class Engine:
         return session
 
     def open(self, session: BayeuxSession, now: float) -> None:
-        """Admit a session. Raises `TooManySessions`."""
+        """Admit a session. Raises `NoRoom`."""
         self.broker.open(session, now + session.max_interval_s)
         self.hooks.tell(self.hooks.session_opened, session)
 
@@ -186,6 +186,7 @@ class Engine:
         """
         event = Event(to_topic(channel, self.bounds), encode_data(data))
         event.time_us = int(self.wall_s(now) * 1_000_000)
+        event.weigh_on(self.broker.waiting)
         if message_id is not None:
             event.frames["bayeux"] = encode({"channel": channel, "id": message_id, "data": data})
         return self.broker.deliver(session, event, now)
@@ -238,6 +239,7 @@ class Engine:
             limit = self.options.holds_per_browser
             hold.browser = session.browser
             hold.is_crowded = 0 <= limit <= self.holds_by_browser[hold.browser]
+            self.broker.hits["holds_per_browser"] += hold.is_crowded
         waits = may_wait and not hold.is_crowded
         session.held = hold
         step = self._happen(session, Happening.POLL if waits else Happening.CONNECT, now)
@@ -342,6 +344,7 @@ class Engine:
         elif step is Step.REFUSE and hold is not None:
             self._refuse(hold, now)
         if session.state is State.CLOSED and self.broker.close(session, reason):
+            self.broker.hits["max_interval_s"] += reason == EXPIRED
             self.hooks.tell(self.hooks.session_closed, session, reason)
         return step
 
