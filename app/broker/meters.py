@@ -16,7 +16,7 @@ class Meter:
 
     def __init__(self, per_s: float, burst: int) -> None:
         self._token_s = 1 / per_s
-        self._burst_s = (burst + 0.5) * self._token_s  # half a token, lest rounding cost a whole one
+        self._burst_s = (burst + 0.01) * self._token_s  # lest rounding cost a whole token
         self._full_at = 0.0
 
     def admits(self, now: float) -> bool:

@@ -52,9 +52,9 @@ class Served:
         """The rooms."""
         return self.halley.house
 
-    async def wire(self, *, receive_buffer_bytes: int | None = None) -> Wire:
-        """A connection, closed with the server at the latest."""
-        wire = await Wire.open(self.port, receive_buffer_bytes=receive_buffer_bytes)
+    async def wire(self, **options: Any) -> Wire:
+        """A connection, closed with the server at the latest; options as `Wire.open`."""
+        wire = await Wire.open(self.port, **options)
         self._wires.append(wire)
         return wire
 
