@@ -76,6 +76,7 @@ class TcpProxy:
             both_ways = (self._relay(reader, server_writer, up=True), self._relay(server_reader, writer, up=False))
             await asyncio.gather(*both_ways)
             self._writers -= {writer, server_writer}
+            server_writer.close()  # a client's hidden end is over now
         finally:
             self._relays.discard(task)
 

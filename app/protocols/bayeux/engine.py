@@ -125,6 +125,7 @@ class Engine:
         if reply.is_settled:
             return
         reply.is_settled = True
+        reply.events = []  # replies and connections know each other: events must not wait for the garbage collector
         session = reply.session
         if session is not None and session.unsettled is reply:
             session.unsettled = None
@@ -345,6 +346,8 @@ class Engine:
             self._refuse(hold, now)
         if session.state is State.CLOSED and self.broker.close(session, reason):
             self.broker.hits["max_interval_s"] += reason == EXPIRED
+            if session.acks is not None:
+                session.acks.clear()
             self.hooks.tell(self.hooks.session_closed, session, reason)
         return step
 
