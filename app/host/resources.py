@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from app.broker.broker import Broker
 
 _EVERY_S = 1.0
-_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
+OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
 
 
 class Resources:
@@ -51,7 +51,7 @@ class Resources:
             self._broker.memory.move_to(self._resident_bytes())
         except OSError as error:
             # New connections are closed at once, or wait; existing ones are served. Nothing else would tell why.
-            if error.errno in _OUT_OF_FILES:
+            if error.errno in OUT_OF_FILES:
                 telemetry.log.warning("out_of_files", reason=error.strerror)
 
 

@@ -21,7 +21,7 @@ import uvicorn
 from app import metrics, telemetry
 from app.embed import Halley, load
 from app.host.connection import Connection, Watch
-from app.host.resources import Resources
+from app.host.resources import OUT_OF_FILES, Resources
 from app.server import NotProtected
 from app.transports.operations import operations_app
 
@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from app.settings import Settings
 
 _BACKLOG = 4_096
+_ACCEPTED_AT_ONCE = 1
+"""What asyncio's own loop takes for the backlog: out of files it fails as often in a row, each time with a log entry
+and a timer that does it again. The sockets' real backlog is set beside it.
+"""
+
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 _OK, _WRONG_USE, _INTERRUPTED = 0, 2, 130
 
@@ -65,6 +70,7 @@ def run(settings: Settings) -> int:
 
 
 async def _serve(halley: Halley, sockets: list[socket.socket]) -> int:
+    asyncio.get_running_loop().set_exception_handler(_report)
     house = halley.house
     watch = Watch(house.settings.limits, house.broker.hits)
     public = HalleyServer(house, watch)
@@ -95,7 +101,7 @@ def _config(app: ASGIApp, settings: Settings, watch: Watch) -> uvicorn.Config:
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        backlog=_BACKLOG,
+        backlog=_ACCEPTED_AT_ONCE,
         timeout_keep_alive=int(settings.limits.keep_alive_s),
         timeout_graceful_shutdown=int(settings.drain.grace_s),
     )
@@ -133,6 +139,7 @@ class HalleyServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve, and say so: from then on signals are handled."""
         await super().startup(sockets)
+        _let_wait(sockets)
         self.on_startup()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -152,6 +159,22 @@ class _OperationsServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        _let_wait(sockets)
+
+
+def _let_wait(sockets: list[socket.socket] | None) -> None:
+    """Let clients wait to be accepted, many at a time; the event loop has just set it otherwise."""
+    for bound in sockets or ():
+        bound.listen(_BACKLOG)
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What the event loop has nobody to tell of; that there are no more files, `Resources` says."""
+    if getattr(context.get("exception"), "errno", None) not in OUT_OF_FILES:
+        loop.default_exception_handler(context)
 
 
 def bind(host: str, port: int, flag: str) -> socket.socket:
