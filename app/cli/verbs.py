@@ -16,7 +16,7 @@ from app.cli.pipes import STDIN
 from app.cli.publish import NotJson, publish_lines, publish_value, read_json
 from app.cli.subscribe import report_link, subscribe
 from app.client import Client
-from app.configuration import KNOBS, BadSettings, load
+from app.configuration import KNOBS, BadSettings, limits_table, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,13 +159,14 @@ def subscribe_verb(*, patterns: tuple[str, ...], server: str, token: str | None)
 
 @main.command()
 @config_option
-def check_config(*, file: Path | None) -> None:
+@click.option("--markdown", is_flag=True, help="Print the README's table of limits and their defaults instead.")
+def check_config(*, file: Path | None, markdown: bool) -> None:
     """Print every setting, or what is wrong with them.
 
     For each: value, unit, what a special value means, where it came from, and the reason for the default. The exit code
     is 2 if the server would not start with them.
     """
-    for line in listing(_load(file, {})):
+    for line in limits_table() if markdown else listing(_load(file, {})):
         click.echo(line)
 
 

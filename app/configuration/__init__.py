@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from app.configuration.knobs import KNOBS, Knob, assemble
+from app.configuration.limits_table import limits_table
 from app.configuration.problems import BadSettings, Problem
 from app.configuration.rules import broken_rules
 from app.configuration.sources import from_environment, from_file, from_flags
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from app.settings import Settings
 
-__all__ = ["KNOBS", "BadSettings", "Configuration", "Knob", "Problem", "load"]
+__all__ = ["KNOBS", "BadSettings", "Configuration", "Knob", "Problem", "limits_table", "load"]
 
 DEFAULT = "default"
 
