@@ -32,8 +32,9 @@ class Event:
 
     def weigh_on(self, waiting: Watermark) -> None:
         """Count towards what waits, once for all who hear it, until the last of them lets go of it."""
-        self._waiting = waiting
-        waiting.move_to(waiting.value + self.nbytes)
+        if self._waiting is None:
+            self._waiting = waiting
+            waiting.move_to(waiting.value + self.nbytes)
 
     def __del__(self) -> None:
         if self._waiting is not None:
