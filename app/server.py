@@ -22,6 +22,7 @@ from app.settings import Settings
 from app.transports.addresses import accounts
 from app.transports.endpoint import Endpoint, reject
 from app.transports.guard import Guard, Rejection
+from app.transports.head import Head
 from app.transports.pages import Pages, route_path
 
 if TYPE_CHECKING:
@@ -103,9 +104,9 @@ class House:
             return
         self.start()
         try:
-            self.guard.check_host(scope)
+            self.guard.check_host(*(value for name, value in scope["headers"] if name == b"host"))
         except Rejection as rejection:
-            telemetry.request_rejected(scope, rejection.status, rejection.text)
+            telemetry.request_rejected(Head.of(scope), rejection.status, rejection.text)
             await reject(scope, send, rejection)
             return
         path = route_path(scope)

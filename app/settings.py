@@ -224,6 +224,7 @@ class Settings:
     )
     open: bool = knob(default=False, why="a listener that others can reach needs access rules or this word")
     load: tuple[str, ...] = knob([], why="MODULE:FUNCTION to call with the embedding API before serving")
+    short_way: bool = knob(default=True, why="hot requests without ASGI cost a quarter; off serves the same, slower")
     sweep_s: float = knob(0.25, unit="s", low=0.01, why="how precisely deadlines are kept; costs a heap peek")
     bayeux: Bayeux = field(default_factory=Bayeux)
     cookie: Cookie = field(default_factory=Cookie)

@@ -20,8 +20,10 @@ import uvicorn
 
 from app import metrics, telemetry
 from app.embed import Halley, load
-from app.host.connection import Connection, Watch
+from app.host.connection import Connection
 from app.host.resources import OUT_OF_FILES, Resources
+from app.host.short_way import BayeuxConnection, ShortWay
+from app.host.watch import Watch
 from app.server import NotProtected
 from app.transports.operations import operations_app
 
@@ -90,10 +92,10 @@ async def _serve(halley: Halley, sockets: list[socket.socket]) -> int:
     return _INTERRUPTED if public.signals[:1] == [signal.SIGINT] else _OK
 
 
-def _config(app: ASGIApp, settings: Settings, watch: Watch) -> uvicorn.Config:
+def _config(app: ASGIApp, settings: Settings, protocol: Callable[..., asyncio.Protocol]) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=cast("type[asyncio.Protocol]", partial(Connection, watch=watch)),
+        http=cast("type[asyncio.Protocol]", protocol),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -111,7 +113,10 @@ class HalleyServer(uvicorn.Server):
     """uvicorn's server, which drains before it shuts down. `signals` are those that came, in order."""
 
     def __init__(self, house: House, watch: Watch) -> None:
-        super().__init__(_config(house, house.settings, watch))
+        protocol: Callable[..., asyncio.Protocol] = partial(Connection, watch=watch)
+        if house.settings.short_way:
+            protocol = partial(BayeuxConnection, watch=watch, short_way=ShortWay(house))
+        super().__init__(_config(house, house.settings, protocol))
         house.on_sweep += [watch.sweep, Resources(house.broker).sweep]
         self.signals: list[int] = []
         self.on_startup: Callable[[], None] = lambda: None
@@ -153,7 +158,7 @@ class _OperationsServer(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, house: House) -> None:
         watch = Watch(house.settings.limits, house.broker.hits)
-        super().__init__(_config(app, house.settings, watch))
+        super().__init__(_config(app, house.settings, partial(Connection, watch=watch)))
         house.on_sweep.append(watch.sweep)
 
     @contextmanager

@@ -51,7 +51,7 @@ class Exchange:
 
     def __init__(self, engine: Engine, scope: Scope, receive: Receive, send: Send) -> None:
         self._engine = engine
-        self._receive = receive
+        self.receive = receive
         self._send = send
         self._socket = socket_of(scope)
         self._answer: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
@@ -70,17 +70,11 @@ class Exchange:
         """Take a request through the engine; None if its peer left while it was held."""
         outcome: Outcome = self._engine.receive(request, monotonic())
         while isinstance(outcome, Wait):
-            outcome = self._engine.resume(outcome, await self._verdict(outcome), monotonic())
+            verdict = await verdict_on(outcome, self._engine.options.policy_s)
+            outcome = self._engine.resume(outcome, verdict, monotonic())
         if isinstance(outcome, Hold):
             return await self._held(outcome)
         return outcome
-
-    async def _verdict(self, wait: Wait) -> Verdict:
-        try:
-            async with asyncio.timeout(self._engine.options.policy_s):
-                return Verdict(value=await wait.awaitable)
-        except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
-            return Verdict(error=error)
 
     async def _held(self, hold: Hold) -> Reply | None:
         departure = asyncio.ensure_future(self._departure())
@@ -104,7 +98,7 @@ class Exchange:
 
     async def _departure(self) -> None:
         """Returns when the peer has closed the connection."""
-        while (await self._receive())["type"] != "http.disconnect":
+        while (await self.receive())["type"] != "http.disconnect":
             pass
 
     async def write(self, reply: Reply, headers: list[Header], body: bytes) -> None:
@@ -131,6 +125,15 @@ class Exchange:
             self._engine.written(reply)
         else:
             self._engine.unwritten(reply)
+
+
+async def verdict_on(wait: Wait, limit_s: float) -> Verdict:
+    """What the program answers within `limit_s`."""
+    try:
+        async with asyncio.timeout(limit_s):
+            return Verdict(value=await wait.awaitable)
+    except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
+        return Verdict(error=error)
 
 
 TEXT_HEADERS = (

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from structlog.testing import capture_logs
 
 from app.embed import Halley
-from app.host.connection import Watch
 from app.host.server import HalleyServer, bind, url_of
+from app.host.watch import Watch
 from app.settings import LIMITS, Drain, Settings
 from support.messages import HANDSHAKE, connect, subscribe
 from support.wire import DEADLINE_S, Wire, post

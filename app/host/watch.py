@@ -1,0 +1,47 @@
+"""What all connections of a server share: limits, deadlines, counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from app.host.reaper import Reaper
+
+if TYPE_CHECKING:
+    from app.settings import Limits
+
+
+class Watch:
+    """What all connections of a server share: their limits, the four deadlines, and counts for telemetry.
+
+    `hits` counts how often each limit said no, by its setting, as `Broker.hits`, which is given here.
+    """
+
+    def __init__(self, limits: Limits, hits: Counter[str] | None = None) -> None:
+        self.limits = limits
+        self.hits = Counter() if hits is None else hits
+        self.heads = Reaper(limits.head_s)
+        self.bodies = Reaper(limits.body_s)
+        self.writes = Reaper(limits.write_s)
+        self.idle = Reaper(limits.keep_alive_s)
+        self.connections = 0
+        self.refused: dict[int, int] = {}  # by status
+        self.cut = 0  # for being too slow
+
+    def sweep(self, now: float) -> None:
+        """End the connections that took too long."""
+        for connection in self.heads.overdue(now):
+            self.hits["head_s"] += 1
+            connection.cut()
+        for connection in self.bodies.overdue(now):
+            connection.refuse(HTTPStatus.REQUEST_TIMEOUT, "request body took too long", limit="body_s")
+        for connection in self.idle.overdue(now):
+            self.hits["keep_alive_s"] += 1
+            connection.transport.close()
+        for connection in list(self.writes.overdue(now)):
+            if connection.is_read_from():
+                self.writes.watch(connection, now)
+            else:
+                self.hits["write_s"] += 1
+                connection.cut()
