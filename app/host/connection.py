@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from app.host.outgoing import outgoing_bytes
 from app.host.reaper import Reaper
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The peer does not keep up with reading."""
         super().pause_writing()
-        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self._unsent_bytes = outgoing_bytes(self.transport)
         self.watch.writes.watch(self, monotonic())
 
     def resume_writing(self) -> None:
@@ -183,7 +184,7 @@ class Connection(HttpToolsProtocol):
 
     def is_read_from(self) -> bool:
         """Whether the peer has taken anything of what waits for it since this was last asked."""
-        before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
+        before, self._unsent_bytes = self._unsent_bytes, outgoing_bytes(self.transport)
         return self._unsent_bytes < before
 
     def refuse(self, status: int, text: str, headers: tuple[tuple[bytes, bytes], ...] = (), *, limit: str = "") -> None:
