@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import signal
 import socket
 import sys
@@ -43,6 +44,7 @@ and a timer that does it again. The sockets' real backlog is set beside it.
 """
 
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
+_COLLECT_AFTER = (50_000, 20, 100)
 _OK, _WRONG_USE, _INTERRUPTED = 0, 2, 130
 
 
@@ -67,6 +69,10 @@ def run(settings: Settings) -> int:
             bound.close()
         print(f"halley: {error}", file=sys.stderr)  # noqa: T201 - the one who started us reads it
         return _WRONG_USE
+    # What lives as long as the process need not be looked at again and again; nor does every burst of a few hundred
+    # messages deserve a collection: a pass over all sessions costs more than all of a burst's deliveries.
+    gc.freeze()
+    gc.set_threshold(*_COLLECT_AFTER)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(halley, sockets))
 
