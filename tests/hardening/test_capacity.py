@@ -77,6 +77,8 @@ async def test_s22_while_memory_is_short_nothing_new_begins():
         assert (await wire.post(publish("/a", 1))).messages == [
             {"channel": "/a", "successful": False, "error": "503::overloaded"}
         ]
+        answer = await wire.post(publish("/a", 1, clientId=client_id, id="lone"))
+        assert answer.messages[0]["error"] == "503::overloaded"
         replies = (await wire.post(subscribe(client_id, "/a"), connect(client_id))).messages
         assert all(reply["successful"] for reply in replies)
 
@@ -143,6 +145,20 @@ async def test_s24_the_401st_publish_at_once_is_refused():
         other = await wire.post(publish("/a", 400, clientId=other_id))
         assert other.replies[0]["successful"]
         assert other.data == list(range(401))
+
+
+async def test_s24_publishes_one_by_one_are_limited_too():
+    """S24: a request that is one plain message has a way of its own through the server, and the same limit."""
+    async with serving(brisk(limits={"publishes_per_s": 0.001, "publish_burst": 2, **CHARGED})) as served:
+        client_id = await served.open_session()
+        wire = await served.wire()
+        replies = [
+            (await wire.post(publish("/a", number, clientId=client_id, id=str(number)))).messages for number in range(4)
+        ]
+        accepted = [{"channel": "/a", "id": str(number), "successful": True} for number in range(2)]
+        refused = [{"channel": "/a", "id": str(n), "successful": False, "error": RATE_LIMITED} for n in (2, 3)]
+        assert [reply for (reply,) in replies] == accepted + refused
+        assert served.house.broker.published == served.house.broker.hits["publishes_per_s"] == 2
 
 
 async def test_s24_without_a_session_the_address_is_limited():
