@@ -12,6 +12,8 @@ from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTO
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from app.settings import LIMITS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
     from app.host.watch import Watch
     from app.server import House
-
 
 _PROTOCOLS = ("bayeux",)
 """Shown with 0 too: an alert must be able to tell "none" from "not known"."""
@@ -45,6 +46,9 @@ class HalleyCollector(Collector):
         yield _counter("halley_delivered", "Events put into a session's outbox.", broker.delivered)
         yield _gauge("halley_queued", "Events waiting in outboxes.", self._house.queued_events())
         yield _counter("halley_overflows", "Events that found an outbox full.", broker.overflows)
+        limits = {limit: broker.hits[limit] for limit in LIMITS}
+        yield _counters("halley_limits_hit", "How often a limit said no, by its setting.", "limit", limits)
+        yield _gauge("halley_waiting_bytes", "Memory of events that wait for somebody, about.", broker.waiting.value)
         yield _gauge("halley_holds", "Connects held now.", engine.holds)
         yield _counter("halley_connects", "Connects received.", engine.connects)
         yield _counter("halley_put_back", "Events of replies that did not reach their socket.", engine.put_back)

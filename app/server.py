@@ -23,6 +23,7 @@ from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.names import Bounds, to_pattern
 from app.settings import Settings, is_loopback
+from app.transports.addresses import accounts
 from app.transports.endpoint import Endpoint, reject
 from app.transports.guard import Guard, Rejection
 from app.transports.head import Head
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
     from app.protocols.bayeux.exchanges import Reply
     from app.protocols.bayeux.sessions import BayeuxSession
 
-_STALL_S = 5.0
-_CHANNEL_SWEEP_S = 1.0
+_STALL_S = 1.0
+"""A loop that stood still for so long (SIGSTOP, a paused machine) has not read what clients sent in time."""
+
+_SLOW_SWEEP_S = 1.0
 _LIVE_S = 10.0
 _FORCE_S = 0.1
 """How soon a second signal is noticed while draining waits."""
@@ -79,6 +82,7 @@ class House:
         self.rights = rights_of(settings)
         self._authenticator = Authenticator(settings, lambda line: telemetry.log.warning("keys", what=line))
         self.broker = Broker(settings.limits, self._wake)
+        self.broker.account_of = accounts(settings.limits.exempt)
         self.engine = Engine(
             self.broker,
             settings.bayeux,
@@ -215,24 +219,24 @@ class House:
             telemetry.fault("background", error)
 
     async def _sweep(self) -> None:
-        channels_swept_at = monotonic()
+        slowly_swept_at = monotonic()
         while True:
             await asyncio.sleep(self.settings.sweep_s)
             now = monotonic()
             was_stalled = now - self._swept_at > _STALL_S + self.settings.sweep_s
             self._swept_at = now
             self.broker.clock_offset_s = time.time() - now
-            try:
-                if not was_stalled:  # clients whose requests waited with us get a turn before they count as gone
-                    self.broker.due(now)
-                if now - channels_swept_at > _CHANNEL_SWEEP_S:
-                    channels_swept_at = now
-                    self.engine.sweep()
-                self._authenticator.look(now)
-                for sweep in self.on_sweep:
+            if was_stalled:  # what waited with us is read before anybody counts as late
+                continue
+            sweeps = [self.broker.due, *self.on_sweep]
+            if now - slowly_swept_at > _SLOW_SWEEP_S:
+                slowly_swept_at = now
+                sweeps += [lambda _: self.engine.sweep(), self.broker.meters.sweep, self._authenticator.look]
+            for sweep in sweeps:
+                try:
                     sweep(now)
-            except Exception as error:  # noqa: BLE001 - a sweeper that dies leaks every session after it
-                telemetry.fault("sweeper", error)
+                except Exception as error:  # noqa: BLE001 - a sweeper that dies leaks every session after it
+                    telemetry.fault("sweeper", error)
 
     async def drain(self, is_forced: Callable[[], bool] = lambda: False) -> None:
         """Send everyone away: answer the held connects, spread out and in random order. Ends early if `is_forced`."""

@@ -6,7 +6,7 @@ room may import the types.
 """
 
 import ipaddress
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime
 from typing import Any, Literal
 
@@ -151,6 +151,16 @@ class Limits:
     linger_s: float = knob(1.0, unit="s", low=0, zero="cut at once", why="a refused sender may still read why")
     keep_alive_s: float = knob(75.0, unit="s", low=1, why="longer than a hold, so that idle connections are reused")
     sessions: int = knob(20_000, unit="sessions", low=1, why="about 1 GiB when all are busy; then 503")
+    sessions_per_address: int = knob(
+        200, unit="sessions", low=1, why="one machine cannot take all; an IPv6 /64 counts as one; then 503"
+    )
+    exempt: tuple[str, ...] = knob(
+        ["127.0.0.0/8", "::1"], why="networks whose addresses have no limits of their own: programs of this machine"
+    )
+    publishes_per_s: float = knob(
+        200.0, unit="publishes/s", low=0, zero="no limit", why="of a session, or an address without one; then 403"
+    )
+    publish_burst: int = knob(400, unit="publishes", low=1, why="at once, by one that was silent before")
     subscriptions: int = knob(128, unit="subscriptions", low=1, why="of one session; Centrifugo's; then 403")
     patterns: int = knob(16, unit="patterns", low=0, zero="no wildcards", why="wildcards among them; then 403")
     topic_chars: int = knob(255, unit="characters", low=8, why="Centrifugo's; then 405 or 403")
@@ -158,7 +168,20 @@ class Limits:
     queue_events: int = knob(1_000, unit="events", low=1, why="waiting for one session (Mercure's); then it ends")
     queue_bytes: int = knob(1_048_576, unit="bytes", low=1_024, why="likewise (Centrifugo's)")
     token_chars: int = knob(8_192, unit="characters", low=128, why="JWTs with many groups reach 4,000; then refused")
+    waiting_bytes: int = knob(
+        268_435_456, unit="bytes", low=1_024, why="events that wait for anyone, each once; then 503 until 5 % are gone"
+    )
+    memory_share: float = knob(
+        0.6, unit="of the memory", low=0, high=1, zero="no limit", why="of cgroup or machine (RabbitMQ's); then 503"
+    )
     channels: int = knob(100_000, unit="channels", low=1, why="remembered at once; the idle ones go after three sweeps")
+
+
+LIMITS = (
+    *(limit.name for limit in fields(Limits) if limit.name not in ("exempt", "publish_burst")),
+    *("callback_chars", "holds_per_browser", "max_interval_s", "policy_s"),  # of Bayeux
+)
+"""The settings that say no to somebody; under these names /metrics counts how often each has."""
 
 
 @dataclass(frozen=True, slots=True)

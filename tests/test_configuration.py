@@ -272,6 +272,10 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
             'cookie.domain: expected a domain, or "" for the host alone, found "a;b"',
         ),
         ("limits.queue_bytes = 2048", "limits.queue_bytes: expected at least limits.data_bytes (65536)"),
+        (
+            'limits.exempt = ["10.0.0.1/8"]',
+            'limits.exempt: expected addresses or networks like 10.0.0.0/8, found "10.0.0.1/8"',
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused(write, text, problem):

@@ -11,9 +11,20 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from app.broker.deadlines import Deadlines
-from app.broker.errors import TooManyPatterns, TooManySessions, TooManySubscriptions
+from app.broker.errors import (
+    MemoryShort,
+    RateLimited,
+    Refusal,
+    TooManyFromAddress,
+    TooManyPatterns,
+    TooManySessions,
+    TooManySubscriptions,
+    TooMuchWaiting,
+)
+from app.broker.meters import Meters
 from app.broker.outbox import Outbox
 from app.broker.topics import Match, TopicIndex
+from app.broker.watermark import Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,22 +49,53 @@ class Broker:
         self.index = TopicIndex()
         self.deadlines = Deadlines()
         self.ready: deque[Session] = deque()
+        self.account_of: Callable[[str], str | None] = lambda _address: None  # given by whoever knows addresses
+        self.meters = Meters(limits.publishes_per_s, limits.publish_burst)  # of accounts that publish without a session
+        self.waiting = Watermark(limits.waiting_bytes)  # bytes of events that somebody has yet to get
+        self.memory = Watermark(float("inf"))  # bytes of the process; told by whoever can measure it
+        self._sessions_of: Counter[str] = Counter()  # by account
         # plain counts, read by telemetry
         self.published = 0
         self.delivered = 0
         self.overflows = 0
         self.opened: Counter[str] = Counter()  # by protocol
         self.closed: Counter[str] = Counter()  # by reason
+        self.hits: Counter[str] = Counter()  # how often a limit said no, by its setting; all rooms count here
 
     def outbox(self) -> Outbox:
         """A new outbox with the bounds that hold for each session."""
         return Outbox(self.limits.queue_events, self.limits.queue_bytes)
 
-    def open(self, session: Session, deadline: float) -> None:
-        """Admit a session. Raises `TooManySessions`."""
+    def counted(self, refusal: Refusal) -> Refusal:
+        """The same, and counted if a limit was the reason."""
+        if refusal.limit:
+            self.hits[refusal.limit] += 1
+        return refusal
+
+    # Sessions
+
+    def check_admission(self, session: Session) -> None:
+        """Whether there is room for one more. Raises `NoRoom`."""
+        self.check_load()
         if len(self.sessions) >= self.limits.sessions:
-            raise TooManySessions
+            raise self.counted(TooManySessions())
+        if session.account is not None and self._sessions_of[session.account] >= self.limits.sessions_per_address:
+            raise self.counted(TooManyFromAddress())
+
+    def check_load(self) -> None:
+        """Whether memory allows more of what makes it grow. Raises `NoRoom`."""
+        if self.waiting.is_over:
+            raise self.counted(TooMuchWaiting())
+        if self.memory.is_over:
+            raise self.counted(MemoryShort())
+
+    def open(self, session: Session, deadline: float) -> None:
+        """Admit a session. Raises `NoRoom`."""
+        self.check_admission(session)
         self.sessions[session.id] = session
+        if session.account is not None:
+            self._sessions_of[session.account] += 1
+            session.meter = self.meters.new()
         self.deadlines.add(session, min(deadline, session.expiry))
         self.opened[session.protocol] += 1
 
@@ -67,6 +109,10 @@ class Broker:
         session.subscriptions.clear()
         session.outbox.clear()
         del self.sessions[session.id]
+        if session.account is not None:
+            self._sessions_of[session.account] -= 1
+            if not self._sessions_of[session.account]:  # addresses are many: none is kept for nothing
+                del self._sessions_of[session.account]
         self.deadlines.remove(session)
         self.closed[reason] += 1
         return True
@@ -79,10 +125,22 @@ class Broker:
                 self.deadlines.move(session, deadline)
 
     def due(self, now: float) -> None:
-        """Turn to the owner of each session whose deadline has come."""
+        """Turn to the owner of each session whose deadline has come.
+
+        An owner's fault ends that session and no other; it is raised again when all have had their turn.
+        """
+        faults: list[Exception] = []
         for session in self.deadlines.due(now):
-            if session.closed is None:
-                session.owner.due(session, now)
+            try:
+                if session.closed is None:
+                    session.owner.due(session, now)
+            except Exception as fault:  # noqa: BLE001 - raised below
+                faults.append(fault)
+                self.close(session, "fault")  # else it would come up first in every sweep, and never end
+        if faults:
+            raise faults[0]
+
+    # Subscriptions and events
 
     def check_room(self, session: Session, patterns: list[Pattern]) -> None:
         """Whether a session may have these subscriptions as well.
@@ -91,9 +149,9 @@ class Broker:
         """
         wanted = session.subscriptions.keys() | patterns
         if len(wanted) > self.limits.subscriptions:
-            raise TooManySubscriptions
+            raise self.counted(TooManySubscriptions())
         if sum(pattern.match is not Match.EXACT for pattern in wanted) > self.limits.patterns:
-            raise TooManyPatterns
+            raise self.counted(TooManyPatterns())
 
     def subscribe(self, session: Session, pattern: Pattern) -> bool:
         """Let a session hear `pattern`; False if it did already, or has ended."""
@@ -109,12 +167,27 @@ class Broker:
         self.index.remove(pattern, session)
         return True
 
+    def check_publish(self, session: Session | None, address: str, now: float) -> None:
+        """Whether `session`, or else `address`, may publish now. Raises `RateLimited`, `NoRoom`."""
+        if self.waiting.is_over or self.memory.is_over:
+            self.check_load()
+        if session is not None:
+            is_admitted = session.meter is None or session.meter.admits(now)
+        else:
+            account = self.account_of(address)
+            is_admitted = account is None or self.meters.admits(account, now)
+        if not is_admitted:
+            raise self.counted(RateLimited())
+
     def publish(self, event: Event, now: float, *, without: Session | None = None) -> None:
         """Stamp an event and put it into the outbox of everyone who hears its topic (but `without`)."""
         self.published += 1
         event.publication = self.published
         event.time_us = int((now + self.clock_offset_s) * 1_000_000)
-        for session in self.index.hearers(event.topic):
+        hearers = self.index.hearers(event.topic)
+        if hearers:
+            event.weigh_on(self.waiting)
+        for session in hearers:
             if session is not without:
                 self.deliver(session, event, now)
 
@@ -124,6 +197,7 @@ class Broker:
             return False
         if not session.outbox.put(event):
             self.overflows += 1
+            self.hits[session.outbox.limit] += 1
             session.owner.overflow(session, event, now)
             is_kept = session.closed is None
             self.delivered += is_kept

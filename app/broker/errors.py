@@ -2,10 +2,18 @@
 
 Refusal                 the peer's fault; nothing has changed
   InvalidName           no legal name of a topic
+    NameTooLong
+    NameTooDeep         with too many segments
   TooManySubscriptions  the session has as many as it may have
   TooManyPatterns       likewise, of the ones with a wildcard
-  TooManySessions       the server is full
   TokenRefused          who it names is not believed
+    TokenExpired
+  RateLimited           too many publishes
+  NoRoom                nobody's fault: try later
+    TooManySessions       the server is full
+    TooManyFromAddress    that address has its share
+    TooMuchWaiting        events that nobody has come for
+    MemoryShort           the process has taken what it may
 """
 
 
@@ -13,6 +21,8 @@ class Refusal(Exception):
     """What was asked for is not done; `reason` is one word for counters and replies."""
 
     reason = "refused"
+    limit = ""
+    """The setting that said no, if it was one."""
 
 
 class InvalidName(Refusal):
@@ -21,22 +31,67 @@ class InvalidName(Refusal):
     reason = "invalid_name"
 
 
+class NameTooLong(InvalidName):
+    """It is longer than `limits.topic_chars`."""
+
+    limit = "topic_chars"
+
+
+class NameTooDeep(InvalidName):
+    """It has more than `limits.topic_segments`."""
+
+    limit = "topic_segments"
+
+
 class TooManySubscriptions(Refusal):
     """The session has reached `limits.subscriptions`."""
 
     reason = "too_many_subscriptions"
+    limit = "subscriptions"
 
 
 class TooManyPatterns(Refusal):
     """The session has reached `limits.patterns`."""
 
     reason = "too_many_patterns"
+    limit = "patterns"
 
 
-class TooManySessions(Refusal):
+class RateLimited(Refusal):
+    """More publishes than `limits.publishes_per_s`, beyond the burst."""
+
+    reason = "rate_limited"
+    limit = "publishes_per_s"
+
+
+class NoRoom(Refusal):
+    """The server takes nothing more of that kind for now."""
+
+    reason = "no_room"
+
+
+class TooManySessions(NoRoom):
     """The server has reached `limits.sessions`."""
 
-    reason = "too_many_sessions"
+    limit = "sessions"
+
+
+class TooManyFromAddress(NoRoom):
+    """The address has reached `limits.sessions_per_address`."""
+
+    limit = "sessions_per_address"
+
+
+class TooMuchWaiting(NoRoom):
+    """Events have reached `limits.waiting_bytes`."""
+
+    limit = "waiting_bytes"
+
+
+class MemoryShort(NoRoom):
+    """The process has reached `limits.memory_share`."""
+
+    limit = "memory_share"
 
 
 class TokenRefused(Refusal):

@@ -46,6 +46,11 @@ class Outbox:
         self.nbytes = nbytes
         return True
 
+    @property
+    def limit(self) -> str:
+        """The setting that said no when `put` did."""
+        return "queue_events" if len(self._events) + self._retained >= self.max_events else "queue_bytes"
+
     def take(self) -> list[Event]:
         """What waits, oldest first.
 

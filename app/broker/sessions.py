@@ -9,6 +9,7 @@ from app.broker.policy import NOBODY
 
 if TYPE_CHECKING:
     from app.broker.events import Event
+    from app.broker.meters import Meter
     from app.broker.outbox import Outbox
     from app.broker.topics import Pattern, Subscription
 
@@ -32,9 +33,11 @@ class Session:
     `deadline` is never None: a session that nothing would end is a leak (CometD #674, #1134, #1716). It is moved by
     `Broker.touch` only, which keeps the heap of deadlines true, and never beyond `expiry`, when the token that the
     session began with ends (monotonic seconds, as `deadline`; infinity where there is no end).
+    `account` is the address that its presence is charged to, None where nobody counts; `meter` bounds its publishes.
     """
 
     __slots__ = (
+        "account",
         "alarm",
         "authid",
         "closed",
@@ -42,6 +45,7 @@ class Session:
         "expiry",
         "id",
         "is_ready",
+        "meter",
         "outbox",
         "owner",
         "protocol",
@@ -57,6 +61,8 @@ class Session:
         self.authid: str | None = None
         self.role = NOBODY
         self.expiry = inf
+        self.account: str | None = None
+        self.meter: Meter | None = None
         self.subscriptions: dict[Pattern, Subscription] = {}
         self.deadline = 0.0
         self.alarm: tuple[float, int, Session] | None = None  # its one live entry in the heap of deadlines

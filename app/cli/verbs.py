@@ -18,7 +18,7 @@ from app.cli.publish import NotJson, publish_lines, publish_value, read_json
 from app.cli.subscribe import report_link, subscribe
 from app.cli.token import NoToken, entry, read_token
 from app.client import Client
-from app.configuration import KNOBS, BadSettings, load
+from app.configuration import KNOBS, BadSettings, limits_table, load
 from app.settings import Verb
 
 if TYPE_CHECKING:
@@ -166,7 +166,10 @@ def subscribe_verb(*, patterns: tuple[str, ...], server: str, token: str | None)
 @click.option("--role", help="Say what this role may do instead ...")
 @click.option("--verb", type=click.Choice(get_args(Verb)), help="... whether it may do this ...")
 @click.option("--channel", help="... to this channel or pattern, and which rule says so.")
-def check_config(*, file: Path | None, role: str | None, verb: Verb | None, channel: str | None) -> None:
+@click.option("--markdown", is_flag=True, help="Print the README's table of limits and their defaults instead.")
+def check_config(
+    *, file: Path | None, role: str | None, verb: Verb | None, channel: str | None, markdown: bool
+) -> None:
     """Print every setting, or what is wrong with them.
 
     For each: value, unit, what a special value means, where it came from, and the reason for the default. The exit code
@@ -174,6 +177,10 @@ def check_config(*, file: Path | None, role: str | None, verb: Verb | None, chan
 
     With --role, --verb and --channel: whether that role may do that, and why. The exit code is 0 for yes and 1 for no.
     """
+    if markdown:
+        for line in limits_table():
+            click.echo(line)
+        return
     configuration = _load(file, {})
     from app.access.authenticator import Authenticator  # noqa: PLC0415 - publishing needs no cryptography
     from app.access.keys import BadKeys  # noqa: PLC0415 - likewise

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.configuration.entries import ENTRIES, entry_key, plain_key
 from app.configuration.knobs import KNOBS, LISTS, Knob, assemble
+from app.configuration.limits_table import limits_table
 from app.configuration.problems import BadSettings, Problem
 from app.configuration.rules import broken_rules
 from app.configuration.sources import from_environment, from_file, from_flags
@@ -22,7 +23,17 @@ if TYPE_CHECKING:
 
     from app.settings import Settings
 
-__all__ = ["ENTRIES", "KNOBS", "BadSettings", "Configuration", "Knob", "Problem", "entry_key", "load"]
+__all__ = [
+    "ENTRIES",
+    "KNOBS",
+    "BadSettings",
+    "Configuration",
+    "Knob",
+    "Problem",
+    "entry_key",
+    "limits_table",
+    "load",
+]
 
 DEFAULT = "default"
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import TYPE_CHECKING
 
@@ -117,6 +118,11 @@ def _cors(cors: Cors) -> Broken:
 def _limits(limits: Limits) -> Broken:
     if limits.queue_bytes < limits.data_bytes:  # the largest event would end every session that should get it
         yield "limits.queue_bytes", f"expected at least limits.data_bytes ({limits.data_bytes})"
+    for network in limits.exempt:
+        try:
+            ipaddress.ip_network(network)
+        except ValueError:
+            yield "limits.exempt", f"expected addresses or networks like 10.0.0.0/8, found {shown(network)}"
 
 
 def _access(settings: Settings) -> Broken:

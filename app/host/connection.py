@@ -190,7 +190,7 @@ class Connection(Peer):
             self._pass_over(data, upgrade.args[0])
         except httptools.HttpParserError:
             if self._is_in_head and _HUGE_LENGTH.search(data):  # more than the parser can count
-                self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
+                self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large", limit="body_bytes")
             else:
                 self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
         self._is_feeding = False
@@ -223,9 +223,9 @@ class Connection(Peer):
     def _check_fed(self) -> None:
         limits = self.watch.limits
         if self._is_in_head and self._fed_bytes > limits.head_bytes:
-            self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
+            self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large", limit="head_bytes")
         elif not self._is_in_head and self._fed_bytes > limits.body_bytes:
-            self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
+            self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large", limit="body_bytes")
 
     def _renew_parser(self) -> None:
         self.parser = httptools.HttpRequestParser(self)
@@ -302,13 +302,13 @@ class Connection(Peer):
     def _check_head(self, fields: dict[bytes, bytes]) -> None:
         limits = self.watch.limits
         if len(self.headers) > limits.headers:
-            self._refuse_head(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers")
+            self._refuse_head(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers", "headers")
         if self._fed_bytes > limits.head_bytes:  # along with what followed the head; now exactly
             head_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if head_bytes > limits.head_bytes:
-                self._refuse_head(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
+                self._refuse_head(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large", "head_bytes")
         if b"?" in self.url and len(self.url.partition(b"?")[2]) > limits.query_bytes:
-            self._refuse_head(HTTPStatus.REQUEST_URI_TOO_LONG, "query too long")
+            self._refuse_head(HTTPStatus.REQUEST_URI_TOO_LONG, "query too long", "query_bytes")
         if b"transfer-encoding" in fields:
             codings = [value for name, value in self.headers if name == b"transfer-encoding"]
             if len(codings) > 1 or codings[0].strip().lower() != b"chunked":
@@ -358,6 +358,6 @@ class Connection(Peer):
         self._running = cycle
         super()._start_asgi_task(cycle, app)
 
-    def _refuse_head(self, status: HTTPStatus, text: str) -> None:
-        self.refuse(status, text)
+    def _refuse_head(self, status: HTTPStatus, text: str, limit: str = "") -> None:
+        self.refuse(status, text, limit=limit)
         raise _Refused

@@ -147,14 +147,17 @@ class Peer(HttpToolsProtocol):
             nbytes += int.from_bytes(waiting, sys.byteorder)
         return nbytes
 
-    def refuse(self, status: int, text: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+    def refuse(self, status: int, text: str, headers: tuple[tuple[bytes, bytes], ...] = (), *, limit: str = "") -> None:
         """Answer a request that has not come in whole, then close: at once to writing, soon to reading.
 
+        `limit` is the setting that said no, to be counted here.
         Closed at once, unread bytes would make the kernel reset the connection, and the peer would not see the answer.
         """
         if self._discarded_bytes is not None or self.transport.is_closing():
             return
         self.watch.refused[status] = self.watch.refused.get(status, 0) + 1
+        if limit:
+            self.watch.hits[limit] += 1
         self._discarded_bytes = 0
         self._unset_keepalive_if_required()
         self._be_under(None)
@@ -167,7 +170,12 @@ class Peer(HttpToolsProtocol):
         if self.transport.can_write_eof():
             with suppress(OSError):  # the peer may have reset the connection, and we not heard of it yet
                 self.transport.write_eof()
-        self.loop.call_later(self.watch.limits.linger_s, self._abort)
+        self.loop.call_later(self.watch.limits.linger_s, self._end_linger)
+
+    def _end_linger(self) -> None:
+        if not self._is_lost:
+            self.watch.hits["linger_s"] += 1
+            self._abort()
 
     def _abort(self) -> None:
         self._was_cut = True

@@ -23,6 +23,7 @@ from app import metrics, telemetry
 from app.access.keys import BadKeys
 from app.embed import Halley, load
 from app.host.connection import Connection
+from app.host.resources import OUT_OF_FILES, Resources
 from app.host.short_way import BayeuxConnection, ShortWay
 from app.host.watch import Watch
 from app.server import NotProtected
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
     from app.settings import Settings
 
 _BACKLOG = 4_096
+_ACCEPTED_AT_ONCE = 1
+"""What asyncio's own loop takes for the backlog: out of files it fails as often in a row, each time with a log entry
+and a timer that does it again. The sockets' real backlog is set beside it.
+"""
+
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 _COLLECT_AFTER = (50_000, 20, 100)
 _OK, _WRONG_USE, _INTERRUPTED = 0, 2, 130
@@ -73,8 +79,9 @@ def run(settings: Settings) -> int:
 
 
 async def _serve(halley: Halley, sockets: list[socket.socket]) -> int:
+    asyncio.get_running_loop().set_exception_handler(_report)
     house = halley.house
-    watch = Watch(house.settings.limits)
+    watch = Watch(house.settings.limits, house.broker.hits)
     public = HalleyServer(house, watch)
     operations: _OperationsServer | None = None
     running: asyncio.Task[None] | None = None
@@ -103,7 +110,7 @@ def _config(app: ASGIApp, settings: Settings, protocol: Callable[..., asyncio.Pr
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        backlog=_BACKLOG,
+        backlog=_ACCEPTED_AT_ONCE,
         timeout_keep_alive=int(settings.limits.keep_alive_s),
         timeout_graceful_shutdown=int(settings.drain.grace_s),
     )
@@ -117,7 +124,7 @@ class HalleyServer(uvicorn.Server):
         if house.settings.short_way:
             protocol = partial(BayeuxConnection, watch=watch, short_way=ShortWay(house))
         super().__init__(_config(house, house.settings, protocol))
-        house.on_sweep.append(watch.sweep)
+        house.on_sweep += [watch.sweep, Resources(house.broker).sweep]
         self.signals: list[int] = []
         self.on_startup: Callable[[], None] = lambda: None
         self._house = house
@@ -144,6 +151,7 @@ class HalleyServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve, and say so: from then on signals are handled."""
         await super().startup(sockets)
+        _let_wait(sockets)
         self.on_startup()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -156,13 +164,29 @@ class _OperationsServer(uvicorn.Server):
     """The operations listener's server, which leaves the signals to the public one."""
 
     def __init__(self, app: ASGIApp, house: House) -> None:
-        watch = Watch(house.settings.limits)
+        watch = Watch(house.settings.limits, house.broker.hits)
         super().__init__(_config(app, house.settings, partial(Connection, watch=watch)))
         house.on_sweep.append(watch.sweep)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        _let_wait(sockets)
+
+
+def _let_wait(sockets: list[socket.socket] | None) -> None:
+    """Let clients wait to be accepted, many at a time; the event loop has just set it otherwise."""
+    for bound in sockets or ():
+        bound.listen(_BACKLOG)
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What the event loop has nobody to tell of; that there are no more files, `Resources` says."""
+    if getattr(context.get("exception"), "errno", None) not in OUT_OF_FILES:
+        loop.default_exception_handler(context)
 
 
 def bind(host: str, port: int, flag: str) -> socket.socket:

@@ -168,7 +168,7 @@ class BayeuxConnection(Connection):
     def _fail(self, error: Exception, head: Head) -> None:
         """Say why there is no answer: what the request is lacking, or nothing where the fault is ours."""
         if isinstance(error, Rejection):
-            telemetry.request_rejected(head, error.status, error.text)
+            self._way.endpoint.note(error, head)
             rejection = error
         else:
             telemetry.fault("request", error)

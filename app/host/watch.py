@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,14 @@ _IDLE_LOOKS = 4
 
 
 class Watch:
-    """What all connections of a server share: their limits, the four deadlines, and counts for telemetry."""
+    """What all connections of a server share: their limits, the four deadlines, and counts for telemetry.
 
-    def __init__(self, limits: Limits) -> None:
+    `hits` counts how often each limit said no, by its setting, as `Broker.hits`, which is given here.
+    """
+
+    def __init__(self, limits: Limits, hits: Counter[str] | None = None) -> None:
         self.limits = limits
+        self.hits = Counter() if hits is None else hits
         self.heads = Reaper(limits.head_s)
         self.bodies = Reaper(limits.body_s)
         self.writes = Reaper(limits.write_s)
@@ -31,11 +36,13 @@ class Watch:
     def sweep(self, now: float) -> None:
         """End the connections that took too long."""
         for connection in self.heads.overdue(now):
+            self.hits["head_s"] += 1
             connection.cut()
         for connection in self.bodies.overdue(now):
-            connection.refuse(HTTPStatus.REQUEST_TIMEOUT, "request body took too long")
+            connection.refuse(HTTPStatus.REQUEST_TIMEOUT, "request body took too long", limit="body_s")
         for connection in list(self.idle.overdue(now)):
             if connection.is_idle(now - self.limits.keep_alive_s):
+                self.hits["keep_alive_s"] += 1
                 connection.transport.close()
             else:
                 self.idle.watch(connection, now)
@@ -43,4 +50,5 @@ class Watch:
             if connection.is_read_from():
                 self.writes.watch(connection, now)
             else:
+                self.hits["write_s"] += 1
                 connection.cut()

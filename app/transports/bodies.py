@@ -65,7 +65,7 @@ async def read_body(receive: Receive, limits: Limits) -> bytes:
         chunk = event.get("body", b"")
         nbytes += len(chunk)
         if nbytes > limits.body_bytes:
-            raise Rejection(413, "request body too large", closes=True)
+            raise Rejection(413, "request body too large", closes=True, limit="body_bytes")
         chunks.append(chunk)
         if not event.get("more_body", False):
             return b"".join(chunks)
@@ -114,7 +114,7 @@ def form_fields(text: bytes, limits: Limits, charset: str = "utf-8") -> list[tup
     """The fields of a query or form, with escapes in `charset`; `+` is a space. Raises `Rejection`."""
     most = limits.messages + _ODD_FIELDS
     if text.count(b"&") >= most:
-        raise Rejection(413, "too many fields")
+        raise Rejection(413, "too many fields", limit="messages")
     try:
         return parse_qsl(text.decode(), keep_blank_values=True, encoding=charset, errors="strict")
     except ValueError:
@@ -143,7 +143,8 @@ def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
         else:
             messages = found
         if len(messages) > limits.messages or nodes > limits.nodes:
-            raise Rejection(413, "too many messages or values")
+            limit = "messages" if len(messages) > limits.messages else "nodes"
+            raise Rejection(413, "too many messages or values", limit=limit)
     if not messages:
         raise Rejection(400, "no message")
     return Batch(messages, has_odd_numbers)
@@ -221,4 +222,4 @@ def _measure(text: bytes, value: object, limits: Limits) -> int:
         level = [child for child in deeper if isinstance(child, dict | list)]
         if not level:
             return nodes
-    raise Rejection(400, "nested too deeply")
+    raise Rejection(400, "nested too deeply", limit="nesting")

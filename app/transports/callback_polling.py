@@ -41,7 +41,9 @@ def read(head: Head, options: Bayeux, limits: Limits) -> tuple[str, Batch]:
         raise Rejection(403, "callback-polling is for scripts")
     fields = form_fields(head.query_string, limits)
     callbacks = [value for name, value in fields if name == "jsonp"] or [_DEFAULT_CALLBACK]
-    if len(callbacks) > 1 or len(callbacks[0]) > options.callback_chars or not _CALLBACK.fullmatch(callbacks[0]):
+    if len(callbacks[0]) > options.callback_chars:
+        raise Rejection(400, "bad callback", limit="callback_chars")
+    if len(callbacks) > 1 or not _CALLBACK.fullmatch(callbacks[0]):
         raise Rejection(400, "bad callback")
     texts = [value.encode() for name, value in fields if name == "message"]
     if not texts:

@@ -60,7 +60,7 @@ class Endpoint:
         except Disconnected:
             pass
         except Rejection as rejection:
-            telemetry.request_rejected(head, rejection.status, rejection.text)
+            self.note(rejection, head)
             rejection.headers += tuple(header for header in cors if header not in rejection.headers)
             await reject(scope, send, rejection)
         except Exception as error:  # noqa: BLE001 - ours, whatever it is: the peer learns nothing of it
@@ -82,6 +82,12 @@ class Endpoint:
             await exchange.write(reply, headers, callback_polling.render(reply, callback))
 
     # What both faces use
+
+    def note(self, rejection: Rejection, head: Head) -> None:
+        """Log that a request was rejected, and count it if a limit was the reason."""
+        telemetry.request_rejected(head, rejection.status, rejection.text)
+        if rejection.limit:
+            self._engine.broker.hits[rejection.limit] += 1
 
     def request(self, head: Head, body: bytes, connection: object) -> Request:
         """What a POST asks of the engine. Raises `Rejection`."""

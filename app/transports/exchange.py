@@ -109,6 +109,7 @@ class Exchange:
             async with asyncio.timeout(limit_s):
                 await respond(self._send, reply.status, headers, body)
         except TimeoutError:
+            self._engine.broker.hits["write_s"] += 1
             self._engine.unwritten(reply)
             return
         except BaseException:

@@ -35,15 +35,19 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 class Rejection(Exception):
     """A request that no engine sees: an HTTP status and one fixed sentence.
 
-    `closes` asks for the connection to be closed, where the rest of the request must not be read.
+    `closes` asks for the connection to be closed, where the rest of the request must not be read. `limit` is the
+    setting that said no, if it was one.
     """
 
-    def __init__(self, status: int, text: str, *, closes: bool = False, headers: Iterable[Header] = ()) -> None:
+    def __init__(
+        self, status: int, text: str, *, closes: bool = False, headers: Iterable[Header] = (), limit: str = ""
+    ) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
         self.closes = closes
         self.headers = tuple(headers)
+        self.limit = limit
 
 
 class Guard:
@@ -93,7 +97,7 @@ class Guard:
             if b"upgrade" in fields and fields[b"upgrade"].lower() == b"websocket":
                 raise Rejection(400, "no WebSocket here; use long-polling", closes=True)
             if len(head.query_string) > self._query_bytes:
-                raise Rejection(414, "query too long")
+                raise Rejection(414, "query too long", limit="query_bytes")
         except Rejection as rejection:
             rejection.headers += cors
             raise
@@ -125,7 +129,7 @@ class Guard:
         if not length.isdigit():
             raise Rejection(400, "bad Content-Length", closes=True)
         if len(length) > 18 or int(length) > self._body_bytes:
-            raise Rejection(413, "request body too large", closes=True)
+            raise Rejection(413, "request body too large", closes=True, limit="body_bytes")
 
     def _judge_origin(self, origin: bytes, host: bytes) -> tuple[Header, ...] | None:
         if not self._allows_origin(origin.decode("latin-1").lower(), host.decode("latin-1")):

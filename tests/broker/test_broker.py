@@ -352,3 +352,20 @@ def test_an_event_tells_what_it_is_without_its_payload():
     told = event("secret", "a/b")
     told.publication = 7
     assert repr(told) == "<Event 7 on a/b>"
+
+
+def test_f5_a_fault_at_one_deadline_ends_that_session_and_no_other():
+    """F5 (CometD #1627): the others' deadlines are kept in the same sweep, and the next has nothing to stumble over."""
+
+    class Faulty(Owner):
+        def due(self, session, now):
+            raise RuntimeError("injected")
+
+    broker, owner = Broker(Limits()), Owner()
+    join(broker, "faulty", Faulty(), deadline=1.0)
+    join(broker, "sound", owner, deadline=2.0)
+    with pytest.raises(RuntimeError, match="injected"):
+        broker.due(3.0)
+    assert owner.heard == [("due", "sound", 3.0)]
+    assert broker.closed == {"fault": 1}
+    broker.due(3.0)

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from app.embed import Halley
 from app.host.server import HalleyServer, bind, url_of
 from app.host.watch import Watch
-from app.settings import Drain, Settings
+from app.settings import LIMITS, Drain, Settings
 from support.messages import HANDSHAKE, connect, subscribe
 from support.wire import DEADLINE_S, Wire, post
 
@@ -52,9 +52,9 @@ class Served:
         """The rooms."""
         return self.halley.house
 
-    async def wire(self, *, receive_buffer_bytes: int | None = None) -> Wire:
-        """A connection, closed with the server at the latest."""
-        wire = await Wire.open(self.port, receive_buffer_bytes=receive_buffer_bytes)
+    async def wire(self, **options: Any) -> Wire:
+        """A connection, closed with the server at the latest; options as `Wire.open`."""
+        wire = await Wire.open(self.port, **options)
         self._wires.append(wire)
         return wire
 
@@ -116,7 +116,7 @@ async def serving(
     before = asyncio.all_tasks()
     socket = bind(settings.host, settings.port, "--port")
     url = url_of(socket)
-    watch = Watch(settings.limits)
+    watch = Watch(settings.limits, halley.house.broker.hits)
     server = HalleyServer(halley.house, watch)
     served = Served(halley, server, watch, url)
     with capture_logs() as served.log, _listening(served.complaints):
@@ -134,6 +134,7 @@ async def serving(
     assert not left, f"tasks left behind: {left}"
     assert not any(map(len, (watch.heads, watch.bodies, watch.writes))), "a reaper watches the dead"
     assert halley.house.engine.holds == 0
+    assert not halley.house.broker.hits.keys() - LIMITS, "a limit that /metrics does not know"
     assert served.complaints == []
     assert served.faults("request") == []
 

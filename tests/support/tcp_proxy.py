@@ -1,12 +1,15 @@
 """A TCP relay between a client and the server that can do what bad networks do.
 
-It can cut all connections at once, and let answers vanish that the server has already sent. It reads nothing but
-keeps all that clients have sent, so that tests can count requests.
+It can cut all connections at once, let answers vanish that the server has already sent, keep quiet about clients that
+have left, and stop reading answers until it resets the connection. It reads nothing but keeps all that clients have
+sent, so that tests can count requests.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -14,13 +17,24 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
+_BUFFER_BYTES = 16_384
+"""Read ahead of what is relayed; the rest waits in the kernels, and then with the server."""
+
+_LOOK_S = 0.01
+
+
 class TcpProxy:
-    """Relays from `port` to the server's port. `sent` are the bytes from clients; `vanished` counts lost ones."""
+    """Relays from `port` to the server's port. `sent` are the bytes from clients; `vanished` counts lost ones.
+
+    While it `hides_ends` the server does not learn that a client has left. While it `holds_answers` it reads none.
+    """
 
     def __init__(self, server_port: int) -> None:
         self.port = 0
         self.sent = bytearray()
         self.loses_answers = False
+        self.hides_ends = False
+        self.holds_answers = False
         self.vanished = 0
         self._server_port = server_port
         self._is_down = False
@@ -33,6 +47,14 @@ class TcpProxy:
         for writer in self._writers:
             writer.transport.abort()
 
+    def reset(self) -> None:
+        """Break every connection as a peer does that has crashed: by a TCP reset, whatever was under way."""
+        for writer in self._writers:
+            sock = writer.get_extra_info("socket")
+            if sock is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+
     def mend(self) -> None:
         """Let clients through again."""
         self._is_down = False
@@ -42,7 +64,9 @@ class TcpProxy:
         assert task is not None
         self._relays.add(task)
         try:
-            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
+            server_reader, server_writer = await asyncio.open_connection(
+                "127.0.0.1", self._server_port, limit=_BUFFER_BYTES
+            )
         except OSError:
             writer.transport.abort()
         else:
@@ -52,6 +76,7 @@ class TcpProxy:
             both_ways = (self._relay(reader, server_writer, up=True), self._relay(server_reader, writer, up=False))
             await asyncio.gather(*both_ways)
             self._writers -= {writer, server_writer}
+            server_writer.close()  # a client's hidden end is over now
         finally:
             self._relays.discard(task)
 
@@ -63,8 +88,12 @@ class TcpProxy:
                 elif self.loses_answers:
                     self.vanished += len(data)
                     continue
+                while self.holds_answers and not up and not writer.is_closing():
+                    await asyncio.sleep(_LOOK_S)
                 writer.write(data)
                 await writer.drain()
+        if up and self.hides_ends:
+            return
         writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()

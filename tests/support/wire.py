@@ -61,9 +61,14 @@ class Wire:
         self.writer = writer
 
     @classmethod
-    async def open(cls, port: int, *, receive_buffer_bytes: int | None = None) -> Wire:
-        """Connect; a small receive buffer makes a slow reader, which takes little before a test reads."""
+    async def open(cls, port: int, *, receive_buffer_bytes: int | None = None, source: str = "") -> Wire:
+        """Connect; a small receive buffer makes a slow reader, which takes little before a test reads.
+
+        `source` is another address of this machine to come from, like 127.0.0.2.
+        """
         sock = socket.socket()
+        if source:
+            sock.bind((source, 0))
         if receive_buffer_bytes is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         sock.setblocking(False)

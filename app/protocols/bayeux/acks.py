@@ -30,6 +30,10 @@ class Acks:
     def __len__(self) -> int:
         return len(self._unacknowledged)
 
+    def clear(self) -> None:
+        """Free all."""
+        self._unacknowledged.clear()
+
     def acknowledge(self, batch: int) -> list[Event]:
         """Free the events of all batches up to `batch`, which may be any number; returns them."""
         freed = []

@@ -175,6 +175,8 @@ def _call(talk: Conversation, what: str, hook: Callable[..., Any], *arguments: o
     verdict, talk.now = yield Wait(answer)
     if isinstance(verdict.error, Refused):
         raise verdict.error
+    if isinstance(verdict.error, TimeoutError):
+        engine.broker.hits["policy_s"] += 1
     if verdict.error is not None:
         engine.hooks.report(what, verdict.error)
     return verdict.value

@@ -10,16 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable
 
 _IDLE_SWEEPS = 3
 
 
 class Channels:
-    """The names of all that exist, with the number of sweeps each has been idle."""
+    """The names of all that exist, with the number of sweeps each has been idle; `hits` counts what the bound did."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, hits: Counter[str]) -> None:
         self._most = most
+        self._hits = hits
         self._idle_sweeps: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -35,6 +37,7 @@ class Channels:
         """
         is_new = name not in self._idle_sweeps
         if is_new and len(self._idle_sweeps) >= self._most:
+            self._hits["channels"] += 1
             del self._idle_sweeps[next(iter(self._idle_sweeps))]
         self._idle_sweeps[name] = 0
         return is_new

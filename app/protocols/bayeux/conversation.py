@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from app.broker.errors import InvalidName, Refusal
+from app.broker.errors import InvalidName, RateLimited, Refusal
 from app.broker.events import Event
 from app.broker.policy import ANONYMOUS
 from app.protocols.bayeux import asking, errors
@@ -263,7 +263,8 @@ class Conversation:
     def _pattern(self, name: str) -> Pattern:
         try:
             return to_pattern(name, self.engine.bounds)
-        except InvalidName:
+        except InvalidName as refusal:
+            self.engine.broker.counted(refusal)
             raise Fault(errors.SUBSCRIPTION_INVALID) from None
 
     def _publish(self, message: Message) -> Steps:
@@ -283,6 +284,7 @@ class Conversation:
         if not engine.rights.may(session, "publish", topic, identity):
             is_told = session is not None or engine.rights.are_written
             raise Fault(errors.PUBLISH_DENIED.format(errors.DENIED_BY_POLICY) if is_told else errors.SESSION_UNKNOWN)
+        self._check_publish(session)
         yield from asking.may_publish(self, session, channel, message)
         if session is not None and session.closed is not None:  # ended while the policy was thinking
             raise Fault(errors.SESSION_UNKNOWN)
@@ -296,13 +298,23 @@ class Conversation:
         without = session if session is not None and not session.broadcast_to_publisher else None
         engine.broker.publish(event, self.now, without=without)
 
+    def _check_publish(self, session: BayeuxSession | None) -> None:
+        address = self.request.context.address if session is None and self.request.context is not None else ""
+        try:
+            self.engine.broker.check_publish(session, address, self.now)
+        except RateLimited as refusal:
+            raise Fault(errors.PUBLISH_DENIED.format(refusal.reason)) from None
+        except Refusal:
+            raise Fault(errors.OVERLOADED) from None
+
     def _topic(self, channel: str) -> str:
         try:
             if is_wildcard(channel):
                 to_pattern(channel, self.engine.bounds)
                 raise Fault(errors.CHANNEL_IS_WILDCARD.format(channel))
             return to_topic(channel, self.engine.bounds)
-        except InvalidName:
+        except InvalidName as refusal:
+            self.engine.broker.counted(refusal)
             raise Fault(errors.CHANNEL_INVALID) from None
 
     def _encode(self, message: Message) -> bytes:
@@ -315,5 +327,6 @@ class Conversation:
             self.engine.hooks.report("extension.incoming", error)
             raise Fault(errors.MESSAGE_DELETED) from None
         if len(payload) > self.engine.broker.limits.data_bytes:
+            self.engine.broker.hits["data_bytes"] += 1
             raise Fault(errors.DATA_TOO_LARGE)
         return payload

@@ -68,7 +68,7 @@ class Engine:
         self.connection_types = tuple(connection_types)
         self.new_id = new_id
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
-        self.channels = Channels(broker.limits.channels)
+        self.channels = Channels(broker.limits.channels, broker.hits)
         self.advisor = Advisor(options)
         self._responses = Responses(hooks, has_timestamp=options.timestamp)
         self.holds_by_browser: dict[str, int] = {}
@@ -138,6 +138,7 @@ class Engine:
             if session.held is not None and session.outbox:
                 self.broker.mark_ready(session)
         reply.is_settled = True
+        reply.events = []  # replies and connections know each other: events must not wait for the garbage collector
 
     # What the broker reports (sessions.Owner)
 
@@ -152,13 +153,8 @@ class Engine:
     def flush(self, session: Session, now: float) -> None:
         """Events came: a held connect is their way out."""
         assert isinstance(session, BayeuxSession)
-        if (
-            session.state is State.HELD
-            and session.unsettled is None
-            and len(session.outbox)
-            and not session.open_batches
-            and not hot.wake(self, session, now)
-        ):
+        may_go = session.state is State.HELD and session.unsettled is None and not session.open_batches
+        if may_go and len(session.outbox) and not hot.wake(self, session, now):
             self._happen(session, Happening.EVENTS, now)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
@@ -190,7 +186,7 @@ class Engine:
         return session
 
     def open(self, session: BayeuxSession, now: float) -> None:
-        """Admit a session. Raises `TooManySessions`."""
+        """Admit a session. Raises `NoRoom`."""
         self.broker.open(session, now + session.max_interval_s)
         self.hooks.tell(self.hooks.session_opened, session)
 
@@ -208,6 +204,7 @@ class Engine:
         """
         event = Event(to_topic(channel, self.bounds), encode_data(data))
         event.time_us = int(self.wall_s(now) * 1_000_000)
+        event.weigh_on(self.broker.waiting)
         if message_id is not None:
             event.frames["bayeux"] = encode({"channel": channel, "id": message_id, "data": data})
         return self.broker.deliver(session, event, now)
@@ -260,6 +257,7 @@ class Engine:
             limit = self.options.holds_per_browser
             hold.browser = session.browser
             hold.is_crowded = 0 <= limit <= self.holds_by_browser.get(hold.browser, 0)
+            self.broker.hits["holds_per_browser"] += hold.is_crowded
         waits = may_wait and not hold.is_crowded
         session.held = hold
         step = self._happen(session, Happening.POLL if waits else Happening.CONNECT, now)
@@ -365,6 +363,9 @@ class Engine:
             error = errors.EXPIRED_TOKEN if reason == OUTLIVED else errors.SESSION_UNKNOWN
             self.send(hold.connection, farewells.refusal(self, hold, now, error))
         if session.state is State.CLOSED and self.broker.close(session, reason):
+            self.broker.hits["max_interval_s"] += reason == EXPIRED
+            if session.acks is not None:
+                session.acks.clear()
             self.hooks.tell(self.hooks.session_closed, session, reason)
         return step
 

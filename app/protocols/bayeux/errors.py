@@ -15,6 +15,8 @@ EXT_INVALID = "400::ext_invalid"
 ADVICE_INVALID = "400::advice_invalid"
 NUMBER_OUT_OF_RANGE = "400::number_out_of_range"
 
+OVERLOADED = "503::overloaded"  # memory is short: a publish may be tried again later
+
 DATA_MISSING = "400::data_missing"
 DATA_TOO_LARGE = "413::data_too_large"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from app.broker.errors import TooManySessions
+from app.broker.errors import NoRoom, TooManySessions
 from app.protocols.bayeux import asking, errors
 from app.protocols.bayeux.acks import Acks
 from app.protocols.bayeux.exchanges import Reply, Wait
@@ -34,7 +34,9 @@ def shake_hands(talk: Conversation, fields: dict[str, Any]) -> Generator[Wait, t
     if request.context is not None:
         session.address = request.context.address
         session.user_agent = request.context.headers.get("user-agent", "")[:_USER_AGENT_CHARS]
+        session.account = engine.broker.account_of(session.address)
     try:
+        engine.broker.check_admission(session)  # a storm must not reach the program's own code
         message = talk.read(fields)
         negotiate(message, engine.connection_types)
         identify(engine, request, message, session, talk.now)
@@ -45,7 +47,7 @@ def shake_hands(talk: Conversation, fields: dict[str, Any]) -> Generator[Wait, t
         if (message.ext or {}).get("ack") is True:
             session.acks = Acks()
         engine.open(session, talk.now)
-    except TooManySessions:
+    except NoRoom:
         return Reply([], connection=request.connection, status=503, is_last=engine.is_draining)
     except Fault as fault:
         return engine.reply_with(None, [talk.refusal(fields, fault)], [], talk.now, connection=request.connection)

@@ -31,14 +31,18 @@ def receive(
 ) -> Reply | Hold | None:
     """Serve a long-polling request that is one plain message of a session; None where it is anything else."""
     client_id, message_id = fields.get("clientId"), fields.get("id")
-    if type(client_id) is not str or len(fields) != 4 or engine.advisor.is_draining or engine.hooks.extensions:
-        return None
-    if type(message_id) is not int and not (type(message_id) is str and ID.fullmatch(message_id)):
+    if (
+        type(client_id) is not str
+        or len(fields) != 4
+        or engine.advisor.is_draining
+        or engine.hooks.extensions
+        or not (type(message_id) is int or (type(message_id) is str and ID.fullmatch(message_id)))
+    ):
         return None
     session = engine.broker.sessions.get(client_id)
-    if type(session) is not BayeuxSession or session.unsettled is not None or not session.admits(cookies):
+    if type(session) is not BayeuxSession or session.unsettled is not None or session.expiry <= now:
         return None
-    if session.expiry <= now:
+    if not session.admits(cookies):
         return None
     if fields.get("channel") != "/meta/connect":
         return _publish(engine, session, fields, connection, now) if "data" in fields else None
@@ -116,6 +120,8 @@ def _publish(
     payload = encode_data(fields["data"])
     if len(payload) > broker.limits.data_bytes or topic == "meta" or not engine.rights.may(session, "publish", topic):
         return None
+    if broker.waiting.is_over or broker.memory.is_over or not (session.meter is None or session.meter.admits(now)):
+        return None  # a meter that says no takes nothing, so the general way hears the same
     engine.heard_from(session, now)
     event = Event(topic, payload, publisher=session.id)
     broker.publish(event, now, without=None if session.broadcast_to_publisher else session)

@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from app.broker.errors import InvalidName
+from app.broker.errors import InvalidName, NameTooDeep, NameTooLong
 from app.broker.topics import Match, Pattern, from_segment, to_segment
 
 _SEGMENTS = re.compile(r"(?:/[A-Za-z0-9\-_!~()$@]+)+", re.ASCII)
@@ -33,7 +33,8 @@ class Bounds(NamedTuple):
 @lru_cache(_REMEMBERED_NAMES)
 def to_topic(channel: str, bounds: Bounds) -> str:
     """The canonical topic of a channel name. Raises `InvalidName`; a wildcard is no name."""
-    if len(channel) > bounds.chars or channel.count("/") > bounds.segments or not _SEGMENTS.fullmatch(channel):
+    _check_length(channel, bounds)
+    if not _SEGMENTS.fullmatch(channel):
         raise InvalidName(channel)
     return "/".join(to_segment(segment, _PLAIN_MARKS.__contains__) for segment in channel[1:].split("/"))
 
@@ -45,9 +46,17 @@ def to_pattern(subscription: str, bounds: Bounds) -> Pattern:
     match = _WILDCARDS.get(last)
     if match is None:
         return Pattern(Match.EXACT, to_topic(subscription, bounds))
-    if not slash or len(subscription) > bounds.chars or subscription.count("/") > bounds.segments:
+    if not slash:
         raise InvalidName(subscription)
+    _check_length(subscription, bounds)
     return Pattern(match, to_topic(parent, bounds) if parent else "")
+
+
+def _check_length(name: str, bounds: Bounds) -> None:
+    if len(name) > bounds.chars:
+        raise NameTooLong(name)
+    if name.count("/") > bounds.segments:
+        raise NameTooDeep(name)
 
 
 @lru_cache(_REMEMBERED_NAMES)

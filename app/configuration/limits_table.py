@@ -1,0 +1,40 @@
+"""The README's table of limits, written from the declarations: it cannot say anything else than what holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from app.configuration.knobs import KNOBS
+from app.settings import LIMITS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from app.configuration.knobs import Knob
+
+_TABLE = "limits."
+
+
+def limits_table() -> Iterator[str]:
+    """The lines of a Markdown table: every setting of `[limits]`, and those of other tables that bound clients too."""
+    yield "| setting | default | why, and what happens beyond |"
+    yield "|---|---|---|"
+    for knob in _limits():
+        yield f"| `{knob.key}` | {_default(knob)} | {knob.why}{_special(knob)} |"
+
+
+def _limits() -> Iterator[Knob]:
+    yield from (knob for key, knob in KNOBS.items() if key.startswith(_TABLE))
+    yield from (knob for key, knob in KNOBS.items() if key.startswith("bayeux.") and key.partition(".")[2] in LIMITS)
+
+
+def _default(knob: Knob) -> str:
+    value: Any = knob.default
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return f"{value:,g} {knob.unit}" if isinstance(value, float) else f"{value:,} {knob.unit}"
+
+
+def _special(knob: Knob) -> str:
+    meanings = (("0", knob.zero), ("-1", knob.minus_one))
+    return "".join(f"; {value}: {meaning}" for value, meaning in meanings if meaning)

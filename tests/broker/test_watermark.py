@@ -1,0 +1,41 @@
+"""Two marks: too much above the high one, enough room again below the low one (reliability.md 1, RabbitMQ)."""
+
+from __future__ import annotations
+
+from support.broker import event, join
+
+from app.broker.broker import Broker
+from app.broker.topics import Match, Pattern
+from app.broker.watermark import Watermark
+from app.settings import Limits
+
+
+def test_it_does_not_flap():
+    """S22: between the marks all stays as it was."""
+    mark = Watermark(1_000)
+    seen = []
+    for value in (1_000, 1_001, 1_000, 951, 950, 1_000, 1_001):
+        mark.move_to(value)
+        seen.append(mark.is_over)
+    assert seen == [False, True, True, True, False, False, True]
+
+
+def test_an_event_weighs_until_the_last_reader_has_let_go():
+    """Reliability.md 3, "waiting in total": once for all who hear it, wherever it waits; nothing if nobody does."""
+    broker = Broker(Limits())
+    first, second = join(broker, "first"), join(broker, "second")
+    broker.publish(event("x" * 1_000), 0.0)
+    assert broker.waiting.value == 0
+    for session in (first, second):
+        broker.subscribe(session, Pattern(Match.EXACT, "a"))
+    broker.publish(event("x" * 1_000), 0.0)
+    once = broker.waiting.value
+    assert 1_000 < once < 4_000
+    taken = first.outbox.take()
+    broker.close(second, "test")
+    assert broker.waiting.value == once
+    first.outbox.put_back(taken)
+    del taken
+    assert broker.waiting.value == once
+    first.outbox.clear()
+    assert broker.waiting.value == 0

@@ -1,0 +1,226 @@
+"""Every limit, provoked from outside: what its victim sees, and that /metrics counts it under its setting's name.
+
+The table must cover all of `settings.LIMITS`. What the answers look like in detail is in the files beside this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.refusals import PUBLISH
+from support.server import brisk, serving
+from support.wire import chunked, head, post, request
+
+from app.metrics import exposition
+from app.settings import LIMITS
+
+CHARGED = {"exempt": []}
+"""Settings under which this machine's own address has its limits too."""
+
+
+def hits(served):
+    """What /metrics says of limits: how often each said no."""
+    text = exposition(served.house, served.watch).decode()
+    family = next(one for one in text_string_to_metric_families(text) if one.name == "halley_limits_hit")
+    return {sample.labels["limit"]: int(sample.value) for sample in family.samples if sample.name.endswith("_total")}
+
+
+async def status_of(served, data, status):
+    """Send one request, whose answer must have that status."""
+    answer = await (await served.wire()).request(data)
+    assert answer.status == status
+
+
+async def error_of(served, error, *messages):
+    """Send messages, the last of which must be refused so."""
+    answer = await (await served.wire()).post(*messages)
+    assert answer.messages[-1]["error"] == error
+
+
+async def ends_unheard(served, data):
+    """Send bytes and see the connection end without an answer."""
+    wire = await served.wire()
+    await wire.send(data)
+    assert await wire.rest() == b""
+
+
+async def full(served, *already):
+    """A handshake that finds no room: 503, and when to come again."""
+    wire = await served.wire()
+    for handshake in already:
+        assert (await wire.post(handshake)).messages[0]["successful"]
+    answer = await wire.post(HANDSHAKE)
+    assert (answer.status, answer.headers["retry-after"], answer.body) == (503, "5", b"")
+
+
+async def rate(served):
+    """The third publish at once."""
+    client_id = await served.open_session()
+    messages = [publish("/a", number, clientId=client_id) for number in range(3)]
+    await error_of(served, "403:rate_limited:publish_denied", *messages)
+
+
+async def subscriptions(served, *channels):
+    """The last of these subscriptions is one too many."""
+    client_id = await served.open_session(*channels[:-1])
+    reason = "too_many_patterns" if "*" in channels[-1] else "too_many_subscriptions"
+    await error_of(served, f"403:{reason}:subscribe_denied", subscribe(client_id, channels[-1]))
+
+
+async def overflow(served, *data):
+    """A session for which too much waits is ended, and its client learns of it by its next connect."""
+    client_id = await served.open_session("/a")
+    await (await served.wire()).post(*(publish("/a", value) for value in data))
+    answer = await (await served.wire()).post(connect(client_id))
+    assert (answer.messages[0]["error"], answer.messages[0]["advice"]["reconnect"]) == (
+        "402::session_unknown",
+        "handshake",
+    )
+    assert served.house.broker.closed == {"slow_consumer": 1}
+
+
+async def waiting(served):
+    """Events that nobody comes for stop publishes, and handshakes; whoever comes for them is served."""
+    client_id = await served.open_session("/a")
+    wire = await served.wire()
+    assert (await wire.post(publish("/a", "x" * 2_000))).messages[0]["successful"]
+    await error_of(served, "503::overloaded", publish("/a", 1))
+    assert len((await wire.post(connect(client_id))).data) == 1
+    assert (await wire.post(publish("/a", 1))).messages[0]["successful"]
+
+
+async def write(served):
+    """A reader that never reads its answer is cut."""
+    client_id = await served.open_session("/a")
+    other = await served.wire()
+    for _ in range(150):
+        await other.post(publish("/a", "x" * 60_000))
+    slow = await served.wire(receive_buffer_bytes=4_096)
+    await slow.send(post(json.dumps([connect(client_id)]).encode()))
+    await served.until(lambda: served.watch.cut == 1)
+
+
+async def linger(served):
+    """A refused sender that stays is cut in the end."""
+    wire = await served.wire()
+    assert (await wire.request(b"c4n4ry\r\n\r\n")).status == 400
+    await served.until(lambda: served.watch.connections == 0)
+
+
+async def keep_alive(served):
+    """An idle connection ends."""
+    wire = await served.wire()
+    await wire.request(PUBLISH)
+    assert await wire.rest() == b""
+
+
+async def channels(served):
+    """The channel that was made first is forgotten for the next; publishing is not refused."""
+    made = []
+    served.halley.on("channel_created")(made.append)
+    wire = await served.wire()
+    for channel in ("/a", "/b"):
+        assert (await wire.post(publish(channel, 1))).messages[0]["successful"]
+    assert made == ["/a", "/b"]
+    assert "/a" not in served.house.engine.channels
+
+
+async def expiry(served):
+    """A session whose client stays away ends."""
+    client_id = await served.open_session()
+    await served.until(lambda: client_id not in served.house.broker.sessions)
+
+
+async def tabs(served):
+    """The second tab of a browser polls."""
+    wire = await served.wire()
+    cookie = (await wire.post(HANDSHAKE)).set_cookies[0].partition(";")[0]
+    ids = [(await wire.post(HANDSHAKE, cookie=cookie)).messages[0]["clientId"] for _ in range(2)]
+    for client_id in ids:
+        await wire.post(connect(client_id), cookie=cookie)
+    await served.hold(ids[0], cookie=cookie)
+    answer = await wire.post(connect(ids[1]), cookie=cookie)
+    assert answer.messages[0]["advice"]["multiple-clients"] is True
+
+
+async def policy(served):
+    """A policy that never answers counts as no."""
+
+    class Undecided:
+        async def can_publish(self, session, channel, message):
+            await asyncio.Event().wait()
+
+    served.halley.set_policy(Undecided())
+    await error_of(served, "403:denied_by_security_policy:publish_denied", publish("/a", 1))
+    served.halley.set_policy(object())
+
+
+LONG_HEAD = head("GET / HTTP/1.1", "Host: 127.0.0.1", f"X-Long: {'x' * 600}")
+MANY_HEADERS = head("GET / HTTP/1.1", "Host: 127.0.0.1", *(f"X-{number}: 1" for number in range(8)))
+MESSAGE = json.dumps(publish("/a", 1)).encode()
+DEEP = b'[{"channel":"/a","data":' + b"[" * 4 + b"]" * 4 + b"}]"
+CALLBACK = f"jsonp=abcdefghi&message={MESSAGE.decode()}".replace('"', "%22").replace(" ", "")
+
+CASES = {
+    "head_bytes": ({"head_bytes": 512}, partial(status_of, data=LONG_HEAD, status=431)),
+    "headers": ({"headers": 8}, partial(status_of, data=MANY_HEADERS, status=431)),
+    "query_bytes": ({"query_bytes": 256}, partial(status_of, data=request("GET", "/?" + "x" * 257), status=414)),
+    "body_bytes": ({"body_bytes": 1_024}, partial(status_of, data=chunked(b" " * 1_025), status=413)),
+    "data_bytes": ({"data_bytes": 64}, lambda served: error_of(served, "413::data_too_large", publish("/a", "x" * 63))),
+    "messages": ({"messages": 1}, partial(status_of, data=post(b"[%b,%b]" % (MESSAGE, MESSAGE)), status=413)),
+    "nesting": ({"nesting": 4}, partial(status_of, data=post(DEEP), status=400)),
+    "nodes": ({"nodes": 64}, partial(status_of, data=post(b"[%b]" % b",".join([MESSAGE] * 30)), status=413)),
+    "head_s": ({"head_s": 0.1}, partial(ends_unheard, data=b"POST /bay")),
+    "body_s": ({"body_s": 0.1}, partial(status_of, data=post(MESSAGE)[:-1], status=408)),
+    "write_s": ({"write_s": 0.2, "queue_bytes": 64_000_000}, write),
+    "linger_s": ({"linger_s": 0.1}, linger),
+    "keep_alive_s": ({"keep_alive_s": 1}, keep_alive),
+    "sessions": ({"sessions": 1}, lambda served: full(served, HANDSHAKE)),
+    "sessions_per_address": ({"sessions_per_address": 1, **CHARGED}, lambda served: full(served, HANDSHAKE)),
+    "publishes_per_s": ({"publishes_per_s": 0.001, "publish_burst": 2, **CHARGED}, rate),
+    "subscriptions": ({"subscriptions": 1}, lambda served: subscriptions(served, "/a", "/b")),
+    "patterns": ({"patterns": 1}, lambda served: subscriptions(served, "/a/*", "/b/*")),
+    "topic_chars": (
+        {"topic_chars": 8},
+        lambda served: error_of(served, "405::channel_invalid", publish("/a2345678", 1)),
+    ),
+    "topic_segments": (
+        {"topic_segments": 1},
+        lambda served: error_of(served, "405::channel_invalid", publish("/a/b", 1)),
+    ),
+    "queue_events": ({"queue_events": 2}, lambda served: overflow(served, 1, 2, 3)),
+    "queue_bytes": ({"queue_bytes": 1_024, "data_bytes": 900}, lambda served: overflow(served, "x" * 600, "x" * 600)),
+    "waiting_bytes": ({"waiting_bytes": 4_000}, waiting),
+    "memory_share": ({"memory_share": 0.000_001}, full),
+    "channels": ({"channels": 1}, channels),
+    "callback_chars": ({}, partial(status_of, data=request("GET", f"/bayeux?{CALLBACK}"), status=400)),
+    "holds_per_browser": ({}, tabs),
+    "max_interval_s": ({}, expiry),
+    "policy_s": ({}, policy),
+}
+BAYEUX = {"callback_chars": 8, "max_interval_s": 0.3, "policy_s": 0.1}
+
+
+@pytest.mark.parametrize("limit", CASES)
+async def test_a_limit_says_no_and_is_counted(limit):
+    """Reliability.md 3: each limit is one setting, one answer, one count in /metrics; no other limit is counted."""
+    limits, provoke = CASES[limit]
+    bayeux = {limit: BAYEUX[limit]} if limit in BAYEUX else {}
+    async with serving(brisk(limits=limits, bayeux=bayeux)) as served:
+        if limit == "memory_share":  # looked at once a second
+            await served.until(lambda: served.house.broker.memory.is_over)
+        assert not any(hits(served).values())
+        await provoke(served)
+        counted = {name: count for name, count in hits(served).items() if count}
+        assert counted.pop(limit) == 1
+        assert not counted
+
+
+def test_every_limit_is_in_the_table():
+    """Reliability.md 3: no limit without a test."""
+    assert set(CASES) == set(LIMITS)

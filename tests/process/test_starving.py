@@ -1,0 +1,97 @@
+"""A process that is starved, of time or of files: it must not take that out on its clients (D5, D6)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.process import launched, started
+from support.wire import Wire, post, request
+
+MAX_INTERVAL_S = 1.0
+STOPPED_S = 2.5
+FILES = 48
+
+
+async def test_d5_a_stopped_process_does_not_blame_its_clients(tmp_path):
+    """D5: SIGSTOP for longer than any deadline; whose request waited with the process still has a session.
+
+    Half of the clients poll while it stands still, the polls of the others are held; all of them get what comes.
+    """
+    settings = {"HALLEY_BAYEUX_MAX_INTERVAL_S": str(MAX_INTERVAL_S), "HALLEY_BAYEUX_HOLDS_PER_BROWSER": "-1"}
+    async with launched(cwd=tmp_path, **settings) as server:
+        clients = []
+        for number in range(50):
+            wire = await server.wire()
+            client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+            await wire.post(connect(client_id), subscribe(client_id, "/a"))
+            clients.append((wire, post(json.dumps([connect(client_id)]).encode())))
+            if number % 2:
+                await wire.send(clients[-1][1])
+        await holds(server, 25)
+        server.send_signal(signal.SIGSTOP)
+        for wire, poll in clients[::2]:
+            await wire.send(poll)
+        await asyncio.sleep(STOPPED_S)  # the fault itself
+        server.send_signal(signal.SIGCONT)
+        await holds(server, 50)
+        await (await server.wire()).post(publish("/a", "awake"))
+        for wire, _ in clients:
+            assert (await wire.read()).data == ["awake"]
+
+
+async def holds(server, count):
+    """Wait until so many connects are held."""
+    wire = await server.wire(server.operations_port)
+    async with asyncio.timeout(10):
+        while f"halley_holds {count}.0" not in (await wire.request(request("GET", "/metrics"))).text:
+            await asyncio.sleep(0.02)
+
+
+def cpu_s(pid):
+    """The processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+async def test_d6_out_of_files_it_serves_whom_it_has_and_recovers(loop, tmp_path):
+    """D6: the accept loop neither dies nor spins, one line a second says why, and who comes later is served."""
+    if loop == "asyncio":
+        (tmp_path / "uvloop.py").write_text("raise ImportError")
+    shell = ("sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh")
+    arguments = ("serve", "--port", "0", "--operations-port", "0")
+    async with started(*arguments, cwd=tmp_path, through=shell) as server:
+        port = int((await server.until_logged("halley is listening on ")).rpartition(":")[2])
+        first = await Wire.open(port)
+        assert (await first.post(HANDSHAKE)).messages[0]["successful"]
+        crowd = [await Wire.open(port) for _ in range(FILES + 16)]
+        await server.until_logged("out_of_files")
+        lines, used_s = len(server.lines), cpu_s(server.process.pid)
+        began = asyncio.get_running_loop().time()
+        await server.until(lambda: sum("out_of_files" in line for line in server.lines) >= 3)
+        passed_s = asyncio.get_running_loop().time() - began
+        assert cpu_s(server.process.pid) - used_s < passed_s / 2
+        assert len(server.lines) - lines <= passed_s + 1
+        assert (await first.post(HANDSHAKE)).messages[0]["successful"]
+        for wire in crowd:
+            await wire.close()
+        async with asyncio.timeout(10):
+            while not await is_served(port):
+                await asyncio.sleep(0.05)
+        await first.close()
+
+
+async def is_served(port):
+    """Whether a new connection is answered."""
+    wire = await Wire.open(port)
+    try:
+        return (await wire.post(HANDSHAKE)).messages[0]["successful"]
+    except (ConnectionError, asyncio.IncompleteReadError):
+        return False
+    finally:
+        await wire.close()
