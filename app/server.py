@@ -22,6 +22,7 @@ from app.settings import Settings
 from app.transports.endpoint import Endpoint, reject
 from app.transports.guard import Guard, Rejection
 from app.transports.pages import Pages, route_path
+from app.transports.proxies import Proxies
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -54,18 +55,20 @@ class House:
         self.settings = settings = settings or Settings()
         self.hooks = hooks or Hooks()
         self.guard = Guard(settings)
-        if not self.guard.is_loopback and not settings.open:
+        if not self.guard.is_private and not settings.open:
             raise NotProtected(
                 f"{settings.host} can be reached from other machines, where everyone may read and publish "
                 f"everything; say --open if that is wanted"
             )
-        self.rights = HouseRules(self.guard.is_loopback, self._allows_anonymous_publish())
+        self.rights = HouseRules(self.guard.is_private, self._allows_anonymous_publish())
         self.broker = Broker(settings.limits, self._wake)
         self.engine = Engine(
             self.broker, settings.bayeux, self.rights, self.hooks, connection_types=self._connection_types()
         )
         self.endpoint = Endpoint(self.engine, self.guard, settings)
         self.pages = Pages()
+        self.proxies = Proxies(settings.proxies)
+        self.on_reload: list[Callable[[], None]] = []  # on SIGHUP: what reads its files again, and says so in the log
         self.on_sweep: list[Callable[[float], None]] = []
         self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []  # a program's own tasks
         self._is_leaving = False
@@ -77,7 +80,7 @@ class House:
 
     def _allows_anonymous_publish(self) -> bool:
         wanted = self.settings.bayeux.anonymous_publish
-        return wanted == "on" or (wanted == "auto" and self.guard.is_loopback)
+        return wanted == "on" or (wanted == "auto" and self.guard.is_private)
 
     def _connection_types(self) -> list[str]:
         names = ["long-polling"]
@@ -98,6 +101,7 @@ class House:
             await send({"type": "websocket.close", "code": 1000})
             return
         self.start()
+        self.proxies.reveal(scope)
         try:
             self.guard.check_host(scope)
         except Rejection as rejection:
@@ -147,6 +151,16 @@ class House:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def reload(self) -> None:
+        """Read again what is read from files; connections and sessions go on."""
+        if not self.on_reload:
+            telemetry.log.info("reloaded", what="nothing")
+        for read_again in self.on_reload:
+            try:
+                read_again()
+            except Exception as error:  # noqa: BLE001 - the others must still be read
+                telemetry.fault("reload", error)
 
     def is_live(self) -> bool:
         """Whether the sweeper has run lately; if not, sessions no longer end (CometD #1627)."""

@@ -88,6 +88,8 @@ def main() -> None:
     type=int,
     help=f"Port for health checks and metrics; 0 as above. [default: {KNOBS['operations.port'].default}]",
 )
+@click.option("--tls-cert", metavar="FILE", help="Serve https with this certificate (PEM). SIGHUP reads it again.")
+@click.option("--tls-key", metavar="FILE", help="Its private key. [default: in the certificate's file]")
 @click.option("--open", "is_open", is_flag=True, help="Listen where others can connect although there are no rules.")
 @click.option(
     "--load",
@@ -102,6 +104,8 @@ def serve(
     host: str | None,
     port: int | None,
     operations_port: int | None,
+    tls_cert: str | None,
+    tls_key: str | None,
     is_open: bool,
     hooks: tuple[str, ...],
 ) -> None:
@@ -113,6 +117,8 @@ def serve(
         "host": host,
         "port": port,
         "operations.port": operations_port,
+        "tls.cert": tls_cert,
+        "tls.key": tls_key,
         "open": is_open or None,
         "load": hooks or None,
     }

@@ -20,7 +20,9 @@ import uvicorn
 
 from app import metrics, telemetry
 from app.embed import Halley, load
+from app.host.certificate import BadCertificate, Certificate
 from app.host.connection import Connection, Watch
+from app.host.tls import Tls
 from app.server import NotProtected
 from app.transports.operations import operations_app
 
@@ -48,25 +50,26 @@ def run(settings: Settings) -> int:
     raise_file_limit()
     sockets: list[socket.socket] = []
     try:
+        certificate = Certificate(settings.tls) if settings.tls.cert else None
         halley = Halley(settings)
         for name in settings.load:
             load(name, halley)
         sockets.append(bind(settings.host, settings.port, "--port"))
         if settings.operations.enabled:
             sockets.append(bind(settings.operations.host, settings.operations.port, "--operations-port"))
-    except (NotProtected, CannotListen, ImportError) as error:
+    except (BadCertificate, NotProtected, CannotListen, ImportError) as error:
         for bound in sockets:
             bound.close()
         print(f"halley: {error}", file=sys.stderr)  # noqa: T201 - the one who started us reads it
         return _WRONG_USE
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(halley, sockets))
+        return runner.run(_serve(halley, sockets, certificate))
 
 
-async def _serve(halley: Halley, sockets: list[socket.socket]) -> int:
+async def _serve(halley: Halley, sockets: list[socket.socket], certificate: Certificate | None) -> int:
     house = halley.house
     watch = Watch(house.settings.limits)
-    public = HalleyServer(house, watch)
+    public = HalleyServer(house, watch, certificate)
     operations: _OperationsServer | None = None
     running: asyncio.Task[None] | None = None
     if len(sockets) > 1:
@@ -83,10 +86,16 @@ async def _serve(halley: Halley, sockets: list[socket.socket]) -> int:
     return _INTERRUPTED if public.signals[:1] == [signal.SIGINT] else _OK
 
 
-def _config(app: ASGIApp, settings: Settings, watch: Watch) -> uvicorn.Config:
+def _config(
+    app: ASGIApp, settings: Settings, watch: Watch, certificate: Certificate | None = None
+) -> uvicorn.Config:
+    def connection(**named: Any) -> asyncio.Protocol:
+        plain = Connection(**named, watch=watch)
+        return plain if certificate is None else Tls(plain, certificate.context, plain.has_no_tls)
+
     return uvicorn.Config(
         app,
-        http=cast("type[asyncio.Protocol]", partial(Connection, watch=watch)),
+        http=cast("type[asyncio.Protocol]", connection),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -103,9 +112,11 @@ def _config(app: ASGIApp, settings: Settings, watch: Watch) -> uvicorn.Config:
 class HalleyServer(uvicorn.Server):
     """uvicorn's server, which drains before it shuts down. `signals` are those that came, in order."""
 
-    def __init__(self, house: House, watch: Watch) -> None:
-        super().__init__(_config(house, house.settings, watch))
+    def __init__(self, house: House, watch: Watch, certificate: Certificate | None = None) -> None:
+        super().__init__(_config(house, house.settings, watch, certificate))
         house.on_sweep.append(watch.sweep)
+        if certificate is not None:
+            house.on_reload.append(certificate.reload)
         self.signals: list[int] = []
         self.on_startup: Callable[[], None] = lambda: None
         self._house = house
@@ -174,7 +185,7 @@ def bind(host: str, port: int, flag: str) -> socket.socket:
 
 def announce(settings: Settings, sockets: list[socket.socket]) -> None:
     """Tell whoever started us what to try; the last line is where we listen."""
-    url = url_of(sockets[0])
+    url = url_of(sockets[0], "https" if settings.tls.cert else "http")
     path = settings.bayeux.paths[0]
     console = f"{url}/" if "/bayeux" in settings.bayeux.paths else f"{url}/?server={path}"
     lines = []
@@ -197,10 +208,10 @@ def try_next(bayeux: str) -> list[str]:
     ]
 
 
-def url_of(bound: socket.socket) -> str:
+def url_of(bound: socket.socket, scheme: str = "http") -> str:
     """The address of a bound socket as a browser takes it."""
     host, port = bound.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def raise_file_limit() -> None:

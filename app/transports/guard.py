@@ -58,6 +58,7 @@ class Guard:
 
     def __init__(self, settings: Settings) -> None:
         self.is_loopback = is_loopback(settings.host)
+        self.is_private = self.is_loopback and not settings.proxies  # only this machine can connect, nobody through it
         self._hosts = frozenset(name.lower() for name in settings.hosts)
         self._origins = frozenset(origin.lower() for origin in settings.cors.origins)
         self._body_bytes = settings.limits.body_bytes
@@ -67,7 +68,7 @@ class Guard:
     @property
     def serves_other_origins(self) -> bool:
         """Whether pages of any other site may speak to this server."""
-        return self.is_loopback or bool(self._origins)
+        return self.is_private or bool(self._origins)
 
     def check_host(self, scope: Scope) -> None:
         """That Host is there, once, and names this server. Raises `Rejection`.
@@ -143,7 +144,7 @@ class Guard:
             return False
         name, port = _split(host)
         is_same_site = parts.hostname == name and origin_port == (port or _DEFAULT_PORTS.get(parts.scheme))
-        return is_same_site or (self.is_loopback and is_loopback(parts.hostname))
+        return is_same_site or (self.is_private and is_loopback(parts.hostname))
 
 
 def _split(host: str) -> tuple[str, int | None]:
