@@ -21,6 +21,7 @@ from app.protocols.bayeux.hooks import Hooks
 from app.settings import Settings
 from app.transports.endpoint import Endpoint, reject
 from app.transports.guard import Guard, Rejection
+from app.transports.head import Head
 from app.transports.pages import Pages, route_path
 from app.transports.proxies import Proxies
 
@@ -103,9 +104,9 @@ class House:
         self.start()
         self.proxies.reveal(scope)
         try:
-            self.guard.check_host(scope)
+            self.guard.check_host(*(value for name, value in scope["headers"] if name == b"host"))
         except Rejection as rejection:
-            telemetry.request_rejected(scope, rejection.status, rejection.text)
+            telemetry.request_rejected(Head.of(scope), rejection.status, rejection.text)
             await reject(scope, send, rejection)
             return
         path = route_path(scope)

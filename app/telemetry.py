@@ -19,9 +19,8 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from starlette.types import Scope
-
     from app.settings import Log
+    from app.transports.head import Head
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _FINGERPRINT_KEY = secrets.token_bytes(16)
@@ -84,17 +83,16 @@ def fingerprint(secret: str) -> str:
     return hashlib.blake2b(secret.encode(), key=_FINGERPRINT_KEY, digest_size=4).hexdigest()
 
 
-def request_rejected(scope: Scope, status: int, reason: str) -> None:
+def request_rejected(head: Head, status: int, reason: str) -> None:
     """A request that no engine saw."""
-    client = scope.get("client")
     log.debug(
         "request_rejected",
         status=status,
         reason=reason,
-        method=scope["method"],
-        path=scope["path"],
-        address=client[0] if client else "",
-        user_agent=next((value.decode("latin-1") for name, value in scope["headers"] if name == b"user-agent"), ""),
+        method=head.method,
+        path=head.path,
+        address=head.address,
+        user_agent=head.fields.get(b"user-agent", b"").decode("latin-1"),
     )
 
 

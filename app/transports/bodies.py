@@ -11,6 +11,7 @@ import codecs
 import json
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -32,9 +33,13 @@ _CHARSETS = re.compile(
 )
 """Python knows more, some of them no character sets (zip, rot13), some quadratic (idna)."""
 
-_CHARSET = re.compile(r"""charset\s*=\s*["']?([A-Za-z0-9._:+-]{1,40})""", re.IGNORECASE)
-_MAYBE_ODD_NUMBER = re.compile(rb"[0-9]{19}|[eE]\+?[0-9]{3}")
+_CHARSET = re.compile(rb"""charset\s*=\s*["']?([A-Za-z0-9._:+-]{1,40})""", re.IGNORECASE)
+_DIGITS_AS_ZERO = bytes.maketrans(b"123456789", b"000000000")
+_NINETEEN_DIGITS = b"0" * 19
+_MAYBE_HUGE_EXPONENT = re.compile(rb"[eE]\+?[0-9]{3}")
 _MAYBE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_REMEMBERED = 64
+"""Content types read lately; clients make them up, so never without end."""
 _ODD_FIELDS = 8
 """Form fields beside `message` that are tolerated."""
 
@@ -68,7 +73,7 @@ async def read_body(receive: Receive, limits: Limits) -> bytes:
             return b"".join(chunks)
 
 
-def messages_of_body(body: bytes, content_type: str, limits: Limits) -> Batch:
+def messages_of_body(body: bytes, content_type: bytes, limits: Limits) -> Batch:
     """The messages of a POST. Raises `Rejection`."""
     charset = _charset_of(content_type)
     text = body.strip()
@@ -79,7 +84,7 @@ def messages_of_body(body: bytes, content_type: str, limits: Limits) -> Batch:
             raise Rejection(400, "body is not in its charset") from None
     if text[:1] in (b"[", b"{"):
         return parse([text], limits)
-    if b"message=" in text and "json" not in content_type.lower():
+    if b"message=" in text and b"json" not in content_type.lower():
         return parse(_form_values(text, limits, charset), limits)
     raise Rejection(400, "body is no Bayeux message")
 
@@ -104,8 +109,8 @@ def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
     batch = Batch()
     nodes = 0
     for text in texts:
-        value, is_odd = _loads(text)
-        batch.has_odd_numbers |= is_odd
+        value, has_odd_numbers = _loads(text)
+        batch.has_odd_numbers |= has_odd_numbers
         nodes += _measure(text, value, limits)
         found = value if isinstance(value, list) else [value]
         if not all(isinstance(message, dict) for message in found):
@@ -118,12 +123,13 @@ def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
     return batch
 
 
-def _charset_of(content_type: str) -> str:
+@lru_cache(_REMEMBERED)
+def _charset_of(content_type: bytes) -> str:
     match = _CHARSET.search(content_type)
     if match is None:
         return "utf-8"
     try:
-        name = codecs.lookup(match[1]).name
+        name = codecs.lookup(match[1].decode()).name
     except LookupError:
         name = ""
     if not _CHARSETS.fullmatch(name):
@@ -137,14 +143,14 @@ def _loads(text: bytes) -> tuple[Any, bool]:
     orjson reads integers beyond 64 bits as floats and refuses infinities; so a text that may have any is read again
     with them marked, and only their own message is refused.
     """
+    has_long_digits = _NINETEEN_DIGITS in text.translate(_DIGITS_AS_ZERO)
     try:
         value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        if not _MAYBE_ODD_NUMBER.search(text):
-            raise Rejection(400, "body is not JSON") from None
-    else:
-        if not _MAYBE_ODD_NUMBER.search(text):
+        if not has_long_digits:
             return value, False
+    except orjson.JSONDecodeError:
+        if not has_long_digits and not _MAYBE_HUGE_EXPONENT.search(text):
+            raise Rejection(400, "body is not JSON") from None
     try:
         value = json.loads(text.decode(), parse_int=_integer, parse_float=_float, parse_constant=_constant)
         if _MAYBE_SURROGATE.search(text):

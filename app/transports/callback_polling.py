@@ -15,12 +15,10 @@ from app.transports.bodies import form_fields, parse
 from app.transports.guard import Rejection
 
 if TYPE_CHECKING:
-    from starlette.types import Scope
-
     from app.protocols.bayeux.exchanges import Reply
     from app.settings import Bayeux, Limits
     from app.transports.bodies import Batch
-    from app.transports.guard import Head
+    from app.transports.head import Head
 
 TRANSPORT = Transport.CALLBACK_POLLING
 HEADERS = (
@@ -35,13 +33,13 @@ _CALLBACK = re.compile(r"[A-Za-z0-9_$-]+(?:\.[A-Za-z0-9_$-]+)*")
 _PAGES = (b"document", b"iframe", b"frame", b"embed", b"object")
 
 
-def read(scope: Scope, head: Head, options: Bayeux, limits: Limits) -> tuple[str, Batch]:
+def read(head: Head, options: Bayeux, limits: Limits) -> tuple[str, Batch]:
     """The callback and the messages of a request. Raises `Rejection`."""
     if not options.callback_polling:
         raise Rejection(400, "callback-polling is switched off")
-    if head.headers.get(b"sec-fetch-dest", b"").lower() in _PAGES:
+    if head.fields.get(b"sec-fetch-dest", b"").lower() in _PAGES:
         raise Rejection(403, "callback-polling is for scripts")
-    fields = form_fields(scope["query_string"], limits)
+    fields = form_fields(head.query_string, limits)
     callbacks = [value for name, value in fields if name == "jsonp"] or [_DEFAULT_CALLBACK]
     if len(callbacks) > 1 or len(callbacks[0]) > options.callback_chars or not _CALLBACK.fullmatch(callbacks[0]):
         raise Rejection(400, "bad callback")

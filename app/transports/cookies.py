@@ -11,13 +11,15 @@ _LOOKED_AT = 8
 """Servers on other ports or paths of the same host may have set one of the same name; browsers send them all."""
 
 
-def cookie_values(header: bytes, name: str) -> tuple[str, ...]:
+def cookie_values(header: bytes, name: bytes) -> tuple[str, ...]:
     """All values that a Cookie header has for `name`, at most eight."""
+    if name not in header:
+        return ()
     values = []
-    for pair in header.decode("latin-1").split(";"):
-        found, _, value = pair.partition("=")
+    for pair in header.split(b";"):
+        found, _, value = pair.partition(b"=")
         if found.strip() == name:
-            values.append(value.strip().strip('"'))
+            values.append(value.strip().strip(b'"').decode("latin-1"))
     return tuple(values[:_LOOKED_AT])
 
 

@@ -1,6 +1,8 @@
-"""The Bayeux endpoint: an ASGI application for all requests below one of its paths.
+"""The Bayeux endpoint: what becomes of any request below one of Bayeux' paths.
 
-A raw ASGI application on purpose: request and response objects of a framework cost more than all of Bayeux.
+It has two faces. The ASGI application is one; it serves everything and runs under any server. The other is `request`
+and `headers`, by which our own host serves the hot requests without a task for each (`host/short_way.py`). A raw ASGI
+application on purpose: request and response objects of a framework cost more than all of Bayeux.
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ from typing import TYPE_CHECKING
 from app import telemetry
 from app.protocols.bayeux.exchanges import Request
 from app.transports import callback_polling, long_polling
-from app.transports.bodies import Disconnected
-from app.transports.context import HttpContext
+from app.transports.bodies import Disconnected, messages_of_body, read_body
 from app.transports.cookies import browser_cookie, cookie_values
 from app.transports.exchange import TEXT_HEADERS, Exchange, respond, socket_of
 from app.transports.guard import Rejection
+from app.transports.head import Head
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -23,11 +25,12 @@ if TYPE_CHECKING:
     from app.protocols.bayeux.exchanges import Reply, Transport
     from app.settings import Settings
     from app.transports.bodies import Batch
-    from app.transports.guard import Guard, Head
+    from app.transports.guard import Guard
 
     Header = tuple[bytes, bytes]
 
 _RETRY_AFTER = (b"retry-after", b"5")
+_CLOSE = (b"connection", b"close")
 
 
 class Endpoint:
@@ -37,62 +40,69 @@ class Endpoint:
         self._engine = engine
         self._guard = guard
         self._settings = settings
+        self._cookie_field = settings.cookie.name.encode()
+
+    # The ASGI face
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; whatever it was, with a status and text of ours."""
+        head = Head.of(scope)
         cors: tuple[Header, ...] = ()
         try:
-            head = self._guard.check_head(scope)
-            cors = head.cors
-            if scope["method"] == "POST":
-                await self._long_poll(scope, receive, send, head)
-            elif scope["method"] == "GET":
-                await self._callback_poll(scope, receive, send, head)
+            cors = self._guard.check(head)
+            if head.method == "POST":
+                await self._long_poll(head, cors, Exchange(self._engine, scope, receive, send))
+            elif head.method == "GET":
+                await self._callback_poll(head, cors, Exchange(self._engine, scope, receive, send))
             else:
-                await respond(send, 200, [*self._guard.preflight(head)], b"")
+                await respond(send, 200, [*self._guard.preflight(cors)], b"")
         except Disconnected:
             pass
         except Rejection as rejection:
-            telemetry.request_rejected(scope, rejection.status, rejection.text)
+            telemetry.request_rejected(head, rejection.status, rejection.text)
             rejection.headers += tuple(header for header in cors if header not in rejection.headers)
             await reject(scope, send, rejection)
         except Exception as error:  # noqa: BLE001 - ours, whatever it is: the peer learns nothing of it
             telemetry.fault("request", error)
             await reject(scope, send, Rejection(500, "internal error", headers=cors))
 
-    async def _long_poll(self, scope: Scope, receive: Receive, send: Send, head: Head) -> None:
-        batch = await long_polling.read(head, receive, self._settings.limits)
-        exchange = Exchange(self._engine, scope, receive, send)
-        reply = await exchange.reply_to(self._request(long_polling.TRANSPORT, batch, scope, head, exchange))
+    async def _long_poll(self, head: Head, cors: tuple[Header, ...], exchange: Exchange) -> None:
+        body = await read_body(exchange.receive, self._settings.limits)
+        reply = await exchange.reply_to(self.request(head, body, exchange))
         if reply is not None:
-            headers = [*long_polling.HEADERS, *head.cors, *self._headers_of(reply, scope)]
-            await exchange.write(reply, headers, long_polling.render(reply))
+            headers = [*long_polling.HEADERS, *cors, *self.headers(reply, head.scheme)]
+            await exchange.write(reply, headers, reply.body())
 
-    async def _callback_poll(self, scope: Scope, receive: Receive, send: Send, head: Head) -> None:
-        callback, batch = callback_polling.read(scope, head, self._settings.bayeux, self._settings.limits)
-        exchange = Exchange(self._engine, scope, receive, send)
-        reply = await exchange.reply_to(self._request(callback_polling.TRANSPORT, batch, scope, head, exchange))
+    async def _callback_poll(self, head: Head, cors: tuple[Header, ...], exchange: Exchange) -> None:
+        callback, batch = callback_polling.read(head, self._settings.bayeux, self._settings.limits)
+        reply = await exchange.reply_to(self._request(callback_polling.TRANSPORT, batch, head, exchange))
         if reply is not None:
-            headers = [*callback_polling.HEADERS, *head.cors, *self._headers_of(reply, scope)]
+            headers = [*callback_polling.HEADERS, *cors, *self.headers(reply, head.scheme)]
             await exchange.write(reply, headers, callback_polling.render(reply, callback))
 
-    def _request(self, transport: Transport, batch: Batch, scope: Scope, head: Head, exchange: Exchange) -> Request:
-        cookies = cookie_values(head.headers.get(b"cookie", b""), self._settings.cookie.name)
-        context = HttpContext(scope)
-        return Request(batch.messages, transport, exchange, cookies, context, has_odd_numbers=batch.has_odd_numbers)
+    # What both faces use
 
-    def _headers_of(self, reply: Reply, scope: Scope) -> list[Header]:
+    def request(self, head: Head, body: bytes, connection: object) -> Request:
+        """What a POST asks of the engine. Raises `Rejection`."""
+        batch = messages_of_body(body, head.fields.get(b"content-type", b""), self._settings.limits)
+        return self._request(long_polling.TRANSPORT, batch, head, connection)
+
+    def headers(self, reply: Reply, scheme: str) -> list[Header]:
+        """What a reply adds to the headers that every answer of its transport has."""
         headers: list[Header] = []
         if reply.set_cookie is not None:
-            is_secure = scope["scheme"] == "https"
-            headers.append(
-                (b"set-cookie", browser_cookie(reply.set_cookie, self._settings.cookie, is_secure=is_secure))
-            )
+            cookie = browser_cookie(reply.set_cookie, self._settings.cookie, is_secure=scheme == "https")
+            headers.append((b"set-cookie", cookie))
         if reply.status == 503:
             headers.append(_RETRY_AFTER)
         if reply.is_last:
-            headers.append((b"connection", b"close"))
+            headers.append(_CLOSE)
         return headers
+
+    def _request(self, transport: Transport, batch: Batch, head: Head, connection: object) -> Request:
+        cookie = head.fields.get(b"cookie")
+        cookies = () if cookie is None else cookie_values(cookie, self._cookie_field)
+        return Request(batch.messages, transport, connection, cookies, head, has_odd_numbers=batch.has_odd_numbers)
 
 
 async def reject(scope: Scope, send: Send, rejection: Rejection) -> None:
@@ -103,5 +113,5 @@ async def reject(scope: Scope, send: Send, rejection: Rejection) -> None:
         return
     headers = [*TEXT_HEADERS, *rejection.headers]
     if rejection.closes:
-        headers.append((b"connection", b"close"))
+        headers.append(_CLOSE)
     await respond(send, rejection.status, headers, rejection.text.encode())

@@ -51,7 +51,7 @@ class Exchange:
 
     def __init__(self, engine: Engine, scope: Scope, receive: Receive, send: Send) -> None:
         self._engine = engine
-        self._receive = receive
+        self.receive = receive
         self._send = send
         self._socket = socket_of(scope)
         self._answer: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
@@ -104,7 +104,7 @@ class Exchange:
 
     async def _departure(self) -> None:
         """Returns when the peer has closed the connection."""
-        while (await self._receive())["type"] != "http.disconnect":
+        while (await self.receive())["type"] != "http.disconnect":
             pass
 
     async def write(self, reply: Reply, headers: list[Header], body: bytes) -> None:

@@ -6,7 +6,7 @@ Methods, Host, Origin and CORS, sizes and encodings. Answers are fixed texts: no
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -15,9 +15,8 @@ from app.settings import is_loopback
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from starlette.types import Scope
-
     from app.settings import Settings
+    from app.transports.head import Head
 
     Header = tuple[bytes, bytes]
 
@@ -28,6 +27,8 @@ _PREFLIGHT = (
 )
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{0,5}))?")
 _LAST_PORT = 65_535
+_REMEMBERED = 256
+"""Hosts and origins judged lately; clients make them up, so never without end."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -45,14 +46,6 @@ class Rejection(Exception):
         self.headers = tuple(headers)
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What was found to be right: headers by lower-case name (the first of each), and what CORS adds to any answer."""
-
-    headers: dict[bytes, bytes]
-    cors: tuple[Header, ...]
-
-
 class Guard:
     """Decides by a listener's settings which requests come in."""
 
@@ -63,6 +56,8 @@ class Guard:
         self._origins = frozenset(origin.lower() for origin in settings.cors.origins)
         self._body_bytes = settings.limits.body_bytes
         self._query_bytes = settings.limits.query_bytes
+        self._serves = lru_cache(_REMEMBERED)(self._is_our_host)
+        self._cors_of = lru_cache(_REMEMBERED)(self._judge_origin)
         self._preflight = (*_PREFLIGHT, (b"access-control-max-age", b"%d" % settings.cors.max_age_s))
 
     @property
@@ -70,62 +65,63 @@ class Guard:
         """Whether pages of any other site may speak to this server."""
         return self.is_private or bool(self._origins)
 
-    def check_host(self, scope: Scope) -> None:
+    def check_host(self, *hosts: bytes) -> None:
         """That Host is there, once, and names this server. Raises `Rejection`.
 
         A page whose own name was made to point to 127.0.0.1 is stopped here (DNS rebinding).
         """
-        hosts = [value for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1:
             raise Rejection(400, "one Host header is needed", closes=True)
-        name, _ = _split(hosts[0].decode("latin-1"))
-        is_ours = name in self._hosts or (is_loopback(name) if self.is_loopback else not self._hosts)
-        if not name or not is_ours:
+        if not self._serves(hosts[0]):
             raise Rejection(400, "this Host is not served here")
 
-    def check_head(self, scope: Scope) -> Head:
-        """Everything else about a request to a protocol path. Raises `Rejection`."""
-        headers: dict[bytes, bytes] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name, value)
-        if scope["method"] not in ("GET", "POST", "OPTIONS"):
+    def check(self, head: Head) -> tuple[Header, ...]:
+        """Everything else about a request to a protocol path; returns what CORS adds to any answer.
+
+        Raises `Rejection`.
+        """
+        if head.method not in ("GET", "POST", "OPTIONS"):
             raise Rejection(405, "only GET, POST and OPTIONS", headers=((b"allow", _ALLOWED_METHODS),))
-        cors = self._check_origin(headers, is_preflight=scope["method"] == "OPTIONS")
+        fields = head.fields
+        cors: tuple[Header, ...] = ()
+        if b"origin" in fields:  # curl, robots and a page's own scripts send none
+            judged = self._cors_of(fields[b"origin"], fields.get(b"host", b""))
+            if judged is None:
+                raise Rejection(400 if head.method == "OPTIONS" else 403, "origin not allowed")
+            cors = judged
         try:
-            self._check_body(headers)
-            if headers.get(b"upgrade", b"").lower() == b"websocket":
+            self._check_body(fields)
+            if b"upgrade" in fields and fields[b"upgrade"].lower() == b"websocket":
                 raise Rejection(400, "no WebSocket here; use long-polling", closes=True)
-            if len(scope["query_string"]) > self._query_bytes:
+            if len(head.query_string) > self._query_bytes:
                 raise Rejection(414, "query too long")
         except Rejection as rejection:
             rejection.headers += cors
             raise
-        return Head(headers, cors)
+        return cors
 
-    def preflight(self, head: Head) -> tuple[Header, ...]:
+    def preflight(self, cors: tuple[Header, ...]) -> tuple[Header, ...]:
         """The headers that answer OPTIONS."""
-        if not head.cors:
-            return ((b"allow", _ALLOWED_METHODS),)
-        return (*head.cors, *self._preflight)
+        return (*cors, *self._preflight) if cors else ((b"allow", _ALLOWED_METHODS),)
 
-    def _check_body(self, headers: dict[bytes, bytes]) -> None:
-        if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
+    def _is_our_host(self, host: bytes) -> bool:
+        name, _ = _split(host.decode("latin-1"))
+        if not name:
+            return False
+        return name in self._hosts or (is_loopback(name) if self.is_loopback else not self._hosts)
+
+    def _check_body(self, fields: dict[bytes, bytes]) -> None:
+        if b"content-encoding" in fields and fields[b"content-encoding"].strip().lower() not in (b"identity", b""):
             raise Rejection(415, "content encoding not supported", closes=True)
-        length = headers.get(b"content-length", b"0")
+        length = fields.get(b"content-length", b"0")
         if not length.isdigit():
             raise Rejection(400, "bad Content-Length", closes=True)
         if len(length) > 18 or int(length) > self._body_bytes:
             raise Rejection(413, "request body too large", closes=True)
 
-    def _check_origin(self, headers: dict[bytes, bytes], *, is_preflight: bool) -> tuple[Header, ...]:
-        """The CORS headers of any answer: none without an Origin (curl, robots, a page's own scripts)."""
-        origin = headers.get(b"origin")
-        if origin is None:
-            return ()
-        if not self._allows_origin(origin.decode("latin-1").lower(), headers.get(b"host", b"").decode("latin-1")):
-            if is_preflight:
-                raise Rejection(400, "origin not allowed")
-            raise Rejection(403, "origin not allowed")
+    def _judge_origin(self, origin: bytes, host: bytes) -> tuple[Header, ...] | None:
+        if not self._allows_origin(origin.decode("latin-1").lower(), host.decode("latin-1")):
+            return None
         return (
             (b"access-control-allow-origin", origin),
             (b"access-control-allow-credentials", b"true"),

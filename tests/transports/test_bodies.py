@@ -39,7 +39,7 @@ def body(*texts, escape=quote_plus, **encoding):
 
 
 def read(data, content_type=""):
-    return messages_of_body(data, content_type, LIMITS).messages
+    return messages_of_body(data, content_type.encode(), LIMITS).messages
 
 
 def same(found, expected):
@@ -122,7 +122,7 @@ def test_a_charset_that_is_not_named_is_utf_8(content_type):
 @pytest.mark.parametrize("before", ["", "1,", '"e99999",'])
 def test_a_number_that_not_everyone_can_carry_is_marked_where_it_stands(number, before):
     """S11: so that its own message can be refused and the others are not."""
-    batch = messages_of_body(f'[{{"a":[{before}{number}]}},{{"b":1}}]'.encode(), "", LIMITS)
+    batch = messages_of_body(f'[{{"a":[{before}{number}]}},{{"b":1}}]'.encode(), b"", LIMITS)
     assert batch.has_odd_numbers
     assert isinstance(batch.messages[0]["a"][-1], OutOfRange)
     assert batch.messages[1] == {"b": 1}
@@ -131,7 +131,7 @@ def test_a_number_that_not_everyone_can_carry_is_marked_where_it_stands(number, 
 @given(st.integers(-(2**63), 2**64 - 1))
 def test_a_number_of_64_bits_stays_what_it_is(number):
     """S11: never altered silently."""
-    (message,) = messages_of_body(b'{"a":%d}' % number, "", LIMITS).messages
+    (message,) = messages_of_body(b'{"a":%d}' % number, b"", LIMITS).messages
     assert message == {"a": number}
     assert isinstance(message["a"], int)
 

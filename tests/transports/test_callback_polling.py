@@ -13,7 +13,8 @@ from app.protocols.bayeux.exchanges import Reply
 from app.protocols.bayeux.messages import encode
 from app.settings import Bayeux, Limits
 from app.transports.callback_polling import read, render
-from app.transports.guard import Head, Rejection
+from app.transports.guard import Rejection
+from app.transports.head import Head
 
 LEGAL = re.compile(r"[A-Za-z0-9_$-]+(\.[A-Za-z0-9_$-]+)*", re.ASCII)
 
@@ -23,8 +24,8 @@ values = st.recursive(texts | st.integers(-(2**53), 2**53), lambda inner: st.dic
 
 def called_by(query, **options):
     """The callback that a request with this query asks for."""
-    head = Head({}, ())
-    return read({"query_string": query.encode()}, head, Bayeux(**options), Limits())[0]
+    head = Head("GET", "/bayeux", query.encode(), {}, "", "http")
+    return read(head, Bayeux(**options), Limits())[0]
 
 
 @given(

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.settings import Cookie
-from app.transports.context import HttpContext
 from app.transports.cookies import browser_cookie, cookie_values
+from app.transports.head import Head
 
-NAME = "BAYEUX_BROWSER"
+NAME = b"BAYEUX_BROWSER"
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ def test_all_cookies_of_a_name_are_found(header, expected):
 def test_no_header_is_an_error(header):
     """P8: a Cookie header may hold any bytes."""
     assert all(isinstance(value, str) for value in cookie_values(header, NAME))
-    headers = [(b"cookie", header)]
-    assert isinstance(HttpContext({"headers": headers, "query_string": b""}).cookies, dict)
+    head = Head("POST", "/bayeux", b"", {b"cookie": header}, "", "http")
+    assert isinstance(head.cookies, dict)
 
 
 @pytest.mark.parametrize(

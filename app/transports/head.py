@@ -1,0 +1,77 @@
+"""The head of one HTTP request, the same whichever way it came: by the short way or as an ASGI scope.
+
+The door looks at the raw fields; hooks may ask about the rest (`exchanges.Context`), which is worked out only then.
+"""
+
+from __future__ import annotations
+
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.types import Scope
+
+_PARAMETERS_LOOKED_AT = 100
+
+
+class Head:
+    """Method, path (decoded), query, and the first of each header field by lower-case name.
+
+    `address` is the peer's, empty where the server does not know it; `scheme` is `http` or `https`.
+    """
+
+    __slots__ = ("_headers", "address", "fields", "method", "path", "query_string", "scheme")
+
+    def __init__(
+        self, method: str, path: str, query_string: bytes, fields: dict[bytes, bytes], address: str, scheme: str
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query_string = query_string
+        self.fields = fields
+        self.address = address
+        self.scheme = scheme
+        self._headers: Mapping[str, str] | None = None
+
+    @classmethod
+    def of(cls, scope: Scope) -> Head:
+        """The head that an ASGI scope tells of."""
+        client = scope.get("client")
+        return cls(
+            scope["method"],
+            scope["path"],
+            scope["query_string"],
+            dict(reversed(scope["headers"])),
+            client[0] if client else "",
+            scope["scheme"],
+        )
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The fields as text."""
+        if self._headers is None:
+            pairs = self.fields.items()
+            self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
+        return self._headers
+
+    @property
+    def cookies(self) -> Mapping[str, str]:
+        """By name; none if the header is malformed."""
+        jar: SimpleCookie = SimpleCookie()
+        try:
+            jar.load(self.fields.get(b"cookie", b"").decode("latin-1"))
+        except CookieError:
+            return {}
+        return {name: morsel.value for name, morsel in jar.items()}
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The parameters of the URL; the first of each."""
+        found: dict[str, str] = {}
+        text = self.query_string.decode("latin-1")
+        for name, value in parse_qsl(text, keep_blank_values=True)[:_PARAMETERS_LOOKED_AT]:
+            found.setdefault(name, value)
+        return found
