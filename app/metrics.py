@@ -45,6 +45,7 @@ class HalleyCollector(Collector):
         yield _counter("halley_delivered", "Events put into a session's outbox.", broker.delivered)
         yield _gauge("halley_queued", "Events waiting in outboxes.", self._house.queued_events())
         yield _counter("halley_overflows", "Events that found an outbox full.", broker.overflows)
+        yield _counter("halley_dropped", "Events that still waited when their session ended.", broker.dropped)
         yield _gauge("halley_holds", "Connects held now.", engine.holds)
         yield _counter("halley_connects", "Connects received.", engine.connects)
         yield _counter("halley_put_back", "Events of replies that did not reach their socket.", engine.put_back)
@@ -54,6 +55,7 @@ class HalleyCollector(Collector):
             refused = {str(status): count for status, count in self._watch.refused.items()}
             yield _gauge("halley_connections", "HTTP connections now.", self._watch.connections)
             yield _counter("halley_connections_cut", "Connections cut for being too slow.", self._watch.cut)
+            yield _counter("halley_tls_failed", "Connections on which no TLS came about.", self._watch.tls_failed)
             yield _counters("halley_requests_refused", "Requests refused half-way, by status.", "status", refused)
 
 

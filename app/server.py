@@ -19,7 +19,7 @@ from app.broker.policy import HouseRules
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.settings import Settings
-from app.transports.endpoint import Endpoint, reject
+from app.transports.endpoint import RETRY_AFTER, Endpoint, reject
 from app.transports.guard import Guard, Rejection
 from app.transports.head import Head
 from app.transports.pages import Pages, route_path
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _STALL_S = 5.0
 _CHANNEL_SWEEP_S = 1.0
 _LIVE_S = 10.0
+_PROGRESS_S = 1.0
 _FORCE_S = 0.1
 """How soon a second signal is noticed while draining waits."""
 
@@ -73,11 +74,12 @@ class House:
         self.on_sweep: list[Callable[[float], None]] = []
         self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []  # a program's own tasks
         self._is_leaving = False
+        self._dropped_before = 0  # events, when leaving began
         self._flush_is_due = False
         self._tasks: list[asyncio.Task[None]] = []  # the sweeper, then the program's own
         self._swept_at = monotonic()
         self.broker.clock_offset_s = time.time() - monotonic()
-        self._watch_sessions()
+        self._tell_operators()
 
     def _allows_anonymous_publish(self) -> bool:
         wanted = self.settings.bayeux.anonymous_publish
@@ -106,14 +108,17 @@ class House:
         try:
             self.guard.check_host(*(value for name, value in scope["headers"] if name == b"host"))
         except Rejection as rejection:
-            telemetry.request_rejected(Head.of(scope), rejection.status, rejection.text)
+            telemetry.request_refused(rejection.status, rejection.text, head=Head.of(scope))
             await reject(scope, send, rejection)
             return
         path = route_path(scope)
-        if any(path == mount or path.startswith(f"{mount}/") for mount in self.settings.bayeux.paths):
-            await self.endpoint(scope, receive, send)
-        else:
-            await self.pages(scope, receive, send)
+        is_bayeux = any(path == mount or path.startswith(f"{mount}/") for mount in self.settings.bayeux.paths)
+        try:
+            await (self.endpoint if is_bayeux else self.pages)(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._is_leaving:
+                raise
+            await reject(scope, send, Rejection(503, "the server is leaving", closes=True, headers=(RETRY_AFTER,)))
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -146,12 +151,17 @@ class House:
             self._tasks = [asyncio.get_running_loop().create_task(job) for job in jobs]
             self._wake()
 
-    async def stop(self) -> None:
-        """End what runs on the loop."""
+    async def stop(self, *, is_cut_short: bool = False) -> None:
+        """End what runs on the loop, and leave word of what nobody came for; `is_cut_short` says that more is lost."""
         tasks, self._tasks = self._tasks, []
+        if not tasks:
+            return
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        telemetry.report_suppressed()
+        undelivered = self.queued_events() + self.broker.dropped - self._dropped_before
+        telemetry.log.info("stopped", undelivered_events=undelivered, is_cut_short=is_cut_short)
 
     def reload(self) -> None:
         """Read again what is read from files; connections and sessions go on."""
@@ -206,6 +216,8 @@ class House:
             await asyncio.sleep(self.settings.sweep_s)
             now = monotonic()
             was_stalled = now - self._swept_at > _STALL_S + self.settings.sweep_s
+            if was_stalled:
+                telemetry.log.warning("stalled", seconds=round(now - self._swept_at, 3))
             self._swept_at = now
             self.broker.clock_offset_s = time.time() - now
             try:
@@ -214,36 +226,47 @@ class House:
                 if now - channels_swept_at > _CHANNEL_SWEEP_S:
                     channels_swept_at = now
                     self.engine.sweep()
+                    telemetry.report_suppressed()
                 for sweep in self.on_sweep:
                     sweep(now)
             except Exception as error:  # noqa: BLE001 - a sweeper that dies leaks every session after it
                 telemetry.fault("sweeper", error)
 
     async def drain(self, is_forced: Callable[[], bool] = lambda: False) -> None:
-        """Send everyone away: answer the held connects, spread out and in random order. Ends early if `is_forced`."""
+        """Send everyone away: answer the held connects, spread out and in random order. Waits no more if `is_forced`.
+
+        What was published before a hold is answered goes along with the answer. Clients that come back meanwhile are
+        answered at once with what waits for them.
+        """
         if self._is_leaving:
             return
         self._is_leaving = True
+        self._dropped_before = self.broker.dropped
         options = self.settings.drain
         telemetry.log.info("draining", holds=self.engine.holds)
-        until = monotonic() + options.not_ready_s
-        while monotonic() < until and not is_forced():  # noqa: ASYNC110 - a signal handler sets no events
-            await asyncio.sleep(min(_FORCE_S, options.not_ready_s))
+        await self._pause(options.not_ready_s, is_forced)
         sessions = self.engine.drain()
         random.shuffle(sessions)
         spread_s = min(options.spread_s, len(sessions) / options.holds_per_s)
         self.engine.advisor.drain_interval = lambda: random.uniform(0, spread_s)  # noqa: S311 - no secret
-        began = monotonic()
+        began = told_at = monotonic()
         for count, session in enumerate(sessions):
-            ahead_s = spread_s * count / len(sessions) - (monotonic() - began)
-            if ahead_s > 0 and not is_forced():
-                await asyncio.sleep(ahead_s)
+            await self._pause(spread_s * count / len(sessions) - (monotonic() - began), is_forced)
+            if monotonic() - told_at > _PROGRESS_S:
+                told_at = monotonic()
+                telemetry.log.info("drain_progress", holds=self.engine.holds)
             self.engine.release(session, monotonic())
-        telemetry.log.info("drained", undelivered_events=self.queued_events())
+        telemetry.log.info("drained", seconds=round(monotonic() - began, 3))
+
+    @staticmethod
+    async def _pause(seconds: float, is_forced: Callable[[], bool]) -> None:
+        until = monotonic() + seconds
+        while (left_s := until - monotonic()) > 0 and not is_forced():  # noqa: ASYNC110 - a signal handler sets no events
+            await asyncio.sleep(min(_FORCE_S, left_s))
 
     # What operators are told
 
-    def _watch_sessions(self) -> None:
+    def _tell_operators(self) -> None:
         def opened(session: BayeuxSession) -> None:
             telemetry.log.info(
                 "session_opened",
@@ -258,8 +281,19 @@ class House:
                 "session_closed", session=telemetry.fingerprint(session.id), protocol=session.protocol, reason=reason
             )
 
+        def refused(session: BayeuxSession | None, fields: dict[str, Any], error: str) -> None:
+            telemetry.log.info(
+                "message_refused",
+                verb=error.rpartition(":")[2].removesuffix("_denied"),
+                error=error,
+                channel=str(fields.get("subscription") or fields.get("channel")),
+                session=telemetry.fingerprint(session.id) if session is not None else "",
+            )
+
         self.hooks.session_opened.append(opened)
         self.hooks.session_closed.append(closed)
+        self.hooks.message_refused.append(refused)
+        self.hooks.limit_reached.append(telemetry.limit_reached)
         self.hooks.report = telemetry.fault
 
 

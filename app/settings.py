@@ -138,7 +138,10 @@ class Limits:
     nesting: int = knob(64, unit="levels", low=4, why="far above honest data, far below what crashes parsers; then 400")
     nodes: int = knob(20_000, unit="JSON values", low=64, why="in one request; guards memory; then 413")
     head_s: float = knob(
-        10.0, unit="s", low=0.1, why="a request head, with TLS its handshake too, not there by then is slowloris; closed"
+        10.0,
+        unit="s",
+        low=0.1,
+        why="a request head, with TLS its handshake too, not there by then is slowloris; closed",
     )
     body_s: float = knob(10.0, unit="s", low=0.1, why="likewise a body; then 408")
     write_s: float = knob(10.0, unit="s", low=0.1, why="a peer that reads nothing for so long is cut (NATS' number)")
@@ -160,7 +163,9 @@ class Tls:
 
     cert: str = knob("", why="PEM file of the certificate and those that vouch for it; empty: http")
     key: str = knob("", why="PEM file of the private key; empty: it stands in the certificate's file")
-    min_version: Literal["1.2", "1.3"] = knob("1.2", why="older ones are forbidden (RFC 8996); 1.3 shuts old clients out")
+    min_version: Literal["1.2", "1.3"] = knob(
+        "1.2", why="older ones are forbidden (RFC 8996); 1.3 shuts old clients out"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from app import telemetry
 from app.host.reaper import Reaper
 
 if TYPE_CHECKING:
@@ -51,18 +52,19 @@ class Watch:
         self.connections = 0
         self.refused: dict[int, int] = {}  # by status
         self.cut = 0  # for being too slow
+        self.tls_failed = 0
 
     def sweep(self, now: float) -> None:
         """End the connections that took too long."""
         for connection in self.heads.overdue(now):
-            connection.cut()
+            connection.cut("slow_head")
         for connection in self.bodies.overdue(now):
             connection.refuse(HTTPStatus.REQUEST_TIMEOUT, "request body took too long")
         for connection in list(self.writes.overdue(now)):
             if connection.is_read_from():
                 self.writes.watch(connection, now)
             else:
-                connection.cut()
+                connection.cut("slow_reader")
 
 
 class _Refused(Exception):
@@ -107,12 +109,12 @@ class Connection(HttpToolsProtocol):
         if self._discarded_bytes is not None:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > _DISCARDED_BYTES:
-                self.cut()
+                self.cut("sends_on")
         elif self._is_busy():
             self._kept += data
             limits = self.watch.limits
             if len(self._kept) > limits.head_bytes + limits.body_bytes:
-                self.cut()
+                self.cut("too_much_ahead")
         else:
             self._feed(data)
 
@@ -165,28 +167,47 @@ class Connection(HttpToolsProtocol):
         else:
             self._settling.append(report)
 
-    def cut(self) -> None:
+    def cut(self, reason: str) -> None:
         """End the connection without a further byte; what the transport still buffered is lost."""
         self.watch.cut += 1
+        telemetry.log.info("connection_cut", reason=reason, address=self.address)
         self._abort()
 
     def _abort(self) -> None:
         self._was_cut = True
         self.transport.abort()
 
+    def has_no_tls(self, reason: str) -> None:
+        """The peer does not speak TLS, or not as we do."""
+        self.watch.tls_failed += 1
+        telemetry.log.info("tls_failed", reason=reason, address=self.address)
+
+    @property
+    def address(self) -> str:
+        """The peer's, or that of the proxy before it."""
+        return self.client[0] if self.client else ""
+
     def is_read_from(self) -> bool:
         """Whether the peer has taken anything of what waits for it since this was last asked."""
         before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
         return self._unsent_bytes < before
 
-    def refuse(self, status: int, text: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+    def refuse(
+        self, status: int, text: str, headers: tuple[tuple[bytes, bytes], ...] = (), *, is_logged: bool = False
+    ) -> None:
         """Answer a request that has not come in whole, then close: at once to writing, soon to reading.
 
         Closed at once, unread bytes would make the kernel reset the connection, and the peer would not see the answer.
         """
-        if self._discarded_bytes is not None or self.transport.is_closing():
+        if self._discarded_bytes is not None:
+            return
+        if self.transport.is_closing():
+            if self._running is not None:
+                self._running.disconnected = True  # it gets no answer, and that is nobody's fault
             return
         self.watch.refused[status] = self.watch.refused.get(status, 0) + 1
+        if not is_logged:
+            telemetry.request_refused(status, text, address=self.address)
         self._discarded_bytes = 0
         self._unset_keepalive_if_required()
         for reaper in (self.watch.heads, self.watch.bodies):
@@ -223,7 +244,7 @@ class Connection(HttpToolsProtocol):
             self.watch.heads.watch(self, monotonic())
         if self.pipeline:
             if len(self.pipeline) > _PIPELINED_REQUESTS:
-                self.cut()
+                self.cut("too_much_ahead")
             self.flow.resume_reading()  # else a peer that closes would not be noticed; bytes are kept, and bounded
 
     def _parse(self, data: bytes) -> None:

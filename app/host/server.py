@@ -1,13 +1,16 @@
 """Halley's own server process: two listeners, one event loop, and a leave-taking that loses nobody.
 
-SIGTERM (or Ctrl-C) drains: holds are answered, requests under way are finished, then the process goes. A second signal
-ends it at once.
+SIGTERM (or Ctrl-C) drains: holds are answered, requests under way are finished, then the process goes with 0 (130). A
+second signal ends it at once; its exit code is then a shell's word for a process that a signal ended, since requests
+may have been cut. SIGHUP reads certificates again, and whatever else has registered with `House.on_reload`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import platform
+import shlex
 import signal
 import socket
 import sys
@@ -18,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
-from app import metrics, telemetry
+from app import __version__, metrics, telemetry
 from app.embed import Halley, load
 from app.host.certificate import BadCertificate, Certificate
 from app.host.connection import Connection, Watch
@@ -27,7 +30,7 @@ from app.server import NotProtected
 from app.transports.operations import operations_app
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
     from starlette.types import ASGIApp
@@ -35,17 +38,20 @@ if TYPE_CHECKING:
     from app.server import House
     from app.settings import Settings
 
+DEFAULT = "default"
+"""The place of a setting that nobody has set."""
+
 _BACKLOG = 4_096
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
-_OK, _WRONG_USE, _INTERRUPTED = 0, 2, 130
+_OK, _WRONG_USE, _SIGNALLED, _INTERRUPTED = 0, 2, 128, 130
 
 
 class CannotListen(Exception):
     """A port is taken, or an address is not this machine's."""
 
 
-def run(settings: Settings) -> int:
-    """Serve until told to stop; returns the process' exit code."""
+def run(settings: Settings, places: Mapping[str, str] | None = None) -> int:
+    """Serve until told to stop; returns the process' exit code. `places` says where each setting comes from."""
     telemetry.configure(settings.log)
     raise_file_limit()
     sockets: list[socket.socket] = []
@@ -62,8 +68,19 @@ def run(settings: Settings) -> int:
             bound.close()
         print(f"halley: {error}", file=sys.stderr)  # noqa: T201 - the one who started us reads it
         return _WRONG_USE
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(halley, sockets, certificate))
+    unusual = [f"{key} ({place})" for key, place in (places or {}).items() if place != DEFAULT]
+    telemetry.log.info(
+        "started",
+        version=__version__,
+        python=platform.python_version(),
+        tls=settings.tls.min_version if certificate else "",
+        settings=", ".join(unusual) or "as usual",
+    )
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_serve(halley, sockets, certificate))
+    except KeyboardInterrupt:  # once more, when all was over
+        return _INTERRUPTED
 
 
 async def _serve(halley: Halley, sockets: list[socket.socket], certificate: Certificate | None) -> int:
@@ -82,13 +99,22 @@ async def _serve(halley: Halley, sockets: list[socket.socket], certificate: Cert
     await public.serve(sockets[:1])
     if operations is not None and running is not None:
         operations.should_exit = True
+        operations.force_exit = public.force_exit
         await running
-    return _INTERRUPTED if public.signals[:1] == [signal.SIGINT] else _OK
+    return exit_code(public.signals)
 
 
-def _config(
-    app: ASGIApp, settings: Settings, watch: Watch, certificate: Certificate | None = None
-) -> uvicorn.Config:
+def exit_code(signals: Sequence[int]) -> int:
+    """What the process says of its end, by the signals that came: 0, or 130 for Ctrl-C, if it left in good order.
+
+    Cut short by a second signal, it says what a shell says of a process that a signal has ended: 128 and its number.
+    """
+    if len(signals) > 1:
+        return _SIGNALLED + signals[1]
+    return _INTERRUPTED if signals and signals[0] == signal.SIGINT else _OK
+
+
+def _config(app: ASGIApp, settings: Settings, watch: Watch, certificate: Certificate | None = None) -> uvicorn.Config:
     def connection(**named: Any) -> asyncio.Protocol:
         plain = Connection(**named, watch=watch)
         return plain if certificate is None else Tls(plain, certificate.context, plain.has_no_tls)
@@ -115,8 +141,10 @@ class HalleyServer(uvicorn.Server):
     def __init__(self, house: House, watch: Watch, certificate: Certificate | None = None) -> None:
         super().__init__(_config(house, house.settings, watch, certificate))
         house.on_sweep.append(watch.sweep)
+        self._scheme = "https" if certificate else "http"
         if certificate is not None:
             house.on_reload.append(certificate.reload)
+        self._loop: asyncio.AbstractEventLoop
         self.signals: list[int] = []
         self.on_startup: Callable[[], None] = lambda: None
         self._house = house
@@ -127,7 +155,11 @@ class HalleyServer(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {wanted: signal.signal(wanted, self.handle_exit) for wanted in (signal.SIGINT, signal.SIGTERM)}
+        self._loop = asyncio.get_running_loop()
+        handlers = {signal.SIGINT: self.handle_exit, signal.SIGTERM: self.handle_exit}
+        if hasattr(signal, "SIGHUP"):  # not on Windows
+            handlers[signal.SIGHUP] = self.handle_reload
+        before = {wanted: signal.signal(wanted, handler) for wanted, handler in handlers.items()}
         try:
             yield
         finally:
@@ -139,6 +171,17 @@ class HalleyServer(uvicorn.Server):
         self.force_exit = self.should_exit
         self.should_exit = True
         self.signals.append(sig)
+        self._log_soon(sig, "leaves at once" if self.force_exit else "leaves")
+
+    def handle_reload(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal.signal's form
+        """Read certificates and the like again."""
+        self._log_soon(sig, "reloads")
+        self._loop.call_soon_threadsafe(self._house.reload)
+
+    def _log_soon(self, sig: int, then: str) -> None:
+        """Not at once: the signal may have come in the middle of a line."""
+        name = signal.Signals(sig).name
+        self._loop.call_soon_threadsafe(partial(telemetry.log.info, "signal", name=name, then=then))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve, and say so: from then on signals are handled."""
@@ -148,7 +191,10 @@ class HalleyServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer the holds while still listening, then close as uvicorn does."""
         await self._house.drain(is_forced=lambda: self.force_exit)
+        for bound in sockets or ():
+            telemetry.log.info("not_listening", url=url_of(bound, self._scheme))
         await super().shutdown(sockets)
+        await self._house.stop(is_cut_short=self.force_exit)
 
 
 class _OperationsServer(uvicorn.Server):
@@ -185,18 +231,22 @@ def bind(host: str, port: int, flag: str) -> socket.socket:
 
 def announce(settings: Settings, sockets: list[socket.socket]) -> None:
     """Tell whoever started us what to try; the last line is where we listen."""
-    url = url_of(sockets[0], "https" if settings.tls.cert else "http")
+    tls = settings.tls
+    url = url_of(sockets[0], "https" if tls.cert else "http")
     path = settings.bayeux.paths[0]
     console = f"{url}/" if "/bayeux" in settings.bayeux.paths else f"{url}/?server={path}"
     lines = []
     if len(sockets) > 1:
         lines.append(f"health and metrics: {url_of(sockets[1])}/health/ready, /metrics")
-    lines += [f"console: {console}", *try_next(url + path), f"halley is listening on {url}"]
+    for listens in (url, *map(url_of, sockets[1:])):
+        telemetry.log.info("listening", url=listens)
+    trust = f"--cacert {shlex.quote(tls.cert)} " if tls.cert else ""
+    lines += [f"console: {console}", *try_next(trust + url + path), f"halley is listening on {url}"]
     print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201 - the one who started us reads it
 
 
 def try_next(bayeux: str) -> list[str]:
-    """Three curl lines that work when pasted, each by itself."""
+    """Three curl lines that work when pasted, each by itself; `bayeux` is the address, after options it may need."""
     handshake = '{"channel":"/meta/handshake","version":"1.0","supportedConnectionTypes":["long-polling"]}'
     batch = """[{\\"channel\\":\\"/meta/subscribe\\",\\"subscription\\":\\"/hello\\",\\"clientId\\":\\"$id\\"},"""
     batch += """{\\"channel\\":\\"/hello\\",\\"data\\":\\"world\\"}]"""

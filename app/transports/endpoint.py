@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Header = tuple[bytes, bytes]
 
-_RETRY_AFTER = (b"retry-after", b"5")
+RETRY_AFTER = (b"retry-after", b"5")
 _CLOSE = (b"connection", b"close")
 
 
@@ -59,7 +59,7 @@ class Endpoint:
         except Disconnected:
             pass
         except Rejection as rejection:
-            telemetry.request_rejected(head, rejection.status, rejection.text)
+            telemetry.request_refused(rejection.status, rejection.text, head=head)
             rejection.headers += tuple(header for header in cors if header not in rejection.headers)
             await reject(scope, send, rejection)
         except Exception as error:  # noqa: BLE001 - ours, whatever it is: the peer learns nothing of it
@@ -94,7 +94,7 @@ class Endpoint:
             cookie = browser_cookie(reply.set_cookie, self._settings.cookie, is_secure=scheme == "https")
             headers.append((b"set-cookie", cookie))
         if reply.status == 503:
-            headers.append(_RETRY_AFTER)
+            headers.append(RETRY_AFTER)
         if reply.is_last:
             headers.append(_CLOSE)
         return headers
@@ -109,7 +109,7 @@ async def reject(scope: Scope, send: Send, rejection: Rejection) -> None:
     """Answer a request that no engine sees."""
     socket = socket_of(scope)
     if rejection.closes and socket is not None:
-        socket.refuse(rejection.status, rejection.text, rejection.headers)
+        socket.refuse(rejection.status, rejection.text, rejection.headers, is_logged=True)
         return
     headers = [*TEXT_HEADERS, *rejection.headers]
     if rejection.closes:

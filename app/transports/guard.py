@@ -85,7 +85,7 @@ class Guard:
         fields = head.fields
         cors: tuple[Header, ...] = ()
         if b"origin" in fields:  # curl, robots and a page's own scripts send none
-            judged = self._cors_of(fields[b"origin"], fields.get(b"host", b""))
+            judged = self._cors_of(fields[b"origin"], fields.get(b"host", b""), head.scheme)
             if judged is None:
                 raise Rejection(400 if head.method == "OPTIONS" else 403, "origin not allowed")
             cors = judged
@@ -119,8 +119,8 @@ class Guard:
         if len(length) > 18 or int(length) > self._body_bytes:
             raise Rejection(413, "request body too large", closes=True)
 
-    def _judge_origin(self, origin: bytes, host: bytes) -> tuple[Header, ...] | None:
-        if not self._allows_origin(origin.decode("latin-1").lower(), host.decode("latin-1")):
+    def _judge_origin(self, origin: bytes, host: bytes, scheme: str) -> tuple[Header, ...] | None:
+        if not self._allows_origin(origin.decode("latin-1").lower(), host.decode("latin-1"), scheme):
             return None
         return (
             (b"access-control-allow-origin", origin),
@@ -128,7 +128,7 @@ class Guard:
             (b"vary", b"Origin"),
         )
 
-    def _allows_origin(self, origin: str, host: str) -> bool:
+    def _allows_origin(self, origin: str, host: str, scheme: str) -> bool:
         if origin in self._origins:
             return True
         try:
@@ -140,6 +140,8 @@ class Guard:
             return False
         name, port = _split(host)
         is_same_site = parts.hostname == name and origin_port == (port or _DEFAULT_PORTS.get(parts.scheme))
+        if scheme == "https":  # what seems http may be so only behind a proxy that is not listed; https is https
+            is_same_site = is_same_site and parts.scheme == "https"
         return is_same_site or (self.is_private and is_loopback(parts.hostname))
 
 

@@ -26,6 +26,7 @@ CONNECTION_TYPES_UNSUPPORTED = "301:{}:connection_types_unsupported"
 SUBSCRIPTION_MISSING = "403::subscription_missing"
 SUBSCRIPTION_INVALID = "403::subscription_invalid"
 
+DENIED = "_denied"  # how the error ends where somebody may not do something
 DENIED_BY_POLICY = "denied_by_security_policy"
 DENIED_BY_NOT_GRANTING = "denied_by_not_granting"
 PUBLISH_DENIED = "403:{}:publish_denied"

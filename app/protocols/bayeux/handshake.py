@@ -44,6 +44,8 @@ def shake_hands(talk: Conversation, fields: dict[str, Any]) -> Generator[Wait, t
             session.acks = Acks()
         engine.open(session, talk.now)
     except TooManySessions:
+        if not engine.is_draining:
+            engine.hooks.tell(engine.hooks.limit_reached, "limits.sessions", session.address)
         return Reply([], connection=request.connection, status=503, is_last=engine.is_draining)
     except Fault as fault:
         return engine.reply_with(None, [talk.refusal(fields, fault)], [], talk.now, connection=request.connection)
