@@ -171,7 +171,16 @@ def check_config(*, file: Path | None) -> None:
     For each: value, unit, what a special value means, where it came from, and the reason for the default. The exit code
     is 2 if the server would not start with them.
     """
-    for line in listing(_load(file, {})):
+    configuration = _load(file, {})
+    if configuration.settings.tls.cert:
+        from app.host.certificate import BadCertificate, Certificate  # noqa: PLC0415 - as above
+
+        try:
+            Certificate(configuration.settings.tls)
+        except BadCertificate as error:
+            say(str(error))
+            sys.exit(WRONG_USE)
+    for line in listing(configuration):
         click.echo(line)
 
 

@@ -11,6 +11,9 @@ from app import telemetry
 if TYPE_CHECKING:
     from app.settings import Tls
 
+_MISMATCHES = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
+"""OpenSSL's words for another pair's key; the last when it is of another kind."""
+
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -52,9 +55,9 @@ def _context(options: Tls) -> ssl.SSLContext:
     try:
         context.load_cert_chain(cert, key)
     except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
+        if error.reason in _MISMATCHES:
             raise BadCertificate(f"the key in {key} does not belong to the certificate in {cert}") from None
-        raise BadCertificate(f"{cert} and {key} cannot be used ({error.reason or error})") from None
+        raise BadCertificate(f"{cert} or {key} is damaged ({error.reason or 'no valid PEM'})") from None
     return context
 
 
