@@ -42,6 +42,8 @@ DEFAULT = "default"
 """The place of a setting that nobody has set."""
 
 _BACKLOG = 4_096
+_SCRAPE_S = 1
+"""For a request for metrics or health that is under way when all else is over."""
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 _OK, _WRONG_USE, _SIGNALLED, _INTERRUPTED = 0, 2, 128, 130
 
@@ -99,7 +101,6 @@ async def _serve(halley: Halley, sockets: list[socket.socket], certificate: Cert
     await public.serve(sockets[:1])
     if operations is not None and running is not None:
         operations.should_exit = True
-        operations.force_exit = public.force_exit
         await running
     return exit_code(public.signals)
 
@@ -194,7 +195,9 @@ class HalleyServer(uvicorn.Server):
         for bound in sockets or ():
             telemetry.log.info("not_listening", url=url_of(bound, self._scheme))
         await super().shutdown(sockets)
-        await self._house.stop(is_cut_short=self.force_exit)
+        if self.force_exit:  # then uvicorn has left the application as it was
+            await self._house.stop(is_cut_short=True)
+            await self.lifespan.shutdown()
 
 
 class _OperationsServer(uvicorn.Server):
@@ -202,7 +205,9 @@ class _OperationsServer(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, house: House) -> None:
         watch = Watch(house.settings.limits)
-        super().__init__(_config(app, house.settings, watch))
+        config = _config(app, house.settings, watch)
+        config.timeout_graceful_shutdown = _SCRAPE_S
+        super().__init__(config)
         house.on_sweep.append(watch.sweep)
 
     @contextmanager

@@ -69,7 +69,7 @@ def is_tame(value):
 async def test_s41_a_refused_request_makes_one_line_escaped_and_short(process, data):
     """S41: of fixed words, method, path, status and agent; no query, no cookie, no clientId."""
     _, (line,) = await lines_for(process, data)
-    assert line["event"] == "request_rejected"
+    assert line["event"] == "request_refused"
     assert set(line) == {
         *("event", "level", "timestamp", "status", "reason", "method", "path", "address", "user_agent")
     }
