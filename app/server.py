@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from app import telemetry
 from app.broker.broker import Broker
-from app.broker.policy import HouseRules
+from app.broker.policy import SERVER, HouseRules
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.settings import Settings
@@ -235,8 +235,8 @@ class House:
     async def drain(self, is_forced: Callable[[], bool] = lambda: False) -> None:
         """Send everyone away: answer the held connects, spread out and in random order. Waits no more if `is_forced`.
 
-        What was published before a hold is answered goes along with the answer. Clients that come back meanwhile are
-        answered at once with what waits for them.
+        What was published before a hold is answered goes along with the answer. Clients that come meanwhile are
+        answered at once with what waits for them, and told when to come again.
         """
         if self._is_leaving:
             return
@@ -247,7 +247,8 @@ class House:
         await self._pause(options.not_ready_s, is_forced)
         sessions = self.engine.drain()
         random.shuffle(sessions)
-        spread_s = min(options.spread_s, len(sessions) / options.holds_per_s)
+        clients = sum(session.role != SERVER for session in self.broker.sessions.values())
+        spread_s = min(options.spread_s, clients / options.clients_per_s)
         self.engine.advisor.drain_interval = lambda: random.uniform(0, spread_s)  # noqa: S311 - no secret
         began = told_at = monotonic()
         for count, session in enumerate(sessions):
@@ -256,6 +257,7 @@ class House:
                 told_at = monotonic()
                 telemetry.log.info("drain_progress", holds=self.engine.holds)
             self.engine.release(session, monotonic())
+        await self._pause(spread_s - (monotonic() - began), is_forced)  # for those who were between two polls
         telemetry.log.info("drained", seconds=round(monotonic() - began, 3))
 
     @staticmethod

@@ -185,7 +185,9 @@ class Drain:
         0.0, unit="s", low=0, zero="drain at once", why="time for load balancers to see /health/ready fall"
     )
     spread_s: float = knob(5.0, unit="s", low=0, zero="all at once", why="reconnects arrive elsewhere spread out")
-    holds_per_s: float = knob(500.0, unit="holds/s", low=1, why="few holds are released faster than the whole spread")
+    clients_per_s: float = knob(
+        500.0, unit="clients/s", low=1, why="few clients are sent away in less time than the whole spread"
+    )
     grace_s: float = knob(
         15.0,
         unit="s",

@@ -82,7 +82,7 @@ async def test_sigterm_answers_five_hundred_polls(tmp_path):
 async def test_what_is_published_while_it_leaves_is_delivered_or_counted(tmp_path):
     """Design 7.10: those that still wait get the event, what nobody came for is in the last log line."""
     hearers = 20
-    drain = {"HALLEY_DRAIN_SPREAD_S": "2", "HALLEY_DRAIN_HOLDS_PER_S": "1"}
+    drain = {"HALLEY_DRAIN_SPREAD_S": "2", "HALLEY_DRAIN_CLIENTS_PER_S": "1"}
     async with launched(cwd=tmp_path, **drain) as server:
         polls = await asyncio.gather(*(hold(server, "/a") for _ in range(hearers)))
         publisher = await server.wire()
@@ -191,7 +191,7 @@ async def test_a_request_that_takes_too_long_is_told_so(tmp_path):
 @pytest.mark.parametrize("wait", ["NOT_READY_S", "SPREAD_S"])
 async def test_a_second_signal_cuts_the_wait_short(wait, tmp_path):
     """F1: while readiness has fallen, or while holds are released; all of these are answered all the same."""
-    settings = {f"HALLEY_DRAIN_{wait}": "3600", "HALLEY_DRAIN_HOLDS_PER_S": "1"}
+    settings = {f"HALLEY_DRAIN_{wait}": "3600", "HALLEY_DRAIN_CLIENTS_PER_S": "1"}
     async with launched(cwd=tmp_path, HALLEY_BAYEUX_HOLD_S="3600", **settings) as server:
         polls = await asyncio.gather(*(hold(server) for _ in range(20)))
         await server.until_held(20)
@@ -205,7 +205,7 @@ async def test_a_second_signal_cuts_the_wait_short(wait, tmp_path):
 
 async def test_who_comes_while_it_leaves_is_sent_on(tmp_path):
     """Design 7.10: handshakes get 503; connects are answered at once, with what is queued, and told to come again."""
-    drain = {"HALLEY_DRAIN_SPREAD_S": "3600", "HALLEY_DRAIN_HOLDS_PER_S": "1", "HALLEY_BAYEUX_HOLD_S": "3600"}
+    drain = {"HALLEY_DRAIN_SPREAD_S": "3600", "HALLEY_DRAIN_CLIENTS_PER_S": "1", "HALLEY_BAYEUX_HOLD_S": "3600"}
     async with launched(cwd=tmp_path, **drain) as server:
         polls = await asyncio.gather(*(hold(server, "/a") for _ in range(3)))
         await server.until_held(3)

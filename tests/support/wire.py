@@ -70,7 +70,11 @@ class Wire:
         if receive_buffer_bytes is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        except OSError:
+            sock.close()
+            raise
         limit = 4_194_304 if receive_buffer_bytes is None else 16_384
         name = None if tls is None else "localhost"
         return cls(*await asyncio.open_connection(sock=sock, limit=limit, ssl=tls, server_hostname=name))
