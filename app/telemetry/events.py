@@ -23,7 +23,7 @@ SESSIONS = 20
 EVENTS: dict[str, LogEvent] = {
     "started": LogEvent("versions, where the settings come from and which of them are not the usual ones", LIFE),
     "listening": LogEvent("a listener serves: `url`", LIFE),
-    "not_listening": LogEvent("a listener takes no further connections: `url`", LIFE),
+    "not_listening": LogEvent("the clients' listener takes no further connections: `url`", LIFE),
     "session_opened": LogEvent("a client has a session: its address and agent", SESSIONS),
     "session_closed": LogEvent(
         "it has ended: `reason` is disconnected, expired, dismissed or slow_consumer", SESSIONS, "reason"
