@@ -75,6 +75,7 @@ class House:
         self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []  # a program's own tasks
         self._is_leaving = False
         self._dropped_before = 0  # events, when leaving began
+        self._drain_told_at = 0.0
         self._flush_is_due = False
         self._tasks: list[asyncio.Task[None]] = []  # the sweeper, then the program's own
         self._swept_at = monotonic()
@@ -242,6 +243,7 @@ class House:
             return
         self._is_leaving = True
         self._dropped_before = self.broker.dropped
+        self._drain_told_at = monotonic()
         options = self.settings.drain
         telemetry.log.info("draining", holds=self.engine.holds)
         await self._pause(options.not_ready_s, is_forced)
@@ -250,21 +252,20 @@ class House:
         clients = sum(session.role != SERVER for session in self.broker.sessions.values())
         spread_s = min(options.spread_s, clients / options.clients_per_s)
         self.engine.advisor.drain_interval = lambda: random.uniform(0, spread_s)  # noqa: S311 - no secret
-        began = told_at = monotonic()
+        began = monotonic()
         for count, session in enumerate(sessions):
             await self._pause(spread_s * count / len(sessions) - (monotonic() - began), is_forced)
-            if monotonic() - told_at > _PROGRESS_S:
-                told_at = monotonic()
-                telemetry.log.info("drain_progress", holds=self.engine.holds)
             self.engine.release(session, monotonic())
         await self._pause(spread_s - (monotonic() - began), is_forced)  # for those who were between two polls
         telemetry.log.info("drained", seconds=round(monotonic() - began, 3))
 
-    @staticmethod
-    async def _pause(seconds: float, is_forced: Callable[[], bool]) -> None:
+    async def _pause(self, seconds: float, is_forced: Callable[[], bool]) -> None:
         until = monotonic() + seconds
-        while (left_s := until - monotonic()) > 0 and not is_forced():  # noqa: ASYNC110 - a signal handler sets no events
-            await asyncio.sleep(min(_FORCE_S, left_s))
+        while (left_s := until - monotonic()) > 0 and not is_forced():
+            await asyncio.sleep(min(_FORCE_S, left_s))  # a signal handler sets no events
+            if monotonic() - self._drain_told_at > _PROGRESS_S:
+                self._drain_told_at = monotonic()
+                telemetry.log.info("drain_progress", holds=self.engine.holds)
 
     # What operators are told
 

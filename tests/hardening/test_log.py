@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 from itertools import count
 from urllib.parse import quote
 
 import pytest
 import pytest_asyncio
 from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
-from support.process import launched
-from support.wire import post, request
+from support.process import launched, started
+from support.wire import Wire, post, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -179,3 +182,20 @@ def told(process, event):
     """How often it happened, by what the log says."""
     left_out = [line["count"] for line in process.logged("suppressed") if line["of"] == event]
     return len(process.logged(event)) + sum(left_out)
+
+
+async def test_a_log_that_nobody_reads_any_more_costs_nobody_anything(tmp_path):
+    """A terminal that was closed, or a collector that died, is no reason to stop serving."""
+    reading, writing = os.pipe()
+    options = ("--port", "0", "--operations-port", "0")
+    with os.fdopen(reading) as log:
+        async with started("serve", *options, cwd=tmp_path, stderr=writing) as process:
+            os.close(writing)
+            said = await asyncio.to_thread(lambda: next(line for line in log if "halley is listening" in line))
+            log.close()
+            wire = await Wire.open(int(said.rpartition(":")[2]))
+            for _ in range(3):
+                assert (await wire.post(HANDSHAKE)).messages[0]["successful"]
+            await wire.close()
+            process.send_signal(signal.SIGTERM)
+            assert await process.exit_code() == 0

@@ -112,6 +112,7 @@ async def test_f1_nothing_that_was_acknowledged_is_lost_unaccounted_for(tmp_path
             assert numbers == list(range(len(numbers)))
             assert len(numbers) >= before[publisher.name]
             delivered += len(numbers)
+    assert server.logged("drain_progress"), "two seconds without a word"
     stopped = json.loads(server.lines[-1])
     assert stopped["event"] == "stopped"
     acknowledged = sum(publisher.acknowledged for publisher in publishers)
