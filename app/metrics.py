@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from app.host.connection import Watch
+    from app.host.watch import Watch
     from app.server import House
 
 

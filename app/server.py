@@ -19,7 +19,7 @@ from app.broker.policy import SERVER, HouseRules
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.settings import Settings
-from app.transports.endpoint import RETRY_AFTER, Endpoint, reject
+from app.transports.endpoint import Endpoint, leaving, reject
 from app.transports.guard import Guard, Rejection
 from app.transports.head import Head
 from app.transports.pages import Pages, route_path
@@ -119,7 +119,7 @@ class House:
         except asyncio.CancelledError:
             if not self._is_leaving:
                 raise
-            await reject(scope, send, Rejection(503, "the server is leaving", closes=True, headers=(RETRY_AFTER,)))
+            await reject(scope, send, leaving())
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:

@@ -222,6 +222,7 @@ class Settings:
         [], why="addresses or networks whose X-Forwarded-For and -Proto are believed; from others these are forgeries"
     )
     load: tuple[str, ...] = knob([], why="MODULE:FUNCTION to call with the embedding API before serving")
+    short_way: bool = knob(default=True, why="hot requests without ASGI cost a quarter; off serves the same, slower")
     sweep_s: float = knob(0.25, unit="s", low=0.01, why="how precisely deadlines are kept; costs a heap peek")
     bayeux: Bayeux = field(default_factory=Bayeux)
     cookie: Cookie = field(default_factory=Cookie)

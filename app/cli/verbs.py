@@ -125,7 +125,7 @@ def serve(
     configuration = _load(file, {key: value for key, value in flags.items() if value is not None})
     from app.host.server import run as run_server  # noqa: PLC0415 - the other verbs need none of the server
 
-    sys.exit(run_server(configuration.settings, configuration.places))
+    sys.exit(run_server(configuration.settings, configuration.changes))
 
 
 @main.command(context_settings={"ignore_unknown_options": True})  # lest a negative number be taken for an option

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from app.host.connection import Connection
+    from app.host.peer import Peer
 
 
 class Reaper:
@@ -19,20 +19,20 @@ class Reaper:
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
-        self._since: dict[Connection, float] = {}
+        self._since: dict[Peer, float] = {}
 
     def __len__(self) -> int:
         return len(self._since)
 
-    def watch(self, connection: Connection, now: float) -> None:
+    def watch(self, connection: Peer, now: float) -> None:
         """Start the clock, unless it runs already: a byte a second must not buy more time."""
         self._since.setdefault(connection, now)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: Peer) -> None:
         """It is done, or gone."""
         self._since.pop(connection, None)
 
-    def overdue(self, now: float) -> Iterator[Connection]:
+    def overdue(self, now: float) -> Iterator[Peer]:
         """Each connection whose time is up, once."""
         while self._since:
             connection, since = next(iter(self._since.items()))

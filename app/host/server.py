@@ -24,8 +24,10 @@ import uvicorn
 from app import __version__, metrics, telemetry
 from app.embed import Halley, load
 from app.host.certificate import BadCertificate, Certificate
-from app.host.connection import Connection, Watch
+from app.host.connection import Connection
+from app.host.short_way import BayeuxConnection, ShortWay
 from app.host.tls import Tls
+from app.host.watch import Watch
 from app.server import NotProtected
 from app.transports.operations import operations_app
 
@@ -38,9 +40,6 @@ if TYPE_CHECKING:
     from app.server import House
     from app.settings import Settings
 
-DEFAULT = "default"
-"""The place of a setting that nobody has set."""
-
 _BACKLOG = 4_096
 _SCRAPE_S = 1
 """For a request for metrics or health that is under way when all else is over."""
@@ -52,10 +51,13 @@ class CannotListen(Exception):
     """A port is taken, or an address is not this machine's."""
 
 
-def run(settings: Settings, places: Mapping[str, str] | None = None) -> int:
-    """Serve until told to stop; returns the process' exit code. `places` says where each setting comes from."""
+def run(settings: Settings, origins: Mapping[str, str] | None = None) -> int:
+    """Serve until told to stop; returns the process' exit code.
+
+    `origins` tells, for the log, where those settings come from that are not the usual ones.
+    """
     telemetry.configure(settings.log)
-    raise_file_limit()
+    open_files = raise_file_limit()
     sockets: list[socket.socket] = []
     try:
         certificate = Certificate(settings.tls) if settings.tls.cert else None
@@ -70,13 +72,13 @@ def run(settings: Settings, places: Mapping[str, str] | None = None) -> int:
             bound.close()
         print(f"halley: {error}", file=sys.stderr)  # noqa: T201 - the one who started us reads it
         return _WRONG_USE
-    unusual = [f"{key} ({place})" for key, place in (places or {}).items() if place != DEFAULT]
     telemetry.log.info(
         "started",
         version=__version__,
         python=platform.python_version(),
         tls=settings.tls.min_version if certificate else "",
-        settings=", ".join(unusual) or "as usual",
+        open_files=open_files,
+        settings=dict(origins or {}),
     )
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -115,14 +117,10 @@ def exit_code(signals: Sequence[int]) -> int:
     return _INTERRUPTED if signals and signals[0] == signal.SIGINT else _OK
 
 
-def _config(app: ASGIApp, settings: Settings, watch: Watch, certificate: Certificate | None = None) -> uvicorn.Config:
-    def connection(**named: Any) -> asyncio.Protocol:
-        plain = Connection(**named, watch=watch)
-        return plain if certificate is None else Tls(plain, certificate.context, plain.has_no_tls)
-
+def _config(app: ASGIApp, settings: Settings, protocol: Callable[..., asyncio.Protocol]) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=cast("type[asyncio.Protocol]", connection),
+        http=cast("type[asyncio.Protocol]", protocol),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -136,11 +134,26 @@ def _config(app: ASGIApp, settings: Settings, watch: Watch, certificate: Certifi
     )
 
 
+def _protocol(house: House, watch: Watch, certificate: Certificate | None) -> Callable[..., asyncio.Protocol]:
+    """What makes the protocol of each new connection of clients."""
+    plain: Callable[..., Connection] = partial(Connection, watch=watch)
+    if house.settings.short_way:
+        plain = partial(BayeuxConnection, watch=watch, short_way=ShortWay(house))
+    if certificate is None:
+        return plain
+
+    def make(**named: Any) -> Tls:
+        connection = plain(**named)
+        return Tls(connection, certificate.context, connection.has_no_tls)
+
+    return make
+
+
 class HalleyServer(uvicorn.Server):
     """uvicorn's server, which drains before it shuts down. `signals` are those that came, in order."""
 
     def __init__(self, house: House, watch: Watch, certificate: Certificate | None = None) -> None:
-        super().__init__(_config(house, house.settings, watch, certificate))
+        super().__init__(_config(house, house.settings, _protocol(house, watch, certificate)))
         house.on_sweep.append(watch.sweep)
         self._scheme = "https" if certificate else "http"
         if certificate is not None:
@@ -205,7 +218,7 @@ class _OperationsServer(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, house: House) -> None:
         watch = Watch(house.settings.limits)
-        config = _config(app, house.settings, watch)
+        config = _config(app, house.settings, partial(Connection, watch=watch))
         config.timeout_graceful_shutdown = _SCRAPE_S
         super().__init__(config)
         house.on_sweep.append(watch.sweep)
@@ -269,13 +282,15 @@ def url_of(bound: socket.socket, scheme: str = "http") -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def raise_file_limit() -> None:
-    """Let as many connections be open as the system allows: each is a file."""
+def raise_file_limit() -> int | None:
+    """Let as many connections be open as the system allows: each is a file. How many that are, if there is a limit."""
     with suppress(ImportError, ValueError, OSError):
         import resource  # noqa: PLC0415 - not on Windows
 
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return None if hard == resource.RLIM_INFINITY else hard
+    return None
 
 
 def _loop_factory() -> Any:

@@ -48,12 +48,14 @@ class Tls(asyncio.Transport, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Records came: some of the handshake, some with bytes for the connection."""
+        if self._has_left:  # what still comes is thrown away; whoever refused it waits only for a moment
+            return
         self._incoming.write(data)
         try:
             if not self._is_agreed:
                 self._engine.do_handshake()
                 self._is_agreed = True
-            while not self._below.is_closing():
+            while not (self._has_left or self._below.is_closing()):
                 plain = self._engine.read(_READ_BYTES)
                 if not plain:
                     raise ssl.SSLZeroReturnError

@@ -21,7 +21,9 @@ LIFE = 1_000_000  # no one outside can make these happen often
 SESSIONS = 20
 
 EVENTS: dict[str, LogEvent] = {
-    "started": LogEvent("versions, where the settings come from and which of them are not the usual ones", LIFE),
+    "started": LogEvent(
+        "versions, how many `open_files` there may be, and where those `settings` come from that somebody has set", LIFE
+    ),
     "listening": LogEvent("a listener serves: `url`", LIFE),
     "not_listening": LogEvent("the clients' listener takes no further connections: `url`", LIFE),
     "session_opened": LogEvent("a client has a session: its address and agent", SESSIONS),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Header = tuple[bytes, bytes]
 
-RETRY_AFTER = (b"retry-after", b"5")
+_RETRY_AFTER = (b"retry-after", b"5")
 _CLOSE = (b"connection", b"close")
 
 
@@ -94,7 +94,7 @@ class Endpoint:
             cookie = browser_cookie(reply.set_cookie, self._settings.cookie, is_secure=scheme == "https")
             headers.append((b"set-cookie", cookie))
         if reply.status == 503:
-            headers.append(RETRY_AFTER)
+            headers.append(_RETRY_AFTER)
         if reply.is_last:
             headers.append(_CLOSE)
         return headers
@@ -103,6 +103,11 @@ class Endpoint:
         cookie = head.fields.get(b"cookie")
         cookies = () if cookie is None else cookie_values(cookie, self._cookie_field)
         return Request(batch.messages, transport, connection, cookies, head, has_odd_numbers=batch.has_odd_numbers)
+
+
+def leaving() -> Rejection:
+    """For a request that is still under way when the server's patience is at an end."""
+    return Rejection(503, "the server is leaving", closes=True, headers=(_RETRY_AFTER,))
 
 
 async def reject(scope: Scope, send: Send, rejection: Rejection) -> None:

@@ -70,17 +70,11 @@ class Exchange:
         """Take a request through the engine; None if its peer left while it was held."""
         outcome: Outcome = self._engine.receive(request, monotonic())
         while isinstance(outcome, Wait):
-            outcome = self._engine.resume(outcome, await self._verdict(outcome), monotonic())
+            verdict = await verdict_on(outcome, self._engine.options.policy_s)
+            outcome = self._engine.resume(outcome, verdict, monotonic())
         if isinstance(outcome, Hold):
             return await self._held(outcome)
         return outcome
-
-    async def _verdict(self, wait: Wait) -> Verdict:
-        try:
-            async with asyncio.timeout(self._engine.options.policy_s):
-                return Verdict(value=await wait.awaitable)
-        except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
-            return Verdict(error=error)
 
     async def _held(self, hold: Hold) -> Reply | None:
         departure = asyncio.ensure_future(self._departure())
@@ -130,6 +124,15 @@ class Exchange:
             self._engine.written(reply)
         else:
             self._engine.unwritten(reply)
+
+
+async def verdict_on(wait: Wait, limit_s: float) -> Verdict:
+    """What the program answers within `limit_s`."""
+    try:
+        async with asyncio.timeout(limit_s):
+            return Verdict(value=await wait.awaitable)
+    except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
+        return Verdict(error=error)
 
 
 TEXT_HEADERS = (

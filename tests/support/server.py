@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from app.embed import Halley
 from app.host.certificate import Certificate
-from app.host.connection import Watch
 from app.host.server import HalleyServer, bind, url_of
+from app.host.watch import Watch
 from app.settings import Drain, Settings
 from support import authority
 from support.messages import HANDSHAKE, connect, subscribe
