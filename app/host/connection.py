@@ -107,7 +107,7 @@ class Connection(Peer):
     def shutdown(self) -> None:
         """The server leaves: an idle connection closes now, any other after its answer."""
         self._is_leaving = True
-        if not self._is_answering:
+        if not self._is_answering and self._body is None:  # whose request is still coming has been promised an answer
             super().shutdown()
 
     # What a subclass may answer itself

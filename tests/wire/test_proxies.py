@@ -18,9 +18,10 @@ def behind(*proxies, **more):
     return brisk(proxies=proxies, open=True, hosts=("app.example",), **more)
 
 
+@pytest.mark.parametrize("short_way", [True, False], ids=["short-way", "asgi"])
 @pytest.mark.parametrize("is_listed", [True, False])
-async def test_s44_everything_sees_the_real_client(is_listed):
-    """S44: its address in the log and for hooks, the cookie's Secure, the scheme; from a listed peer only."""
+async def test_s44_everything_sees_the_real_client(is_listed, short_way):
+    """S44: on both faces its address in the log and for hooks, the cookie's Secure, the scheme; from a listed peer only."""
     seen = []
 
     def register(halley):
@@ -28,7 +29,7 @@ async def test_s44_everything_sees_the_real_client(is_listed):
         def look(session, message):
             seen.append((message.context.address, message.context.scheme))
 
-    async with serving(behind("127.0.0.0/8" if is_listed else "10.0.0.1"), register) as served:
+    async with serving(behind("127.0.0.0/8" if is_listed else "10.0.0.1", short_way=short_way), register) as served:
         wire = await served.wire()
         answer = await wire.post(HANDSHAKE, **TOLD)
         client_id = answer.messages[0]["clientId"]
