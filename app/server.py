@@ -161,8 +161,8 @@ class House:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         telemetry.report_suppressed()
-        undelivered = self.queued_events() + self.broker.dropped - self._dropped_before
-        telemetry.log.info("stopped", undelivered_events=undelivered, is_cut_short=is_cut_short)
+        dropped = self.broker.dropped - self._dropped_before if self._is_leaving else 0
+        telemetry.log.info("stopped", undelivered_events=self.queued_events() + dropped, is_cut_short=is_cut_short)
 
     def reload(self) -> None:
         """Read again what is read from files; connections and sessions go on."""
