@@ -21,7 +21,7 @@ def behind(*proxies, **more):
 @pytest.mark.parametrize("short_way", [True, False], ids=["short-way", "asgi"])
 @pytest.mark.parametrize("is_listed", [True, False])
 async def test_s44_everything_sees_the_real_client(is_listed, short_way):
-    """S44: by both faces its address in the log and for hooks, the cookie's Secure, the scheme; from listed peers only."""
+    """S44: by both faces its address, the cookie's Secure and the scheme are what a listed peer says, and no other."""
     seen = []
 
     def register(halley):
