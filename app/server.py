@@ -203,7 +203,10 @@ class House:
         self._flush_is_due = False
         self.broker.flush(monotonic())
         for connection, reply in self.engine.answers():
-            cast("_Answerable", connection).answer(reply)
+            try:
+                cast("_Answerable", connection).answer(reply)
+            except Exception as error:  # noqa: BLE001 - the connections behind it must get theirs
+                telemetry.fault("answer", error)
 
     async def _run(self, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+    from app.host.reaper import Reaper
+
 _HUGE_LENGTH = re.compile(rb"^content-length:[ \t]*[0-9]{19,}[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 _PIECE_BYTES = 16_384
 """Fed to the parser at once, so that a body's framing is counted to within so much."""
@@ -89,14 +91,14 @@ class Connection(Peer):
             self._discarded_bytes += len(data)
             if self._discarded_bytes > _DISCARDED_BYTES:
                 self.cut("sends_on")
-        elif self._is_busy():
+        elif not self._is_busy():
+            self._feed(data)
+        else:
             self._kept = self._kept or bytearray()
             self._kept += data
             limits = self.watch.limits
             if len(self._kept) > limits.head_bytes + limits.body_bytes:
                 self.cut("too_much_ahead")
-        else:
-            self._feed(data)
 
     def resume_writing(self) -> None:
         """All that was written has left: the next request's turn."""
@@ -107,7 +109,7 @@ class Connection(Peer):
     def shutdown(self) -> None:
         """The server leaves: an idle connection closes now, any other after its answer."""
         self._is_leaving = True
-        if not self._is_answering and self._body is None:  # whose request is still coming has been promised an answer
+        if not self._is_answering and self._body is None:
             super().shutdown()
 
     # What a subclass may answer itself
@@ -127,7 +129,7 @@ class Connection(Peer):
         if self._is_lost or self._discarded_bytes is not None:
             return
         self.transport.write(response)
-        if closes:
+        if closes or self._is_leaving:
             self.transport.close()
         if self.flow.write_paused:
             self._is_stuck = True
@@ -136,8 +138,6 @@ class Connection(Peer):
 
     def _go_on(self) -> None:
         self._is_answering = self._is_stuck = False
-        if self._is_leaving:
-            self.transport.close()
         if self._is_feeding or self.transport.is_closing():
             return
         if self.pipeline:
@@ -162,8 +162,18 @@ class Connection(Peer):
             self._unset_keepalive_if_required()
         self._fed_bytes += len(data)
         self._is_feeding = self._may_take = True
-        self._parse(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._pass_over(data, upgrade.args[0])
+        except httptools.HttpParserError:
+            if self._is_in_head and _HUGE_LENGTH.search(data):  # more than the parser can count
+                self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
+            else:
+                self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
         self._is_feeding = False
+        if self._fed_bytes:  # of something that is not whole yet
+            self._check_fed()
         if self.pipeline:
             if len(self.pipeline) > _PIPELINED_REQUESTS:
                 self.cut("too_much_ahead")
@@ -177,29 +187,21 @@ class Connection(Peer):
         else:
             self._mind_time()
 
-    def _parse(self, data: bytes) -> None:
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            # No protocol is switched to (RFC 9110, 7.8: "a server MAY ignore"); what follows is HTTP/1.1 again.
-            self._renew_parser()
-            if self._lacks_body:
-                self.parser.feed_data(self._body_head())
-            rest = data[upgrade.args[0] :]
-            if rest:
-                self.data_received(rest)
-        except httptools.HttpParserError:
-            if self._is_in_head and _HUGE_LENGTH.search(data):  # more than the parser can count
-                self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
-            else:
-                self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
-        else:
-            limits = self.watch.limits
-            if self._is_in_head:
-                if self._fed_bytes > limits.head_bytes:
-                    self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
-            elif self._fed_bytes > limits.body_bytes:
-                self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
+    def _pass_over(self, data: bytes, parsed_bytes: int) -> None:
+        """No protocol is switched to (RFC 9110, 7.8: "a server MAY ignore"); what follows is HTTP/1.1 again."""
+        self._renew_parser()
+        if self._lacks_body:
+            self.parser.feed_data(self._body_head())
+        rest = data[parsed_bytes:]
+        if rest:
+            self.data_received(rest)
+
+    def _check_fed(self) -> None:
+        limits = self.watch.limits
+        if self._is_in_head and self._fed_bytes > limits.head_bytes:
+            self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
+        elif not self._is_in_head and self._fed_bytes > limits.body_bytes:
+            self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
 
     def _renew_parser(self) -> None:
         self.parser = httptools.HttpRequestParser(self)
@@ -213,14 +215,17 @@ class Connection(Peer):
     def _mind_time(self) -> None:
         """Put the connection under the deadline of what it is waited for; while it waits for us there is none."""
         watch = self.watch
+        reaper: Reaper | None = None
         if self._is_lost or self._discarded_bytes is not None or self._is_busy():
-            self._be_under(None)
+            pass
         elif not self._is_in_head:
-            self._be_under(watch.bodies)
+            reaper = watch.bodies
         elif self._has_begun or not self._has_served:
-            self._be_under(watch.heads)
+            reaper = watch.heads
         else:
-            self._be_under(watch.idle)
+            reaper = watch.idle
+        if reaper is not self._reaper:
+            self._be_under(reaper)
 
     # Parser callbacks
 
@@ -230,7 +235,6 @@ class Connection(Peer):
             return
         self.url = b""
         self.headers = []
-        self.expect_100_continue = False
         self._has_begun = True
 
     def on_url(self, url: bytes) -> None:
@@ -240,12 +244,8 @@ class Connection(Peer):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header, whole; trailers, which come after the body, are nobody's."""
-        if self._lacks_body or not self._is_in_head:
-            return
-        name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        self.headers.append((name, value))
+        if self._is_in_head and not self._lacks_body:
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """The head is whole: check what only the raw head shows, then let the application begin."""
@@ -262,10 +262,11 @@ class Connection(Peer):
         if is_next and self._takes(fields):
             self._body = b""
             return
-        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        url, headers = self.url, self.headers
         super().on_message_begin()  # makes the scope, and forgets what has come
-        self.url, self.expect_100_continue = url, expects
+        self.url = url
         self.headers.extend(headers)
+        self.expect_100_continue = fields.get(b"expect", b"").lower() == b"100-continue"
         self.scope["extensions"] = {"halley": self}  # type: ignore[dict-item]
         super().on_headers_complete()
         self._lacks_body = self.parser.should_upgrade() and any(

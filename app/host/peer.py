@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ class Peer(HttpToolsProtocol):
         "_reaper",
         "_running",
         "_settling",
-        "_unsent_bytes",
+        "_unread_bytes",
         "_was_cut",
         "watch",
     )
@@ -47,7 +48,7 @@ class Peer(HttpToolsProtocol):
         self.watch = watch
         self._running: RequestResponseCycle | None = None  # the request that the application is answering
         self._settling: list[Callable[[bool], None]] = []
-        self._unsent_bytes = 0  # when the writes' deadline last came up
+        self._unread_bytes = 0  # when the writes' deadline last came up
         self._has_ended = False  # the peer has ended its stream
         self._is_lost = False
         self._was_cut = False
@@ -69,7 +70,7 @@ class Peer(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The peer does not keep up with reading."""
         super().pause_writing()
-        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self._unread_bytes = self._count_unread()
         self.watch.writes.watch(self, monotonic())
 
     def resume_writing(self) -> None:
@@ -135,8 +136,23 @@ class Peer(HttpToolsProtocol):
 
     def is_read_from(self) -> bool:
         """Whether the peer has taken anything of what waits for it since this was last asked."""
-        before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
-        return self._unsent_bytes < before
+        before, self._unread_bytes = self._unread_bytes, self._count_unread()
+        return self._unread_bytes < before
+
+    def _count_unread(self) -> int:
+        """What waits for the peer here and in the kernel.
+
+        The kernel takes nothing from us until a third of its buffer is free, and that may be megabytes: by our own
+        buffer alone, whoever reads slowly would look like one who does not read.
+        """
+        nbytes = self.transport.get_write_buffer_size()
+        with suppress(ImportError, OSError):
+            import fcntl  # noqa: PLC0415 - not on Windows
+            import termios  # noqa: PLC0415 - likewise
+
+            waiting = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+            nbytes += int.from_bytes(waiting, sys.byteorder)
+        return nbytes
 
     def refuse(
         self, status: int, text: str, headers: tuple[tuple[bytes, bytes], ...] = (), *, is_logged: bool = False

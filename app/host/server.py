@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import platform
 import shlex
 import signal
@@ -44,6 +45,7 @@ _BACKLOG = 4_096
 _SCRAPE_S = 1
 """For a request for metrics or health that is under way when all else is over."""
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
+_COLLECT_AFTER = (50_000, 20, 100)
 _OK, _WRONG_USE, _SIGNALLED, _INTERRUPTED = 0, 2, 128, 130
 
 
@@ -80,6 +82,10 @@ def run(settings: Settings, origins: Mapping[str, str] | None = None) -> int:
         open_files=open_files,
         settings=dict(origins or {}),
     )
+    # What lives as long as the process need not be looked at again and again; nor does every burst of a few hundred
+    # messages deserve a collection: a pass over all sessions costs more than all of a burst's deliveries.
+    gc.freeze()
+    gc.set_threshold(*_COLLECT_AFTER)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_serve(halley, sockets, certificate))

@@ -65,17 +65,15 @@ class BayeuxConnection(Connection):
 
     def _takes(self, fields: dict[bytes, bytes]) -> bool:
         way, parser = self._way, self.parser
-        length = fields.get(b"content-length", b"")
         if (
             not way.leads_to(self.url)
             or parser.get_method() != b"POST"
-            or not length.isdigit()  # chunks have none
-            or int(length) > way.body_bytes
-            or not parser.should_keep_alive()
-            or parser.should_upgrade()
-            or self.expect_100_continue
+            or b"content-length" not in fields  # chunks have none
+            or b"upgrade" in fields
+            or b"expect" in fields
             or len(fields) != len(self.headers)
-            or parser.get_http_version() != "1.1"
+            or not parser.should_keep_alive()
+            or (b"connection" in fields and parser.get_http_version() != "1.1")
         ):
             return False
         address = self.address

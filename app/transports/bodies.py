@@ -10,9 +10,8 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import orjson
@@ -48,12 +47,11 @@ class Disconnected(Exception):
     """The peer left before its request was whole."""
 
 
-@dataclass(slots=True)
-class Batch:
-    """The messages of one request."""
+class Batch(NamedTuple):
+    """The messages of one request, and whether some `OutOfRange` stands in them."""
 
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    has_odd_numbers: bool = False
+    messages: list[dict[str, Any]]
+    has_odd_numbers: bool
 
 
 async def read_body(receive: Receive, limits: Limits) -> bytes:
@@ -106,21 +104,26 @@ def _form_values(text: bytes, limits: Limits, charset: str) -> list[bytes]:
 
 def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
     """Concatenate messages from JSON texts, each an object or an array of objects. Raises `Rejection`."""
-    batch = Batch()
+    messages: list[dict[str, Any]] = []
     nodes = 0
+    has_odd_numbers = False
     for text in texts:
-        value, has_odd_numbers = _loads(text)
-        batch.has_odd_numbers |= has_odd_numbers
+        value, is_odd = _loads(text)
+        has_odd_numbers = has_odd_numbers or is_odd
         nodes += _measure(text, value, limits)
         found = value if isinstance(value, list) else [value]
-        if not all(isinstance(message, dict) for message in found):
-            raise Rejection(400, "body is no Bayeux message")
-        batch.messages.extend(found)
-        if len(batch.messages) > limits.messages or nodes > limits.nodes:
+        for message in found:
+            if not isinstance(message, dict):
+                raise Rejection(400, "body is no Bayeux message")
+        if messages:
+            messages.extend(found)
+        else:
+            messages = found
+        if len(messages) > limits.messages or nodes > limits.nodes:
             raise Rejection(413, "too many messages or values")
-    if not batch.messages:
+    if not messages:
         raise Rejection(400, "no message")
-    return batch
+    return Batch(messages, has_odd_numbers)
 
 
 @lru_cache(_REMEMBERED)

@@ -15,11 +15,14 @@ def cookie_values(header: bytes, name: bytes) -> tuple[str, ...]:
     """All values that a Cookie header has for `name`, at most eight."""
     if name not in header:
         return ()
+    if b";" not in header and header.startswith(name + b"="):  # scripts have no other cookies
+        return (header[len(name) + 1 :].strip(b' \t"').decode("latin-1"),)
     values = []
     for pair in header.split(b";"):
-        found, _, value = pair.partition(b"=")
-        if found.strip() == name:
-            values.append(value.strip().strip(b'"').decode("latin-1"))
+        if name in pair:
+            found, _, value = pair.partition(b"=")
+            if found.strip() == name:
+                values.append(value.strip(b' \t"').decode("latin-1"))
     return tuple(values[:_LOOKED_AT])
 
 

@@ -145,7 +145,7 @@ async def test_d2_a_reader_that_is_slow_but_steady_gets_all():
         client_id = await served.open_session("/a")
         slow = await fill(served, client_id, 150)
         came = b""
-        while not came.endswith(b"]") and (piece := await slow.reader.read(65_536)):
+        while not came.endswith(b"]}]") and (piece := await slow.reader.read(65_536)):
             came += piece
             if len(came) < 5_000_000:
                 await asyncio.sleep(0.01)  # its pace: some 5 MB/s, so that it takes longer than write_s

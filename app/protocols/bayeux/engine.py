@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.broker.events import Event
 from app.broker.policy import SERVER
-from app.protocols.bayeux import errors
+from app.protocols.bayeux import errors, hot
 from app.protocols.bayeux.advice import Advisor
 from app.protocols.bayeux.channels import Channels
 from app.protocols.bayeux.conversation import Conversation
@@ -45,6 +45,7 @@ class Engine:
     """Speaks Bayeux for the broker's sessions.
 
     `connection_types` is what handshake replies offer. `new_id` makes session ids and cookies.
+    `shortcuts` is off in tests that compare the hot path with the general way.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Engine:
         *,
         connection_types: Sequence[str] = ("long-polling", "callback-polling"),
         new_id: Callable[[], str] = lambda: secrets.token_hex(_ID_BYTES),
+        shortcuts: bool = True,
     ) -> None:
         self.broker = broker
         self.options = options
@@ -63,11 +65,12 @@ class Engine:
         self.hooks = hooks
         self.connection_types = tuple(connection_types)
         self.new_id = new_id
+        self.shortcuts = shortcuts
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
         self.channels = Channels(broker.limits.channels)
         self.advisor = Advisor(options)
         self._responses = Responses(hooks, has_timestamp=options.timestamp)
-        self.holds_by_browser: Counter[str] = Counter()
+        self.holds_by_browser: dict[str, int] = {}
         self._answers: deque[tuple[object, Reply | None]] = deque()
         # plain counts, read by telemetry
         self.holds = 0
@@ -79,6 +82,8 @@ class Engine:
 
     def receive(self, request: Request, now: float) -> Outcome:
         """Work through a request's messages in order, as far as that goes without waiting."""
+        if self.shortcuts and len(request.messages) == 1 and (outcome := hot.receive(self, request, now)) is not None:
+            return outcome
         return self._go_on(Conversation(self, request, now).steps())
 
     def resume(self, wait: Wait, verdict: Verdict, now: float) -> Outcome:
@@ -104,7 +109,8 @@ class Engine:
 
     def written(self, reply: Reply) -> None:
         """All of a reply has left for its socket."""
-        self._settle(reply)
+        if not reply.is_settled:
+            self._settle(reply)
 
     def unwritten(self, reply: Reply) -> None:
         """A reply's connection was lost before all of it had left: its events are the session's again."""
@@ -114,7 +120,8 @@ class Engine:
             if session.acks is None:
                 session.outbox.put_back(reply.events)
                 self.put_back += len(reply.events)
-        self._settle(reply)
+        if not reply.is_settled:
+            self._settle(reply)
 
     def gone(self, hold: Hold, now: float) -> None:
         """The peer of a held connect has closed its connection."""
@@ -122,8 +129,6 @@ class Engine:
             self._happen(hold.session, Happening.GONE, now)
 
     def _settle(self, reply: Reply) -> None:
-        if reply.is_settled:
-            return
         reply.is_settled = True
         session = reply.session
         if session is not None and session.unsettled is reply:
@@ -141,7 +146,13 @@ class Engine:
     def flush(self, session: Session, now: float) -> None:
         """Events came: a held connect is their way out."""
         assert isinstance(session, BayeuxSession)
-        if self.can_take(session) and session.outbox and not session.open_batches:
+        if (
+            session.state is State.HELD
+            and session.unsettled is None
+            and len(session.outbox)
+            and not session.open_batches
+            and not (self.shortcuts and hot.wake(self, session, now))
+        ):
             self._happen(session, Happening.EVENTS, now)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
@@ -232,12 +243,12 @@ class Engine:
         half_written = session.unsettled
         if half_written is not None and half_written.answers_connect:
             self.unwritten(half_written)
-            self._send(half_written.connection, None)
+            self.send(half_written.connection, None)
         may_wait = alone and hold.wait_s > 0 and not self.is_draining and not self._has_news(session)
         if may_wait and session.state is State.IDLE:
             limit = self.options.holds_per_browser
             hold.browser = session.browser
-            hold.is_crowded = 0 <= limit <= self.holds_by_browser[hold.browser]
+            hold.is_crowded = 0 <= limit <= self.holds_by_browser.get(hold.browser, 0)
         waits = may_wait and not hold.is_crowded
         session.held = hold
         step = self._happen(session, Happening.POLL if waits else Happening.CONNECT, now)
@@ -325,18 +336,18 @@ class Engine:
         session.state, step = row
         hold = session.held
         if was_held and hold is not None:
-            self._free_slot(hold)
-        if step is Step.HOLD:
-            self._hold(session, now)
+            self.end_hold(hold)
+        if step is Step.HOLD and session.held is not None:
+            self.begin_hold(session.held, now)
         elif step is Step.RELEASE and hold is not None:
             self.broker.touch(session, now + self.advisor.interval_s(hold) + session.max_interval_s)
         elif step is Step.ANSWER_HELD and hold is not None:
-            self._send(hold.connection, self.answer(hold, now))
+            self.send(hold.connection, self.answer(hold, now))
         elif step is Step.ANSWER_EMPTY and hold is not None:
             reply = self.answer(hold, now, with_events=False)
             reply.status = self.options.superseded_status
             session.announced = None  # clients pass over the reply to a connect they have replaced
-            self._send(hold.connection, reply)
+            self.send(hold.connection, reply)
         elif step is Step.DISMISS and hold is not None:
             self._dismiss(hold, now, is_told=reason == DISMISSED)
         elif step is Step.REFUSE and hold is not None:
@@ -345,22 +356,26 @@ class Engine:
             self.hooks.tell(self.hooks.session_closed, session, reason)
         return step
 
-    def _hold(self, session: BayeuxSession, now: float) -> None:
-        hold = session.held
-        assert hold is not None
+    def begin_hold(self, hold: Hold, now: float) -> None:
+        """Let a connect wait, in its browser's slot."""
         hold.until = now + hold.wait_s
         self.holds += 1
-        self.holds_by_browser[hold.browser] += 1
-        self.broker.touch(session, hold.until)
-        self.hooks.tell(self.hooks.suspended, session)
+        self.holds_by_browser[hold.browser] = self.holds_by_browser.get(hold.browser, 0) + 1
+        self.broker.touch(hold.session, hold.until)
+        if self.hooks.suspended:
+            self.hooks.tell(self.hooks.suspended, hold.session)
 
-    def _free_slot(self, hold: Hold) -> None:
+    def end_hold(self, hold: Hold) -> None:
+        """It waits no longer, for whatever reason."""
         hold.session.held = None
         self.holds -= 1
-        self.holds_by_browser[hold.browser] -= 1
-        if not self.holds_by_browser[hold.browser]:
+        in_slot = self.holds_by_browser[hold.browser] - 1
+        if in_slot:
+            self.holds_by_browser[hold.browser] = in_slot
+        else:
             del self.holds_by_browser[hold.browser]
-        self.hooks.tell(self.hooks.resumed, hold.session)
+        if self.hooks.resumed:
+            self.hooks.tell(self.hooks.resumed, hold.session)
 
     def _dismiss(self, hold: Hold, now: float, *, is_told: bool) -> None:
         """The last reply of a session that left, or was sent away and must be told so; with its last events."""
@@ -370,15 +385,17 @@ class Engine:
         if is_told:
             messages.append({"channel": "/meta/disconnect", "successful": True})
         events = self.take(hold.session) if self.can_take(hold.session) else []
-        self._send(hold.connection, self.reply_with(None, messages, events, now, connection=hold.connection))
+        self.send(hold.connection, self.reply_with(None, messages, events, now, connection=hold.connection))
 
     def _refuse(self, hold: Hold, now: float) -> None:
         """The last reply of a session that cannot go on; its client may begin another."""
         reply = reply_to(hold.request, successful=False)
         reply["error"] = errors.SESSION_UNKNOWN
         reply["advice"] = self.advisor.for_stranger("handshake")
-        self._send(hold.connection, self.reply_with(None, [reply], [], now, connection=hold.connection))
+        self.send(hold.connection, self.reply_with(None, [reply], [], now, connection=hold.connection))
 
-    def _send(self, connection: object, reply: Reply | None) -> None:
+    def send(self, connection: object, reply: Reply | None) -> None:
+        """Have a held connect's reply handed out by `answers`."""
         self._answers.append((connection, reply))
-        self.broker.wake()
+        if len(self._answers) == 1:
+            self.broker.wake()

@@ -86,8 +86,8 @@ class Hold:
     connection: object
     request: dict[str, Any]  # the message's fields
     wait_s: float
-    wants_advice: bool
-    timesync: Timesync | None
+    wants_advice: bool = False
+    timesync: Timesync | None = None
     until: float = 0.0
     browser: str = ""  # whose slot it takes
     is_crowded: bool = False  # not held because another tab of the same browser is

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from app.broker.events import Event
     from app.protocols.bayeux.exchanges import Context
 
-_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-_ECHOED_CHARS = 255
+ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+ECHOED_CHARS = 255
 _ECHOED_SUBSCRIPTIONS = 128
 
 ABSENT: Any = object()
@@ -92,7 +92,7 @@ class Message:
 def _message_id(value: object) -> str | int | None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    if isinstance(value, str) and _ID.fullmatch(value):
+    if isinstance(value, str) and ID.fullmatch(value):
         return value
     raise Fault(errors.MESSAGE_ID_INVALID)
 
@@ -139,7 +139,7 @@ def reply_to(fields: dict[str, Any], *, successful: bool) -> dict[str, Any]:
     if message_id is not None:
         reply["id"] = message_id
     channel = fields.get("channel")
-    if isinstance(channel, str) and len(channel) <= _ECHOED_CHARS:
+    if isinstance(channel, str) and len(channel) <= ECHOED_CHARS:
         reply["channel"] = channel
     reply["successful"] = successful
     if channel in ("/meta/subscribe", "/meta/unsubscribe"):
@@ -152,7 +152,7 @@ def reply_to(fields: dict[str, Any], *, successful: bool) -> dict[str, Any]:
 def _is_echoable(subscription: object) -> bool:
     names = subscription if isinstance(subscription, list) else [subscription]
     return len(names) <= _ECHOED_SUBSCRIPTIONS and all(
-        isinstance(name, str) and len(name) <= _ECHOED_CHARS for name in names
+        isinstance(name, str) and len(name) <= ECHOED_CHARS for name in names
     )
 
 

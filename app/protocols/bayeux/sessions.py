@@ -86,9 +86,10 @@ class BayeuxSession(Session):
 
     def admits(self, cookies: Sequence[str]) -> bool:
         """Whether a request with these cookies may use this session; the first that shows its cookie binds it."""
-        if any(hmac.compare_digest(self.cookie.encode(), cookie.encode()) for cookie in cookies):
-            self.is_bound = True
-            return True
+        for cookie in cookies:
+            if cookie.isascii() and hmac.compare_digest(self.cookie, cookie):
+                self.is_bound = True
+                return True
         return not cookies and not self.is_bound
 
     @property
