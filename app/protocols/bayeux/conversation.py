@@ -155,7 +155,7 @@ class Conversation:
     def refusal(self, fields: dict[str, Any], fault: Fault) -> dict[str, Any]:
         """The reply to a message that is refused."""
         self.engine.refused[fault.error.partition(":")[0]] += 1
-        if fault.error.endswith(errors.DENIED):
+        if errors.is_denial(fault.error):
             self.engine.hooks.tell(self.engine.hooks.message_refused, self.session, fields, fault.error)
         reply = reply_to(fields, successful=False)
         reply["error"] = fault.error

@@ -26,10 +26,14 @@ CONNECTION_TYPES_UNSUPPORTED = "301:{}:connection_types_unsupported"
 SUBSCRIPTION_MISSING = "403::subscription_missing"
 SUBSCRIPTION_INVALID = "403::subscription_invalid"
 
-DENIED = "_denied"  # how the error ends where somebody may not do something
 DENIED_BY_POLICY = "denied_by_security_policy"
 DENIED_BY_NOT_GRANTING = "denied_by_not_granting"
 PUBLISH_DENIED = "403:{}:publish_denied"
 SUBSCRIBE_DENIED = "403:{}:subscribe_denied"
 CREATE_DENIED = "403:{}:create_denied"  # a subscription to a channel that may not be made
 CHANNEL_CREATE_DENIED = "403:{}:channel_create_denied"  # likewise a publish
+
+
+def is_denial(error: str) -> bool:
+    """Whether an error says that somebody may not do something."""
+    return error.endswith("_denied")
