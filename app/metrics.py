@@ -49,6 +49,7 @@ class HalleyCollector(Collector):
         limits = {limit: broker.hits[limit] for limit in LIMITS}
         yield _counters("halley_limits_hit", "How often a limit said no, by its setting.", "limit", limits)
         yield _gauge("halley_waiting_bytes", "Memory of events that wait for somebody, about.", broker.waiting.value)
+        yield _counter("halley_dropped", "Events that still waited when their session ended.", broker.dropped)
         yield _gauge("halley_holds", "Connects held now.", engine.holds)
         yield _counter("halley_connects", "Connects received.", engine.connects)
         yield _counter("halley_put_back", "Events of replies that did not reach their socket.", engine.put_back)
@@ -58,6 +59,7 @@ class HalleyCollector(Collector):
             refused = {str(status): count for status, count in self._watch.refused.items()}
             yield _gauge("halley_connections", "HTTP connections now.", self._watch.connections)
             yield _counter("halley_connections_cut", "Connections cut for being too slow.", self._watch.cut)
+            yield _counter("halley_tls_failed", "Connections on which no TLS came about.", self._watch.tls_failed)
             yield _counters("halley_requests_refused", "Requests refused half-way, by status.", "status", refused)
 
 

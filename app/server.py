@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -18,16 +19,17 @@ from app.access.authenticator import Authenticator
 from app.access.rules import AccessRules, Rule
 from app.broker.broker import Broker
 from app.broker.errors import TokenRefused
-from app.broker.policy import HouseRules
+from app.broker.policy import SERVER, HouseRules
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.names import Bounds, to_pattern
 from app.settings import Settings, is_loopback
 from app.transports.addresses import accounts
-from app.transports.endpoint import Endpoint, reject
+from app.transports.endpoint import Endpoint, leaving, reject
 from app.transports.guard import Guard, Rejection
 from app.transports.head import Head
 from app.transports.pages import Pages, route_path
+from app.transports.proxies import Proxies
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -43,6 +45,10 @@ _STALL_S = 1.0
 
 _SLOW_SWEEP_S = 1.0
 _LIVE_S = 10.0
+_ORDINARY_LIMITS = frozenset({"holds_per_browser", "keep_alive_s", "max_interval_s"})
+"""They end what is over, or share between one user's tabs: nothing to tell operators of each time."""
+
+_PROGRESS_S = 1.0
 _FORCE_S = 0.1
 """How soon a second signal is noticed while draining waits."""
 
@@ -60,7 +66,7 @@ def rights_of(settings: Settings) -> HouseRules | AccessRules:
     """What the settings say about who may do what."""
     wanted = settings.bayeux.anonymous_publish
     if not settings.access:
-        is_local = is_loopback(settings.host)
+        is_local = is_loopback(settings.host) and not settings.proxies  # through which strangers come
         return HouseRules(is_local, wanted == "on" or (wanted == "auto" and is_local))
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
     rules = [Rule(rule.role, rule.verb, to_pattern(rule.pattern, bounds), rule.allow) for rule in settings.access]
@@ -74,7 +80,7 @@ class House:
         self.settings = settings = settings or Settings()
         self.hooks = hooks or Hooks()
         self.guard = Guard(settings)
-        if not (self.guard.is_loopback or settings.access or settings.open):
+        if not (self.guard.is_private or settings.access or settings.open):
             raise NotProtected(
                 f"{settings.host} can be reached from other machines, where everyone may read and publish "
                 f"everything; write access rules, or say --open if that is wanted"
@@ -82,7 +88,7 @@ class House:
         self.rights = rights_of(settings)
         self._authenticator = Authenticator(settings, lambda line: telemetry.log.warning("keys", what=line))
         self.broker = Broker(settings.limits, self._wake)
-        self.broker.account_of = accounts(settings.limits.exempt)
+        self.broker.account_of = accounts((*settings.limits.exempt, *settings.proxies))
         self.engine = Engine(
             self.broker,
             settings.bayeux,
@@ -93,14 +99,19 @@ class House:
         )
         self.endpoint = Endpoint(self.engine, self.guard, settings)
         self.pages = Pages()
+        self.proxies = Proxies(settings.proxies)
+        self.on_reload: list[Callable[[], None]] = []  # on SIGHUP: what reads its files again, and says so in the log
         self.on_sweep: list[Callable[[float], None]] = []
         self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []  # a program's own tasks
         self._is_leaving = False
+        self._dropped_before = 0  # events, when leaving began
+        self._drain_told_at = 0.0
         self._flush_is_due = False
         self._tasks: list[asyncio.Task[None]] = []  # the sweeper, then the program's own
         self._swept_at = monotonic()
         self.broker.clock_offset_s = time.time() - monotonic()
-        self._watch_sessions()
+        self._hits_told: Counter[str] = Counter()
+        self._tell_operators()
 
     def _authenticate(self, token: str, wall_s: float) -> Identity:
         try:
@@ -128,17 +139,21 @@ class House:
             await send({"type": "websocket.close", "code": 1000})
             return
         self.start()
+        self.proxies.reveal(scope)
         try:
             self.guard.check_host(*(value for name, value in scope["headers"] if name == b"host"))
         except Rejection as rejection:
-            telemetry.request_rejected(Head.of(scope), rejection.status, rejection.text)
+            telemetry.request_refused(rejection.status, rejection.text, head=Head.of(scope))
             await reject(scope, send, rejection)
             return
         path = route_path(scope)
-        if any(path == mount or path.startswith(f"{mount}/") for mount in self.settings.bayeux.paths):
-            await self.endpoint(scope, receive, send)
-        else:
-            await self.pages(scope, receive, send)
+        is_bayeux = any(path == mount or path.startswith(f"{mount}/") for mount in self.settings.bayeux.paths)
+        try:
+            await (self.endpoint if is_bayeux else self.pages)(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._is_leaving:
+                raise
+            await reject(scope, send, leaving())
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -171,12 +186,27 @@ class House:
             self._tasks = [asyncio.get_running_loop().create_task(job) for job in jobs]
             self._wake()
 
-    async def stop(self) -> None:
-        """End what runs on the loop."""
+    async def stop(self, *, is_cut_short: bool = False) -> None:
+        """End what runs on the loop, and leave word of what nobody came for; `is_cut_short` says that more is lost."""
         tasks, self._tasks = self._tasks, []
+        if not tasks:
+            return
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        telemetry.report_suppressed()
+        dropped = self.broker.dropped - self._dropped_before if self._is_leaving else 0
+        telemetry.log.info("stopped", undelivered_events=self.queued_events() + dropped, is_cut_short=is_cut_short)
+
+    def reload(self) -> None:
+        """Read again what is read from files; connections and sessions go on."""
+        if not self.on_reload:
+            telemetry.log.info("reloaded", what="nothing")
+        for read_again in self.on_reload:
+            try:
+                read_again()
+            except Exception as error:  # noqa: BLE001 - the others must still be read
+                telemetry.fault("reload", error)
 
     def is_live(self) -> bool:
         """Whether the sweeper has run lately; if not, sessions no longer end (CometD #1627)."""
@@ -224,6 +254,8 @@ class House:
             await asyncio.sleep(self.settings.sweep_s)
             now = monotonic()
             was_stalled = now - self._swept_at > _STALL_S + self.settings.sweep_s
+            if was_stalled:
+                telemetry.log.warning("stalled", seconds=round(now - self._swept_at, 3))
             self._swept_at = now
             self.broker.clock_offset_s = time.time() - now
             if was_stalled:  # what waited with us is read before anybody counts as late
@@ -231,7 +263,12 @@ class House:
             sweeps = [self.broker.due, *self.on_sweep]
             if now - slowly_swept_at > _SLOW_SWEEP_S:
                 slowly_swept_at = now
-                sweeps += [lambda _: self.engine.sweep(), self.broker.meters.sweep, self._authenticator.look]
+                sweeps += [
+                    lambda _: self.engine.sweep(),
+                    self._tell_of_limits,
+                    self.broker.meters.sweep,
+                    self._authenticator.look,
+                ]
             for sweep in sweeps:
                 try:
                     sweep(now)
@@ -239,30 +276,50 @@ class House:
                     telemetry.fault("sweeper", error)
 
     async def drain(self, is_forced: Callable[[], bool] = lambda: False) -> None:
-        """Send everyone away: answer the held connects, spread out and in random order. Ends early if `is_forced`."""
+        """Send everyone away: answer the held connects, spread out and in random order. Waits no more if `is_forced`.
+
+        What was published before a hold is answered goes along with the answer. Clients that come meanwhile are
+        answered at once with what waits for them, and told when to come again.
+        """
         if self._is_leaving:
             return
         self._is_leaving = True
+        self._dropped_before = self.broker.dropped
+        self._drain_told_at = monotonic()
         options = self.settings.drain
         telemetry.log.info("draining", holds=self.engine.holds)
-        until = monotonic() + options.not_ready_s
-        while monotonic() < until and not is_forced():  # noqa: ASYNC110 - a signal handler sets no events
-            await asyncio.sleep(min(_FORCE_S, options.not_ready_s))
+        await self._pause(options.not_ready_s, is_forced)
         sessions = self.engine.drain()
         random.shuffle(sessions)
-        spread_s = min(options.spread_s, len(sessions) / options.holds_per_s)
+        clients = sum(session.role != SERVER for session in self.broker.sessions.values())
+        spread_s = min(options.spread_s, clients / options.clients_per_s)
         self.engine.advisor.drain_interval = lambda: random.uniform(0, spread_s)  # noqa: S311 - no secret
         began = monotonic()
         for count, session in enumerate(sessions):
-            ahead_s = spread_s * count / len(sessions) - (monotonic() - began)
-            if ahead_s > 0 and not is_forced():
-                await asyncio.sleep(ahead_s)
+            await self._pause(spread_s * count / len(sessions) - (monotonic() - began), is_forced)
             self.engine.release(session, monotonic())
-        telemetry.log.info("drained", undelivered_events=self.queued_events())
+        await self._pause(spread_s - (monotonic() - began), is_forced)  # for those who were between two polls
+        telemetry.log.info("drained", seconds=round(monotonic() - began, 3))
+
+    async def _pause(self, seconds: float, is_forced: Callable[[], bool]) -> None:
+        until = monotonic() + seconds
+        while (left_s := until - monotonic()) > 0 and not is_forced():
+            await asyncio.sleep(min(_FORCE_S, left_s))  # a signal handler sets no events
+            if monotonic() - self._drain_told_at > _PROGRESS_S:
+                self._drain_told_at = monotonic()
+                telemetry.log.info("drain_progress", holds=self.engine.holds)
 
     # What operators are told
 
-    def _watch_sessions(self) -> None:
+    def _tell_of_limits(self, _now: float) -> None:
+        """Say which limits have said no since this was last asked."""
+        news = self.broker.hits - self._hits_told
+        self._hits_told = self.broker.hits.copy()
+        for limit, times in news.items():
+            if limit not in _ORDINARY_LIMITS:
+                telemetry.log.warning("limit_reached", limit=limit, times=times)
+
+    def _tell_operators(self) -> None:
         def opened(session: BayeuxSession) -> None:
             telemetry.log.info(
                 "session_opened",
@@ -279,8 +336,18 @@ class House:
                 "session_closed", session=telemetry.fingerprint(session.id), protocol=session.protocol, reason=reason
             )
 
+        def refused(session: BayeuxSession | None, fields: dict[str, Any], error: str) -> None:
+            telemetry.log.info(
+                "message_refused",
+                verb=error.rpartition(":")[2].removesuffix("_denied"),
+                error=error,
+                channel=str(fields.get("subscription") or fields.get("channel")),
+                session=telemetry.fingerprint(session.id) if session is not None else "",
+            )
+
         self.hooks.session_opened.append(opened)
         self.hooks.session_closed.append(closed)
+        self.hooks.message_refused.append(refused)
         self.hooks.report = telemetry.fault
 
 

@@ -145,7 +145,12 @@ class Limits:
     messages: int = knob(1_000, unit="messages", low=1, why="in one request; then 413")
     nesting: int = knob(64, unit="levels", low=4, why="far above honest data, far below what crashes parsers; then 400")
     nodes: int = knob(20_000, unit="JSON values", low=64, why="in one request; guards memory; then 413")
-    head_s: float = knob(10.0, unit="s", low=0.1, why="a request head not there by then is slowloris; closed")
+    head_s: float = knob(
+        10.0,
+        unit="s",
+        low=0.1,
+        why="a request head, with TLS its handshake too, not there by then is slowloris; closed",
+    )
     body_s: float = knob(10.0, unit="s", low=0.1, why="likewise a body; then 408")
     write_s: float = knob(10.0, unit="s", low=0.1, why="a peer that reads nothing for so long is cut (NATS' number)")
     linger_s: float = knob(1.0, unit="s", low=0, zero="cut at once", why="a refused sender may still read why")
@@ -228,6 +233,17 @@ class Jwt:
 
 
 @dataclass(frozen=True, slots=True)
+class Tls:
+    """https instead of http, for clients; the operations listener stays plain."""
+
+    cert: str = knob("", why="PEM file of the certificate and those that vouch for it; empty: http")
+    key: str = knob("", why="PEM file of the private key; empty: it stands in the certificate's file")
+    min_version: Literal["1.2", "1.3"] = knob(
+        "1.2", why="older ones are forbidden (RFC 8996); 1.3 shuts old clients out"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Operations:
     """The listener for health checks and metrics, apart from the public one."""
 
@@ -244,7 +260,9 @@ class Drain:
         0.0, unit="s", low=0, zero="drain at once", why="time for load balancers to see /health/ready fall"
     )
     spread_s: float = knob(5.0, unit="s", low=0, zero="all at once", why="reconnects arrive elsewhere spread out")
-    holds_per_s: float = knob(500.0, unit="holds/s", low=1, why="few holds are released faster than the whole spread")
+    clients_per_s: float = knob(
+        500.0, unit="clients/s", low=1, why="few clients are sent away in less time than the whole spread"
+    )
     grace_s: float = knob(
         15.0,
         unit="s",
@@ -275,6 +293,9 @@ class Settings:
         [], why="names that the Host header may carry; empty: any, but on loopback only loopback names (DNS rebinding)"
     )
     open: bool = knob(default=False, why="a listener that others can reach needs access rules or this word")
+    proxies: tuple[str, ...] = knob(
+        [], why="addresses or networks whose X-Forwarded-For and -Proto are believed; from others these are forgeries"
+    )
     load: tuple[str, ...] = knob([], why="MODULE:FUNCTION to call with the embedding API before serving")
     short_way: bool = knob(default=True, why="hot requests without ASGI cost a quarter; off serves the same, slower")
     sweep_s: float = knob(0.25, unit="s", low=0.01, why="how precisely deadlines are kept; costs a heap peek")
@@ -285,6 +306,7 @@ class Settings:
     access: tuple[Access, ...] = ()
     tokens: tuple[Token, ...] = ()
     jwt: Jwt = field(default_factory=Jwt)
+    tls: Tls = field(default_factory=Tls)
     operations: Operations = field(default_factory=Operations)
     drain: Drain = field(default_factory=Drain)
     log: Log = field(default_factory=Log)

@@ -190,6 +190,7 @@ def test_the_command_lines_own_variables_are_no_settings():
     assert load(None, dict.fromkeys(NOT_SETTINGS, "anything"), {}).settings == Settings()
 
 
+PROXY_NEED = "expected addresses, or networks like 10.0.0.0/8"
 ORIGIN_NEED = "expected scheme://host[:port] without a path"
 
 
@@ -197,6 +198,14 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
     ("text", "problem"),
     [
         # cors: credentials travel with requests, so an origin must be one (S19-S21)
+        ('tls.key = "a.pem"', "tls.key: expected tls.cert (--tls-cert) too"),
+        ('proxies = ["proxy"]\nopen = true', f'proxies: {PROXY_NEED}, found "proxy"'),
+        ('proxies = ["10.0.0.1/8"]\nopen = true', f'proxies: {PROXY_NEED}, found "10.0.0.1/8"'),
+        ('proxies = ["::/0"]\nopen = true', "proxies: ::/0 is everyone, and anyone could claim any address"),
+        (
+            'proxies = ["10.0.0.0/8"]',
+            "proxies: expected open = true (--open) too, as proxies let others read and publish everything",
+        ),
         (
             'cors.origins = ["*"]',
             'cors.origins: "*" cannot be allowed, since requests carry credentials: list each origin',

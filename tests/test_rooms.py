@@ -22,14 +22,15 @@ ROOMS = {
     "app.broker": {"app.settings"},
     "app.access": CORE | {"jwt"},
     "app.protocols": CORE | {"orjson"},
-    "app.telemetry": {"app.settings", "structlog", "orjson", "starlette"},
+    "app.telemetry": {"app.settings", "app.transports", "structlog", "orjson"},
     "app.metrics": ENGINES | {"app.host", "app.server", "prometheus_client"},
     "app.transports": EDGES | {"starlette", "orjson"},
     "app.configuration": ENGINES | {"app.access"},  # the names of roles, tokens and patterns
     "app.client": {"httpx", "app"},
     "app.server": EDGES | {"starlette"},
     "app.embed": ENGINES | {"app.server"},
-    "app.host": EDGES | {"app.server", "app.embed", "app.metrics", "uvicorn", "httptools", "uvloop", "starlette"},
+    "app.host": EDGES
+    | {"app", "app.access", "app.server", "app.embed", "app.metrics", "uvicorn", "httptools", "uvloop", "starlette"},
     "app.cli": ENGINES | {"app", "app.client", "app.configuration", "app.access", "app.server", "app.host", "click"},
     "app.__main__": {"app.cli"},
     "app.__init__": set(),

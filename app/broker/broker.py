@@ -58,6 +58,7 @@ class Broker:
         self.published = 0
         self.delivered = 0
         self.overflows = 0
+        self.dropped = 0  # events that still waited when their session ended
         self.opened: Counter[str] = Counter()  # by protocol
         self.closed: Counter[str] = Counter()  # by reason
         self.hits: Counter[str] = Counter()  # how often a limit said no, by its setting; all rooms count here
@@ -107,6 +108,7 @@ class Broker:
         for pattern in session.subscriptions:
             self.index.remove(pattern, session)
         session.subscriptions.clear()
+        self.dropped += len(session.outbox)
         session.outbox.clear()
         del self.sessions[session.id]
         if session.account is not None:

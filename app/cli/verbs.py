@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from app.configuration import Configuration
+    from app.settings import Settings
 
     Command = Callable[..., None]
 
@@ -92,6 +93,8 @@ def main() -> None:
     type=int,
     help=f"Port for health checks and metrics; 0 as above. [default: {KNOBS['operations.port'].default}]",
 )
+@click.option("--tls-cert", metavar="FILE", help="Serve https with this certificate (PEM). SIGHUP reads it again.")
+@click.option("--tls-key", metavar="FILE", help="Its private key. [default: in the certificate's file]")
 @click.option("--open", "is_open", is_flag=True, help="Listen where others can connect although there are no rules.")
 @click.option(
     "--load",
@@ -106,6 +109,8 @@ def serve(
     host: str | None,
     port: int | None,
     operations_port: int | None,
+    tls_cert: str | None,
+    tls_key: str | None,
     is_open: bool,
     hooks: tuple[str, ...],
 ) -> None:
@@ -117,13 +122,15 @@ def serve(
         "host": host,
         "port": port,
         "operations.port": operations_port,
+        "tls.cert": tls_cert,
+        "tls.key": tls_key,
         "open": is_open or None,
         "load": hooks or None,
     }
     configuration = _load(file, {key: value for key, value in flags.items() if value is not None})
     from app.host.server import run as run_server  # noqa: PLC0415 - the other verbs need none of the server
 
-    sys.exit(run_server(configuration.settings))
+    sys.exit(run_server(configuration.settings, configuration.changes))
 
 
 @main.command(context_settings={"ignore_unknown_options": True})  # lest a negative number be taken for an option
@@ -161,6 +168,21 @@ def subscribe_verb(*, patterns: tuple[str, ...], server: str, token: str | None)
     sys.exit(run(subscribe(client, patterns)))
 
 
+def _check_files(settings: Settings) -> None:
+    """Read the keys and the certificate that the settings name; the exit code is 2 if they cannot be used."""
+    from app.access.authenticator import Authenticator  # noqa: PLC0415 - publishing needs no cryptography
+    from app.access.keys import BadKeys  # noqa: PLC0415 - likewise
+    from app.host.certificate import BadCertificate, Certificate  # noqa: PLC0415 - likewise
+
+    try:
+        Authenticator(settings)
+        if settings.tls.cert:
+            Certificate(settings.tls)
+    except (BadKeys, BadCertificate) as error:
+        say(str(error))
+        sys.exit(WRONG_USE)
+
+
 @main.command()
 @config_option
 @click.option("--role", help="Say what this role may do instead ...")
@@ -182,14 +204,7 @@ def check_config(
             click.echo(line)
         return
     configuration = _load(file, {})
-    from app.access.authenticator import Authenticator  # noqa: PLC0415 - publishing needs no cryptography
-    from app.access.keys import BadKeys  # noqa: PLC0415 - likewise
-
-    try:
-        Authenticator(configuration.settings)
-    except BadKeys as error:
-        say(str(error))
-        sys.exit(WRONG_USE)
+    _check_files(configuration.settings)
     if role is verb is channel is None:
         for line in listing(configuration):
             click.echo(line)

@@ -50,6 +50,11 @@ class Configuration:
     values: Mapping[str, Any]
     places: Mapping[str, str]
 
+    @property
+    def changes(self) -> dict[str, str]:
+        """The places of those that somebody has set."""
+        return {key: place for key, place in self.places.items() if place != DEFAULT}
+
 
 def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Configuration:
     """Read all settings.

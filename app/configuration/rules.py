@@ -43,6 +43,9 @@ _USUAL_PORTS = {"http": "80", "https": "443"}
 def broken_rules(settings: Settings) -> Broken:
     """The keys of the settings that cannot be used, each with what was expected."""
     yield from _listeners(settings)
+    yield from _proxies(settings)
+    if settings.tls.key and not settings.tls.cert:
+        yield "tls.key", "expected tls.cert (--tls-cert) too"
     yield from _bayeux(settings.bayeux)
     yield from _cookie(settings.cookie)
     yield from _cors(settings.cors)
@@ -73,6 +76,19 @@ def _listeners(settings: Settings) -> Broken:
     for hook in settings.load:
         if not _HOOK.fullmatch(hook):
             yield "load", f"expected MODULE:FUNCTION, found {shown(hook)}"
+
+
+def _proxies(settings: Settings) -> Broken:
+    for proxy in settings.proxies:
+        try:
+            network = ipaddress.ip_network(proxy)
+        except ValueError:
+            yield "proxies", f"expected addresses, or networks like 10.0.0.0/8, found {shown(proxy)}"
+        else:
+            if network.prefixlen == 0:
+                yield "proxies", f"{proxy} is everyone, and anyone could claim any address"
+    if settings.proxies and not (settings.open or settings.access) and is_loopback(settings.host):
+        yield "proxies", "expected open = true (--open) too, as proxies let others read and publish everything"
 
 
 def _bayeux(bayeux: Bayeux) -> Broken:

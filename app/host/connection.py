@@ -95,7 +95,7 @@ class Connection(Peer):
         if self._discarded_bytes is not None:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > _DISCARDED_BYTES:
-                self.cut()
+                self.cut("sends_on")
         elif not self._is_answering and not self._is_busy():
             self._feed(data)
         else:
@@ -103,7 +103,7 @@ class Connection(Peer):
             self._kept += data
             limits = self.watch.limits
             if len(self._kept) > limits.head_bytes + limits.body_bytes:
-                self.cut()
+                self.cut("too_much_ahead")
 
     def resume_writing(self) -> None:
         """All that was written has left: the next request's turn."""
@@ -200,7 +200,7 @@ class Connection(Peer):
             self._check_fed()
         if self.pipeline:
             if len(self.pipeline) > _PIPELINED_REQUESTS:
-                self.cut()
+                self.cut("too_much_ahead")
             self.flow.resume_reading()  # else a peer that closes would not be noticed; bytes are kept, and bounded
         self._mind_time()
 

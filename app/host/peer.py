@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from app import telemetry
 from app.host.responses import text_response
 
 if TYPE_CHECKING:
@@ -118,9 +119,20 @@ class Peer(HttpToolsProtocol):
         else:
             self._settling.append(report)
 
-    def cut(self) -> None:
+    @property
+    def address(self) -> str:
+        """The peer's, or that of the proxy before it."""
+        return self.client[0] if self.client else ""
+
+    def has_no_tls(self, reason: str) -> None:
+        """The peer does not speak TLS, or not as we do."""
+        self.watch.tls_failed += 1
+        telemetry.log.info("tls_failed", reason=reason, address=self.address)
+
+    def cut(self, reason: str) -> None:
         """End the connection without a further byte; what the transport still buffered is lost."""
         self.watch.cut += 1
+        telemetry.log.info("connection_cut", reason=reason, address=self.address)
         self._abort()
 
     def is_idle(self, since: float) -> bool:
@@ -147,17 +159,31 @@ class Peer(HttpToolsProtocol):
             nbytes += int.from_bytes(waiting, sys.byteorder)
         return nbytes
 
-    def refuse(self, status: int, text: str, headers: tuple[tuple[bytes, bytes], ...] = (), *, limit: str = "") -> None:
+    def refuse(
+        self,
+        status: int,
+        text: str,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+        *,
+        limit: str = "",
+        is_logged: bool = False,
+    ) -> None:
         """Answer a request that has not come in whole, then close: at once to writing, soon to reading.
 
         `limit` is the setting that said no, to be counted here.
         Closed at once, unread bytes would make the kernel reset the connection, and the peer would not see the answer.
         """
-        if self._discarded_bytes is not None or self.transport.is_closing():
+        if self._discarded_bytes is not None:
+            return
+        if self.transport.is_closing():
+            if self._running is not None:
+                self._running.disconnected = True  # it gets no answer, and that is nobody's fault
             return
         self.watch.refused[status] = self.watch.refused.get(status, 0) + 1
         if limit:
             self.watch.hits[limit] += 1
+        if not is_logged:
+            telemetry.request_refused(status, text, address=self.address)
         self._discarded_bytes = 0
         self._unset_keepalive_if_required()
         self._be_under(None)

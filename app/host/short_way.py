@@ -9,6 +9,7 @@ engine by the same rules and gives the same bytes: the whole wire suite runs ove
 
 from __future__ import annotations
 
+import asyncio
 import re
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
@@ -20,6 +21,7 @@ from app.protocols.bayeux.exchanges import Hold, Wait
 from app.transports import long_polling
 from app.transports.bodies import plain_message
 from app.transports.cookies import lone_cookie
+from app.transports.endpoint import leaving
 from app.transports.exchange import TEXT_HEADERS, verdict_on
 from app.transports.guard import Rejection
 from app.transports.head import Head
@@ -44,6 +46,7 @@ class ShortWay:
         self.endpoint = house.endpoint
         self.guard = house.guard
         self.limits = house.settings.limits
+        self.proxies = house.proxies
         self.cookie = house.settings.cookie.name.encode() + b"="
         self.mounts = frozenset(path.encode() for path in house.settings.bayeux.paths)
         self._below = tuple(mount + b"/" for mount in self.mounts)
@@ -56,13 +59,14 @@ class ShortWay:
 class BayeuxConnection(Connection):
     """A connection that serves hot requests itself. To the engine it is the `connection` of each of them."""
 
-    __slots__ = ("_cors", "_fields", "_hold", "_way")
+    __slots__ = ("_cors", "_fields", "_hold", "_seen", "_way")
 
     def __init__(self, *arguments: Any, short_way: ShortWay, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._way = short_way
         self._hold: Hold | None = None
         self._fields: dict[bytes, bytes] = {}  # the headers of the request that was taken
+        self._seen = ("", "http")  # the client's address and scheme, which a proxy may have told
         self._cors: tuple[Header, ...] = ()  # what its answer must have
 
     def _takes(self, fields: dict[bytes, bytes]) -> bool:
@@ -79,7 +83,10 @@ class BayeuxConnection(Connection):
             or (b"connection" in fields and parser.get_http_version() != "1.1")
         ):
             return False
-        cors = way.guard.judge_post(fields)
+        self._seen = (self.address, self.scheme or "http")
+        if self._seen[0] in way.proxies:
+            self._seen = way.proxies.seen_through(*self._seen, self.headers)
+        cors = way.guard.judge_post(fields, self._seen[1])
         if cors is None:
             return False
         self._fields, self._cors = fields, cors
@@ -123,12 +130,14 @@ class BayeuxConnection(Connection):
             while isinstance(outcome, Wait):
                 outcome = engine.resume(outcome, await verdict_on(outcome, engine.options.policy_s), monotonic())
             self._take_outcome(outcome)
+        except asyncio.CancelledError:  # the server leaves, and its patience is at an end
+            reason = leaving()
+            self.refuse(reason.status, reason.text, reason.headers)
         except Exception as error:  # noqa: BLE001 - see `_fail`
             self._fail(error, head)
 
     def _head(self, fields: dict[bytes, bytes]) -> Head:
-        address = self.client[0] if self.client else ""
-        return Head("POST", self.url.decode(), b"", fields, address, self.scheme or "http")
+        return Head("POST", self.url.decode(), b"", fields, *self._seen)
 
     def _take_outcome(self, outcome: Reply | Hold) -> None:
         if type(outcome) is Hold:
@@ -142,7 +151,7 @@ class BayeuxConnection(Connection):
         """The held connect has its reply; None means that a newer connect makes this connection useless."""
         self._hold = None
         if reply is None:
-            self.cut()
+            self.cut("replaced")
         else:
             self._write(reply)
 
@@ -158,7 +167,7 @@ class BayeuxConnection(Connection):
         if reply.status == 200 and reply.set_cookie is None and not reply.is_last and not self._cors:
             has_left = self.respond(b"%b%d\r\n\r\n%b" % (_OK, len(body), body), closes=False)
         else:
-            headers = (*long_polling.HEADERS, *self._cors, *self._way.endpoint.headers(reply, self.scheme or "http"))
+            headers = (*long_polling.HEADERS, *self._cors, *self._way.endpoint.headers(reply, self._seen[1]))
             has_left = self.respond(response(reply.status, headers, body), closes=reply.is_last)
         if has_left:
             engine.written(reply)

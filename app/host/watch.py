@@ -32,12 +32,13 @@ class Watch:
         self.connections = 0
         self.refused: dict[int, int] = {}  # by status
         self.cut = 0  # for being too slow
+        self.tls_failed = 0
 
     def sweep(self, now: float) -> None:
         """End the connections that took too long."""
         for connection in self.heads.overdue(now):
             self.hits["head_s"] += 1
-            connection.cut()
+            connection.cut("slow_head")
         for connection in self.bodies.overdue(now):
             connection.refuse(HTTPStatus.REQUEST_TIMEOUT, "request body took too long", limit="body_s")
         for connection in list(self.idle.overdue(now)):
@@ -51,4 +52,4 @@ class Watch:
                 self.writes.watch(connection, now)
             else:
                 self.hits["write_s"] += 1
-                connection.cut()
+                connection.cut("slow_reader")

@@ -114,11 +114,16 @@ class Endpoint:
         return Request(batch.messages, transport, connection, cookies, head, has_odd_numbers=batch.has_odd_numbers)
 
 
+def leaving() -> Rejection:
+    """For a request that is still under way when the server's patience is at an end."""
+    return Rejection(503, "the server is leaving", closes=True, headers=(_RETRY_AFTER,))
+
+
 async def reject(scope: Scope, send: Send, rejection: Rejection) -> None:
     """Answer a request that no engine sees."""
     socket = socket_of(scope)
     if rejection.closes and socket is not None:
-        socket.refuse(rejection.status, rejection.text, rejection.headers)
+        socket.refuse(rejection.status, rejection.text, rejection.headers, is_logged=True)
         return
     headers = [*TEXT_HEADERS, *rejection.headers]
     if rejection.closes:

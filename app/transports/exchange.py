@@ -33,10 +33,10 @@ class Socket(Protocol):
     def settle(self, report: Callable[[bool], None]) -> None:
         """Report True when all that was written has left, False when it never will."""
 
-    def cut(self) -> None:
+    def cut(self, reason: str) -> None:
         """Close without a further byte."""
 
-    def refuse(self, status: int, text: str, headers: tuple[Header, ...] = ()) -> None:
+    def refuse(self, status: int, text: str, headers: tuple[Header, ...] = (), *, is_logged: bool = False) -> None:
         """Answer before the request is whole, and close."""
 
 
@@ -60,7 +60,7 @@ class Exchange:
         """The held connect has its reply; None means that a newer connect makes this connection useless."""
         if reply is None:
             if self._socket is not None:
-                self._socket.cut()
+                self._socket.cut("replaced")
         elif self._answer.done():
             self._engine.unwritten(reply)
         else:

@@ -55,6 +55,7 @@ class Guard:
 
     def __init__(self, settings: Settings) -> None:
         self.is_loopback = is_loopback(settings.host)
+        self.is_private = self.is_loopback and not settings.proxies  # only this machine can connect, nobody through it
         self._hosts = frozenset(name.lower() for name in settings.hosts)
         self._origins = frozenset(origin.lower() for origin in settings.cors.origins)
         self._body_bytes = settings.limits.body_bytes
@@ -66,7 +67,7 @@ class Guard:
     @property
     def serves_other_origins(self) -> bool:
         """Whether pages of any other site may speak to this server."""
-        return self.is_loopback or bool(self._origins)
+        return self.is_private or bool(self._origins)
 
     def check_host(self, *hosts: bytes) -> None:
         """That Host is there, once, and names this server. Raises `Rejection`.
@@ -88,7 +89,7 @@ class Guard:
         fields = head.fields
         cors: tuple[Header, ...] = ()
         if b"origin" in fields:  # curl, robots and a page's own scripts send none
-            judged = self._cors_of(fields[b"origin"], fields.get(b"host", b""))
+            judged = self._cors_of(fields[b"origin"], fields.get(b"host", b""), head.scheme)
             if judged is None:
                 raise Rejection(400 if head.method == "OPTIONS" else 403, "origin not allowed")
             cors = judged
@@ -103,14 +104,14 @@ class Guard:
             raise
         return cors
 
-    def judge_post(self, fields: dict[bytes, bytes]) -> tuple[Header, ...] | None:
+    def judge_post(self, fields: dict[bytes, bytes], scheme: str) -> tuple[Header, ...] | None:
         """`check_host` and `check` for a POST with one of each header: what CORS adds, or None for a closer look."""
         length = fields[b"content-length"]
         if b"content-encoding" in fields or len(length) > 9 or not length.isdigit() or int(length) > self._body_bytes:
             return None
         if b"host" not in fields or not self._serves(fields[b"host"]):
             return None
-        return self._cors_of(fields[b"origin"], fields[b"host"]) if b"origin" in fields else ()
+        return self._cors_of(fields[b"origin"], fields[b"host"], scheme) if b"origin" in fields else ()
 
     def preflight(self, cors: tuple[Header, ...]) -> tuple[Header, ...]:
         """The headers that answer OPTIONS."""
@@ -131,8 +132,8 @@ class Guard:
         if len(length) > 18 or int(length) > self._body_bytes:
             raise Rejection(413, "request body too large", closes=True, limit="body_bytes")
 
-    def _judge_origin(self, origin: bytes, host: bytes) -> tuple[Header, ...] | None:
-        if not self._allows_origin(origin.decode("latin-1").lower(), host.decode("latin-1")):
+    def _judge_origin(self, origin: bytes, host: bytes, scheme: str) -> tuple[Header, ...] | None:
+        if not self._allows_origin(origin.decode("latin-1").lower(), host.decode("latin-1"), scheme):
             return None
         return (
             (b"access-control-allow-origin", origin),
@@ -140,7 +141,7 @@ class Guard:
             (b"vary", b"Origin"),
         )
 
-    def _allows_origin(self, origin: str, host: str) -> bool:
+    def _allows_origin(self, origin: str, host: str, scheme: str) -> bool:
         if origin in self._origins:
             return True
         try:
@@ -152,7 +153,9 @@ class Guard:
             return False
         name, port = _split(host)
         is_same_site = parts.hostname == name and origin_port == (port or _DEFAULT_PORTS.get(parts.scheme))
-        return is_same_site or (self.is_loopback and is_loopback(parts.hostname))
+        if scheme == "https":  # what seems http may be so only behind a proxy that is not listed; https is https
+            is_same_site = is_same_site and parts.scheme == "https"
+        return is_same_site or (self.is_private and is_loopback(parts.hostname))
 
 
 def _split(host: str) -> tuple[str, int | None]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 from itertools import count
 from urllib.parse import quote
 
 import pytest
 import pytest_asyncio
-from support.messages import HANDSHAKE, connect, disconnect, publish
-from support.process import launched
-from support.wire import post, request
+from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
+from support.process import launched, started
+from support.wire import Wire, post, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -64,12 +67,15 @@ def is_tame(value):
             post(b"c4n4ry", origin=f"http://{CLIENT_ID}.example", cookie="BAYEUX_BROWSER=c00k1e"), id="origin"
         ),
         pytest.param(post(b"c4n4ry", host=f"{CLIENT_ID}.example"), id="host"),
+        pytest.param(post(b"c4n4ry", authorization=f"Bearer {CLIENT_ID}"), id="token"),
+        pytest.param(post(b"c4n4ry", x_forwarded_for=f"198.51.100.9, {CLIENT_ID}\x85{LONG}"), id="forwarded-for"),
+        pytest.param(post(b"c4n4ry", forwarded=f"for={CLIENT_ID}", x_real_ip=CLIENT_ID), id="forwarded"),
     ],
 )
 async def test_s41_a_refused_request_makes_one_line_escaped_and_short(process, data):
-    """S41: of fixed words, method, path, status and agent; no query, no cookie, no clientId."""
+    """S41, S44: of fixed words, method, path, status and agent; no query, cookie, token or clientId; the real peer."""
     _, (line,) = await lines_for(process, data)
-    assert line["event"] == "request_rejected"
+    assert line["event"] == "request_refused"
     assert set(line) == {
         *("event", "level", "timestamp", "status", "reason", "method", "path", "address", "user_agent")
     }
@@ -91,6 +97,40 @@ async def test_s41_messages_that_are_refused_make_no_line(process):
     assert lines == []
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"c4n4ry" + ESCAPES.encode() + b"\r\n\r\n", id="no-request"),
+        pytest.param(request("GET", "/bayeux", **{f"x{number}": CLIENT_ID for number in range(120)}), id="headers"),
+        pytest.param(request("GET", f"/bayeux?message={CLIENT_ID}{LONG}"), id="query"),
+        pytest.param(post(b"", content_length="999999", cookie=f"BAYEUX_BROWSER={CLIENT_ID}"), id="body"),
+    ],
+)
+async def test_s41_a_request_refused_half_way_makes_one_line_too(process, data):
+    """S41: what was read so far is not repeated, since nobody has looked at it."""
+    _, (line,) = await lines_for(process, data)
+    assert line["event"] == "request_refused"
+    assert (line["address"], line["level"]) == ("127.0.0.1", "debug")
+    assert not any(secret in "\n".join(process.lines) for secret in SECRETS)
+
+
+async def test_s41_a_message_that_is_denied_makes_a_tame_line(process):
+    """S41: what was asked for, cut and escaped; the session by its fingerprint."""
+    (answer,), _ = await lines_for(process, post(json.dumps(HANDSHAKE).encode()))
+    client_id = answer.messages[0]["clientId"]
+    asked = [
+        subscribe(client_id, "/meta/a", *(f"/meta/{number}" for number in range(100)), id="x"),
+        publish(f"/meta/{'a' * 240}", LONG, clientId=client_id),
+    ]
+    _, lines = await lines_for(process, *(post(json.dumps(message).encode()) for message in asked))
+    assert [(line["event"], line["verb"]) for line in lines] == [
+        ("message_refused", "subscribe"),
+        ("message_refused", "publish"),
+    ]
+    assert all(is_tame(value) for line in lines for value in line.values() if isinstance(value, str))
+    assert client_id not in "\n".join(process.lines)
+
+
 async def test_s41_a_session_is_named_by_a_fingerprint_and_its_agent_is_tame(process):
     """S41: the clientId is the session's secret, the cookie its browser's; neither is written anywhere."""
     (answer,), (opened,) = await lines_for(process, post(json.dumps(HANDSHAKE).encode(), user_agent=f"\x85{LONG}"))
@@ -101,3 +141,61 @@ async def test_s41_a_session_is_named_by_a_fingerprint_and_its_agent_is_tame(pro
     assert opened["session"] == closed["session"]
     assert not any(secret in "\n".join(process.lines) for secret in (client_id, cookie))
     assert all(is_tame(value) for value in opened.values() if isinstance(value, str))
+
+
+FAULTY = """
+def setup(halley):
+    @halley.listener("/fault")
+    def hear(session, message):
+        raise ValueError("c4n4ry\\r\\nforged\\x1b[31m" + "x" * 100_000)
+"""
+
+
+async def test_s41_a_trace_is_tame_as_well(tmp_path):
+    """S41: an error of loaded code may repeat what a peer sent; its end is kept, without control characters."""
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    async with launched("--load", "faulty:setup", cwd=tmp_path) as process:
+        await (await process.wire()).post(publish("/fault", 1))
+        await process.until_logged('"fault"')
+        (line,) = process.logged("fault")
+        assert is_tame(line["error"])
+        assert len(line["exception"]) <= 20 * MOST_CHARS
+        assert "\x1b" not in line["exception"]
+        assert "\r" not in line["exception"]
+
+
+async def test_no_attack_fills_the_disk(tmp_path):
+    """Issue 4: at level info a flood makes a few lines a second, and a count of those that were left out."""
+    count = 300
+    async with launched(cwd=tmp_path) as process:
+        wire = await process.wire()
+        for _ in range(count):
+            assert (await wire.request(request("PUT", "/bayeux"))).status == 405
+            assert (await wire.post(HANDSHAKE)).messages[0]["successful"]
+        for event in ("request_refused", "session_opened"):
+            await process.until(lambda event=event: told(process, event) == count)
+            assert len(process.logged(event)) < count / 2
+        assert all("suppressed" in line or len(line) < 1_000 for line in process.lines)
+
+
+def told(process, event):
+    """How often it happened, by what the log says."""
+    left_out = [line["count"] for line in process.logged("suppressed") if line["of"] == event]
+    return len(process.logged(event)) + sum(left_out)
+
+
+async def test_a_log_that_nobody_reads_any_more_costs_nobody_anything(tmp_path):
+    """A terminal that was closed, or a collector that died, is no reason to stop serving."""
+    reading, writing = os.pipe()
+    options = ("--port", "0", "--operations-port", "0")
+    with os.fdopen(reading) as log:
+        async with started("serve", *options, cwd=tmp_path, stderr=writing) as process:
+            os.close(writing)
+            said = await asyncio.to_thread(lambda: next(line for line in log if "halley is listening" in line))
+            log.close()
+            wire = await Wire.open(int(said.rpartition(":")[2]))
+            for _ in range(3):
+                assert (await wire.post(HANDSHAKE)).messages[0]["successful"]
+            await wire.close()
+            process.send_signal(signal.SIGTERM)
+            assert await process.exit_code() == 0

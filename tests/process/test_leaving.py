@@ -44,24 +44,26 @@ async def until_told(server, path, is_enough):
     return answer
 
 
-async def until_held(server, count):
-    await until_told(server, "/metrics", lambda answer: f"\nhalley_holds {count}.0\n" in answer.text)
-
-
-def logged(server, event):
+def only(server, event):
     """The only line of the log with that event."""
-    lines = [json.loads(line) for line in server.lines if line.startswith("{")]
-    (line,) = [line for line in lines if line["event"] == event]
+    (line,) = server.logged(event)
     return line
 
 
 async def test_sigterm_answers_five_hundred_polls(tmp_path):
-    """Issue 3, item 7 and design 7.10: each 200 with advice to come again, spread out, on a connection that closes."""
+    """P7, design 7.10: each 200 with advice to come again, in random order, on a connection that closes."""
     async with launched(cwd=tmp_path) as server:
         polls = await asyncio.gather(*(hold(server) for _ in range(POLLS)))
-        await until_held(server, POLLS)
+        await server.until_held(POLLS)
         server.send_signal(signal.SIGTERM)
-        answers = await asyncio.gather(*(poll.read() for poll in polls))
+        order = []
+
+        async def read(number, poll):
+            answer = await poll.read()
+            order.append(number)
+            return answer
+
+        answers = await asyncio.gather(*(read(number, poll) for number, poll in enumerate(polls)))
         assert await server.exit_code(LONGEST_S) == 0
     for answer in answers:
         assert answer.status == 200
@@ -71,18 +73,20 @@ async def test_sigterm_answers_five_hundred_polls(tmp_path):
         assert reply["advice"]["reconnect"] == "retry"
         assert 0 <= reply["advice"]["interval"] <= 5_000
     assert len({answer.messages[0]["advice"]["interval"] for answer in answers}) > 1
-    assert logged(server, "draining")["holds"] == POLLS
-    assert logged(server, "drained")["undelivered_events"] == 0
+    assert only(server, "draining")["holds"] == POLLS
+    assert order != sorted(order)
+    stopped = json.loads(server.lines[-1])
+    assert (stopped["event"], stopped["undelivered_events"], stopped["is_cut_short"]) == ("stopped", 0, False)
 
 
 async def test_what_is_published_while_it_leaves_is_delivered_or_counted(tmp_path):
     """Design 7.10: those that still wait get the event, what nobody came for is in the last log line."""
     hearers = 20
-    drain = {"HALLEY_DRAIN_SPREAD_S": "2", "HALLEY_DRAIN_HOLDS_PER_S": "1"}
+    drain = {"HALLEY_DRAIN_SPREAD_S": "2", "HALLEY_DRAIN_CLIENTS_PER_S": "1"}
     async with launched(cwd=tmp_path, **drain) as server:
         polls = await asyncio.gather(*(hold(server, "/a") for _ in range(hearers)))
         publisher = await server.wire()
-        await until_held(server, hearers)
+        await server.until_held(hearers)
         server.send_signal(signal.SIGTERM)
         await server.until_logged("draining")
         assert (await publisher.post(publish("/a", "late"))).messages[0]["successful"]
@@ -90,19 +94,19 @@ async def test_what_is_published_while_it_leaves_is_delivered_or_counted(tmp_pat
         assert await server.exit_code() == 0
     delivered = sum(len(answer.data) for answer in answers)
     assert delivered > 0
-    assert delivered + logged(server, "drained")["undelivered_events"] == hearers
+    assert delivered + only(server, "stopped")["undelivered_events"] == hearers
 
 
 async def test_readiness_falls_before_anyone_is_sent_away(tmp_path):
     """`drain.not_ready_s`: balancers see it first, while clients are served as before; live it stays."""
     async with launched(cwd=tmp_path, HALLEY_DRAIN_NOT_READY_S="3600") as server:
         poll = await hold(server, "/a")
-        await until_held(server, 1)
+        await server.until_held(1)
         server.send_signal(signal.SIGTERM)
         fallen = await until_told(server, "/health/ready", lambda answer: answer.status == 503)
         assert fallen.text == "not ready\n"
         await until_told(server, "/health/live", lambda answer: answer.status == 200)
-        await until_held(server, 1)
+        await server.until_held(1)
         newcomer = await server.wire()
         assert (await newcomer.post(HANDSHAKE)).messages[0]["successful"]
         await newcomer.post(publish("/a", 1))
@@ -133,26 +137,93 @@ async def test_a_request_under_way_is_finished(tmp_path):
         assert await server.exit_code() == 0
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-async def test_a_second_signal_ends_it_at_once(number, code, tmp_path):
-    """Whoever cannot wait for a request that takes an hour need not."""
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        (signal.SIGTERM, signal.SIGTERM, 143),
+        (signal.SIGINT, signal.SIGINT, 130),
+        (signal.SIGTERM, signal.SIGINT, 130),
+        (signal.SIGINT, signal.SIGTERM, 143),
+    ],
+)
+async def test_a_second_signal_ends_it_at_once(first, second, code, tmp_path):
+    """F1: whoever cannot wait for a request that takes an hour need not; the code is that of a process so ended."""
     (tmp_path / "slow.py").write_text(SLOW)
     settings = {"HALLEY_DRAIN_GRACE_S": "3600", "HALLEY_BAYEUX_POLICY_S": "3600"}
     async with launched("--load", "slow:setup", cwd=tmp_path, **settings) as server:
-        wire = await server.wire()
-        client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
-        await wire.send(post(json.dumps([{"channel": "/service/slow", "data": 1, "clientId": client_id}]).encode()))
-        await until_told(server, "/metrics", lambda answer: "\nhalley_connections 1.0\n" in answer.text)
-        server.send_signal(number)
+        wire = await ask_slowly(server)
+        server.send_signal(first)
         await server.until_logged("drained")
-        server.send_signal(number)
+        server.send_signal(second)
         assert await server.exit_code() == code
+        assert await wire.rest() != b""
+    assert [(line["name"], line["then"]) for line in server.logged("signal")] == [
+        (first.name, "leaves"),
+        (second.name, "leaves at once"),
+    ]
+    assert only(server, "stopped")["is_cut_short"] is True
+    assert not [line for line in server.lines if "Traceback" in line]
 
 
-async def test_a_second_signal_cuts_the_wait_before_draining_short(tmp_path):
-    """Also while readiness has fallen and nothing else has begun."""
-    async with launched(cwd=tmp_path, HALLEY_DRAIN_NOT_READY_S="3600") as server:
+async def ask_slowly(server):
+    """Ask the service that takes an hour; returns the connection."""
+    wire = await server.wire()
+    client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+    await wire.send(post(json.dumps([{"channel": "/service/slow", "data": 1, "clientId": client_id}]).encode()))
+    await until_told(server, "/metrics", lambda answer: "\nhalley_connections 1.0\n" in answer.text)
+    return wire
+
+
+async def test_a_request_that_takes_too_long_is_told_so(tmp_path):
+    """P7: all within the drain time; 503 says that the next server may be asked."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    settings = {"HALLEY_DRAIN_GRACE_S": "1", "HALLEY_BAYEUX_POLICY_S": "3600"}
+    async with launched("--load", "slow:setup", cwd=tmp_path, **settings) as server:
+        wire = await ask_slowly(server)
+        server.send_signal(signal.SIGTERM)
+        answer = await wire.read()
+        assert (answer.status, answer.text) == (503, "the server is leaving")
+        assert (answer.headers["retry-after"], answer.headers["connection"]) == ("5", "close")
+        assert await server.exit_code() == 0
+        assert not [line for line in server.lines if "Traceback" in line]
+
+
+@pytest.mark.parametrize("wait", ["NOT_READY_S", "SPREAD_S"])
+async def test_a_second_signal_cuts_the_wait_short(wait, tmp_path):
+    """F1: while readiness has fallen, or while holds are released; all of these are answered all the same."""
+    settings = {f"HALLEY_DRAIN_{wait}": "3600", "HALLEY_DRAIN_CLIENTS_PER_S": "1"}
+    async with launched(cwd=tmp_path, HALLEY_BAYEUX_HOLD_S="3600", **settings) as server:
+        polls = await asyncio.gather(*(hold(server) for _ in range(20)))
+        await server.until_held(20)
         server.send_signal(signal.SIGTERM)
         await server.until_logged("draining")
         server.send_signal(signal.SIGTERM)
+        answers = await asyncio.gather(*(poll.read() for poll in polls))
+        assert [answer.status for answer in answers] == [200] * 20
+        assert await server.exit_code() == 143
+
+
+async def test_who_comes_while_it_leaves_is_sent_on(tmp_path):
+    """Design 7.10: handshakes get 503; connects are answered at once, with what is queued, and told to come again."""
+    drain = {"HALLEY_DRAIN_SPREAD_S": "3600", "HALLEY_DRAIN_CLIENTS_PER_S": "1", "HALLEY_BAYEUX_HOLD_S": "3600"}
+    async with launched(cwd=tmp_path, **drain) as server:
+        polls = await asyncio.gather(*(hold(server, "/a") for _ in range(3)))
+        await server.until_held(3)
+        server.send_signal(signal.SIGTERM)
+        readers = {asyncio.create_task(poll.read()) for poll in polls}
+        (first,), _ = await asyncio.wait(readers, return_when=asyncio.FIRST_COMPLETED)
+        client_id = first.result().messages[0]["clientId"]
+        newcomer = await (await server.wire()).post(HANDSHAKE)
+        assert (newcomer.status, newcomer.headers["retry-after"]) == (503, "5")
+        published = await (await server.wire()).post(publish("/a", "late"))
+        returned = await (await server.wire()).post(connect(client_id))
+        assert returned.data == ["late"]
+        assert returned.replies[0]["advice"]["reconnect"] == "retry"
+        assert 0 <= returned.replies[0]["advice"]["interval"] <= 3_000
+        again = await (await server.wire()).post(connect(client_id))
+        assert (again.status, again.data) == (200, [])
+        for answer in (newcomer, published, returned, again):
+            assert answer.headers["connection"] == "close"
+        assert [(await reader).status for reader in readers] == [200] * 3
         assert await server.exit_code() == 0
+    assert only(server, "stopped")["undelivered_events"] == 3 - sum(len(reader.result().data) for reader in readers) - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import sys
@@ -10,14 +11,15 @@ from asyncio.subprocess import DEVNULL, PIPE
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from support.wire import DEADLINE_S, Wire
+from support.wire import DEADLINE_S, Wire, request
 
 if TYPE_CHECKING:
     import signal
+    import ssl
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-_LISTENING = re.compile(r"halley is listening on http://127\.0\.0\.1:(\d+)")
+_LISTENING = re.compile(r"halley is listening on https?://127\.0\.0\.1:(\d+)")
 _OPERATIONS = re.compile(r"health and metrics: http://127\.0\.0\.1:(\d+)/.*")
 _LINE_BYTES = 1_048_576
 
@@ -111,9 +113,9 @@ class Server(Process):
         found = filter(None, map(announcement.fullmatch, self.lines))
         return next((int(match[1]) for match in found), 0)
 
-    async def wire(self, port: int | None = None) -> Wire:
-        """A connection to its public port, or another."""
-        wire = await Wire.open(port or self.port)
+    async def wire(self, port: int | None = None, *, tls: ssl.SSLContext | None = None) -> Wire:
+        """A connection to its public port, or another; by TLS if told what to trust."""
+        wire = await Wire.open(port or self.port, tls=tls)
         self._wires.append(wire)
         return wire
 
@@ -122,6 +124,18 @@ class Server(Process):
         for wire in self._wires:
             await wire.close()
         await super().close()
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """The lines of its log with that event, so far."""
+        lines = [json.loads(line) for line in self.lines if line.startswith("{")]
+        return [line for line in lines if line["event"] == event]
+
+    async def until_held(self, count: int) -> None:
+        """Wait until that many connects are held."""
+        wire = await self.wire(self.operations_port)
+        async with asyncio.timeout(DEADLINE_S):
+            while f"\nhalley_holds {count}.0\n" not in (await wire.request(request("GET", "/metrics"))).text:
+                await asyncio.sleep(0.005)
 
 
 class Ended(NamedTuple):

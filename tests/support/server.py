@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from structlog.testing import capture_logs
 
 from app.embed import Halley
+from app.host.certificate import Certificate
 from app.host.server import HalleyServer, bind, url_of
 from app.host.watch import Watch
 from app.settings import LIMITS, Drain, Settings
+from support import authority
 from support.messages import HANDSHAKE, connect, subscribe
 from support.wire import DEADLINE_S, Wire, post
 
@@ -24,9 +26,12 @@ if TYPE_CHECKING:
     from app.server import House
 
 
+USUAL = Settings(port=0, sweep_s=0.02, drain=Drain(spread_s=0, grace_s=2))
+
+
 def brisk(**changed: Any) -> Settings:
     """Settings for tests: short deadlines, no spread. Tables are changed as `bayeux={"hold_s": 1}`."""
-    settings = Settings(port=0, sweep_s=0.02, drain=Drain(spread_s=0, grace_s=2))
+    settings = USUAL
     for name, value in changed.items():
         part = getattr(settings, name)
         settings = replace(settings, **{name: replace(part, **value) if isinstance(value, dict) else value})
@@ -53,8 +58,9 @@ class Served:
         return self.halley.house
 
     async def wire(self, **options: Any) -> Wire:
-        """A connection, closed with the server at the latest; options as `Wire.open`."""
-        wire = await Wire.open(self.port, **options)
+        """A connection, by TLS if the server speaks it, closed with the server at the latest; options as `Wire.open`."""
+        trusts = authority.context() if self.url.startswith("https") else None
+        wire = await Wire.open(self.port, tls=trusts, **options)
         self._wires.append(wire)
         return wire
 
@@ -109,15 +115,16 @@ async def serving(
     When the block ends the server drains as on SIGTERM. It must leave no task, connection or hold behind, and must have
     had nothing to complain of; a test that provokes a complaint looks at it and clears it.
     """
-    settings = settings or brisk()
+    settings = settings or USUAL
     halley = Halley(settings)
     if register is not None:
         register(halley)
     before = asyncio.all_tasks()
+    certificate = Certificate(settings.tls) if settings.tls.cert else None
     socket = bind(settings.host, settings.port, "--port")
-    url = url_of(socket)
+    url = url_of(socket, "https" if certificate else "http")
     watch = Watch(settings.limits, halley.house.broker.hits)
-    server = HalleyServer(halley.house, watch)
+    server = HalleyServer(halley.house, watch, certificate)
     served = Served(halley, server, watch, url)
     with capture_logs() as served.log, _listening(served.complaints):
         running = asyncio.create_task(server.serve([socket]))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +62,14 @@ class Wire:
         self.writer = writer
 
     @classmethod
-    async def open(cls, port: int, *, receive_buffer_bytes: int | None = None, source: str = "") -> Wire:
+    async def open(
+        cls,
+        port: int,
+        *,
+        receive_buffer_bytes: int | None = None,
+        source: str = "",
+        tls: ssl.SSLContext | None = None,
+    ) -> Wire:
         """Connect; a small receive buffer makes a slow reader, which takes little before a test reads.
 
         `source` is another address of this machine to come from, like 127.0.0.2.
@@ -72,9 +80,14 @@ class Wire:
         if receive_buffer_bytes is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        except OSError:
+            sock.close()
+            raise
         limit = 4_194_304 if receive_buffer_bytes is None else 16_384
-        return cls(*await asyncio.open_connection(sock=sock, limit=limit))
+        name = None if tls is None else "localhost"
+        return cls(*await asyncio.open_connection(sock=sock, limit=limit, ssl=tls, server_hostname=name))
 
     async def send(self, data: bytes) -> None:
         """Send bytes as they are."""
@@ -111,21 +124,21 @@ class Wire:
         """All that still comes until the server closes the connection, or resets it."""
         came = b""
         async with asyncio.timeout(DEADLINE_S):
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
                 while data := await self.reader.read(65_536):
                     came += data
         return came
 
     def half_close(self) -> None:
         """Say that nothing more will be sent, and go on reading."""
-        self.writer.write_eof()
+        self.writer.get_extra_info("socket").shutdown(socket.SHUT_WR)  # also where TLS has no word for it
 
     async def is_closed(self) -> bool:
         """Wait for the server to close the connection; True unless it sends something first."""
         async with asyncio.timeout(DEADLINE_S):
             try:
                 return await self.reader.read(1) == b""
-            except ConnectionError:
+            except (ConnectionError, ssl.SSLError):
                 return True
 
     def reset(self) -> None:
@@ -137,7 +150,7 @@ class Wire:
     async def close(self) -> None:
         """Leave in good order."""
         self.writer.close()
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, ssl.SSLError):  # whatever was not read is no fault of the server's
             await self.writer.wait_closed()
 
 

@@ -157,6 +157,8 @@ class Conversation:
     def refusal(self, fields: dict[str, Any], fault: Fault) -> dict[str, Any]:
         """The reply to a message that is refused."""
         self.engine.refused[fault.error.partition(":")[0]] += 1
+        if errors.is_denial(fault.error):
+            self.engine.hooks.tell(self.engine.hooks.message_refused, self.session, fields, fault.error)
         reply = reply_to(fields, successful=False)
         reply["error"] = fault.error
         advice = fault.advice

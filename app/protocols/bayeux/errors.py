@@ -38,3 +38,8 @@ PUBLISH_DENIED = "403:{}:publish_denied"
 SUBSCRIBE_DENIED = "403:{}:subscribe_denied"
 CREATE_DENIED = "403:{}:create_denied"  # a subscription to a channel that may not be made
 CHANNEL_CREATE_DENIED = "403:{}:channel_create_denied"  # likewise a publish
+
+
+def is_denial(error: str) -> bool:
+    """Whether an error says that somebody may not do something."""
+    return error.endswith("_denied")

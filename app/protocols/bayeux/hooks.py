@@ -122,6 +122,9 @@ class Hooks:
         self.unsubscribed: list[Callable[[BayeuxSession, str], None]] = []
         self.suspended: list[Callable[[BayeuxSession], None]] = []
         self.resumed: list[Callable[[BayeuxSession], None]] = []
+        self.message_refused: list[Callable[[BayeuxSession | None, dict[str, Any], str], None]] = []
+        """Told of each message that was denied: its session, its fields as they were sent, and the error."""
+        """Told when there is no room for something: the key of the setting, and the client's address."""
         self.report: Callable[[str, Exception], None] = _report_nothing
         """Told of every hook that raised, with what it was."""
 

@@ -1,0 +1,110 @@
+"""What operators see: one structured line for each event they would ask about (`events.py` has them all).
+
+Imported at the edges only; the broker and the engines expose plain numbers, which are read here. Nothing a peer sent
+is written unescaped or at length (`lines.py`), and no secret at all: query strings (a JSONP query carries its
+clientId), cookies, tokens and session ids stay out. Where lines must be told apart by session, a keyed hash of its id
+stands for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import orjson
+import structlog
+
+from app.telemetry.lines import Shortener, Throttle
+
+if TYPE_CHECKING:
+    from app.settings import Log
+    from app.transports.head import Head
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_FINGERPRINT_KEY = secrets.token_bytes(16)
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+_throttle = Throttle()
+
+
+class _StandardError:
+    """Where lines go. A terminal that was closed, or a full disk behind it, must not end the server."""
+
+    def write(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+
+
+def configure(options: Log) -> None:
+    """Say how lines are written. Called once, before anything is logged, and not by programs that embed Halley."""
+    is_json = options.format == "json" or (options.format == "auto" and not sys.stderr.isatty())
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer(serializer=lambda line, **_: orjson.dumps(line, default=str).decode())
+        if is_json
+        else structlog.dev.ConsoleRenderer()
+    )
+    shared: list[structlog.typing.Processor] = [
+        _throttle,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        Shortener(options.value_chars),
+    ]
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[options.level]),
+        logger_factory=structlog.WriteLoggerFactory(_StandardError()),  # type: ignore[arg-type]
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(_StandardError())  # for what libraries log by the standard module
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared[1:],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    handler.addFilter(_passes)
+    logging.basicConfig(handlers=[handler], level=max(_LEVELS[options.level], logging.WARNING), force=True)
+
+
+def _passes(record: logging.LogRecord) -> bool:
+    try:
+        _throttle(None, record.levelname.lower(), {"event": record.name})
+    except structlog.DropEvent:
+        return False
+    return True
+
+
+def report_suppressed() -> None:
+    """Say which lines were left out because there were too many; to be called once a second."""
+    for event, count in _throttle.dropped():
+        log.warning("suppressed", of=event, count=count)
+
+
+def fingerprint(secret: str) -> str:
+    """Eight characters that stand for a session id in this process' log."""
+    return hashlib.blake2b(secret.encode(), key=_FINGERPRINT_KEY, digest_size=4).hexdigest()
+
+
+def request_refused(status: int, reason: str, *, head: Head | None = None, address: str = "") -> None:
+    """A request that no engine saw; `head` where it was read that far. At level debug every one is written."""
+    known = {"address": address}
+    if head is not None:
+        agent = head.fields.get(b"user-agent", b"").decode("latin-1")
+        known = {"address": head.address, "method": head.method, "path": head.path, "user_agent": agent}
+    write = log.debug if log.is_enabled_for(logging.DEBUG) else log.info
+    write("request_refused", status=status, reason=reason, **known)
+
+
+def fault(what: str, error: BaseException) -> None:
+    """Something of ours, or of the program we serve, that should not have happened."""
+    log.error("fault", what=what, error=repr(error), exc_info=error)

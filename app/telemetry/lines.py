@@ -1,0 +1,86 @@
+"""What is done to a line on its way to the log: nobody outside may forge one, stretch one, or write too many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from app.telemetry.events import EVENTS, LogEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, MutableMapping
+
+    Line = MutableMapping[str, Any]
+
+_UNLISTED = LogEvent("a library's", 10)
+_WINDOW_S = 1.0
+_TRACE_TO_VALUE = 20
+"""A trace may be so many times longer than any other value; its end says most."""
+
+
+class Shortener:
+    """Cuts long values and escapes control characters, so that no peer can write lines of its own."""
+
+    def __init__(self, most_chars: int) -> None:
+        self._most_chars = most_chars
+
+    def __call__(self, _logger: object, _method: str, line: Line) -> Line:
+        """Tame every text in a line."""
+        for name, value in line.items():
+            if name == "exception":
+                line[name] = _tame_trace(str(value), self._most_chars * _TRACE_TO_VALUE)
+            elif isinstance(value, str):
+                line[name] = self._tame(value)
+        return line
+
+    def _tame(self, value: str) -> str:
+        tame = value[: self._most_chars]
+        if not tame.isprintable():
+            tame = tame.encode("unicode_escape").decode()
+        is_whole = max(len(value), len(tame)) <= self._most_chars
+        return tame if is_whole else f"{tame[: self._most_chars]}..."
+
+
+def _tame_trace(trace: str, most_chars: int) -> str:
+    tame = "\n".join(
+        line if line.isprintable() else line.encode("unicode_escape").decode()
+        for line in trace[-most_chars:].split("\n")
+    )
+    return tame[-most_chars:]
+
+
+class Throttle:
+    """Lets only so many lines of a kind pass in a second, so that no peer can fill a disk; counts the others.
+
+    Lines of level debug pass: whoever asks for them wants them all.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._window_ends = clock() + _WINDOW_S
+        self._passed: Counter[tuple[str, object]] = Counter()
+        self._dropped: Counter[str] = Counter()
+
+    def __call__(self, _logger: object, method: str, line: Line) -> Line:
+        """Raises `DropEvent` for a line too many."""
+        if method == "debug":
+            return line
+        if self._clock() >= self._window_ends:
+            self._window_ends = self._clock() + _WINDOW_S
+            self._passed.clear()
+        name = str(line.get("event"))
+        event = EVENTS.get(name, _UNLISTED)
+        kind = (name if event is not _UNLISTED else "", line.get(event.kind) if event.kind else "")
+        self._passed[kind] += 1
+        if self._passed[kind] > event.per_s:
+            self._dropped[name if event is not _UNLISTED else "library"] += 1
+            raise structlog.DropEvent
+        return line
+
+    def dropped(self) -> Iterator[tuple[str, int]]:
+        """The events of which lines were dropped since this was last asked, and how many."""
+        dropped, self._dropped = self._dropped, Counter()
+        yield from dropped.items()

@@ -1,0 +1,62 @@
+"""What a running house tells operators of by itself."""
+
+from __future__ import annotations
+
+import time
+
+from support.messages import HANDSHAKE
+from support.server import brisk, serving
+
+import app.server
+
+
+def told(served, event):
+    return [line for line in served.log if line["event"] == event]
+
+
+async def test_a_full_server_says_which_limit_was_reached(monkeypatch):
+    """S22: the setting by its name, and how often it has said no, gathered so that nobody can fill the log."""
+    monkeypatch.setattr(app.server, "_SLOW_SWEEP_S", 0.1)
+    async with serving(brisk(limits={"sessions": 1})) as served:
+        await served.open_session()
+        for _ in range(3):
+            assert (await (await served.wire()).post(HANDSHAKE)).status == 503
+        await served.until(lambda: sum(line["times"] for line in told(served, "limit_reached")) == 3)
+        assert {(line["limit"], line["log_level"]) for line in told(served, "limit_reached")} == {
+            ("sessions", "warning")
+        }
+
+
+async def test_a_process_that_stood_still_says_how_long(monkeypatch):
+    """D5: no session is ended for it, and the operator learns why others were slow."""
+    monkeypatch.setattr(app.server, "_STALL_S", 0.1)
+    async with serving() as served:
+        time.sleep(0.3)  # noqa: ASYNC251 - this is the stall
+        await served.until(lambda: bool(told(served, "stalled")))
+        assert told(served, "stalled")[0]["seconds"] >= 0.3
+
+
+async def test_every_part_is_read_again_even_if_one_fails():
+    """SIGHUP: a part that raises is a fault, and the others get their turn."""
+    read = []
+
+    def fail():
+        raise ValueError("c4n4ry")
+
+    async with serving() as served:
+        served.house.on_reload += [lambda: read.append("first"), fail, lambda: read.append("last")]
+        served.house.reload()
+        assert read == ["first", "last"]
+        assert [line["error"] for line in served.faults("reload")] == ["ValueError('c4n4ry')"]
+
+
+async def test_events_that_a_session_never_got_are_counted_when_it_ends():
+    """P7: whoever expires while the server leaves loses events too, and these are in the last line."""
+    async with serving(brisk(bayeux={"max_interval_s": 0.2})) as served:
+        client_id = await served.open_session("/a")
+        served.house._is_leaving = True
+        served.halley.publish("/a", 1)
+        await served.until(lambda: client_id not in served.house.broker.sessions)
+        assert served.house.broker.dropped == 1
+    (line,) = told(served, "stopped")
+    assert line["undelivered_events"] == 1
