@@ -26,10 +26,11 @@ ROOMS = {
     "app.transports": EDGES | {"starlette", "orjson"},
     "app.configuration": {"app.settings"},
     "app.client": {"httpx", "app"},
+    "app.bench": {"httpx", "uvloop", "matplotlib"},
     "app.server": EDGES | {"starlette"},
     "app.embed": ENGINES | {"app.server"},
     "app.host": EDGES | {"app.server", "app.embed", "app.metrics", "uvicorn", "httptools", "uvloop", "starlette"},
-    "app.cli": {"app", "app.client", "app.configuration", "app.settings", "app.host", "click"},
+    "app.cli": {"app", "app.bench", "app.client", "app.configuration", "app.settings", "app.host", "click"},
     "app.__main__": {"app.cli"},
     "app.__init__": set(),
 }
