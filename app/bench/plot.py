@@ -1,4 +1,4 @@
-"""The picture of a growth, as an SVG or PNG file. The only file that needs matplotlib, which the extra [bench] brings."""
+"""The picture of a growth, as an SVG or PNG file. Only this needs matplotlib, which the extra [bench] brings."""
 
 from __future__ import annotations
 
@@ -44,9 +44,8 @@ def plot(growth: Growth, file: Path) -> None:
     """Draw CPU per delivery and memory, against receivers and against channels. Raises `BenchFailed`."""
     check_plotting()
     from matplotlib import pyplot as plt  # noqa: PLC0415 - of the extra [bench]
-    from matplotlib import rc_context
 
-    with rc_context(_STYLE):
+    with plt.rc_context(_STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(9, 5), sharex="col", layout="constrained")
         by_receivers = [(result.load.receivers, result) for result in growth.receivers]
         by_channels = [(result.load.channels, result) for result in growth.channels]
