@@ -24,6 +24,7 @@ CHANNELS = (1, 10, 100, 1_000, 10_000, 100_000)
 
 _DELIVERIES_PER_S = 2_000  # the same work at every point, well below what any server can do
 _PUBLISHES_PER_S = 400.0
+_WARM_UP_S = 2.0
 _SESSIONS = 1_000  # share many channels, within what a session may subscribe to
 
 
@@ -71,7 +72,14 @@ async def grow(
 def fanout_of(receivers: int, seconds: float, processes: int) -> Load:
     """One publish to so many: as often as makes the same deliveries a second, and at least once in two seconds."""
     rate = min(max(_DELIVERIES_PER_S / receivers, 0.5), _PUBLISHES_PER_S)
-    return Load("fanout", receivers=receivers, rate=rate, seconds=seconds, processes=processes)
+    return Load(
+        "fanout",
+        receivers=receivers,
+        rate=rate,
+        seconds=seconds,
+        warm_up_s=min(_WARM_UP_S, seconds),
+        processes=processes,
+    )
 
 
 def channels_of(channels: int, seconds: float, processes: int) -> Load:
@@ -83,5 +91,6 @@ def channels_of(channels: int, seconds: float, processes: int) -> Load:
         channels=channels,
         rate=_PUBLISHES_PER_S,
         seconds=seconds,
+        warm_up_s=min(_WARM_UP_S, seconds),
         processes=processes,
     )

@@ -15,7 +15,8 @@ class Load:
     `publish`: acknowledged publishes that nobody hears. `fanout`: every publish goes to all receivers. `one-to-one`:
     every publish goes to one receiver; the channels are dealt out among the receivers. `idle`: held polls, and with a
     `rate` publishes to all of them. `rate` is in publishes a second over all publishers; 0 is a closed loop, in which
-    every publisher waits until its event was acknowledged and has arrived everywhere.
+    every publisher waits until its event was acknowledged and has arrived everywhere. What has not come `grace_s` after
+    the end is lost.
     """
 
     verb: Verb
@@ -25,6 +26,7 @@ class Load:
     rate: float = 0.0
     seconds: float = 10.0
     warm_up_s: float = 2.0
+    grace_s: float = 5.0
     data_bytes: int = 20
     browser_headers: bool = False
     processes: int = 1

@@ -56,10 +56,11 @@ class _Started(Target):
 
     async def died(self) -> str:
         code = await self._process.wait()
-        how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        if code < 0:
+            return f"the server has ended by itself ({signal.Signals(-code).name})"
         self._said.seek(0)
         lines = self._said.read()[-4_096:].decode(errors="replace").strip().splitlines()
-        return f"the server has ended by itself ({how})" + (f": {lines[-1]}" if lines else "")
+        return f"the server has ended by itself (exit code {code})" + (f": {lines[-1]}" if lines else "")
 
 
 def attached(url: str, *, pid: int | None = None, metrics_url: str | None = None) -> Target:

@@ -39,7 +39,6 @@ _WAVE_S = 30.0
 _TOLD_EVERY_S = 0.2
 _RENEWED_EVERY_S = 4.0  # servers end a session that has not connected for 10 s
 _STALLED_S = 2.0
-_GRACE_S = 5.0  # for what is still under way when the time is over
 _NS = 1_000_000_000
 
 
@@ -232,7 +231,7 @@ class Worker:
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait for something, but not longer than the grace, and not without connections."""
-        end_ns = time.monotonic_ns() + int(_GRACE_S * _NS)
+        end_ns = time.monotonic_ns() + int(self._share.load.grace_s * _NS)
         while not condition() and time.monotonic_ns() < end_ns:
             await self._unless_ruined(0.01)
 
