@@ -186,7 +186,8 @@ async def fleet(load: Load, url: str, cores: Sequence[int]) -> AsyncIterator[Fle
             )
             hands.append(_Hand(share, process, led.noticed, led.arrived))
             if cores:
-                os.sched_setaffinity(process.pid, {cores[share.number % len(cores)]})
+                with suppress(ProcessLookupError):  # it has ended already; its output says so by ending too
+                    os.sched_setaffinity(process.pid, {cores[share.number % len(cores)]})
             hands[-1].order(share=asdict(share), url=url)
         yield led
     finally:

@@ -20,8 +20,9 @@ class Result:
 
     `published`, `deliveries`, `lost` and `repeated` count events; `deliveries` are distinct ones. `lost` were published
     and did not come, not even in the load's `grace_s` after the end. `unsent` were due in the open loop, and no
-    publisher was free to send them. `server_cpu_us` is per unit of work: delivery, or acknowledged publish where nobody listens; polls are in it.
-    `memory_kb` is resident memory per session. `connects_per_s` are connections accepted with their handshakes.
+    publisher was free to send them. `server_cpu_us` is per unit of work: delivery, or acknowledged publish where nobody
+    listens; polls are in it. `memory_kb` is resident memory per session. `connects_per_s` are connections accepted with
+    their handshakes. `rss_mb` has (seconds, resident memory) over the measurement.
     """
 
     load: Load

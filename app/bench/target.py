@@ -105,7 +105,8 @@ async def started(
         try:
             cores = _cores() if is_pinned else []
             if cores:
-                os.sched_setaffinity(process.pid, {cores[0]})
+                with suppress(ProcessLookupError):  # it has ended already; `_listening` says so
+                    os.sched_setaffinity(process.pid, {cores[0]})
             target = _Started(process, said, f"http://127.0.0.1:{port}{path}", name=name, cores=cores[1:])
             await _listening(target, port)
             yield target

@@ -238,6 +238,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if not (HERE / "node_modules").is_dir():
         parser.error("the peers are missing: npm ci --prefix tests/bench")
+    if options.readme and (options.receivers or options.seconds or options.only != list(LOADS)):
+        parser.error("--readme is for the whole comparison, not for a part")
     changed: dict[str, Any] = {"seconds": options.seconds} if options.seconds else {}
     loads = {name: replace(LOADS[name], **changed) for name in options.only}
     if options.receivers:
@@ -248,7 +250,8 @@ def main(arguments: Sequence[str]) -> int:
     except BenchFailed as error:
         print(f"peers.py: {error}", file=sys.stderr)
         return 1
-    lines, peers = rows(results, list(PEERS)), list(PEERS)
+    peers = list(PEERS)
+    lines = rows(results, peers)
     made_by = provenance(arguments, options.rounds)
     print(text(lines, peers, is_markdown=options.markdown), made_by, sep="\n\n")
     if options.readme:
