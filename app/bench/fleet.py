@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from app.bench.load import Load, Share
 
 _LINE_BYTES = 1 << 28  # a report has a number for each microsecond of latency that occurred
-_START_S = 20.0
 _OPEN_S = 600.0
 _AFTER_S = 60.0
 
@@ -170,7 +169,7 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(load: Load, url: str, cores: Sequence[int]) -> AsyncIterator[Fleet]:
+async def fleet(load: Load, url: str, token: str | None, cores: Sequence[int]) -> AsyncIterator[Fleet]:
     """The load processes for a load, on these cores in turn (anywhere, if there are none)."""
     hands: list[_Hand] = []
     led = Fleet(hands, load)
@@ -188,7 +187,7 @@ async def fleet(load: Load, url: str, cores: Sequence[int]) -> AsyncIterator[Fle
             if cores:
                 with suppress(ProcessLookupError):  # it has ended already; its output says so by ending too
                     os.sched_setaffinity(process.pid, {cores[share.number % len(cores)]})
-            hands[-1].order(share=asdict(share), url=url)
+            hands[-1].order(share=asdict(share), url=url, token=token)
         yield led
     finally:
         await led.close()

@@ -84,7 +84,7 @@ def split(load: Load) -> list[Share]:
     shares, group, channel = [], 0, 0
     for number in range(count):
         receivers = _part(load.receivers, count, number)
-        channels = 1 if load.is_shared else _part(load.channels, count, number)
+        channels = 1 if load.is_shared or not load.receivers else _part(load.channels, count, number)
         publishers = _part(load.publishers, count, number) if not load.is_shared else load.publishers * (number == 0)
         rate = load.rate * publishers / load.publishers if publishers else 0.0
         has_others = load.is_shared and publishers > 0 and count > 1

@@ -25,7 +25,7 @@ _REHEARSED = 0.05  # of the receivers; what the server needs once is not memory 
 _REHEARSED_FROM = 200
 _SETTLE_S = 0.5
 _SAMPLES = 20
-_FEWEST_SAMPLE_S, _LONGEST_SAMPLE_S = 0.5, 10.0
+_SHORTEST_SAMPLE_S, _LONGEST_SAMPLE_S = 1.0, 10.0
 _DEATH_S = 1.0
 _KB, _MB = 1_000, 1_000_000
 
@@ -57,7 +57,7 @@ async def measure(load: Load, target: Target, watch: Callable[[Phase], object] =
 
 
 async def _measure(load: Load, target: Target, watch: Callable[[Phase], object]) -> Result:
-    async with fleet(load, target.url, target.cores) as led:
+    async with fleet(load, target.url, target.token, target.cores) as led:
         led.progressed = lambda opened, *_: watch(Phase("opening", opened, load.sessions, "sessions"))
         before = await target.usage()
         rehearsed = 0
@@ -121,7 +121,7 @@ def _result(load: Load, target: Target, report: Report, cpu_s: float | None) -> 
 
 
 async def _sample(target: Target, seconds: float, samples: list[tuple[float, float]]) -> None:
-    interval_s = min(max(seconds / _SAMPLES, _FEWEST_SAMPLE_S), _LONGEST_SAMPLE_S)
+    interval_s = min(max(seconds / _SAMPLES, _SHORTEST_SAMPLE_S), _LONGEST_SAMPLE_S)
     began_s = time.monotonic()
     while True:
         await asyncio.sleep(interval_s)

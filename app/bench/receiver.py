@@ -19,18 +19,19 @@ _RETRY_S = 1.0
 
 
 class Receiver(Session):
-    """One held poll after the other. `group` is the one whose events it hears."""
+    """One held poll after the other. Subscribes to `channels`; `group` is the one whose events it hears."""
 
-    def __init__(self, requests: Requests, tally: Tally, group: int) -> None:
+    def __init__(self, requests: Requests, tally: Tally, group: int, channels: Iterable[int]) -> None:
         super().__init__(requests, tally)
         self._group = b"%06d" % group
+        self._channels = channels
         self._poll = b""
         self._next = 0
         self._early: set[int] = set()
 
-    async def join(self, channels: Iterable[int]) -> None:
+    async def join(self) -> None:
         """Subscribe, connect, and poll. Raises `BenchFailed`."""
-        await self.ask(self._requests.subscribe(self.client_id, self.cookie, channels), "a subscription")
+        await self.ask(self._requests.subscribe(self.client_id, self.cookie, self._channels), "a subscription")
         await self.ask(self._requests.connect(self.client_id, self.cookie, is_held=False), "a connect")
         self._poll = self._requests.connect(self.client_id, self.cookie, is_held=True)
         self.opened()

@@ -37,10 +37,12 @@ def channel_name(number: int) -> str:
 
 
 class Requests:
-    """The requests to one server: `host` as in the Host header, `path` of its Bayeux, headers as a browser's or few."""
+    """The requests to a server's `path`: `host` as in the Host header, headers few or a browser's, a token or none."""
 
-    def __init__(self, host: str, path: str, *, browser_headers: bool) -> None:
+    def __init__(self, host: str, path: str, *, token: str | None, browser_headers: bool) -> None:
         more = BROWSER_HEADERS % {b"host": host.encode()} if browser_headers else b""
+        if token is not None:
+            more += f"Authorization: Bearer {token}\r\n".encode()
         self._head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n".encode() + more
 
     def handshake(self) -> bytes:

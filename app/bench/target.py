@@ -25,12 +25,20 @@ _STOP_S = 10.0
 
 
 class Target:
-    """A server at `url`. `cores` are those that the load should use; none: any."""
+    """A server at `url`. `cores` are those that the load should use (none: any), `token` is what sessions show it."""
 
     def __init__(
-        self, url: str, name: str, *, pid: int | None = None, metrics_url: str | None = None, cores: Sequence[int] = ()
+        self,
+        url: str,
+        name: str,
+        *,
+        token: str | None = None,
+        pid: int | None = None,
+        metrics_url: str | None = None,
+        cores: Sequence[int] = (),
     ) -> None:
         self.url = url
+        self.token = token
         self.name = name
         self.cores = cores
         self._pid = pid
@@ -63,14 +71,14 @@ class _Started(Target):
         return f"the server has ended by itself (exit code {code})" + (f": {lines[-1]}" if lines else "")
 
 
-def attached(url: str, *, pid: int | None = None, metrics_url: str | None = None) -> Target:
+def attached(url: str, *, token: str | None = None, pid: int | None = None, metrics_url: str | None = None) -> Target:
     """A server that runs. `pid` or `metrics_url` tells what it uses. Raises `ValueError` for what is no URL of one."""
     parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname:
+    if parts.scheme != "http" or not parts.hostname or "@" in parts.netloc:
         raise ValueError("expected a URL like http://127.0.0.1:8080")
     _ = parts.port  # raises ValueError
     path = "/bayeux" if parts.path in ("", "/") else parts.path
-    return Target(f"http://{parts.netloc}{path}", url, pid=pid, metrics_url=metrics_url)
+    return Target(f"http://{parts.netloc}{path}", url, token=token, pid=pid, metrics_url=metrics_url)
 
 
 def halley_command(config: str | None = None) -> list[str]:
@@ -81,7 +89,12 @@ def halley_command(config: str | None = None) -> list[str]:
 
 @asynccontextmanager
 async def started(
-    command: Sequence[str], name: str = "halley", *, path: str = "/bayeux", is_pinned: bool = True, **environment: str
+    command: Sequence[str],
+    name: str = "halley",
+    *,
+    path: str = "/bayeux",
+    token: str | None = None,
+    is_pinned: bool = True,
 ) -> AsyncIterator[Target]:
     """A server of its own at a free port, which takes the place of `{port}` in the command.
 
@@ -97,7 +110,8 @@ async def started(
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=said,
-                env=module_environment() | {"HALLEY_LOG_LEVEL": "warning"} | environment,
+                env=module_environment()
+                | {"HALLEY_LOG_LEVEL": "warning"},  # lines for each session are not in question
                 start_new_session=True,
             )
         except OSError as error:
@@ -107,7 +121,7 @@ async def started(
             if cores:
                 with suppress(ProcessLookupError):  # it has ended already; `_listening` says so
                     os.sched_setaffinity(process.pid, {cores[0]})
-            target = _Started(process, said, f"http://127.0.0.1:{port}{path}", name=name, cores=cores[1:])
+            target = _Started(process, said, f"http://127.0.0.1:{port}{path}", name=name, token=token, cores=cores[1:])
             await _listening(target, port)
             yield target
         finally:

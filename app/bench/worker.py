@@ -16,15 +16,12 @@ import time
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
+from app.bench.crowd import Crowd
 from app.bench.failure import BenchFailed
 from app.bench.files import raise_file_limit
 from app.bench.load import Load, Share
 from app.bench.pace import ClosedLoop, Groups, OpenLoop
-from app.bench.publisher import Publisher
-from app.bench.receiver import Receiver
-from app.bench.requests import Requests
 from app.bench.tally import Tally
 
 if TYPE_CHECKING:
@@ -32,10 +29,6 @@ if TYPE_CHECKING:
 
     from app.bench.pace import Pace
 
-WAVE = 100
-"""Sessions opened at a time, so that no server is judged by how it survives a stampede."""
-
-_WAVE_S = 30.0
 _TOLD_EVERY_S = 0.2
 _RENEWED_EVERY_S = 4.0  # servers end a session that has not connected for 10 s
 _STALLED_S = 2.0
@@ -45,98 +38,42 @@ _NS = 1_000_000_000
 class Worker:
     """The sessions of one process and what they did. `tell` sends a message to who started it."""
 
-    def __init__(self, share: Share, url: str, tell: Callable[..., None]) -> None:
-        parts = urlsplit(url)
+    def __init__(self, share: Share, url: str, token: str | None, tell: Callable[..., None]) -> None:
         self._share = share
         self._tell = tell
-        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
-        self._requests = Requests(parts.netloc, parts.path, browser_headers=share.load.browser_headers)
         self._tally = Tally()
         self._tally.lost_all = self._lost_all
-        self._receivers: list[Receiver] = []
-        self._publishers: list[Publisher] = []
+        self.crowd = Crowd(share, url, token, self._tally)
         self._pace: Pace | None = None
         self._ruined: asyncio.Future[None] | None = None
-        self._arrived_told = 0
         self._fan = (share.receivers if share.load.is_shared else 1) if share.receivers else 0
 
     async def open(self, receivers: int) -> None:
         """Open sessions until there are so many receivers, then the publishers; tells how long connecting took."""
-        connecting_s = 0.0
-        opened = 0
-        while (wanted := min(receivers - len(self._receivers), WAVE)) > 0:
-            wave = [self._receiver(len(self._receivers) + index) for index in range(wanted)]
-            connecting_s += await self._open_wave(wave)
-            self._receivers += wave
-            opened += wanted
-            self._tell(opened=len(self._receivers))
+        connected, connecting_s = await self.crowd.open(receivers, lambda count: self._tell(opened=count))
         if receivers == self._share.receivers:
-            while (wanted := min(self._share.publishers - len(self._publishers), WAVE)) > 0:
-                new = [self._publisher() for _ in range(wanted)]
-                connecting_s += await self._open_wave(new)
-                self._publishers += new
-                opened += wanted
-                self._tell(opened=len(self._receivers) + len(self._publishers))
             self._set_pace()
-        self._tell(ready=True, connected=opened, connecting_s=connecting_s)
-
-    def _receiver(self, index: int) -> Receiver:
-        group = 0 if self._share.load.is_shared else self._share.first_group + index
-        return Receiver(self._requests, self._tally, group)
-
-    def _publisher(self) -> Publisher:
-        load = self._share.load
-        return Publisher(self._requests, self._tally, data_bytes=load.data_bytes, is_timed=load.verb == "publish")
-
-    async def _open_wave(self, wave: list[Any]) -> float:
-        """Open these sessions at once; returns how long connections and handshakes took."""
-        try:
-            async with asyncio.timeout(_WAVE_S):
-                before = time.perf_counter()
-                await _all(self._connect(session) for session in wave)
-                took_s = time.perf_counter() - before
-                if isinstance(wave[0], Receiver):
-                    first = len(self._receivers)
-                    await _all(
-                        receiver.join(self._share.channels_of(first + index)) for index, receiver in enumerate(wave)
-                    )
-                else:
-                    await _all(publisher.join() for publisher in wave)
-        except TimeoutError:
-            raise BenchFailed(f"the server has not opened {len(wave)} sessions within {_WAVE_S:g} s") from None
-        return took_s
-
-    async def _connect(self, session: Receiver | Publisher) -> None:
-        # An address has 28,000 ports for its connections to one server; on Linux loopback has more addresses.
-        is_spread = self._host == "127.0.0.1" and sys.platform == "linux"
-        local = (f"127.0.0.{1 + self._share.number % 250}", 0) if is_spread else None
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.create_connection(lambda: session, self._host, self._port, local_addr=local)
-        except OSError as error:
-            raise BenchFailed(f"cannot connect to {self._host}:{self._port}: {error.strerror or error}") from None
-        await session.handshake()
+        self._tell(ready=True, connected=connected, connecting_s=connecting_s)
 
     def _set_pace(self) -> None:
-        if not self._publishers:
+        share, load, publishers = self._share, self._share.load, self.crowd.publishers
+        if not publishers:
             return
-        share, load = self._share, self._share.load
         if load.is_shared or not share.receivers:
             channels = [range(share.first_channel, share.first_channel + share.channels)]
         else:
             channels = [share.channels_of(receiver) for receiver in range(share.receivers)]
         groups = Groups(share.first_group, channels)
         if load.rate:
-            self._pace = OpenLoop(self._publishers, groups, self._tally, rate=share.rate)
+            self._pace = OpenLoop(publishers, groups, self._tally, rate=share.rate)
         elif load.verb != "idle":
-            self._pace = ClosedLoop(self._publishers, groups, self._tally, fan=self._fan, has_others=share.has_others)
+            self._pace = ClosedLoop(publishers, groups, self._tally, fan=self._fan, has_others=share.has_others)
 
     async def round(self, number: int, seconds: float) -> None:
         """Run the load for some time; tells how much was published."""
         tally, pace = self._tally, self._pace
         tally.begin(number)
-        self._arrived_told = 0
-        for receiver in self._receivers:
+        for receiver in self.crowd.receivers:
             receiver.begin()
         gc.collect()
         gc.freeze()
@@ -144,7 +81,7 @@ class Worker:
         self._ruined = asyncio.get_running_loop().create_future()
         before_s, began_ns = time.process_time(), time.monotonic_ns()
         beats = asyncio.create_task(self._beat())
-        if self._fan and self._share.load.is_shared and not pace:
+        if self._fan and self._share.load.is_shared and not self._share.load.rate and pace is None:
             self._tell_arrivals()
         try:
             if pace is not None:
@@ -165,7 +102,7 @@ class Worker:
         share, tally = self._share, self._tally
         expected = self._expected(published)
         await self._until(lambda: tally.deliveries >= sum(expected))
-        lost = sum(receiver.settle(count) for receiver, count in zip(self._receivers, expected, strict=True))
+        lost = sum(receiver.settle(count) for receiver, count in zip(self.crowd.receivers, expected, strict=True))
         latencies = Counter(tally.latencies_us)
         self._ruined = None
         self._tell(
@@ -189,15 +126,10 @@ class Worker:
         if isinstance(self._pace, ClosedLoop):
             self._pace.arrived_elsewhere(arrived)
 
-    def close(self) -> None:
-        """Close every connection."""
-        for session in (*self._receivers, *self._publishers):
-            session.leave()
-
     def _expected(self, published: int) -> list[int]:
         if self._share.load.is_shared:
-            return [published] * len(self._receivers)
-        return list(self._pace.groups.published) if self._pace and self._receivers else [0] * len(self._receivers)
+            return [published] * len(self.crowd.receivers)
+        return self._pace.groups.published[:] if self._pace and self.crowd.receivers else []
 
     def _tell_arrivals(self) -> None:
         """Another process publishes in a closed loop: tell it of each event that has arrived at all receivers here."""
@@ -246,16 +178,6 @@ class Worker:
             self._ruined.set_exception(BenchFailed("the server has closed every connection"))
 
 
-async def _all(work: Any) -> None:
-    """Do all at once; the first failure cancels the others and is the one that is told."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for each in work:
-                tasks.create_task(each)
-    except* BenchFailed as failures:
-        raise failures.exceptions[0] from None
-
-
 def _tell(**message: Any) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
@@ -268,7 +190,7 @@ async def _work() -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     plan = json.loads(await reader.readline())
     share = Share(**{**plan["share"], "load": Load(**plan["share"]["load"])})
-    worker = Worker(share, plan["url"], _tell)
+    worker = Worker(share, plan["url"], plan["token"], _tell)
     order: asyncio.Task[None] | None = None
     try:
         async for line in reader:
@@ -285,7 +207,7 @@ async def _work() -> None:
     finally:
         if order is not None:
             order.cancel()
-        worker.close()
+        worker.crowd.close()
 
 
 async def _obey(work: Any) -> None:

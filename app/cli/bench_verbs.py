@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -43,6 +44,13 @@ def _saved(ctx: click.Context, param: click.Parameter, file: Path | None) -> dic
     return saved
 
 
+def _token(ctx: click.Context, param: click.Parameter, token: str | None) -> str | None:
+    """A token that can be written into a header."""
+    if token is not None and not re.fullmatch(r"[A-Za-z0-9._~+/-]+=*", token):  # RFC 6750, 2.1
+        raise click.BadParameter("a token consists of letters, digits and -._~+/ with = at its end", ctx, param)
+    return token
+
+
 def _counts(ctx: click.Context, param: click.Parameter, text: str) -> tuple[int, ...]:
     """Whole numbers with commas between them."""
     try:
@@ -73,6 +81,13 @@ server_options = _options(
     click.option("--metrics", metavar="URL", help="Or its metrics, like http://127.0.0.1:8081/metrics."),
 )
 start_options = _options(
+    click.option(
+        "--token",
+        envvar="HALLEY_TOKEN",
+        show_envvar=True,
+        callback=_token,
+        help="Sent as 'Authorization: Bearer', where access rules ask for one.",
+    ),
     click.option(
         "--config", type=click.Path(exists=True, dir_okay=False), help="Settings file of the server that is started."
     ),
@@ -183,6 +198,7 @@ def growth_verb(  # noqa: PLR0913 - one for each option
     receivers: Sequence[int],
     channels: Sequence[int],
     file: Path | None,
+    token: str | None,
     config: str | None,
     pin: bool,
     seconds: float,
@@ -194,7 +210,7 @@ def growth_verb(  # noqa: PLR0913 - one for each option
     if file is not None and file.suffix not in SUFFIXES:
         raise click.UsageError(f"--plot: expected a file that ends with {' or '.join(SUFFIXES)}")
     work = bench_growth(
-        lambda: started(halley_command(config), is_pinned=pin),
+        lambda: started(halley_command(config), token=token, is_pinned=pin),
         {"receivers": receivers, "channels": channels},
         seconds=seconds,
         processes=processes,
@@ -206,20 +222,22 @@ def growth_verb(  # noqa: PLR0913 - one for each option
 
 
 def _bench(verb: Any, options: dict[str, Any]) -> None:
-    serve = _serving(**{name: options.pop(name) for name in ("server", "pid", "metrics", "config", "pin")})
+    serve = _serving(**{name: options.pop(name) for name in ("server", "token", "pid", "metrics", "config", "pin")})
     is_json, saved = options.pop("is_json"), options.pop("saved")
     sys.exit(run(bench(Load(verb, **options), serve, is_json=is_json, saved=saved)))
 
 
-def _serving(*, server: str | None, pid: int | None, metrics: str | None, config: str | None, pin: bool) -> Serve:
+def _serving(
+    *, server: str | None, token: str | None, pid: int | None, metrics: str | None, config: str | None, pin: bool
+) -> Serve:
     if server is None:
         if pid or metrics:
             raise click.UsageError("--pid and --metrics are for a running --server")
-        return lambda: started(halley_command(config), is_pinned=pin)
+        return lambda: started(halley_command(config), token=token, is_pinned=pin)
     if config:
         raise click.UsageError("--config is for a server that is started, not for a running --server")
     try:
-        target = attached(server, pid=pid, metrics_url=metrics)
+        target = attached(server, token=token, pid=pid, metrics_url=metrics)
     except ValueError as error:
         raise click.UsageError(f"--server: {error}") from None
 

@@ -141,6 +141,8 @@ async def test_nobody_listens(tmp_path):
     ("arguments", "complaint"),
     [
         (("idle", "--server", "ftp://x"), "--server: expected a URL"),
+        (("idle", "--server", "http://me:secret@127.0.0.1"), "--server: expected a URL"),
+        (("idle", "--token", "a\r\nb: c"), "a token consists of"),
         (("idle", "--pid", "1"), "for a running --server"),
         (("idle", "--receivers", "0"), "--receivers"),
         (("one-to-one", "--channels", "5"), "each receiver needs one of its own"),
