@@ -81,7 +81,7 @@ async def _measure(load: Load, target: Target, watch: Callable[[Phase], object])
         finally:
             sampling.cancel()
             await asyncio.wait({sampling})
-    result = _result(load, target, report, _difference(begun.cpu_s, ended.cpu_s))
+    result = _result(load, target, report, begun, ended)
     result.connects_per_s = connects_per_s
     grown = _difference(before.rss_bytes, opened_usage.rss_bytes)
     result.memory_kb = None if grown is None else grown / _KB / max(opened, 1)
@@ -91,7 +91,8 @@ async def _measure(load: Load, target: Target, watch: Callable[[Phase], object])
     return result
 
 
-def _result(load: Load, target: Target, report: Report, cpu_s: float | None) -> Result:
+def _result(load: Load, target: Target, report: Report, begun: Usage, ended: Usage) -> Result:
+    cpu_s, waited_s = _difference(begun.cpu_s, ended.cpu_s), _difference(begun.waited_s, ended.waited_s)
     units = report.acknowledged if load.verb == "publish" else report.deliveries
     cpu_share = None if cpu_s is None else cpu_s / report.seconds
     return Result(
@@ -114,6 +115,7 @@ def _result(load: Load, target: Target, report: Report, cpu_s: float | None) -> 
         latency_ms=percentiles(report.latencies_us),
         server_cpu_us=cpu_s * 1e6 / units if cpu_s is not None and units else None,
         server_cpu_share=cpu_share,
+        server_waited_share=None if waited_s is None else waited_s / report.seconds,
         memory_kb=None,
         load_cpu_shares=report.busy_shares,
         limit=limit(report.busy_shares, cpu_share, is_closed=not load.rate and load.verb != "idle"),

@@ -21,7 +21,8 @@ class Result:
     `published`, `deliveries`, `lost` and `repeated` count events; `deliveries` are distinct ones. `lost` were published
     and did not come, not even in the load's `grace_s` after the end. `unsent` were due in the open loop, and no
     publisher was free to send them. `server_cpu_us` is per unit of work: delivery, or acknowledged publish where nobody
-    listens; polls are in it. `memory_kb` is resident memory per session. `connects_per_s` are connections accepted with
+    listens; polls are in it. `server_waited_share` is how much of the time it was kept off its core by
+    something else. `memory_kb` is resident memory per session. `connects_per_s` are connections accepted with
     their handshakes. `rss_mb` has (seconds, resident memory) over the measurement.
     """
 
@@ -44,6 +45,7 @@ class Result:
     latency_ms: dict[str, float]
     server_cpu_us: float | None
     server_cpu_share: float | None
+    server_waited_share: float | None
     memory_kb: float | None
     rss_mb: list[tuple[float, float]] = field(default_factory=list)
     rss_slope_kb_per_minute: float | None = None

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from app.bench.result import Result
 
+_MUCH = 0.1
 _NOT_COMPARED = ("load.", "date", "rss_mb.", "load_cpu_shares.", "seconds")
 
 
@@ -28,6 +29,11 @@ def warnings(result: Result) -> list[str]:
         found.append(
             f"The load generator was the limit ({busy:.0%} of a core), not the server: rates and latencies are its "
             "own. Use more --processes on a machine with more cores, or an open loop with a lower --rate."
+        )
+    if (result.server_waited_share or 0) >= _MUCH:
+        found.append(
+            f"Something else used the server's core for {result.server_waited_share:.0%} of the time: trust CPU per unit "
+            "of work, not rates and latencies."
         )
     if result.unsent:
         found.append(f"{result.unsent:,} events that were due found no free publisher: the rate was not reached.")

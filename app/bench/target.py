@@ -110,8 +110,7 @@ async def started(
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=said,
-                env=module_environment()
-                | {"HALLEY_LOG_LEVEL": "warning"},  # lines for each session are not in question
+                env=module_environment() | {"HALLEY_LOG_LEVEL": "warning"},  # not a line for each session
                 start_new_session=True,
             )
         except OSError as error:

@@ -18,10 +18,14 @@ _METRICS_S = 10.0
 
 
 class Usage(NamedTuple):
-    """CPU time since the start, and resident memory now; None where it cannot be known."""
+    """CPU time since the start, and resident memory now; None where it cannot be known.
+
+    `waited_s` is how long it was ready to run, and something else ran on its core.
+    """
 
     cpu_s: float | None
     rss_bytes: int | None
+    waited_s: float | None = None
 
 
 UNKNOWN = Usage(None, None)
@@ -31,7 +35,7 @@ def usage_of(pid: int) -> Usage:
     """What a process and its descendants have used."""
     if not _PROC.is_dir():
         return UNKNOWN
-    cpu_s, rss_bytes = 0.0, 0
+    cpu_s, rss_bytes, waited_s = 0.0, 0, _waited_s(pid)
     for each in _tree(pid):
         try:
             fields = (_PROC / str(each) / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
@@ -39,7 +43,15 @@ def usage_of(pid: int) -> Usage:
             continue
         cpu_s += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         rss_bytes += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
-    return Usage(cpu_s, rss_bytes)
+    return Usage(cpu_s, rss_bytes, waited_s)
+
+
+def _waited_s(pid: int) -> float | None:
+    """Of its main thread, which does a server's work; None where the kernel keeps no account."""
+    try:
+        return int((_PROC / str(pid) / "schedstat").read_text(encoding="utf-8").split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def _tree(pid: int) -> list[int]:

@@ -144,7 +144,9 @@ def summary(result: Result) -> str:
     """A few figures, and whatever went wrong, on one line."""
     cpu = "-" if result.server_cpu_us is None else f"{result.server_cpu_us:.1f} us"
     memory = "-" if result.memory_kb is None else f"{result.memory_kb:.1f} KB"
-    text = f"CPU {cpu}, p99 {result.latency_ms.get('p99', 0):.1f} ms, {memory}, limit: {result.limit}"
+    busy = f"busy: server {result.server_cpu_share or 0:.0%}, load {max(result.load_cpu_shares):.0%}"
+    busy += f", kept waiting {result.server_waited_share or 0:.0%}"
+    text = f"CPU {cpu}, p99 {result.latency_ms.get('p99', 0):.1f} ms, {memory}, {busy}, limit: {result.limit}"
     wrong = {"lost": result.lost, "repeated": result.repeated, "unsent": result.unsent, **result.errors}
     return text + "".join(f", {count} {what}" for what, count in wrong.items() if count)
 

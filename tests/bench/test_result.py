@@ -37,6 +37,7 @@ def result(**changed):
         "latency_ms": {"p50": 1.0, "p90": 2.0, "p99": 3.0, "p99.9": 4.0, "max": 5.0},
         "server_cpu_us": 20.0,
         "server_cpu_share": 0.5,
+        "server_waited_share": 0.02,
         "memory_kb": 9.0,
         "rss_mb": [(0.0, 40.0), (10.0, 41.0)],
         "load_cpu_shares": [0.5],
@@ -68,6 +69,12 @@ def test_the_table_warns_when_the_load_was_the_limit():
         result(limit="load", load_cpu_shares=[0.2, 0.97])
     )
     assert "was the limit" not in table(result(limit="server"))
+
+
+def test_the_table_warns_when_the_machine_was_shared():
+    """Rates and latencies of a server that something else kept off its core are not its own."""
+    assert "Something else used the server's core for 30% of the time" in table(result(server_waited_share=0.3))
+    assert "Something else" not in table(result(server_waited_share=None))
 
 
 def test_the_table_warns_when_the_rate_was_not_reached():
