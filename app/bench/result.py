@@ -21,9 +21,9 @@ class Result:
     `published`, `deliveries`, `lost` and `repeated` count events; `deliveries` are distinct ones. `lost` were published
     and did not come, not even in the load's `grace_s` after the end. `unsent` were due in the open loop, and no
     publisher was free to send them. `server_cpu_us` is per unit of work: delivery, or acknowledged publish where nobody
-    listens; polls are in it. `server_waited_share` is how much of the time it was kept off its core by
-    something else. `memory_kb` is resident memory per session. `connects_per_s` are connections accepted with
-    their handshakes. `rss_mb` has (seconds, resident memory) over the measurement.
+    listens; polls are in it. `server_waited_share` is how much of the time something else ran on the server's core.
+    `memory_kb` is resident memory per session, `rss_mb` are (seconds, resident memory) over the measurement.
+    `connects_per_s` are connections accepted with their handshakes.
     """
 
     load: Load

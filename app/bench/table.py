@@ -32,8 +32,8 @@ def warnings(result: Result) -> list[str]:
         )
     if (result.server_waited_share or 0) >= _MUCH:
         found.append(
-            f"Something else used the server's core for {result.server_waited_share:.0%} of the time: trust CPU per unit "
-            "of work, not rates and latencies."
+            f"Something else used the server's core for {result.server_waited_share:.0%} of the time: trust CPU per "
+            "unit of work, not rates and latencies."
         )
     if result.unsent:
         found.append(f"{result.unsent:,} events that were due found no free publisher: the rate was not reached.")
