@@ -46,6 +46,11 @@ def check_figures(result):
     assert result["sessions"] == result["load"]["receivers"] + result["load"]["publishers"]
 
 
+def rows(output):
+    """The lines of a table, as name and value; warnings, as of a busy machine, are no lines of it."""
+    return [re.split(r"  +", line.strip(), maxsplit=1) for line in output if line.startswith("  ")]
+
+
 @pytest.mark.parametrize("verb", VERBS)
 async def test_a_started_server_is_measured(verb, tmp_path):
     """Without --server one is started; every publish is acknowledged, delivered to whom it should be, and timed."""
@@ -80,7 +85,7 @@ async def test_a_table_for_people(tmp_path):
     code, output, lines = await ended("bench", *VERBS["fanout, open"], cwd=tmp_path)
     assert (code, lines) == (DONE, [])
     assert output[0].startswith("fanout at halley: 1 publish to 5 held polls; open loop, 20 publishes/s; 0.")
-    names = [line.strip().partition("  ")[0] for line in output[1:]]
+    names = [name for name, _ in rows(output)]
     assert names[:5] == ["publishes", "deliveries", "server CPU per delivery", "server CPU", "latency"]
     assert names[5:] == ["memory", "connects accepted", "lost, repeated", "errors", "load CPU"]
 
@@ -104,7 +109,7 @@ async def test_idle_shows_memory_over_time(tmp_path):
     """Memory at intervals and its slope, so that a leak shows."""
     code, output, _ = await ended("bench", "idle", "--receivers", "5", "--seconds", "2.2", cwd=tmp_path)
     assert code == DONE
-    shown = dict(re.split(r"  +", line.strip(), maxsplit=1) for line in output[1:])
+    shown = dict(rows(output))
     assert len(shown["memory over time"].split()) >= 4
     assert shown["slope of memory"].endswith(" KB a minute")
 
