@@ -1,6 +1,7 @@
 """How a server's costs grow: one measurement for each number of receivers, and for each number of channels.
 
-CPU per delivery should stay where it is, memory should follow the sessions in a line. Each point has a fresh server.
+CPU per delivery should stay where it is, memory should follow the sessions in a line. Each point
+asks for its server anew, and should get a fresh one.
 """
 
 from __future__ import annotations

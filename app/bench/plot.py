@@ -69,6 +69,7 @@ def _draw(axis: Any, points: Sequence[tuple[int, float | None]], colour: str) ->
     known = [(count, value) for count, value in points if value is not None]
     axis.plot([count for count, _ in known], [value for _, value in known], marker="o", color=colour)
     axis.set_xscale("log")
+    axis.xaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
     axis.set_ylim(bottom=0)
     axis.grid(visible=True, color=_GREY, alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)

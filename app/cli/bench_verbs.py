@@ -191,40 +191,32 @@ def idle_verb(**options: Any) -> None:
 )
 @click.option("--channels", callback=_counts, default=",".join(map(str, CHANNELS)), show_default=True, metavar="N,...")
 @click.option("--plot", "file", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: FILE.svg or FILE.png.")
+@server_options
 @start_options
 @run_options
-def growth_verb(  # noqa: PLR0913 - one for each option
+def growth_verb(
     *,
     receivers: Sequence[int],
     channels: Sequence[int],
     file: Path | None,
-    token: str | None,
-    config: str | None,
-    pin: bool,
-    seconds: float,
-    processes: int,
-    is_json: bool,
-    saved: dict[str, Any] | None,
+    **options: Any,
 ) -> None:
-    """CPU per delivery and memory against receivers and channels, each with a fresh server."""
+    """CPU per delivery and memory against receivers and channels; a server is started for each point."""
     if file is not None and file.suffix not in SUFFIXES:
         raise click.UsageError(f"--plot: expected a file that ends with {' or '.join(SUFFIXES)}")
-    work = bench_growth(
-        lambda: started(halley_command(config), token=token, is_pinned=pin),
-        {"receivers": receivers, "channels": channels},
-        seconds=seconds,
-        processes=processes,
-        file=file,
-        is_json=is_json,
-        saved=saved,
-    )
-    sys.exit(run(work))
+    counts = {"receivers": receivers, "channels": channels}
+    sys.exit(run(bench_growth(_serve(options), counts, file=file, **options)))
 
 
 def _bench(verb: Any, options: dict[str, Any]) -> None:
-    serve = _serving(**{name: options.pop(name) for name in ("server", "token", "pid", "metrics", "config", "pin")})
+    serve = _serve(options)
     is_json, saved = options.pop("is_json"), options.pop("saved")
     sys.exit(run(bench(Load(verb, **options), serve, is_json=is_json, saved=saved)))
+
+
+def _serve(options: dict[str, Any]) -> Serve:
+    """Take the options that say which server it is."""
+    return _serving(**{name: options.pop(name) for name in ("server", "token", "pid", "metrics", "config", "pin")})
 
 
 def _serving(
