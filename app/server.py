@@ -111,6 +111,13 @@ class House:
         self._swept_at = monotonic()
         self.broker.clock_offset_s = time.time() - monotonic()
         self._hits_told: Counter[str] = Counter()
+        self._slow_sweeps: list[Callable[[float], None]] = [
+            lambda _: self.engine.sweep(),
+            self.broker.meters.sweep,
+            self._authenticator.look,
+            self._tell_of_limits,
+            lambda _: telemetry.report_suppressed(),
+        ]
         self._tell_operators()
 
     def _authenticate(self, token: str, wall_s: float) -> Identity:
@@ -263,12 +270,7 @@ class House:
             sweeps = [self.broker.due, *self.on_sweep]
             if now - slowly_swept_at > _SLOW_SWEEP_S:
                 slowly_swept_at = now
-                sweeps += [
-                    lambda _: self.engine.sweep(),
-                    self._tell_of_limits,
-                    self.broker.meters.sweep,
-                    self._authenticator.look,
-                ]
+                sweeps += self._slow_sweeps
             for sweep in sweeps:
                 try:
                     sweep(now)

@@ -27,11 +27,13 @@ ROOMS = {
     "app.transports": EDGES | {"starlette", "orjson"},
     "app.configuration": ENGINES | {"app.access"},  # the names of roles, tokens and patterns
     "app.client": {"httpx", "app"},
+    "app.bench": {"httpx", "uvloop", "matplotlib"},
     "app.server": EDGES | {"starlette"},
     "app.embed": ENGINES | {"app.server"},
     "app.host": EDGES
     | {"app", "app.access", "app.server", "app.embed", "app.metrics", "uvicorn", "httptools", "uvloop", "starlette"},
-    "app.cli": ENGINES | {"app", "app.client", "app.configuration", "app.access", "app.server", "app.host", "click"},
+    "app.cli": ENGINES
+    | {"app", "app.access", "app.bench", "app.client", "app.configuration", "app.server", "app.host", "click"},
     "app.__main__": {"app.cli"},
     "app.__init__": set(),
 }

@@ -1,22 +1,25 @@
-"""The progress bar of a long publish: only on a terminal, only when it takes a while, and on standard error."""
+"""Progress bars of what takes a while: only on a terminal, and on standard error."""
 
 from __future__ import annotations
 
 import os
 import stat
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from app.cli.pipes import STDERR
+
+if TYPE_CHECKING:
+    from app.bench import Phase
 
 _LONG_EVENTS = 1_000  # fewer are over before a bar is seen
 _CLEAR_LINE = "\r\x1b[K"
 
 
 class Progress:
-    """Counts what was done, and shows it from the thousandth event on."""
+    """The bar of a long publish: counts what was done, and shows it from the thousandth event on."""
 
     def __init__(self, total_bytes: int | None) -> None:
         """`total_bytes`: how long the input is, if that is known."""
@@ -51,6 +54,33 @@ class Progress:
         """Leave the bar as it stands."""
         if self._bar is not None:
             self._bar.render_finish()
+
+
+class PhaseBar:
+    """The bars of a measurement, one for each of its phases."""
+
+    def __init__(self) -> None:
+        self._phase = ""
+        self._bar: Any = None
+
+    def show(self, phase: Phase) -> None:
+        """Draw how far it is; a new phase gets a bar of its own."""
+        if not os.isatty(STDERR):
+            return
+        if phase.name != self._phase:
+            self.finish()
+            self._phase = phase.name
+            self._bar = click.progressbar(
+                length=100, item_show_func=lambda note: note, label=f"{phase.name:<10}", file=sys.stderr, show_eta=False
+            )
+        self._bar.update(int(100 * phase.done / phase.total) - self._bar.pos, phase.note)
+
+    def finish(self) -> None:
+        """Leave the bar as it stands."""
+        if self._bar is not None:
+            self._bar.render_finish()
+            self._bar = None
+            self._phase = ""
 
 
 def input_bytes(descriptor: int) -> int | None:

@@ -11,6 +11,7 @@ import click
 
 from app import __version__
 from app.access.tokens import new_token
+from app.cli.bench_verbs import bench_group
 from app.cli.check_config import listing
 from app.cli.console import DONE, FAILED, INTERRUPTED, WRONG_USE, run, say
 from app.cli.pipes import STDIN
@@ -78,6 +79,9 @@ class Verbs(click.Group):
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def main() -> None:
     """Real-time messaging in one process: a Bayeux/CometD server, and a client to try it with."""
+
+
+main.add_command(bench_group)
 
 
 @main.command()

@@ -85,7 +85,7 @@ class Endpoint:
 
     def note(self, rejection: Rejection, head: Head) -> None:
         """Log that a request was rejected, and count it if a limit was the reason."""
-        telemetry.request_rejected(head, rejection.status, rejection.text)
+        telemetry.request_refused(rejection.status, rejection.text, head=head)
         if rejection.limit:
             self._engine.broker.hits[rejection.limit] += 1
 

@@ -1,0 +1,33 @@
+"""The load generator: what Halley, or any other Bayeux server, does under load, and what each unit of work costs it.
+
+A measurement (`measurement.py`) is made by load processes (`worker.py`, led by `fleet.py`) against a `Target`. What
+comes out is a `Result`; `table.py` shows it to a person, `growth.py` collects many.
+
+It speaks to servers only over their sockets, so that every server is treated alike: it must not import the rooms of
+the server, and must not decide what a good figure is.
+"""
+
+from app.bench.failure import BenchFailed
+from app.bench.growth import Growth, grow
+from app.bench.load import Load
+from app.bench.measurement import Phase, measure
+from app.bench.result import Result
+from app.bench.table import comparison, growth_table, table
+from app.bench.target import Target, attached, halley_command, started
+
+__all__ = [
+    "BenchFailed",
+    "Growth",
+    "Load",
+    "Phase",
+    "Result",
+    "Target",
+    "attached",
+    "comparison",
+    "grow",
+    "growth_table",
+    "halley_command",
+    "measure",
+    "started",
+    "table",
+]

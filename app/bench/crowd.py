@@ -1,0 +1,105 @@
+"""The sessions of one load process, opened in waves, so that no server is judged by how it survives a stampede."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from app.bench.failure import BenchFailed
+from app.bench.publisher import Publisher
+from app.bench.receiver import Receiver
+from app.bench.requests import Requests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
+
+    from app.bench.load import Share
+    from app.bench.tally import Tally
+
+_WAVE = 100
+_WAVE_S = 30.0
+
+
+class Crowd:
+    """All sessions with the server at `url`; each shows the `token`, if there is one. They count in `tally`."""
+
+    def __init__(self, share: Share, url: str, token: str | None, tally: Tally) -> None:
+        parts = urlsplit(url)
+        self.receivers: list[Receiver] = []
+        self.publishers: list[Publisher] = []
+        self._share = share
+        self._tally = tally
+        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
+        self._requests = Requests(parts.netloc, parts.path, token=token, browser_headers=share.load.browser_headers)
+
+    async def open(self, receivers: int, opened: Callable[[int], None]) -> tuple[int, float]:
+        """Open sessions until there are so many receivers; with the last of them the publishers, too.
+
+        `opened` is told how many there are. Returns how many were opened, and how long connections and handshakes took.
+        Raises `BenchFailed`.
+        """
+        before, took_s = self._count(), 0.0
+        while (wanted := min(receivers - len(self.receivers), _WAVE)) > 0:
+            wave = [self._receiver(len(self.receivers) + index) for index in range(wanted)]
+            took_s += await self._open_wave(wave)
+            self.receivers += wave
+            opened(self._count())
+        if receivers == self._share.receivers:
+            while (wanted := min(self._share.publishers - len(self.publishers), _WAVE)) > 0:
+                publishers = [self._publisher() for _ in range(wanted)]
+                took_s += await self._open_wave(publishers)
+                self.publishers += publishers
+                opened(self._count())
+        return self._count() - before, took_s
+
+    def close(self) -> None:
+        """Close every connection."""
+        for session in (*self.receivers, *self.publishers):
+            session.leave()
+
+    def _count(self) -> int:
+        return len(self.receivers) + len(self.publishers)
+
+    def _receiver(self, index: int) -> Receiver:
+        group = 0 if self._share.load.is_shared else self._share.first_group + index
+        return Receiver(self._requests, self._tally, group, self._share.channels_of(index))
+
+    def _publisher(self) -> Publisher:
+        load = self._share.load
+        return Publisher(self._requests, self._tally, data_bytes=load.data_bytes, is_timed=load.verb == "publish")
+
+    async def _open_wave(self, wave: Sequence[Receiver | Publisher]) -> float:
+        """Open these at once; returns how long connections and handshakes took."""
+        try:
+            async with asyncio.timeout(_WAVE_S):
+                before_s = time.perf_counter()
+                await _all(self._connect(session) for session in wave)
+                took_s = time.perf_counter() - before_s
+                await _all(session.join() for session in wave)
+        except TimeoutError:
+            raise BenchFailed(f"the server has not opened {len(wave)} sessions within {_WAVE_S:g} s") from None
+        return took_s
+
+    async def _connect(self, session: Receiver | Publisher) -> None:
+        # An address has 28,000 ports for its connections to one server; on Linux loopback has more addresses.
+        is_spread = self._host == "127.0.0.1" and sys.platform == "linux"
+        local = (f"127.0.0.{1 + self._share.number % 250}", 0) if is_spread else None
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(lambda: session, self._host, self._port, local_addr=local)
+        except OSError as error:
+            raise BenchFailed(f"cannot connect to {self._host}:{self._port}: {error.strerror or error}") from None
+        await session.handshake()
+
+
+async def _all(work: Iterable[Coroutine[None, None, None]]) -> None:
+    """Do all at once; the first failure cancels the others and is the one that is told."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for each in work:
+                tasks.create_task(each)
+    except* BenchFailed as failures:
+        raise failures.exceptions[0] from None

@@ -1,0 +1,156 @@
+"""One measurement, from the first connection to the last event: what is done in which order, and what is read when."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from app.bench.failure import BenchFailed
+from app.bench.fleet import fleet
+from app.bench.result import Result, limit, slope_per_minute
+from app.bench.tally import percentiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from app.bench.fleet import Fleet, Report
+    from app.bench.load import Load
+    from app.bench.target import Target
+    from app.bench.usage import Usage
+
+_REHEARSED = 0.05  # of the receivers; what the server needs once is not memory per session
+_REHEARSED_FROM = 200
+_SETTLE_S = 0.5
+_SAMPLES = 20
+_SHORTEST_SAMPLE_S, _LONGEST_SAMPLE_S = 1.0, 10.0
+_DEATH_S = 1.0
+_KB, _MB = 1_000, 1_000_000
+
+
+class Phase(NamedTuple):
+    """How far a measurement is: `done` of `total` (sessions or seconds); `note` says more."""
+
+    name: str
+    done: float
+    total: float
+    note: str
+
+
+async def measure(load: Load, target: Target, watch: Callable[[Phase], object] = lambda _: None) -> Result:
+    """Put the load on the server and return what came of it; `watch` is told of progress. Raises `BenchFailed`."""
+    work = asyncio.create_task(_measure(load, target, watch))
+    death = asyncio.create_task(target.died())
+    try:
+        await asyncio.wait({work, death}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done() and isinstance(work.exception(), BenchFailed):
+            await asyncio.wait({death}, timeout=_DEATH_S)  # lost connections may be noticed before their reason is
+        if death.done():
+            raise BenchFailed(death.result())
+        return await work
+    finally:
+        work.cancel()
+        death.cancel()
+        await asyncio.wait({work, death})
+
+
+async def _measure(load: Load, target: Target, watch: Callable[[Phase], object]) -> Result:
+    async with fleet(load, target.url, target.token, target.cores) as led:
+        led.progressed = lambda opened, *_: watch(Phase("opening", opened, load.sessions, "sessions"))
+        before = await target.usage()
+        rehearsed = 0
+        if load.receivers >= _REHEARSED_FROM:
+            rehearsed, _ = await led.open(_REHEARSED)
+            await asyncio.sleep(_SETTLE_S)
+            before = await target.usage()
+        opened, connects_per_s = await led.open(1)
+        await asyncio.sleep(_SETTLE_S)  # until the last polls are held
+        opened_usage = await target.usage()
+        if load.warm_up_s:
+            with _clock("warming up", load.warm_up_s, led, watch):
+                await led.round(1, load.warm_up_s)
+        samples: list[tuple[float, float]] = []
+        sampling = asyncio.create_task(_sample(target, load.seconds, samples))
+        try:
+            begun = await target.usage()
+            with _clock("measuring", load.seconds, led, watch):
+                report = await led.round(2, load.seconds)
+            ended = await target.usage()
+        finally:
+            sampling.cancel()
+            await asyncio.wait({sampling})
+    result = _result(load, target, report, begun, ended)
+    result.connects_per_s = connects_per_s
+    grown = _difference(before.rss_bytes, opened_usage.rss_bytes)
+    result.memory_kb = None if grown is None else grown / _KB / max(opened, 1)
+    result.rss_mb = [_point(0.0, opened_usage), *samples, _point(report.seconds, ended)] if grown is not None else []
+    result.rss_slope_kb_per_minute = slope_per_minute([(at, mb * _MB / _KB) for at, mb in result.rss_mb])
+    result.sessions = opened + rehearsed
+    return result
+
+
+def _result(load: Load, target: Target, report: Report, begun: Usage, ended: Usage) -> Result:
+    cpu_s, waited_s = _difference(begun.cpu_s, ended.cpu_s), _difference(begun.waited_s, ended.waited_s)
+    units = report.acknowledged if load.verb == "publish" else report.deliveries
+    cpu_share = None if cpu_s is None else cpu_s / report.seconds
+    return Result(
+        load=load,
+        server=target.name,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=report.seconds,
+        sessions=0,
+        connects_per_s=0.0,
+        published=report.published,
+        acknowledged=report.acknowledged,
+        deliveries=report.deliveries,
+        lost=report.lost,
+        repeated=report.repeated,
+        unsent=report.unsent,
+        polls=report.polls,
+        errors=dict(report.errors),
+        publishes_per_s=report.acknowledged / report.seconds,
+        deliveries_per_s=report.deliveries / report.seconds,
+        latency_ms=percentiles(report.latencies_us),
+        server_cpu_us=cpu_s * 1e6 / units if cpu_s is not None and units else None,
+        server_cpu_share=cpu_share,
+        server_waited_share=None if waited_s is None else waited_s / report.seconds,
+        memory_kb=None,
+        load_cpu_shares=report.busy_shares,
+        limit=limit(report.busy_shares, cpu_share, is_closed=not load.rate and load.verb != "idle"),
+    )
+
+
+async def _sample(target: Target, seconds: float, samples: list[tuple[float, float]]) -> None:
+    interval_s = min(max(seconds / _SAMPLES, _SHORTEST_SAMPLE_S), _LONGEST_SAMPLE_S)
+    began_s = time.monotonic()
+    while True:
+        await asyncio.sleep(interval_s)
+        usage = await target.usage()
+        if usage.rss_bytes is not None:
+            samples.append(_point(time.monotonic() - began_s, usage))
+
+
+@contextmanager
+def _clock(name: str, seconds: float, led: Fleet, watch: Callable[[Phase], object]) -> Iterator[None]:
+    began_s = time.monotonic()
+
+    def progressed(_: int, deliveries: int, acknowledged: int, errors: int) -> None:
+        done = f"{deliveries:,} deliveries" if deliveries else f"{acknowledged:,} publishes"
+        note = done + (f", {errors:,} errors" if errors else "")
+        watch(Phase(name, min(time.monotonic() - began_s, seconds), seconds, note))
+
+    led.progressed = progressed
+    try:
+        yield
+    finally:
+        led.progressed = lambda *_: None
+
+
+def _point(at_s: float, usage: Usage) -> tuple[float, float]:
+    return round(at_s, 1), round((usage.rss_bytes or 0) / _MB, 3)
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before

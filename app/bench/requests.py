@@ -1,0 +1,83 @@
+"""The requests of one session as bytes, made once and sent again and again."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from app.bench import token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+HANDSHAKE = b'[{"channel":"/meta/handshake","version":"1.0","supportedConnectionTypes":["long-polling"],"id":"1"}]'
+
+BROWSER_HEADERS = (
+    b"Connection: keep-alive\r\n"
+    b'sec-ch-ua: "Chromium";v="130", "Not?A_Brand";v="99"\r\n'
+    b"sec-ch-ua-mobile: ?0\r\n"
+    b'sec-ch-ua-platform: "Linux"\r\n'
+    b"User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/130.0.0.0 "
+    b"Safari/537.36\r\n"
+    b"Accept: */*\r\n"
+    b"Origin: http://%(host)b\r\n"
+    b"Sec-Fetch-Site: same-origin\r\n"
+    b"Sec-Fetch-Mode: cors\r\n"
+    b"Sec-Fetch-Dest: empty\r\n"
+    b"Referer: http://%(host)b/app/index.html\r\n"
+    b"Accept-Encoding: gzip, deflate, br, zstd\r\n"
+    b"Accept-Language: en-GB,en;q=0.9\r\n"
+)
+"""What Chromium sends with a request of a page from the same site."""
+
+
+def channel_name(number: int) -> str:
+    """The name of a channel of the bench; all are equally long."""
+    return f"/bench/{number:06d}"
+
+
+class Requests:
+    """The requests to a server's `path`: `host` as in the Host header, headers few or a browser's, a token or none."""
+
+    def __init__(self, host: str, path: str, *, token: str | None, browser_headers: bool) -> None:
+        more = BROWSER_HEADERS % {b"host": host.encode()} if browser_headers else b""
+        if token is not None:
+            more += f"Authorization: Bearer {token}\r\n".encode()
+        self._head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n".encode() + more
+
+    def handshake(self) -> bytes:
+        """The one request without a session."""
+        return self._request(HANDSHAKE, b"")
+
+    def subscribe(self, client_id: str, cookie: bytes, channels: Iterable[int]) -> bytes:
+        """A subscription to some channels at once."""
+        names = [channel_name(number) for number in channels]
+        wanted: object = names[0] if len(names) == 1 else names
+        message = {"channel": "/meta/subscribe", "clientId": client_id, "subscription": wanted, "id": "2"}
+        return self._request(_body(message), cookie)
+
+    def connect(self, client_id: str, cookie: bytes, *, is_held: bool) -> bytes:
+        """A poll; one that is not held only keeps the session alive."""
+        message: dict[str, object] = {
+            "channel": "/meta/connect",
+            "clientId": client_id,
+            "connectionType": "long-polling",
+            "id": "3",
+        }
+        return self._request(_body(message if is_held else message | {"advice": {"timeout": 0}}), cookie)
+
+    def publish_template(self, client_id: str, cookie: bytes, data_bytes: int) -> bytes:
+        """A publish, to be filled with the channel's number and what `token.TEMPLATE` takes."""
+        filled = token.TEMPLATE % (0, 0, 0)
+        data = {"mark": filled.decode(), "pad": "x" * data_bytes}
+        body = _body({"channel": channel_name(0), "clientId": client_id, "data": data, "id": "4"})
+        before, after = self._request(body, cookie).replace(b"%", b"%%").split(filled)
+        return before.replace(channel_name(0).encode(), b"/bench/%06d") + token.TEMPLATE + after
+
+    def _request(self, body: bytes, cookie: bytes) -> bytes:
+        cookies = b"Cookie: %b\r\n" % cookie if cookie else b""
+        return b"%b%bContent-Length: %d\r\n\r\n%b" % (self._head, cookies, len(body), body)
+
+
+def _body(message: dict[str, object]) -> bytes:
+    return json.dumps([message], separators=(",", ":")).encode()

@@ -1,0 +1,70 @@
+"""What one load process has counted in a round. Counts are exact; latencies are kept to the microsecond."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from app.bench.token import ROUND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+SAMPLES = 50_000_000
+"""Latencies kept by a process (200 MB); later ones are counted, not timed."""
+
+_NEVER = 1 << 62
+_LONGEST_US = (1 << 32) - 1
+
+
+class Tally:
+    """Counts of one round. `deliveries` are distinct ones; `polls` those answered, with or without an event.
+
+    `reached` is called whenever `deliveries` has come to `goal`: a closed loop waits for that.
+    """
+
+    def __init__(self) -> None:
+        self.reached: Callable[[], None] = lambda: None
+        self.connections = 0
+        self.lost_all: Callable[[], None] = lambda: None
+        self.begin(0)
+
+    def begin(self, number: int) -> None:
+        """Forget everything for a new round."""
+        self.floor = number * ROUND
+        self.deliveries = self.repeated = self.polls = self.published = self.acknowledged = self.unsent = 0
+        self.errors: Counter[str] = Counter()
+        self.goal = _NEVER
+        self.last_ns = 0
+        self.latencies_us = array("I")
+
+    def time(self, due_ns: int, now_ns: int) -> None:
+        """Take note of a unit of work that was due at one time and is done at another."""
+        self.last_ns = now_ns
+        if len(self.latencies_us) < SAMPLES:
+            self.latencies_us.append(min(max(now_ns - due_ns, 0) // 1_000, _LONGEST_US))
+
+    def disconnected(self) -> None:
+        """A connection was lost that should have stayed."""
+        self.errors["connection lost"] += 1
+        self.connections -= 1
+        if self.connections == 0:
+            self.lost_all()
+
+
+def percentiles(latencies_us: Mapping[int, int]) -> dict[str, float]:
+    """Latencies in ms by how many of them are not longer; given as counts by microsecond."""
+    total = sum(latencies_us.values())
+    if not total:
+        return {}
+    # The rank of a percentile is a whole number: p99 of 1,000 is the 990th, of 10 the 10th.
+    wanted = [("p50", -(-total * 500 // 1000)), ("p90", -(-total * 900 // 1000)), ("p99", -(-total * 990 // 1000))]
+    wanted += [("p99.9", -(-total * 999 // 1000)), ("max", total)]
+    found: dict[str, float] = {}
+    seen = 0
+    for latency_us in sorted(latencies_us):
+        seen += latencies_us[latency_us]
+        while wanted and seen >= wanted[0][1]:
+            found[wanted.pop(0)[0]] = latency_us / 1_000
+    return found

@@ -1,0 +1,164 @@
+"""The server that is measured: one that runs already, or one that is started for it and ended with it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import tempfile
+import time
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import urlsplit
+
+from app.bench.failure import BenchFailed
+from app.bench.files import raise_file_limit
+from app.bench.fleet import module_command, module_environment
+from app.bench.usage import UNKNOWN, Usage, usage_of, usage_told_by
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+_START_S = 20.0
+_STOP_S = 10.0
+
+
+class Target:
+    """A server at `url`. `cores` are those that the load should use (none: any), `token` is what sessions show it."""
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        *,
+        token: str | None = None,
+        pid: int | None = None,
+        metrics_url: str | None = None,
+        cores: Sequence[int] = (),
+    ) -> None:
+        self.url = url
+        self.token = token
+        self.name = name
+        self.cores = cores
+        self._pid = pid
+        self._metrics_url = metrics_url
+
+    async def usage(self) -> Usage:
+        """CPU and memory so far. Raises `BenchFailed` where its metrics cannot be read."""
+        if self._pid is not None:
+            return usage_of(self._pid)
+        return UNKNOWN if self._metrics_url is None else await usage_told_by(self._metrics_url)
+
+    async def died(self) -> str:
+        """Wait for its end, which is none that was asked for; returns a sentence on it."""
+        await asyncio.Event().wait()  # only of a process of our own we would hear
+        raise AssertionError
+
+
+class _Started(Target):
+    def __init__(self, process: asyncio.subprocess.Process, said: BinaryIO, url: str, **options: Any) -> None:
+        super().__init__(url, pid=process.pid, **options)
+        self._process = process
+        self._said = said
+
+    async def died(self) -> str:
+        code = await self._process.wait()
+        if code < 0:
+            return f"the server has ended by itself ({signal.Signals(-code).name})"
+        self._said.seek(0)
+        lines = self._said.read()[-4_096:].decode(errors="replace").strip().splitlines()
+        return f"the server has ended by itself (exit code {code})" + (f": {lines[-1]}" if lines else "")
+
+
+def attached(url: str, *, token: str | None = None, pid: int | None = None, metrics_url: str | None = None) -> Target:
+    """A server that runs. `pid` or `metrics_url` tells what it uses. Raises `ValueError` for what is no URL of one."""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname or "@" in parts.netloc:
+        raise ValueError("expected a URL like http://127.0.0.1:8080")
+    _ = parts.port  # raises ValueError
+    path = "/bayeux" if parts.path in ("", "/") else parts.path
+    return Target(f"http://{parts.netloc}{path}", url, token=token, pid=pid, metrics_url=metrics_url)
+
+
+def halley_command(config: str | None = None) -> list[str]:
+    """How this very Halley is served at {port}."""
+    settings = ["--config", config] if config else []
+    return [*module_command("app"), "serve", "--port", "{port}", "--operations-port", "0", *settings]
+
+
+@asynccontextmanager
+async def started(
+    command: Sequence[str],
+    name: str = "halley",
+    *,
+    path: str = "/bayeux",
+    token: str | None = None,
+    is_pinned: bool = True,
+) -> AsyncIterator[Target]:
+    """A server of its own at a free port, which takes the place of `{port}` in the command.
+
+    With `is_pinned` and two or more cores, the server has the first to itself and the load the others. Raises
+    `BenchFailed` if it does not start.
+    """
+    raise_file_limit()
+    port = _free_port()
+    with tempfile.TemporaryFile() as said:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(word.replace("{port}", str(port)) for word in command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=said,
+                env=module_environment() | {"HALLEY_LOG_LEVEL": "warning"},  # not a line for each session
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise BenchFailed(f"cannot start {command[0]}: {error.strerror}") from None
+        try:
+            cores = _cores() if is_pinned else []
+            if cores:
+                with suppress(ProcessLookupError):  # it has ended already; `_listening` says so
+                    os.sched_setaffinity(process.pid, {cores[0]})
+            target = _Started(process, said, f"http://127.0.0.1:{port}{path}", name=name, token=token, cores=cores[1:])
+            await _listening(target, port)
+            yield target
+        finally:
+            await _end(process)
+
+
+async def _listening(target: Target, port: int) -> None:
+    death = asyncio.create_task(target.died())
+    until_s = time.monotonic() + _START_S
+    try:
+        while time.monotonic() < until_s:
+            if death.done():
+                raise BenchFailed(death.result())
+            with suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                return
+            await asyncio.sleep(0.05)
+        raise BenchFailed(f"{target.name} does not listen after {_START_S:g} s")
+    finally:
+        death.cancel()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # with all its children; nobody listens to its farewell
+    async with asyncio.timeout(_STOP_S):
+        await process.wait()
+
+
+def _cores() -> list[int]:
+    if not hasattr(os, "sched_getaffinity"):  # macOS, Windows
+        return []
+    cores = sorted(os.sched_getaffinity(0))
+    return cores if len(cores) > 1 else []
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,79 @@
+"""What a server has used of its machine: from /proc for processes here, else from its own /metrics."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+
+from app.bench.failure import BenchFailed
+
+_PROC = Path("/proc")
+_CPU = re.compile(r"^process_cpu_seconds_total (\S+)$", re.MULTILINE)
+_RSS = re.compile(r"^process_resident_memory_bytes (\S+)$", re.MULTILINE)
+_METRICS_S = 10.0
+
+
+class Usage(NamedTuple):
+    """CPU time since the start, and resident memory now; None where it cannot be known.
+
+    `waited_s` is how long it was ready to run, and something else ran on its core.
+    """
+
+    cpu_s: float | None
+    rss_bytes: int | None
+    waited_s: float | None = None
+
+
+UNKNOWN = Usage(None, None)
+
+
+def usage_of(pid: int) -> Usage:
+    """What a process and its descendants have used."""
+    if not _PROC.is_dir():
+        return UNKNOWN
+    cpu_s, rss_bytes, waited_s = 0.0, 0, _waited_s(pid)
+    for each in _tree(pid):
+        try:
+            fields = (_PROC / str(each) / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        except OSError:
+            continue
+        cpu_s += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        rss_bytes += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+    return Usage(cpu_s, rss_bytes, waited_s)
+
+
+def _waited_s(pid: int) -> float | None:
+    """Of its main thread, which does a server's work; None where the kernel keeps no account."""
+    try:
+        return int((_PROC / str(pid) / "schedstat").read_text(encoding="utf-8").split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _tree(pid: int) -> list[int]:
+    found = [pid]
+    for task in (_PROC / str(pid) / "task").glob("*"):
+        try:
+            children = (task / "children").read_text(encoding="utf-8").split()
+        except OSError:
+            continue
+        for child in children:
+            found += _tree(int(child))
+    return found
+
+
+async def usage_told_by(metrics_url: str) -> Usage:
+    """What a server says of itself in Prometheus' format. Raises `BenchFailed`."""
+    try:
+        async with httpx.AsyncClient(timeout=_METRICS_S) as http:
+            text = (await http.get(metrics_url)).text
+    except httpx.HTTPError as error:
+        raise BenchFailed(f"no metrics from {metrics_url}: {error}") from error
+    cpu, rss = _CPU.search(text), _RSS.search(text)
+    if cpu is None or rss is None:
+        raise BenchFailed(f"{metrics_url} tells no process_cpu_seconds_total and process_resident_memory_bytes")
+    return Usage(float(cpu[1]), int(float(rss[1])))

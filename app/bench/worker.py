@@ -1,0 +1,238 @@
+"""One load process: `python -m app.bench.worker`.
+
+It takes orders as JSON lines on its standard input and answers on its standard output; the first line is what it is
+to do, `open`, `round` and `settle` follow. The end of its input ends it, so it cannot outlive who started it.
+`fleet.py` is the other side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from app.bench.crowd import Crowd
+from app.bench.failure import BenchFailed
+from app.bench.files import raise_file_limit
+from app.bench.load import Load, Share
+from app.bench.pace import ClosedLoop, Groups, OpenLoop
+from app.bench.tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from app.bench.pace import Pace
+
+_TOLD_EVERY_S = 0.2
+_RENEWED_EVERY_S = 4.0  # servers end a session that has not connected for 10 s
+_STALLED_S = 2.0
+_NS = 1_000_000_000
+
+
+class Worker:
+    """The sessions of one process and what they did. `tell` sends a message to who started it."""
+
+    def __init__(self, share: Share, url: str, token: str | None, tell: Callable[..., None]) -> None:
+        self._share = share
+        self._tell = tell
+        self._tally = Tally()
+        self._tally.lost_all = self._lost_all
+        self.crowd = Crowd(share, url, token, self._tally)
+        self._pace: Pace | None = None
+        self._ruined: asyncio.Future[None] | None = None
+        self._fan = (share.receivers if share.load.is_shared else 1) if share.receivers else 0
+
+    async def open(self, receivers: int) -> None:
+        """Open sessions until there are so many receivers, then the publishers; tells how long connecting took."""
+        connected, connecting_s = await self.crowd.open(receivers, lambda count: self._tell(opened=count))
+        if receivers == self._share.receivers:
+            self._set_pace()
+        self._tell(ready=True, connected=connected, connecting_s=connecting_s)
+
+    def _set_pace(self) -> None:
+        share, load, publishers = self._share, self._share.load, self.crowd.publishers
+        if not publishers:
+            return
+        if load.is_shared or not share.receivers:
+            channels = [range(share.first_channel, share.first_channel + share.channels)]
+        else:
+            channels = [share.channels_of(receiver) for receiver in range(share.receivers)]
+        groups = Groups(share.first_group, channels)
+        if load.rate:
+            self._pace = OpenLoop(publishers, groups, self._tally, rate=share.rate)
+        elif load.verb != "idle":
+            self._pace = ClosedLoop(publishers, groups, self._tally, fan=self._fan, has_others=share.has_others)
+
+    async def round(self, number: int, seconds: float) -> None:
+        """Run the load for some time; tells how much was published."""
+        tally, pace = self._tally, self._pace
+        tally.begin(number)
+        for receiver in self.crowd.receivers:
+            receiver.begin()
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # nothing here makes cycles, and its pauses would look like the server's
+        self._ruined = asyncio.get_running_loop().create_future()
+        before_s, began_ns = time.process_time(), time.monotonic_ns()
+        beats = asyncio.create_task(self._beat())
+        if self._fan and self._share.load.is_shared and not self._share.load.rate and pace is None:
+            self._tell_arrivals()
+        try:
+            if pace is not None:
+                pace.begin()
+            await self._unless_ruined(seconds)
+            busy_s, took_s = time.process_time() - before_s, (time.monotonic_ns() - began_ns) / _NS
+            if pace is not None:
+                pace.stop()
+                await self._until(lambda: pace.is_done)
+                if pace.unanswered:
+                    tally.errors["publish unanswered"] += pace.unanswered
+            self._tell(published=tally.published, began_ns=began_ns, seconds=took_s, busy_share=busy_s / took_s)
+        finally:
+            beats.cancel()
+
+    async def settle(self, published: int) -> None:
+        """Wait for the events still under way and tell all that was counted; `published` is by all processes."""
+        share, tally = self._share, self._tally
+        expected = self._expected(published)
+        await self._until(lambda: tally.deliveries >= sum(expected))
+        lost = sum(receiver.settle(count) for receiver, count in zip(self.crowd.receivers, expected, strict=True))
+        latencies = Counter(tally.latencies_us)
+        self._ruined = None
+        self._tell(
+            report={
+                "deliveries": tally.deliveries,
+                "expected": sum(expected),
+                "lost": lost,
+                "repeated": tally.repeated,
+                "polls": tally.polls,
+                "acknowledged": tally.acknowledged,
+                "unsent": tally.unsent,
+                "errors": dict(tally.errors),
+                "last_ns": tally.last_ns,
+                "latencies_us": [list(latencies.keys()), list(latencies.values())],
+                "process": share.number,
+            }
+        )
+
+    def elsewhere(self, arrived: int) -> None:
+        """So many events have arrived everywhere in the other processes."""
+        if isinstance(self._pace, ClosedLoop):
+            self._pace.arrived_elsewhere(arrived)
+
+    def _expected(self, published: int) -> list[int]:
+        if self._share.load.is_shared:
+            return [published] * len(self.crowd.receivers)
+        return self._pace.groups.published[:] if self._pace and self.crowd.receivers else []
+
+    def _tell_arrivals(self) -> None:
+        """Another process publishes in a closed loop: tell it of each event that has arrived at all receivers here."""
+        tally, fan = self._tally, self._fan
+
+        def reached() -> None:
+            arrived = tally.deliveries // fan
+            tally.goal = (arrived + 1) * fan
+            self._tell(arrived=arrived)
+
+        tally.goal = fan
+        tally.reached = reached
+
+    async def _beat(self) -> None:
+        """Tell how it goes, keep the publishers' sessions, and see whether anything still moves."""
+        loop = asyncio.get_running_loop()
+        tally, renewed_s = self._tally, loop.time()
+        moved_s, moved = loop.time(), -1
+        while True:
+            await asyncio.sleep(_TOLD_EVERY_S)
+            now_s, count = loop.time(), tally.deliveries
+            self._tell(progress=[count, tally.acknowledged, sum(tally.errors.values())])
+            if self._pace is not None and now_s - renewed_s >= _RENEWED_EVERY_S:
+                self._pace.renew()
+                renewed_s = now_s
+            if count != moved:
+                moved_s, moved = now_s, count
+            elif now_s - moved_s >= _STALLED_S and isinstance(self._pace, ClosedLoop):
+                self._pace.write_off()
+                moved_s = now_s
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something, but not longer than the grace, and not without connections."""
+        end_ns = time.monotonic_ns() + int(self._share.load.grace_s * _NS)
+        while not condition() and time.monotonic_ns() < end_ns:
+            await self._unless_ruined(0.01)
+
+    async def _unless_ruined(self, seconds: float) -> None:
+        assert self._ruined is not None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await asyncio.shield(self._ruined)
+
+    def _lost_all(self) -> None:
+        if self._ruined is not None and not self._ruined.done():
+            self._ruined.set_exception(BenchFailed("the server has closed every connection"))
+
+
+def _tell(**message: Any) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+async def _work() -> None:
+    """Obey until there are no more orders."""
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    plan = json.loads(await reader.readline())
+    share = Share(**{**plan["share"], "load": Load(**plan["share"]["load"])})
+    worker = Worker(share, plan["url"], plan["token"], _tell)
+    order: asyncio.Task[None] | None = None
+    try:
+        async for line in reader:
+            message = json.loads(line)
+            match message.pop("do"):
+                case "elsewhere":
+                    worker.elsewhere(**message)
+                case "open":
+                    order = asyncio.create_task(_obey(worker.open(**message)))
+                case "round":
+                    order = asyncio.create_task(_obey(worker.round(**message)))
+                case "settle":
+                    order = asyncio.create_task(_obey(worker.settle(**message)))
+    finally:
+        if order is not None:
+            order.cancel()
+        worker.crowd.close()
+
+
+async def _obey(work: Any) -> None:
+    try:
+        await work
+    except BenchFailed as error:
+        _tell(failed=str(error))
+    except Exception as error:
+        _tell(failed=f"a load process failed: {error!r}")
+        raise
+
+
+def main() -> None:
+    """Be a load process."""
+    raise_file_limit()
+    try:
+        import uvloop  # noqa: PLC0415 - not on Windows
+
+        factory: Any = uvloop.new_event_loop
+    except ImportError:
+        factory = None
+    with suppress(BrokenPipeError, ConnectionResetError), asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(_work())
+    os._exit(0)  # nobody waits for thousands of connections to be taken apart one by one
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""`halley bench`: puts a load on a server, prints what came of it, and compares it with what was saved before."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from app.bench import BenchFailed, Growth, comparison, grow, growth_table, measure, table
+from app.bench.plot import check_plotting, plot
+from app.cli.console import DONE, FAILED, say
+from app.cli.progress import PhaseBar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+
+    from app.bench import Load, Target
+
+    Serve = Callable[[], AbstractAsyncContextManager[Target]]
+
+
+class Outcome(Protocol):
+    """A `Result` or a `Growth`."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether everything went as it should."""
+
+    def as_json(self) -> dict[str, Any]:
+        """As saved and compared."""
+
+
+async def bench(load: Load, serve: Serve, *, is_json: bool, saved: dict[str, Any] | None) -> int:
+    """Make one measurement of the server that `serve` gives; `saved` is what it is compared with."""
+    bar = PhaseBar()
+    try:
+        async with serve() as target:
+            result = await measure(load, target, bar.show)
+    except BenchFailed as error:
+        bar.finish()
+        say(str(error))
+        return FAILED
+    finally:
+        bar.finish()
+    return _report(result, table(result), is_json=is_json, saved=saved)
+
+
+async def bench_growth(
+    serve: Serve,
+    counts: dict[str, Any],
+    *,
+    seconds: float,
+    processes: int,
+    file: Path | None,
+    is_json: bool,
+    saved: dict[str, Any] | None,
+) -> int:
+    """Measure a server at many sizes, and draw it into `file`."""
+    bar = PhaseBar()
+    try:
+        if file is not None:
+            check_plotting()
+        growth: Growth = await grow(serve, bar.show, seconds=seconds, processes=processes, **counts)
+        if file is not None:
+            plot(growth, file)
+    except BenchFailed as error:
+        bar.finish()
+        say(str(error))
+        return FAILED
+    finally:
+        bar.finish()
+    return _report(growth, growth_table(growth.receivers, growth.channels), is_json=is_json, saved=saved)
+
+
+def _report(outcome: Outcome, text: str, *, is_json: bool, saved: dict[str, Any] | None) -> int:
+    click.echo(json.dumps(outcome.as_json()) if is_json else text)
+    if saved is not None:
+        click.echo(comparison(saved, outcome.as_json()), err=is_json)
+    if not outcome.is_clean:
+        say("something went wrong: see lost, repeated and errors")
+        return FAILED
+    return DONE

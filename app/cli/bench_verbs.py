@@ -1,0 +1,240 @@
+"""The verbs of `halley bench` and what each takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from app.bench import Load, attached, halley_command, started
+from app.bench.growth import CHANNELS, RECEIVERS
+from app.bench.plot import SUFFIXES
+from app.cli.bench import bench, bench_growth
+from app.cli.console import run
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from app.bench import Target
+    from app.cli.bench import Serve
+
+    Verb = Callable[..., None]
+
+_MOST = 1_000_000  # what the events' numbering has room for
+
+
+def _saved(ctx: click.Context, param: click.Parameter, file: Path | None) -> dict[str, Any] | None:
+    """The result in a file."""
+    if file is None:
+        return None
+    try:
+        saved = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise click.BadParameter(f"{file}: {error.strerror}", ctx, param) from None
+    except ValueError:
+        saved = None
+    if not isinstance(saved, dict):
+        raise click.BadParameter(f"{file} holds no result that --json has printed", ctx, param)
+    return saved
+
+
+def _token(ctx: click.Context, param: click.Parameter, token: str | None) -> str | None:
+    """A token that can be written into a header."""
+    if token is not None and not re.fullmatch(r"[A-Za-z0-9._~+/-]+=*", token):  # RFC 6750, 2.1
+        raise click.BadParameter("a token consists of letters, digits and -._~+/ with = at its end", ctx, param)
+    return token
+
+
+def _counts(ctx: click.Context, param: click.Parameter, text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them."""
+    try:
+        counts = tuple(map(int, text.split(",")))
+    except ValueError:
+        raise click.BadParameter("expected numbers like 1,10,100", ctx, param) from None
+    if not all(1 <= count <= _MOST for count in counts):
+        raise click.BadParameter(f"expected numbers from 1 to {_MOST:,}", ctx, param)
+    return counts
+
+
+def _options(*options: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:
+    def add(verb: Verb) -> Verb:
+        for option in reversed(options):
+            verb = option(verb)
+        return verb
+
+    return add
+
+
+def _count(name: str, default: int, text: str, low: int = 1) -> Callable[[Verb], Verb]:
+    return click.option(name, type=click.IntRange(low, _MOST), default=default, show_default=True, help=text)
+
+
+server_options = _options(
+    click.option("--server", metavar="URL", help="A running server. [default: one is started with your settings]"),
+    click.option("--pid", type=click.IntRange(1), help="Process of that server, to read its CPU time and memory."),
+    click.option("--metrics", metavar="URL", help="Or its metrics, like http://127.0.0.1:8081/metrics."),
+)
+start_options = _options(
+    click.option(
+        "--token",
+        envvar="HALLEY_TOKEN",
+        show_envvar=True,
+        callback=_token,
+        help="Sent as 'Authorization: Bearer', where access rules ask for one.",
+    ),
+    click.option(
+        "--config", type=click.Path(exists=True, dir_okay=False), help="Settings file of the server that is started."
+    ),
+    click.option(
+        "--pin/--no-pin", default=True, show_default=True, help="Give a started server and the load cores of their own."
+    ),
+)
+run_options = _options(
+    click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="How long to measure."),
+    click.option(
+        "--processes",
+        type=click.IntRange(1, 64),
+        default=lambda: max(min((os.cpu_count() or 1) - 1, 4), 1),
+        help="Load processes. [default: one for each core but one, at most 4]",
+    ),
+    click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, to be saved."),
+    click.option(
+        "--compare",
+        "saved",
+        type=click.Path(path_type=Path),
+        callback=_saved,
+        metavar="FILE",
+        help="Print ratios to a saved result, too.",
+    ),
+)
+load_options = _options(
+    click.option(
+        "--rate",
+        type=click.FloatRange(0),
+        default=0.0,
+        metavar="N",
+        help="Open loop: N publishes a second, due whatever the server does. [default: closed loop]",
+    ),
+    click.option("--warm-up", "warm_up_s", type=click.FloatRange(0), default=2.0, show_default=True, help="Seconds."),
+    click.option("--data-bytes", type=click.IntRange(0, 50_000), default=20, show_default=True, help="Padding."),
+    click.option("--browser-headers", is_flag=True, help="Send the headers that Chromium sends."),
+)
+
+
+@click.group("bench")
+def bench_group() -> None:
+    """Put a load on a server and print what each unit of work costs it.
+
+    A closed loop finds the highest rate. An open loop (--rate) has the true latencies: each counts from the time at
+    which its event was due. The exit code is 1 if an event was lost or repeated, or anything else went wrong.
+    """
+
+
+@bench_group.command("publish")
+@_count("--publishers", 32, "Connections that publish.")
+@load_options
+@server_options
+@start_options
+@run_options
+def publish_verb(**options: Any) -> None:
+    """Acknowledged publishes that nobody hears."""
+    _bench("publish", options)
+
+
+@bench_group.command("fanout")
+@_count("--receivers", 1_000, "Held polls.")
+@_count("--publishers", 1, "Connections that publish; closed loop: events under way.")
+@load_options
+@server_options
+@start_options
+@run_options
+def fanout_verb(**options: Any) -> None:
+    """One publish to many held polls."""
+    _bench("fanout", options)
+
+
+@bench_group.command("one-to-one")
+@_count("--receivers", 100, "Held polls.")
+@_count("--channels", 100, "Dealt out among the receivers.")
+@_count("--publishers", 16, "Connections that publish; closed loop: events under way.")
+@load_options
+@server_options
+@start_options
+@run_options
+def one_to_one_verb(**options: Any) -> None:
+    """One publish to one held poll, over many channels."""
+    if options["channels"] < options["receivers"]:
+        raise click.UsageError("--channels: each receiver needs one of its own")
+    _bench("one-to-one", options)
+
+
+@bench_group.command("idle")
+@_count("--receivers", 1_000, "Held polls.")
+@load_options
+@server_options
+@start_options
+@run_options
+def idle_verb(**options: Any) -> None:
+    """Held polls: memory a session, and over time. With --rate, publishes to all of them."""
+    _bench("idle", options | {"publishers": 1 if options["rate"] else 0, "warm_up_s": 0.0})
+
+
+@bench_group.command("growth")
+@click.option(
+    "--receivers", callback=_counts, default=",".join(map(str, RECEIVERS)), show_default=True, metavar="N,..."
+)
+@click.option("--channels", callback=_counts, default=",".join(map(str, CHANNELS)), show_default=True, metavar="N,...")
+@click.option("--plot", "file", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: FILE.svg or FILE.png.")
+@server_options
+@start_options
+@run_options
+def growth_verb(
+    *,
+    receivers: Sequence[int],
+    channels: Sequence[int],
+    file: Path | None,
+    **options: Any,
+) -> None:
+    """CPU per delivery and memory against receivers and channels; a server is started for each point."""
+    if file is not None and file.suffix not in SUFFIXES:
+        raise click.UsageError(f"--plot: expected a file that ends with {' or '.join(SUFFIXES)}")
+    counts = {"receivers": receivers, "channels": channels}
+    sys.exit(run(bench_growth(_serve(options), counts, file=file, **options)))
+
+
+def _bench(verb: Any, options: dict[str, Any]) -> None:
+    serve = _serve(options)
+    is_json, saved = options.pop("is_json"), options.pop("saved")
+    sys.exit(run(bench(Load(verb, **options), serve, is_json=is_json, saved=saved)))
+
+
+def _serve(options: dict[str, Any]) -> Serve:
+    """Take the options that say which server it is."""
+    return _serving(**{name: options.pop(name) for name in ("server", "token", "pid", "metrics", "config", "pin")})
+
+
+def _serving(
+    *, server: str | None, token: str | None, pid: int | None, metrics: str | None, config: str | None, pin: bool
+) -> Serve:
+    if server is None:
+        if pid or metrics:
+            raise click.UsageError("--pid and --metrics are for a running --server")
+        return lambda: started(halley_command(config), token=token, is_pinned=pin)
+    if config:
+        raise click.UsageError("--config is for a server that is started, not for a running --server")
+    try:
+        target = attached(server, token=token, pid=pid, metrics_url=metrics)
+    except ValueError as error:
+        raise click.UsageError(f"--server: {error}") from None
+
+    @asynccontextmanager
+    async def running() -> AsyncIterator[Target]:
+        yield target
+
+    return running

@@ -1,0 +1,167 @@
+"""What is made of the counts: percentiles, slopes, shares, ratios, and who was the limit."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.bench import Load, Result, comparison, table
+from app.bench.connection import NotHttp, framing, unchunk
+from app.bench.load import split
+from app.bench.result import limit, slope_per_minute
+from app.bench.tally import percentiles
+
+
+def result(**changed):
+    """A result of a fan-out, with some of it changed."""
+    figures = {
+        "load": Load("fanout", receivers=2, rate=4),
+        "server": "halley",
+        "date": "2026-11-21T12:00:00+00:00",
+        "seconds": 10.0,
+        "sessions": 3,
+        "connects_per_s": 3_000.0,
+        "published": 40,
+        "acknowledged": 40,
+        "deliveries": 80,
+        "lost": 0,
+        "repeated": 0,
+        "unsent": 0,
+        "polls": 80,
+        "errors": {},
+        "publishes_per_s": 4.0,
+        "deliveries_per_s": 8.0,
+        "latency_ms": {"p50": 1.0, "p90": 2.0, "p99": 3.0, "p99.9": 4.0, "max": 5.0},
+        "server_cpu_us": 20.0,
+        "server_cpu_share": 0.5,
+        "server_waited_share": 0.02,
+        "memory_kb": 9.0,
+        "rss_mb": [(0.0, 40.0), (10.0, 41.0)],
+        "load_cpu_shares": [0.5],
+    }
+    return Result(**figures | changed)
+
+
+@pytest.mark.parametrize(
+    ("load", "server", "is_closed", "who"),
+    [
+        ([0.5], 0.99, True, "server"),
+        ([0.95], 0.99, True, "server"),
+        ([0.95], 0.5, True, "load"),
+        ([0.2, 0.95], 0.5, False, "load"),
+        ([0.95], None, True, "load"),
+        ([0.5], None, True, "unknown"),
+        ([0.5], 0.5, True, "neither"),
+        ([0.5], None, False, "neither"),
+    ],
+)
+def test_who_was_the_limit(load, server, is_closed, who):
+    """A load process that uses up its core while the server does not: the figures are not the server's."""
+    assert limit(load, server, is_closed=is_closed) == who
+
+
+def test_the_table_warns_when_the_load_was_the_limit():
+    """In words, with the share of a core that gave it away."""
+    assert "The load generator was the limit (97% of a core)" in table(
+        result(limit="load", load_cpu_shares=[0.2, 0.97])
+    )
+    assert "was the limit" not in table(result(limit="server"))
+
+
+def test_the_table_warns_when_the_machine_was_shared():
+    """Rates and latencies of a server that something else kept off its core are not its own."""
+    assert "Something else used the server's core for 30% of the time" in table(result(server_waited_share=0.3))
+    assert "Something else" not in table(result(server_waited_share=None))
+
+
+def test_the_table_warns_when_the_rate_was_not_reached():
+    """Events that were due and not sent are no success."""
+    assert "1,000 events that were due found no free publisher" in table(result(unsent=1_000))
+
+
+@given(st.lists(st.integers(0, 10_000_000), min_size=1, max_size=300))
+def test_percentiles_are_latencies_that_occurred(latencies_us):
+    """p50 is the least latency that half of all do not exceed, and so on: the nearest-rank definition."""
+    found = percentiles(Counter(latencies_us))
+    ordered = sorted(latencies_us)
+    for name, per_mille in (("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999), ("max", 1_000)):
+        enough = (each for rank, each in enumerate(ordered, start=1) if rank * 1_000 >= per_mille * len(ordered))
+        assert found[name] == next(enough) / 1_000
+
+
+def test_nothing_timed_has_no_percentiles():
+    """No number is made up."""
+    assert percentiles({}) == {}
+
+
+def test_the_slope_is_that_of_the_steady_part():
+    """6 KB in 6 s are 60 KB a minute; what happens in the first fifth does not count; two points are no line."""
+    assert slope_per_minute([(float(at), 100.0 + at) for at in range(10)]) == pytest.approx(60)
+    assert slope_per_minute([(0.0, -1e6), *((float(at), 100.0) for at in range(1, 5))]) == pytest.approx(0)
+    assert slope_per_minute([(0.0, 1.0), (1.0, 2.0)]) is None
+
+
+@given(
+    verb=st.sampled_from(["publish", "fanout", "one-to-one", "idle"]),
+    receivers=st.integers(1, 40),
+    publishers=st.integers(1, 20),
+    more_channels=st.integers(0, 50),
+    processes=st.integers(1, 8),
+)
+def test_the_shares_make_up_the_load(verb, receivers, publishers, more_channels, processes):
+    """Nobody is left out or counted twice, each channel has one receiver, and the rates add up."""
+    receivers = 0 if verb == "publish" else receivers
+    channels = receivers + more_channels if verb == "one-to-one" else 1
+    load = Load(verb, receivers, publishers, channels, rate=100.0, processes=processes)
+    shares = split(load)
+    assert 1 <= len(shares) <= processes
+    assert sum(share.receivers for share in shares) == receivers
+    assert sum(share.publishers for share in shares) == publishers
+    assert sum(share.rate for share in shares) == pytest.approx(100.0)
+    if verb == "one-to-one":
+        dealt = [channel for share in shares for each in range(share.receivers) for channel in share.channels_of(each)]
+        assert sorted(dealt) == list(range(channels))
+        assert all(share.publishers for share in shares)
+
+
+def test_ratios_of_two_results():
+    """Every figure that both have, and the second through the first."""
+    lines = comparison(result().as_json(), result(server_cpu_us=10.0, lost=5).as_json()).splitlines()
+    shown = {line.split()[0]: line.split()[1:] for line in lines[1:]}
+    assert shown["server_cpu_us"] == ["20.00", "10.00", "0.50"]
+    assert shown["lost"] == ["0.00", "5.00", "-"]
+    assert "date" not in shown
+
+
+def test_ratios_of_different_loads_are_doubted():
+    """It says so below them."""
+    other = result(load=Load("fanout", receivers=3, rate=4))
+    assert comparison(result().as_json(), other.as_json()).endswith("The loads differ: the ratios say little.")
+    assert comparison({"a": "b"}, other.as_json()) == "The two results have nothing in common."
+
+
+BODY = b"5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("end", range(len(BODY)))
+def test_a_chunked_body_is_waited_for(end):
+    """Whatever part of it is there, it is complete only with its last byte."""
+    assert unchunk(BODY[:end], 0) is None
+
+
+def test_a_chunked_body():
+    """Its chunks together, and where the next response begins."""
+    assert unchunk(BODY + b"HTTP", 0) == (b"hello world", len(BODY))
+    with pytest.raises(NotHttp):
+        unchunk(b"hello\r\n", 0)
+
+
+def test_heads():
+    """Status and length, whatever the case; what is no HTTP is refused."""
+    assert framing(b"HTTP/1.1 200 OK\r\nCONTENT-LENGTH: 12") == (200, 12)
+    assert framing(b"HTTP/1.1 503 Full\r\nDate: x\r\ncontent-length:3\r\nA: b") == (503, 3)
+    with pytest.raises(NotHttp):
+        framing(b"SSH-2.0-x")

@@ -1,0 +1,254 @@
+"""`halley bench` as its users meet it: what it prints, how it ends, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from bench.faulty_server import faulty
+from support.process import ended, launched, started
+from support.programs import require_module
+from support.terminal import LOGIN, terminal
+from support.wire import DEADLINE_S
+
+DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+QUICK = ("--seconds", "0.5", "--warm-up", "0.2")
+
+VERBS = {
+    "publish": ("publish", "--publishers", "4", *QUICK),
+    "publish, open": ("publish", "--publishers", "4", "--rate", "50", *QUICK),
+    "fanout": ("fanout", "--receivers", "5", *QUICK),
+    "fanout, open": ("fanout", "--receivers", "5", "--rate", "20", "--browser-headers", *QUICK),
+    "one-to-one": ("one-to-one", "--receivers", "4", "--channels", "10", *QUICK),
+    "one-to-one, open": ("one-to-one", "--receivers", "4", "--channels", "10", "--rate", "50", *QUICK),
+    "idle": ("idle", "--receivers", "5", "--rate", "10", "--seconds", "0.5"),
+}
+
+
+def check_figures(result):
+    """What holds for every result of a healthy server, however slow it is."""
+    hearers = {"publish": 0, "fanout": 5, "one-to-one": 1, "idle": 5}[result["load"]["verb"]]
+    assert result["published"] == result["acknowledged"] > 0
+    assert result["deliveries"] == result["published"] * hearers
+    assert (result["lost"], result["repeated"], result["errors"]) == (0, 0, {})
+    assert list(result["latency_ms"]) == ["p50", "p90", "p99", "p99.9", "max"]
+    latencies = list(result["latency_ms"].values())
+    assert latencies == sorted(latencies)
+    assert latencies[0] > 0
+    for figure in ("publishes_per_s", "connects_per_s", "server_cpu_share", "seconds"):
+        assert result[figure] > 0, figure
+    assert result["sessions"] == result["load"]["receivers"] + result["load"]["publishers"]
+
+
+def rows(output):
+    """The lines of a table, as name and value; warnings, as of a busy machine, are no lines of it."""
+    return [re.split(r"  +", line.strip(), maxsplit=1) for line in output if line.startswith("  ")]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_started_server_is_measured(verb, tmp_path):
+    """Without --server one is started; every publish is acknowledged, delivered to whom it should be, and timed."""
+    code, output, lines = await ended("bench", *VERBS[verb], "--json", cwd=tmp_path)
+    assert (code, lines) == (DONE, [])
+    result = json.loads(output[0])
+    check_figures(result)
+    assert all(mb > 0 for _, mb in result["rss_mb"])
+    if result["load"]["rate"] and result["load"]["verb"] != "idle":
+        assert result["published"] <= result["load"]["rate"] * result["seconds"] + 1
+
+
+async def test_a_running_server_is_measured(tmp_path):
+    """With --server it is that one; it tells CPU and memory by --metrics or --pid, or they are unknown."""
+    async with launched(cwd=tmp_path) as server:
+        common = ("bench", *VERBS["fanout"], "--server", f"http://127.0.0.1:{server.port}", "--json")
+        metrics = f"http://127.0.0.1:{server.operations_port}/metrics"
+        for told in (("--metrics", metrics), ("--pid", str(server.process.pid))):
+            code, output, _ = await ended(*common, *told, cwd=tmp_path)
+            assert code == DONE
+            check_figures(json.loads(output[0]))
+        code, output, _ = await ended(*common, cwd=tmp_path)
+        unknown = json.loads(output[0])
+        assert code == DONE
+        assert [unknown[name] for name in ("server_cpu_us", "server_cpu_share", "memory_kb", "rss_mb")] == [
+            None
+        ] * 3 + [[]]
+
+
+async def test_a_table_for_people(tmp_path):
+    """Without --json there is a table with all that the JSON has."""
+    code, output, lines = await ended("bench", *VERBS["fanout, open"], cwd=tmp_path)
+    assert (code, lines) == (DONE, [])
+    assert output[0].startswith("fanout at halley: 1 publish to 5 held polls; open loop, 20 publishes/s; 0.")
+    names = [name for name, _ in rows(output)]
+    assert names[:5] == ["publishes", "deliveries", "server CPU per delivery", "server CPU", "latency"]
+    assert names[5:] == ["memory", "connects accepted", "lost, repeated", "errors", "load CPU"]
+
+
+async def test_results_are_compared(tmp_path):
+    """--compare prints the ratio of every figure to a saved one; the same loads have the same sessions."""
+    _, output, _ = await ended("bench", *VERBS["fanout, open"], "--json", cwd=tmp_path)
+    (tmp_path / "before.json").write_text(output[0])
+    code, output, lines = await ended(
+        "bench", *VERBS["fanout, open"], "--json", "--compare", "before.json", cwd=tmp_path
+    )
+    assert code == DONE
+    assert json.loads(output[0])["lost"] == 0
+    ratios = {line.split()[0]: line.split()[1:] for line in lines[1:]}
+    assert ratios["sessions"] == ["6.00", "6.00", "1.00"]
+    before, now, ratio = map(float, ratios["latency_ms.p50"])
+    assert ratio == pytest.approx(now / before, abs=0.1)
+
+
+async def test_idle_shows_memory_over_time(tmp_path):
+    """Memory at intervals and its slope, so that a leak shows."""
+    code, output, _ = await ended("bench", "idle", "--receivers", "5", "--seconds", "2.2", cwd=tmp_path)
+    assert code == DONE
+    shown = dict(rows(output))
+    assert len(shown["memory over time"].split()) >= 4
+    assert shown["slope of memory"].endswith(" KB a minute")
+
+
+async def test_growth_is_drawn(tmp_path):
+    """One line for each point, and an SVG that is one."""
+    require_module("matplotlib", "pip install '.[bench]'")
+    options = ("--receivers", "1,3", "--channels", "2,4", "--seconds", "0.5", "--plot", "growth.svg")
+    async with started("bench", "growth", *options, cwd=tmp_path) as bench:
+        assert await bench.exit_code(within_s=60) == DONE
+    assert [line.split()[:2] for line in bench.output[1:]] == [["1", "1"], ["3", "1"], ["2", "2"], ["4", "4"]]
+    assert ET.parse(tmp_path / "growth.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
+
+
+async def test_lost_events_fail_it(tmp_path):
+    """A result with losses is printed, and the exit code is 1."""
+    async with faulty(spoil=lambda number, data: [] if number == 2 else [data]) as server:
+        code, output, lines = await ended(
+            "bench", "fanout", "--receivers", "2", "--rate", "20", "--seconds", "0.5", "--warm-up", "0", "--server",
+            server.url, "--json", cwd=tmp_path,
+        )  # fmt: skip
+    assert (code, lines) == (FAILED, ["halley: something went wrong: see lost, repeated and errors"])
+    assert json.loads(output[0])["lost"] == 2
+
+
+async def test_nobody_listens(tmp_path):
+    """No server, no result: a sentence and exit code 1."""
+    code, output, lines = await ended("bench", "idle", "--server", "http://127.0.0.1:9", cwd=tmp_path)
+    assert (code, output) == (FAILED, [])
+    assert lines == ["halley: cannot connect to 127.0.0.1:9: Connection refused"] or "cannot connect" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("idle", "--server", "ftp://x"), "--server: expected a URL"),
+        (("idle", "--server", "http://me:secret@127.0.0.1"), "--server: expected a URL"),
+        (("idle", "--token", "a\r\nb: c"), "a token consists of"),
+        (("idle", "--pid", "1"), "for a running --server"),
+        (("idle", "--receivers", "0"), "--receivers"),
+        (("one-to-one", "--channels", "5"), "each receiver needs one of its own"),
+        (("fanout", "--compare", "nowhere.json"), "No such file"),
+        (("growth", "--plot", "x.gif"), "expected a file that ends with .svg or .png"),
+        (("growth", "--receivers", "1,x"), "expected numbers like 1,10,100"),
+        (("everything",), "No such command"),
+    ],
+)
+async def test_wrong_use(arguments, complaint, tmp_path):
+    """It says what is wrong and does nothing; exit code 2."""
+    code, output, lines = await ended("bench", *arguments, cwd=tmp_path)
+    assert (code, output) == (WRONG_USE, [])
+    assert complaint in " ".join(lines)
+
+
+async def test_a_server_that_does_not_start(tmp_path):
+    """What the server said last is what the bench says."""
+    (tmp_path / "bad.toml").write_text("port = 'x'\n")
+    code, output, lines = await ended("bench", "idle", "--config", "bad.toml", cwd=tmp_path)
+    assert (code, output) == (FAILED, [])
+    assert "the server has ended by itself (exit code 2): halley: " in lines[0]
+
+
+def command_line(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def children_of(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+async def children(process, count):
+    """The processes that a process has started, once there are as many: their command lines by id."""
+    async with asyncio.timeout(DEADLINE_S):
+        while len(pids := children_of(process.process.pid)) < count or not all(map(command_line, pids)):
+            await asyncio.sleep(0.01)
+    return {int(pid): command_line(pid) for pid in pids}
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def test_a_server_that_dies_midway(tmp_path):
+    """When the started server is gone there is no result, but a sentence; nothing waits for the end of the time."""
+    async with started("bench", "idle", "--receivers", "5", "--seconds", "60", cwd=tmp_path) as bench:
+        running = await children(bench, 2)
+        os.kill(next(pid for pid, command in running.items() if " serve " in command), signal.SIGKILL)
+        assert await bench.exit_code() == FAILED
+        assert bench.lines == ["halley: the server has ended by itself (SIGKILL)"]
+    assert not any(map(is_alive, running))
+
+
+async def test_a_load_process_that_dies(tmp_path):
+    """Without its load process the bench says so, and ends the server that it has started."""
+    async with started("bench", "idle", "--receivers", "5", "--seconds", "60", cwd=tmp_path) as bench:
+        running = await children(bench, 2)
+        os.kill(next(pid for pid, command in running.items() if "worker" in command), signal.SIGKILL)
+        assert await bench.exit_code() == FAILED
+        assert bench.lines == ["halley: a load process has ended unexpectedly"]
+    assert not any(map(is_alive, running))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_an_interrupted_bench_leaves_no_process_behind(number, tmp_path):
+    """Ctrl-C ends it with 130, and with it the load processes and the server."""
+    arguments = ("fanout", "--receivers", "5", "--processes", "2", "--rate", "20", "--seconds", "60")
+    async with started("bench", *arguments, cwd=tmp_path) as bench:
+        running = await children(bench, 3)
+        bench.send_signal(number)
+        assert await bench.exit_code() == INTERRUPTED
+    assert (bench.output, bench.lines) == ([], [])
+    assert not any(map(is_alive, running))
+
+
+async def test_a_bench_that_is_killed_leaves_no_load_behind(tmp_path):
+    """Load processes end with whoever started them, even without a word."""
+    async with faulty() as server:
+        arguments = ("bench", "idle", "--receivers", "5", "--seconds", "60", "--server", server.url)
+        async with started(*arguments, cwd=tmp_path) as bench:
+            running = await children(bench, 1)
+            bench.send_signal(signal.SIGKILL)
+            await bench.exit_code()
+        async with asyncio.timeout(DEADLINE_S):
+            while any(map(is_alive, running)):
+                await asyncio.sleep(0.01)
+
+
+async def test_progress_is_shown_at_a_terminal(tmp_path):
+    """Opening, warming up and measuring have a bar each, on standard error."""
+    with terminal() as shown:
+        options = {"through": LOGIN, "stdin": shown.line, "stdout": shown.line, "stderr": shown.line}
+        arguments = ("fanout", "--receivers", "300", "--rate", "20", "--seconds", "1", "--warm-up", "0.5")
+        async with started("bench", *arguments, cwd=tmp_path, **options) as bench:
+            for text in ("opening", "sessions", "warming up", "measuring", "deliveries", "connects accepted"):
+                await shown.until_shown(text)
+            assert await bench.exit_code() == DONE
