@@ -124,6 +124,7 @@ class House:
         try:
             return self._authenticator(token, wall_s)
         except TokenRefused as refused:
+            self.broker.counted(refused)
             telemetry.log.info("token_refused", reason=refused.reason, detail=refused.detail)
             raise
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from app.access.json_web_tokens import JsonWebTokens
 from app.access.tokens import StaticTokens
-from app.broker.errors import TokenRefused
+from app.broker.errors import TokenRefused, TokenTooLong
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ class Authenticator:
         `now_s` is the wall clock.
         """
         if len(token) > self._most_chars:
-            raise TokenRefused("too long")
+            raise TokenTooLong("too long")
         identity = self._static.identity(token, now_s)
         if identity is not None:
             return identity

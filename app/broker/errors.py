@@ -104,6 +104,12 @@ class TokenRefused(Refusal):
         self.detail = detail
 
 
+class TokenTooLong(TokenRefused):
+    """It is longer than `limits.token_chars`."""
+
+    limit = "token_chars"
+
+
 class TokenExpired(TokenRefused):
     """It was good once."""
 

@@ -28,11 +28,12 @@ EVENTS: dict[str, LogEvent] = {
     "not_listening": LogEvent("the clients' listener takes no further connections: `url`", LIFE),
     "session_opened": LogEvent("a client has a session: its address and agent", SESSIONS),
     "session_closed": LogEvent(
-        "it has ended: `reason` is disconnected, expired, dismissed or slow_consumer", SESSIONS, "reason"
+        "it has ended: `reason` is disconnected, expired, dismissed, slow_consumer or token_expired", SESSIONS, "reason"
     ),
     "request_refused": LogEvent("answered by `status` without a look at its messages; at debug every one", 1, "status"),
     "message_refused": LogEvent("a handshake, subscribe or publish was denied: `channel`, `error`", 1, "verb"),
     "connection_cut": LogEvent("closed without an answer: `reason`", 1, "reason"),
+    "out_of_files": LogEvent("a connection could not be accepted: raise `LimitNOFILE`; it waits, and is tried again"),
     "tls_failed": LogEvent("a peer and the server found no common TLS: OpenSSL's `reason`", 1, "reason"),
     "limit_reached": LogEvent("a `limit` has said no so many `times` in the last second or so", 1, "limit"),
     "token_refused": LogEvent("a token proves nothing, or no longer: `reason`, `detail`", 1, "reason"),

@@ -17,7 +17,7 @@ from support.server import brisk, serving
 from support.wire import chunked, head, post, request
 
 from app.metrics import exposition
-from app.settings import LIMITS
+from app.settings import LIMITS, Token
 
 CHARGED = {"exempt": []}
 """Settings under which this machine's own address has its limits too."""
@@ -130,6 +130,12 @@ async def channels(served):
     assert "/a" not in served.house.engine.channels
 
 
+async def token(served):
+    """A token that is too long is not even hashed."""
+    answer = await (await served.wire()).post(HANDSHAKE, authorization=f"Bearer {'x' * 129}")
+    assert answer.messages[0]["error"] == "403:token_invalid:handshake_denied"
+
+
 async def expiry(served):
     """A session whose client stays away ends."""
     client_id = await served.open_session()
@@ -160,6 +166,7 @@ async def policy(served):
     served.halley.set_policy(object())
 
 
+ANYONES = Token(id="ada", role="user", hash=f"sha256:{'0' * 64}")
 LONG_HEAD = head("GET / HTTP/1.1", "Host: 127.0.0.1", f"X-Long: {'x' * 600}")
 MANY_HEADERS = head("GET / HTTP/1.1", "Host: 127.0.0.1", *(f"X-{number}: 1" for number in range(8)))
 MESSAGE = json.dumps(publish("/a", 1)).encode()
@@ -197,6 +204,7 @@ CASES = {
     "queue_bytes": ({"queue_bytes": 1_024, "data_bytes": 900}, lambda served: overflow(served, "x" * 600, "x" * 600)),
     "waiting_bytes": ({"waiting_bytes": 4_000}, waiting),
     "memory_share": ({"memory_share": 0.000_001}, full),
+    "token_chars": ({"token_chars": 128}, token),
     "channels": ({"channels": 1}, channels),
     "callback_chars": ({}, partial(status_of, data=request("GET", f"/bayeux?{CALLBACK}"), status=400)),
     "holds_per_browser": ({}, tabs),
@@ -211,7 +219,7 @@ async def test_a_limit_says_no_and_is_counted(limit):
     """Reliability.md 3: each limit is one setting, one answer, one count in /metrics; no other limit is counted."""
     limits, provoke = CASES[limit]
     bayeux = {limit: BAYEUX[limit]} if limit in BAYEUX else {}
-    async with serving(brisk(limits=limits, bayeux=bayeux)) as served:
+    async with serving(brisk(limits=limits, bayeux=bayeux, tokens=[ANYONES])) as served:
         if limit == "memory_share":  # looked at once a second
             await served.until(lambda: served.house.broker.memory.is_over)
         assert not any(hits(served).values())

@@ -58,7 +58,7 @@ class Served:
         return self.halley.house
 
     async def wire(self, **options: Any) -> Wire:
-        """A connection, by TLS if the server speaks it; closed with the server at the latest. Options as `Wire.open`."""
+        """A connection, by TLS if the server speaks it; closed with the server at the latest (see `Wire.open`)."""
         trusts = authority.context() if self.url.startswith("https") else None
         wire = await Wire.open(self.port, tls=trusts, **options)
         self._wires.append(wire)
