@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,17 +20,23 @@ class Outbox:
     `release`), else a peer that never acknowledges could grow without end.
     """
 
-    __slots__ = ("_events", "_retained", "max_bytes", "max_events", "nbytes")
+    __slots__ = ("_events", "_nbytes", "_retained", "_retained_bytes", "max_bytes", "max_events")
 
     def __init__(self, max_events: int, max_bytes: int) -> None:
         self.max_events = max_events
         self.max_bytes = max_bytes
-        self.nbytes = 0
+        self._events: list[Event] = []
+        self._nbytes = 0
         self._retained = 0
-        self._events: deque[Event] = deque()
+        self._retained_bytes = 0
 
     def __len__(self) -> int:
         return len(self._events)
+
+    @property
+    def nbytes(self) -> int:
+        """What waits and what is retained, with what an event costs beside its payload."""
+        return self._nbytes + self._retained_bytes
 
     def put(self, event: Event) -> bool:
         """Append; False, and nothing kept, when that would pass a bound.
@@ -39,11 +44,11 @@ class Outbox:
         A single event always fits into an empty outbox: the door has checked its size.
         """
         count = len(self._events) + self._retained
-        nbytes = self.nbytes + _cost(event)
-        if count and (count >= self.max_events or nbytes > self.max_bytes):
+        nbytes = self._nbytes + len(event.payload) + _OVERHEAD_BYTES
+        if count and (count >= self.max_events or nbytes + self._retained_bytes > self.max_bytes):
             return False
         self._events.append(event)
-        self.nbytes = nbytes
+        self._nbytes = nbytes
         return True
 
     @property
@@ -57,20 +62,18 @@ class Outbox:
         Where events came back beside newer ones, that can be more than the bounds allow. The rest then waits for the
         next time, else the outbox of a peer whose sockets always die would grow without end.
         """
-        if len(self._events) <= self.max_events and self.nbytes <= self.max_bytes:
-            events = list(self._events)
-            self._events.clear()
-            self.nbytes -= sum(map(_cost, events))
+        events = self._events
+        if len(events) <= self.max_events and self._nbytes + self._retained_bytes <= self.max_bytes:
+            self._events, self._nbytes = [], 0
             return events
-        events, nbytes = [], 0
-        while self._events and len(events) < self.max_events:
-            cost = _cost(self._events[0])
-            if events and nbytes + cost > self.max_bytes:
+        count, nbytes = 0, 0
+        for event in events[: self.max_events]:
+            if count and nbytes + _cost(event) > self.max_bytes:
                 break
-            events.append(self._events.popleft())
-            nbytes += cost
-        self.nbytes -= nbytes
-        return events
+            nbytes += _cost(event)
+            count += 1
+        self._events, self._nbytes = events[count:], self._nbytes - nbytes
+        return events[:count]
 
     def put_back(self, events: Sequence[Event]) -> None:
         """Return events that were taken but did not arrive, before all others and in their order.
@@ -78,24 +81,23 @@ class Outbox:
         They passed the bounds when they first came, so none is refused now: an outbox holds at most twice its bounds,
         and takes nothing new until it is below them.
         """
-        self._events.extendleft(reversed(events))
-        self.nbytes += sum(map(_cost, events))
+        self._events[:0] = events
+        self._nbytes += sum(map(_cost, events))
 
     def retain(self, events: Sequence[Event]) -> None:
         """Count events that were taken as if they still waited."""
         self._retained += len(events)
-        self.nbytes += sum(map(_cost, events))
+        self._retained_bytes += sum(map(_cost, events))
 
     def release(self, events: Sequence[Event]) -> None:
         """Undo `retain`."""
         self._retained -= len(events)
-        self.nbytes -= sum(map(_cost, events))
+        self._retained_bytes -= sum(map(_cost, events))
 
     def clear(self) -> None:
         """Drop all."""
         self._events.clear()
-        self._retained = 0
-        self.nbytes = 0
+        self._nbytes = self._retained = self._retained_bytes = 0
 
 
 def _cost(event: Event) -> int:

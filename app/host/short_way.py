@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from app import telemetry
 from app.host.connection import Connection
 from app.host.responses import begin, response
+from app.protocols.bayeux import hot
 from app.protocols.bayeux.exchanges import Hold, Wait
 from app.transports import long_polling
 from app.transports.bodies import plain_message
@@ -100,7 +101,7 @@ class BayeuxConnection(Connection):
             message = plain_message(body, fields.get(b"content-type", b""), way.limits)
             if message is not None:
                 cookies = lone_cookie(fields[b"cookie"], way.cookie) if b"cookie" in fields else ()
-                outcome = way.engine.receive_plain(message, cookies, self, now)
+                outcome = hot.receive(way.engine, message, cookies, self, now)
                 if outcome is not None:
                     self._take_outcome(outcome)
                     return
@@ -163,12 +164,13 @@ class BayeuxConnection(Connection):
             self._way.engine.gone(hold, monotonic())  # nothing, if it has been answered
 
     def _write(self, reply: Reply) -> None:
-        engine, body = self._way.engine, reply.body()
-        if reply.status == 200 and reply.set_cookie is None and not reply.is_last and not self._cors:
+        engine = self._way.engine
+        if reply.status == 200 and reply.set_cookie is None and not (reply.is_last or self._cors):
+            body = b"[%b]" % b",".join(reply.parts)
             has_left = self.respond(b"%b%d\r\n\r\n%b" % (_OK, len(body), body), closes=False)
         else:
             headers = (*long_polling.HEADERS, *self._cors, *self._way.endpoint.headers(reply, self._seen[1]))
-            has_left = self.respond(response(reply.status, headers, body), closes=reply.is_last)
+            has_left = self.respond(response(reply.status, headers, reply.body()), closes=reply.is_last)
         if has_left:
             engine.written(reply)
         else:

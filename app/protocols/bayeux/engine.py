@@ -85,12 +85,6 @@ class Engine:
         """Work through a request's messages in order, as far as that goes without waiting."""
         return self._go_on(Conversation(self, request, now).steps())
 
-    def receive_plain(
-        self, fields: dict[str, Any], cookies: Sequence[str], connection: object, now: float
-    ) -> Reply | Hold | None:
-        """`receive` for a long-polling request of one plain message, at a fraction of its cost; None: not plain."""
-        return hot.receive(self, fields, cookies, connection, now)
-
     def resume(self, wait: Wait, verdict: Verdict, now: float) -> Outcome:
         """Go on with a request after what it waited for."""
         assert wait.steps is not None
@@ -153,8 +147,9 @@ class Engine:
     def flush(self, session: Session, now: float) -> None:
         """Events came: a held connect is their way out."""
         assert isinstance(session, BayeuxSession)
-        may_go = session.state is State.HELD and session.unsettled is None and not session.open_batches
-        if may_go and len(session.outbox) and not hot.wake(self, session, now):
+        if hot.flush(self, session, now):
+            return
+        if self.can_take(session) and len(session.outbox) and not session.open_batches:
             self._happen(session, Happening.EVENTS, now)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:

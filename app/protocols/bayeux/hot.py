@@ -65,11 +65,14 @@ def receive(
     return hold
 
 
-def wake(engine: Engine, session: BayeuxSession, now: float) -> bool:
-    """Answer a held connect with what waits: the row (HELD, EVENTS). The caller has seen that it may take it."""
-    hold = session.held
+def flush(engine: Engine, session: BayeuxSession, now: float) -> bool:
+    """Answer a held connect with what waits: the row (HELD, EVENTS) of `states.LIFE`."""
+    hold, events = session.held, session.outbox
     if (
         hold is None
+        or session.unsettled is not None
+        or not len(events)
+        or session.open_batches
         or session.acks is not None
         or hold.wants_advice
         or hold.timesync is not None
@@ -84,14 +87,14 @@ def wake(engine: Engine, session: BayeuxSession, now: float) -> bool:
         return False
     session.state = State.IDLE
     engine.end_hold(hold)
-    events = session.outbox.take()
+    taken = events.take()
     engine.broker.touch(session, now + interval_s + session.max_interval_s)
     reply = b'{"id":%b,"channel":"/meta/connect","successful":true,"clientId":"%b"}' % (
         orjson.dumps(message_id),
         session.id.encode(),
     )
-    frames = [event.frames.get("bayeux") or event_frame(event) for event in events]
-    session.unsettled = Reply([reply, *frames], session, events, hold.connection, True)  # noqa: FBT003 - a connect's
+    parts = [reply, *[event.frames.get("bayeux") or event_frame(event) for event in taken]]
+    session.unsettled = Reply(parts, session, taken, hold.connection, True)  # noqa: FBT003 - it answers a connect
     engine.send(hold.connection, session.unsettled)
     return True
 
