@@ -124,6 +124,11 @@ class Connection(Peer):
         is_at_rest = not self._is_busy() and self._is_in_head and not self._has_begun and self._body is None
         return is_at_rest and self.timeout_keep_alive_task is None and self._quiet_since <= since
 
+    def timeout_keep_alive_handler(self) -> None:
+        """Nothing has been asked since the application's latest answer."""
+        self.watch.hits["keep_alive_s"] += 1
+        super().timeout_keep_alive_handler()
+
     # What a subclass may answer itself
 
     def _takes(self, fields: dict[bytes, bytes]) -> bool:  # noqa: ARG002 - for subclasses

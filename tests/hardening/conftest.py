@@ -2,12 +2,19 @@
 
 import pytest
 import pytest_asyncio
-from support.server import brisk, serving
+from support.server import FACES, brisk, facing, serving
 
 pytest.register_assert_rewrite("support.refusals")
 
 
+@pytest.fixture(scope="module", params=FACES, autouse=True)
+def face(request):
+    """Every test of this folder runs over both faces of the server (design 3)."""
+    with facing(request.param):
+        yield
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served():
+async def served(face):
     async with serving(brisk(limits={"linger_s": 0.2})) as server:
         yield server

@@ -12,6 +12,8 @@ from support.messages import connect, publish
 from support.server import brisk, serving
 from support.wire import chunked, post, request
 
+pytestmark = pytest.mark.usefixtures("face")
+
 BODY = json.dumps(publish("/a", 1)).encode()
 ANSWER = [{"channel": "/a", "successful": True}]
 

@@ -29,9 +29,24 @@ if TYPE_CHECKING:
 USUAL = Settings(port=0, sweep_s=0.02, drain=Drain(spread_s=0, grace_s=2))
 
 
+FACES = {"short-way": True, "asgi": False}
+_short_way = True
+
+
+@contextmanager
+def facing(name: str) -> Iterator[None]:
+    """Within the block `brisk` settings serve hot requests by that one of `FACES`."""
+    global _short_way  # noqa: PLW0603 - a fixture's, for all tests below it
+    _short_way = FACES[name]
+    try:
+        yield
+    finally:
+        _short_way = True
+
+
 def brisk(**changed: Any) -> Settings:
     """Settings for tests: short deadlines, no spread. Tables are changed as `bayeux={"hold_s": 1}`."""
-    settings = USUAL
+    settings = replace(USUAL, short_way=_short_way)
     for name, value in changed.items():
         part = getattr(settings, name)
         settings = replace(settings, **{name: replace(part, **value) if isinstance(value, dict) else value})

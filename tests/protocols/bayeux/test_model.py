@@ -58,6 +58,7 @@ class Sessions(RuleBasedStateMachine):
     """Both worlds, and what may happen to them."""
 
     queue_events = 1_000
+    hurries = False  # by the hot path, where it may
 
     @initialize(
         slots=st.sampled_from([1, 1, 2, -1, 0]),
@@ -67,7 +68,11 @@ class Sessions(RuleBasedStateMachine):
     )
     def start(self, slots: int, connect_delivery_only: bool, echoes: bool, clients: list[Any]) -> None:
         self.twins = Twins(
-            queue_events=self.queue_events, slots=slots, connect_delivery_only=connect_delivery_only, echoes=echoes
+            queue_events=self.queue_events,
+            slots=slots,
+            connect_delivery_only=connect_delivery_only,
+            echoes=echoes,
+            hurries=self.hurries,
         )
         self.model = self.twins.model
         for client in clients:
@@ -111,6 +116,7 @@ class Sessions(RuleBasedStateMachine):
         if happens:
             self.twins.exchange(self.pick(who), [*before, Op("disconnect"), *after], "own", fate)
 
+    @precondition(lambda self: not self.hurries)
     @rule(who=numbers, channel=channels, shown=cookies, transport=transports)
     def publish_slowly(self, who: int, channel: str, shown: str, transport: Transport) -> None:
         """A client publishes what the policy must think about."""
@@ -240,3 +246,21 @@ class FullSessions(Sessions):
 
 
 TestFullSessions = FullSessions.TestCase
+
+
+class HastySessions(Sessions):
+    """The same over the hot path."""
+
+    hurries = True
+
+
+TestHastySessions = HastySessions.TestCase
+
+
+class FullHastySessions(FullSessions):
+    """And with small outboxes."""
+
+    hurries = True
+
+
+TestFullHastySessions = FullHastySessions.TestCase

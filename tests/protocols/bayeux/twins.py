@@ -16,6 +16,7 @@ from protocols.bayeux.model import ABORT, DISMISSED, REFUSED, REPLY, Flight, Mod
 
 from app.broker.broker import Broker
 from app.broker.policy import HouseRules
+from app.protocols.bayeux import hot
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchanges import Hold, Reply, Request, Transport, Verdict, Wait
 from app.protocols.bayeux.hooks import Hooks
@@ -67,9 +68,15 @@ class _Later:
 
 
 class Twins:
-    """Both worlds. Settings as in `settings.Bayeux` and `settings.Limits`."""
+    """Both worlds. Settings as in `settings.Bayeux` and `settings.Limits`.
 
-    def __init__(self, *, queue_events: int, slots: int, connect_delivery_only: bool, echoes: bool) -> None:
+    `hurries`: lone messages try the hot path first, as they do under Halley's own host; then there is no policy, which
+    would keep publishes from it.
+    """
+
+    def __init__(
+        self, *, queue_events: int, slots: int, connect_delivery_only: bool, echoes: bool, hurries: bool = False
+    ) -> None:
         options = Bayeux(
             holds_per_browser=slots, connect_delivery_only=connect_delivery_only, broadcast_to_publisher=echoes
         )
@@ -77,7 +84,9 @@ class Twins:
         self.broker = Broker(Limits(queue_events=queue_events))
         ids = (f"{number:040x}" for number in count(1))
         hooks = Hooks()
-        hooks.policy = ThoughtfulPolicy()  # type: ignore[assignment]
+        self.hurries = hurries
+        if not hurries:
+            hooks.policy = ThoughtfulPolicy()  # type: ignore[assignment]
         rights = HouseRules(loopback=True, anonymous_publish=True)
         self.engine = Engine(self.broker, options, rights, hooks, new_id=lambda: next(ids))
         self.model = Model(
@@ -136,7 +145,7 @@ class Twins:
         numbers = [next(self._numbers) for _ in ops]
         acks = [self._ack(op, senders[op.sender]) for op in ops]
         messages = [_message(op, senders[op.sender], *more) for op, *more in zip(ops, numbers, acks, strict=True)]
-        outcome = self.engine.receive(_request(messages, cookie, transport, connection), self.model.now)
+        outcome = self._receive(_request(messages, cookie, transport, connection))
 
         # The request's session is that of its first message with a clientId (A54).
         named = next((senders[op.sender] for op in ops if op.sender != "nobody"), None)
@@ -270,6 +279,13 @@ class Twins:
                 assert first["advice"]["reconnect"] == {DISMISSED: "none", REFUSED: "handshake"}[end]
                 self._tell(reply, is_written=True)
         assert not any(self.model.answers.values())
+
+    def _receive(self, request: Request) -> Reply | Hold | Wait:
+        if self.hurries and len(request.messages) == 1 and request.transport is Transport.LONG_POLLING:
+            outcome = hot.receive(self.engine, request.messages[0], request.cookies, request.connection, self.model.now)
+            if outcome is not None:
+                return outcome
+        return self.engine.receive(request, self.model.now)
 
     # How messages take effect in the model
 
