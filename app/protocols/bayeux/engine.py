@@ -108,7 +108,13 @@ class Engine:
 
     def written(self, reply: Reply) -> None:
         """All of a reply has left for its socket."""
-        self._settle(reply)
+        session = reply.session
+        if not reply.is_settled and session is not None and session.unsettled is reply:
+            session.unsettled = None
+            if session.held is not None and len(session.outbox):
+                self.broker.mark_ready(session)
+        reply.is_settled = True
+        reply.events = []  # replies and connections know each other: events must not wait for the garbage collector
 
     def unwritten(self, reply: Reply) -> None:
         """A reply's connection was lost before all of it had left: its events are the session's again."""
@@ -118,21 +124,12 @@ class Engine:
             if session.acks is None:
                 session.outbox.put_back(reply.events)
                 self.put_back += len(reply.events)
-        self._settle(reply)
+        self.written(reply)  # for the rest it makes no difference
 
     def gone(self, hold: Hold, now: float) -> None:
         """The peer of a held connect has closed its connection."""
         if hold.session.held is hold:
             self._happen(hold.session, Happening.GONE, now)
-
-    def _settle(self, reply: Reply) -> None:
-        session = reply.session
-        if not reply.is_settled and session is not None and session.unsettled is reply:
-            session.unsettled = None
-            if session.held is not None and session.outbox:
-                self.broker.mark_ready(session)
-        reply.is_settled = True
-        reply.events = []  # replies and connections know each other: events must not wait for the garbage collector
 
     # What the broker reports (sessions.Owner)
 

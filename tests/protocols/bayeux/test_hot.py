@@ -1,0 +1,182 @@
+"""What the hot path takes, and what it leaves to the general way.
+
+That both give the same is shown by `test_model.py` (books) and `wire/test_two_faces.py` (bytes). But a message that it
+should take and does not only costs time, which no other test would see.
+"""
+
+from __future__ import annotations
+
+import pytest
+from support.messages import HANDSHAKE, connect, publish, subscribe
+
+from app.broker.broker import Broker
+from app.broker.events import Event
+from app.broker.policy import HouseRules
+from app.protocols.bayeux import hot
+from app.protocols.bayeux.engine import Engine
+from app.protocols.bayeux.exchanges import Hold, Reply, Request, Transport
+from app.protocols.bayeux.hooks import Hooks, Listener
+from app.protocols.bayeux.names import Bounds, to_pattern
+from app.settings import Bayeux, Limits
+
+NOW = 1_000.0
+BOUNDS = Bounds(255, 16)
+
+
+class House:
+    """An engine with one session that hears `/a` and has connected once."""
+
+    def __init__(self, *, ack=False, may_publish=True, **options):
+        self.hooks = Hooks()
+        self.broker = Broker(Limits())
+        rights = HouseRules(loopback=may_publish, anonymous_publish=False)
+        self.engine = Engine(self.broker, Bayeux(**options), rights, self.hooks)
+        shaken = self.ask(HANDSHAKE | {"ext": {"ack": ack}})
+        self.cookies = (shaken.set_cookie,)
+        self.id = shaken.session.id
+        self.ask(connect(self.id, id="1"))
+        self.ask(subscribe(self.id, "/a"))
+
+    @property
+    def session(self):
+        return self.broker.sessions[self.id]
+
+    def ask(self, *messages):
+        """The general way."""
+        cookies = getattr(self, "cookies", ())
+        return self.engine.receive(Request(list(messages), Transport.LONG_POLLING, "connection", cookies), NOW)
+
+    def hurry(self, message, cookies=None):
+        """The hot path."""
+        shown = self.cookies if cookies is None else cookies
+        return hot.receive(self.engine, message, shown, "connection", NOW)
+
+    def books(self):
+        """All that a request could change."""
+        session = self.session
+        return (
+            session.state,
+            session.held,
+            len(session.outbox),
+            session.client_interval_s,
+            self.engine.holds,
+            self.engine.connects,
+            dict(self.engine.holds_by_browser),
+            self.broker.published,
+        )
+
+
+@pytest.mark.parametrize("message_id", ["7", "a.b", 7, 0])
+def test_a_plain_connect_is_held(message_id):
+    """A34: the row (IDLE, POLL); what ends it is found by `id`."""
+    house = House()
+    outcome = house.hurry(connect(house.id, id=message_id))
+    assert isinstance(outcome, Hold)
+    assert house.session.held is outcome
+    assert house.engine.holds == 1
+    assert house.session.deadline == NOW + 25
+
+
+def test_an_event_answers_it():
+    """A35: the connect's reply first, then the event; the reply is unsettled until it has left."""
+    house = House()
+    house.hurry(connect(house.id, id="7"))
+    reply = house.hurry(publish("/a", {"x": 1}, clientId=house.id, id=8))
+    assert isinstance(reply, Reply)
+    assert reply.parts == [b'{"id":8,"channel":"/a","successful":true}', b'{"channel":"/a","data":{"x":1}}']
+    house.engine.written(reply)
+    house.broker.deliver(house.session, Event("a", b"2"), NOW)
+    assert hot.flush(house.engine, house.session, NOW)
+    ((connection, answer),) = house.engine.answers()
+    assert connection == "connection"
+    assert answer.parts[0] == (
+        b'{"id":"7","channel":"/meta/connect","successful":true,"clientId":"%b"}' % house.id.encode()
+    )
+    assert answer.parts[1:] == [b'{"channel":"/a","data":2}']
+    assert house.session.unsettled is answer
+    assert house.engine.holds == 0
+
+
+DECLINED = {
+    "another session": lambda house: connect("0" * 40, id="7"),
+    "no session": lambda house: publish("/a", 1, id="7"),
+    "a clientId that is none": lambda house: connect(7, id="7"),
+    "no id": lambda house: connect(house.id),
+    "an id that is none": lambda house: connect(house.id, id="<7>"),
+    "a flag for an id": lambda house: connect(house.id, id=True),
+    "advice": lambda house: connect(house.id, id="7", advice={"timeout": 0}),
+    "an extension's field": lambda house: connect(house.id, id="7", ext={"ack": 1}),
+    "another connection type": lambda house: connect(house.id, id="7") | {"connectionType": "websocket"},
+    "a subscription": lambda house: subscribe(house.id, "/b", id="7"),
+    "a wildcard": lambda house: publish("/a/*", 1, clientId=house.id, id="7"),
+    "a service": lambda house: publish("/service/a", 1, clientId=house.id, id="7"),
+    "a meta channel": lambda house: publish("/meta/a", 1, clientId=house.id, id="7"),
+    "the bare meta": lambda house: publish("/meta", 1, clientId=house.id, id="7"),
+    "a wrong name": lambda house: publish("/a b", 1, clientId=house.id, id="7"),
+    "no name": lambda house: publish(None, 1, clientId=house.id, id="7"),
+    "too much data": lambda house: publish("/a", "x" * 65_535, clientId=house.id, id="7"),
+}
+
+
+@pytest.mark.parametrize("message", DECLINED.values(), ids=DECLINED)
+def test_what_is_not_plain_is_declined_and_nothing_has_changed(message):
+    """Whatever the general way makes of it."""
+    house = House()
+    before = house.books()
+    assert house.hurry(message(house)) is None
+    assert house.books() == before
+
+
+def hear(house):
+    house.hooks.listeners.add(to_pattern("/**", BOUNDS), Listener(lambda *_: None, vetoes=False))
+
+
+PROGRAMS = {
+    "an extension": lambda house: house.hooks.extensions.append(object()),
+    "a policy": lambda house: setattr(house.hooks, "policy", object()),
+    "a listener": hear,
+    "an authorizer": lambda house: house.hooks.authorizers.add(to_pattern("/**", BOUNDS), lambda *_: True),
+    "who watches channels": lambda house: house.hooks.channel_created.append(lambda _: None),
+    "a token that has ended": lambda house: setattr(house.session, "expiry", NOW),
+    "a server that leaves": lambda house: house.engine.drain(),
+    "memory that is short": lambda house: house.broker.waiting.move_to(10**12),
+}
+
+
+@pytest.mark.parametrize("prepare", PROGRAMS.values(), ids=PROGRAMS)
+def test_what_somebody_must_be_asked_about_is_declined(prepare):
+    """A program's hooks, a leaving server and a full one are the general way's."""
+    house = House()
+    prepare(house)
+    before = house.books()
+    assert house.hurry(publish("/a", 1, clientId=house.id, id="7")) is None
+    assert house.books() == before
+
+
+def test_without_the_right_it_is_declined():
+    """Who may not publish is told so by the general way."""
+    house = House(may_publish=False)
+    assert house.hurry(publish("/stats/x", 1, clientId=house.id, id="7")) is None
+    assert house.broker.published == 0
+
+
+@pytest.mark.parametrize("cookies", [("c4n4ryc4n4ryc4n4ryc4n4ry",), ("\xe4",)])
+def test_a_wrong_cookie_is_declined(cookies):
+    """S12: and answered by the general way like any unknown session."""
+    house = House()
+    assert house.hurry(connect(house.id, id="7"), cookies) is None
+
+
+def test_a_second_tab_is_declined():
+    """A40: it is told of `multiple-clients`."""
+    house = House()
+    other = house.ask(HANDSHAKE).session.id
+    house.ask(connect(other, id="1"))
+    assert isinstance(house.hurry(connect(house.id, id="7")), Hold)
+    assert house.hurry(connect(other, id="7")) is None
+
+
+def test_acknowledgements_are_declined():
+    """B5: their batches are the general way's."""
+    house = House(ack=True)
+    assert house.hurry(connect(house.id, id="7")) is None
