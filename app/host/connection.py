@@ -96,7 +96,7 @@ class Connection(Peer):
             self._discarded_bytes += len(data)
             if self._discarded_bytes > _DISCARDED_BYTES:
                 self.cut("sends_on")
-        elif not self._is_answering and not self._is_busy():
+        elif not self._is_answering and (self._running is None or not self._is_busy()):
             self._feed(data)
         else:
             self._kept = self._kept or bytearray()

@@ -60,15 +60,22 @@ class ShortWay:
 class BayeuxConnection(Connection):
     """A connection that serves hot requests itself. To the engine it is the `connection` of each of them."""
 
-    __slots__ = ("_cors", "_fields", "_hold", "_seen", "_way")
+    __slots__ = ("_cors", "_fields", "_hold", "_is_proxy", "_seen", "_way")
 
     def __init__(self, *arguments: Any, short_way: ShortWay, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._way = short_way
         self._hold: Hold | None = None
         self._fields: dict[bytes, bytes] = {}  # the headers of the request that was taken
-        self._seen = ("", "http")  # the client's address and scheme, which a proxy may have told
+        self._seen = ("", "http")  # the client's address and scheme
+        self._is_proxy = False
         self._cors: tuple[Header, ...] = ()  # what its answer must have
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A peer has connected; perhaps a proxy, which tells for whom with each request."""
+        super().connection_made(transport)
+        self._seen = (self.address, self.scheme or "http")
+        self._is_proxy = self.address in self._way.proxies
 
     def _takes(self, fields: dict[bytes, bytes]) -> bool:
         way, parser = self._way, self.parser
@@ -84,9 +91,8 @@ class BayeuxConnection(Connection):
             or (b"connection" in fields and parser.get_http_version() != "1.1")
         ):
             return False
-        self._seen = (self.address, self.scheme or "http")
-        if self._seen[0] in way.proxies:
-            self._seen = way.proxies.seen_through(*self._seen, self.headers)
+        if self._is_proxy:
+            self._seen = way.proxies.seen_through(self.address, self.scheme or "http", self.headers)
         cors = way.guard.judge_post(fields, self._seen[1])
         if cors is None:
             return False
