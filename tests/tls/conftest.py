@@ -17,3 +17,8 @@ def tls(monkeypatch):
     names = Tls(cert=str(place / "cert.pem"), key=str(place / "key.pem"))
     monkeypatch.setattr(server, "USUAL", replace(server.USUAL, tls=names))
     return names
+
+
+@pytest.fixture
+def face():
+    """The short way only; that both faces do the same is shown without TLS."""
