@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
@@ -13,7 +14,7 @@ from app.cli.console import DONE, FAILED, say
 from app.cli.progress import PhaseBar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
@@ -35,16 +36,13 @@ class Outcome(Protocol):
 
 async def bench(load: Load, serve: Serve, *, is_json: bool, saved: dict[str, Any] | None) -> int:
     """Make one measurement of the server that `serve` gives; `saved` is what it is compared with."""
-    bar = PhaseBar()
     try:
-        async with serve() as target:
-            result = await measure(load, target, bar.show)
+        with _bar() as bar:
+            async with serve() as target:
+                result = await measure(load, target, bar.show)
     except BenchFailed as error:
-        bar.finish()
         say(str(error))
         return FAILED
-    finally:
-        bar.finish()
     return _report(result, table(result), is_json=is_json, saved=saved)
 
 
@@ -59,20 +57,27 @@ async def bench_growth(
     saved: dict[str, Any] | None,
 ) -> int:
     """Measure a server at many sizes, and draw it into `file`."""
-    bar = PhaseBar()
     try:
-        if file is not None:
-            check_plotting()
-        growth: Growth = await grow(serve, bar.show, seconds=seconds, processes=processes, **counts)
-        if file is not None:
-            plot(growth, file)
+        with _bar() as bar:
+            if file is not None:
+                check_plotting()
+            growth: Growth = await grow(serve, bar.show, seconds=seconds, processes=processes, **counts)
+            if file is not None:
+                plot(growth, file)
     except BenchFailed as error:
-        bar.finish()
         say(str(error))
         return FAILED
+    return _report(growth, growth_table(growth.receivers, growth.channels), is_json=is_json, saved=saved)
+
+
+@contextmanager
+def _bar() -> Iterator[PhaseBar]:
+    """A progress bar, which is gone before anything is said."""
+    bar = PhaseBar()
+    try:
+        yield bar
     finally:
         bar.finish()
-    return _report(growth, growth_table(growth.receivers, growth.channels), is_json=is_json, saved=saved)
 
 
 def _report(outcome: Outcome, text: str, *, is_json: bool, saved: dict[str, Any] | None) -> int:

@@ -100,12 +100,6 @@ class Peer(HttpToolsProtocol):
 
     # What applications and the sweeper call
 
-    def has_flushed(self) -> bool:
-        """Whether all that was written has left, and the peer is still there to read it."""
-        if self._is_lost or self._has_ended or self._discarded_bytes is not None:
-            return False
-        return not self.flow.write_paused and not self.transport.is_closing()
-
     def settle(self, report: Callable[[bool], None]) -> None:
         """Have `report(True)` called when what was written just now has left for the kernel.
 
@@ -114,7 +108,7 @@ class Peer(HttpToolsProtocol):
         """
         if self._is_lost or self._has_ended or self._discarded_bytes is not None:
             report(False)  # noqa: FBT003 - the callback's one meaning
-        elif self.has_flushed():
+        elif not self.flow.write_paused and not self.transport.is_closing():
             report(True)  # noqa: FBT003
         else:
             self._settling.append(report)

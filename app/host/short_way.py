@@ -49,12 +49,12 @@ class ShortWay:
         self.limits = house.settings.limits
         self.proxies = house.proxies
         self.cookie = house.settings.cookie.name.encode() + b"="
-        self.mounts = frozenset(path.encode() for path in house.settings.bayeux.paths)
-        self._below = tuple(mount + b"/" for mount in self.mounts)
+        self._mounts = frozenset(path.encode() for path in house.settings.bayeux.paths)
+        self._below = tuple(mount + b"/" for mount in self._mounts)
 
     def leads_to(self, url: bytes) -> bool:
         """Whether a request target is one of Bayeux' paths, in plain letters and without a query."""
-        return url in self.mounts or (url.startswith(self._below) and _PLAIN_PATH.fullmatch(url) is not None)
+        return url in self._mounts or (url.startswith(self._below) and _PLAIN_PATH.fullmatch(url) is not None)
 
 
 class BayeuxConnection(Connection):
@@ -80,7 +80,7 @@ class BayeuxConnection(Connection):
     def _takes(self, fields: dict[bytes, bytes]) -> bool:
         way, parser = self._way, self.parser
         if (
-            not (self.url in way.mounts or way.leads_to(self.url))
+            not way.leads_to(self.url)
             or parser.get_method() != b"POST"
             or b"content-length" not in fields  # chunks have none
             or b"transfer-encoding" in fields

@@ -47,7 +47,7 @@ def receive(
     if fields.get("channel") != "/meta/connect":
         return _publish(engine, session, fields, connection, now) if "data" in fields else None
     # Hold it, if nothing waits: the row (IDLE, POLL) of `states.LIFE`.
-    limit, browser = engine.options.holds_per_browser, session.cookie if session.is_bound else client_id
+    limit, browser = engine.options.holds_per_browser, session.browser
     if (
         session.state is not State.IDLE
         or session.acks is not None
