@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE
 from collections import Counter
@@ -102,7 +103,8 @@ class _Hand:
     async def close(self) -> None:
         """End it."""
         with suppress(ProcessLookupError):
-            self._process.kill()
+            # Not `Process.kill`: it polls first, and takes the end of a dead child from whoever waits for it.
+            os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
         self._reading.cancel()
 

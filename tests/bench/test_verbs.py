@@ -184,11 +184,17 @@ def children_of(pid):
 
 
 async def children(process, count):
-    """The processes that a process has started, once there are as many: their command lines by id."""
+    """The processes that a process has started, once there are as many: their command lines by id.
+
+    A child that has yet to become what it was started for still shows its parent's command line, or none.
+    """
+    not_yet = ("", command_line(process.process.pid))
     async with asyncio.timeout(DEADLINE_S):
-        while len(pids := children_of(process.process.pid)) < count or not all(map(command_line, pids)):
+        while True:
+            found = {int(pid): command_line(pid) for pid in children_of(process.process.pid)}
+            if len(found) >= count and not any(line in not_yet for line in found.values()):
+                return found
             await asyncio.sleep(0.01)
-    return {int(pid): command_line(pid) for pid in pids}
 
 
 def is_alive(pid):
