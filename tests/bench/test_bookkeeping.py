@@ -10,9 +10,13 @@ from bench.faulty_server import faulty
 from app.bench import BenchFailed, Load, attached, measure
 
 
+LOST = {"grace_s": 1}
+"""Where events are lost, all the grace is waited for them."""
+
+
 async def measured(server, verb="fanout", **options):
     """A short measurement of a server."""
-    load = Load(verb, **{"receivers": 3, "seconds": 0.5, "warm_up_s": 0, "grace_s": 0.3, "rate": 40, **options})
+    load = Load(verb, **{"receivers": 3, "seconds": 0.5, "warm_up_s": 0, "rate": 40, **options})
     async with asyncio.timeout(30):
         return await measure(load, attached(server.url))
 
@@ -41,7 +45,7 @@ async def test_a_warm_up_is_not_counted():
 async def test_lost_events_are_counted(rate):
     """The second event reaches nobody: three are lost; a closed loop goes on without them."""
     async with faulty(spoil=lambda number, data: [] if number == 2 else [data]) as server:
-        result = await measured(server, rate=rate, seconds=0.5 if rate else 3)
+        result = await measured(server, rate=rate, seconds=0.5 if rate else 3, **LOST)
     assert not result.is_clean
     assert (result.lost, result.repeated, result.errors) == (3, 0, {})
     assert result.published > 2
@@ -55,7 +59,7 @@ async def test_repeated_events_are_counted_once():
         return [data] * (2 if number == 2 else 0 if number == 3 else 1)
 
     async with faulty(spoil=spoil) as server:
-        result = await measured(server)
+        result = await measured(server, **LOST)
     assert (result.lost, result.repeated, result.errors) == (3, 3, {})
     assert result.deliveries == 3 * (result.published - 1)
 
@@ -71,7 +75,7 @@ async def test_events_in_another_order_are_all_there():
         return [data, kept[number - 1]]
 
     async with faulty(spoil=spoil) as server:
-        result = await measured(server)
+        result = await measured(server, **LOST)
     assert result.repeated == 0
     assert result.lost == 3 * (result.published % 2)  # of an odd number, the last one stays with the server
     assert not result.errors
@@ -101,7 +105,7 @@ async def test_wrong_events_are_errors(change, error):
 async def test_refused_publishes_are_errors():
     """A publish that is refused is not acknowledged, and its deliveries are missing."""
     async with faulty(refuses=lambda number: number == 2) as server:
-        result = await measured(server)
+        result = await measured(server, **LOST)
     assert result.errors == {"publish refused": 1}
     assert result.acknowledged == result.published - 1
     assert result.lost == 3
@@ -110,7 +114,7 @@ async def test_refused_publishes_are_errors():
 async def test_each_receiver_of_one_to_one_is_accounted_for():
     """Six channels, three receivers with two each: the lost event is missed by the one who should have got it."""
     async with faulty(spoil=lambda number, data: [] if number == 4 else [data]) as server:
-        result = await measured(server, "one-to-one", channels=6, publishers=2)
+        result = await measured(server, "one-to-one", channels=6, publishers=2, **LOST)
     assert (result.lost, result.repeated, result.errors) == (1, 0, {})
     assert result.deliveries == result.published - 1
 
