@@ -132,7 +132,10 @@ class Fleet:
         """Run the load for some time and wait for all that was under way."""
         for hand in self._hands:
             hand.arrived, hand.progress = 0, [0, 0, 0]
-            hand.order(do="round", number=number, seconds=seconds)
+            hand.order(do="prepare", number=number)
+        await self._answers(_AFTER_S)
+        for hand in self._hands:
+            hand.order(do="round", seconds=seconds)
         ended = await self._answers(seconds + _AFTER_S)
         published = sum(each["published"] for each in ended)
         for hand in self._hands:

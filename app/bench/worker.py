@@ -69,20 +69,24 @@ class Worker:
         elif load.verb != "idle":
             self._pace = ClosedLoop(publishers, groups, self._tally, fan=self._fan, has_others=share.has_others)
 
-    async def round(self, number: int, seconds: float) -> None:
-        """Run the load for some time; tells how much was published."""
-        tally, pace = self._tally, self._pace
-        tally.begin(number)
+    async def prepare(self, number: int) -> None:
+        """Expect the events of a round. No process may publish before all of them do."""
+        self._tally.begin(number)
         for receiver in self.crowd.receivers:
             receiver.begin()
+        if self._fan and self._share.load.is_shared and not self._share.load.rate and self._pace is None:
+            self._tell_arrivals()
         gc.collect()
         gc.freeze()
         gc.disable()  # nothing here makes cycles, and its pauses would look like the server's
+        self._tell(prepared=True)
+
+    async def round(self, seconds: float) -> None:
+        """Run the load for some time; tells how much was published."""
+        tally, pace = self._tally, self._pace
         self._ruined = asyncio.get_running_loop().create_future()
         before_s, began_ns = time.process_time(), time.monotonic_ns()
         beats = asyncio.create_task(self._beat())
-        if self._fan and self._share.load.is_shared and not self._share.load.rate and pace is None:
-            self._tell_arrivals()
         try:
             if pace is not None:
                 pace.begin()
@@ -200,6 +204,8 @@ async def _work() -> None:
                     worker.elsewhere(**message)
                 case "open":
                     order = asyncio.create_task(_obey(worker.open(**message)))
+                case "prepare":
+                    order = asyncio.create_task(_obey(worker.prepare(**message)))
                 case "round":
                     order = asyncio.create_task(_obey(worker.round(**message)))
                 case "settle":
