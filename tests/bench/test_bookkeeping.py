@@ -9,7 +9,6 @@ from bench.faulty_server import faulty
 
 from app.bench import BenchFailed, Load, attached, measure
 
-
 NOTHING_WRONG = (0, 0, {})
 LOST = {"grace_s": 1}
 """Where events are lost, all the grace is waited for them."""
