@@ -36,9 +36,14 @@ def new_token() -> str:
     return PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
 
 
+def can_be_sent(text: str) -> bool:
+    """Whether a text can stand in a header as a bearer token (RFC 6750)."""
+    return bool(_TOKEN.fullmatch(text))
+
+
 def is_token(text: str) -> bool:
-    """Whether a text can be sent as a bearer token (RFC 6750) and is long enough to be a secret."""
-    return len(text) >= LEAST_CHARS and bool(_TOKEN.fullmatch(text))
+    """Whether a text can be sent as a bearer token and is long enough to be a secret."""
+    return len(text) >= LEAST_CHARS and can_be_sent(text)
 
 
 def hash_of(token: str) -> str:

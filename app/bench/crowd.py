@@ -9,13 +9,13 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from app.bench.failure import BenchFailed
+from app.bench.failure import BenchFailed, together
 from app.bench.publisher import Publisher
 from app.bench.receiver import Receiver
 from app.bench.requests import Requests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from app.bench.load import Share
     from app.bench.tally import Tally
@@ -78,9 +78,9 @@ class Crowd:
         try:
             async with asyncio.timeout(_WAVE_S):
                 before_s = time.perf_counter()
-                await _all(self._connect(session) for session in wave)
+                await together(self._connect(session) for session in wave)
                 took_s = time.perf_counter() - before_s
-                await _all(session.join() for session in wave)
+                await together(session.join() for session in wave)
         except TimeoutError:
             raise BenchFailed(f"the server has not opened {len(wave)} sessions within {_WAVE_S:g} s") from None
         return took_s
@@ -115,13 +115,3 @@ class Crowd:
         sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
         sock.bind((f"127.0.0.{1 + self._share.number % 250}", 0))
         return sock
-
-
-async def _all(work: Iterable[Coroutine[None, None, None]]) -> None:
-    """Do all at once; the first failure cancels the others and is the one that is told."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for each in work:
-                tasks.create_task(each)
-    except* BenchFailed as failures:
-        raise failures.exceptions[0] from None

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-import sys
 from asyncio.subprocess import PIPE
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.bench.failure import BenchFailed
+from app.bench.failure import BenchFailed, together
 from app.bench.load import split
+from app.bench.processes import end, module_command, module_environment, pin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -102,10 +99,7 @@ class _Hand:
 
     async def close(self) -> None:
         """End it."""
-        with suppress(ProcessLookupError):
-            # Not `Process.kill`: it polls first, and takes the end of a dead child from whoever waits for it.
-            os.killpg(self._process.pid, signal.SIGKILL)
-        await self._process.wait()
+        await end(self._process)
         self._reading.cancel()
 
 
@@ -152,12 +146,7 @@ class Fleet:
         return report
 
     async def _answers(self, within_s: float) -> list[dict[str, Any]]:
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                answers = [tasks.create_task(hand.answer(within_s)) for hand in self._hands]
-        except* BenchFailed as failures:
-            raise failures.exceptions[0] from None
-        return [answer.result() for answer in answers]
+        return await together(hand.answer(within_s) for hand in self._hands)
 
     def arrived(self) -> None:
         """Something has arrived everywhere in a process: tell the first one, which publishes."""
@@ -190,20 +179,8 @@ async def fleet(load: Load, url: str, token: str | None, cores: Sequence[int]) -
             )
             hands.append(_Hand(share, process, led.noticed, led.arrived))
             if cores:
-                with suppress(ProcessLookupError):  # it has ended already; its output says so by ending too
-                    os.sched_setaffinity(process.pid, {cores[share.number % len(cores)]})
+                pin(process, cores[share.number % len(cores)])
             hands[-1].order(share=asdict(share), url=url, token=token)
         yield led
     finally:
         await led.close()
-
-
-def module_command(module: str) -> list[str]:
-    """How this interpreter runs a module of ours. `-P`: a folder `app` where the user happens to be is not ours."""
-    return [sys.executable, "-P", "-m", module]
-
-
-def module_environment() -> dict[str, str]:
-    """The environment in which `module_command` finds the modules that we are."""
-    ours = str(Path(__file__).parents[2])
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))}

@@ -37,11 +37,6 @@ class Load:
         return self.receivers + self.publishers
 
     @property
-    def hearers(self) -> int:
-        """How many receivers each event has."""
-        return self.receivers if self.is_shared else min(self.receivers, 1)
-
-    @property
     def is_shared(self) -> bool:
         """Whether every receiver hears every event."""
         return self.verb in ("fanout", "idle")

@@ -14,14 +14,13 @@ from urllib.parse import urlsplit
 
 from app.bench.failure import BenchFailed
 from app.bench.files import raise_file_limit
-from app.bench.fleet import module_command, module_environment
+from app.bench.processes import end, module_command, module_environment, pin
 from app.bench.usage import UNKNOWN, Usage, usage_of, usage_told_by
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
 _START_S = 20.0
-_STOP_S = 10.0
 
 
 class Target:
@@ -118,13 +117,12 @@ async def started(
         try:
             cores = _cores() if is_pinned else []
             if cores:
-                with suppress(ProcessLookupError):  # it has ended already; `_listening` says so
-                    os.sched_setaffinity(process.pid, {cores[0]})
+                pin(process, cores[0])
             target = _Started(process, said, f"http://127.0.0.1:{port}{path}", name=name, token=token, cores=cores[1:])
             await _listening(target, port)
             yield target
         finally:
-            await _end(process)
+            await end(process)
 
 
 async def _listening(target: Target, port: int) -> None:
@@ -141,13 +139,6 @@ async def _listening(target: Target, port: int) -> None:
         raise BenchFailed(f"{target.name} does not listen after {_START_S:g} s")
     finally:
         death.cancel()
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # with all its children; nobody listens to its farewell
-    async with asyncio.timeout(_STOP_S):
-        await process.wait()
 
 
 def _cores() -> list[int]:

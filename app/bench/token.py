@@ -18,5 +18,3 @@ LENGTH = 41
 
 ROUND = 1_000_000_000
 """The numbers of a round begin at its own multiple of this: what is late from an earlier round shows as such."""
-
-GROUPS = 1_000_000

@@ -25,7 +25,7 @@ from app.bench.pace import ClosedLoop, Groups, OpenLoop
 from app.bench.tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from app.bench.pace import Pace
 
@@ -195,21 +195,21 @@ async def _work() -> None:
     plan = json.loads(await reader.readline())
     share = Share(**{**plan["share"], "load": Load(**plan["share"]["load"])})
     worker = Worker(share, plan["url"], plan["token"], _tell)
+    orders: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
+        "open": worker.open,
+        "prepare": worker.prepare,
+        "round": worker.round,
+        "settle": worker.settle,
+    }
     order: asyncio.Task[None] | None = None
     try:
         async for line in reader:
             message = json.loads(line)
-            match message.pop("do"):
-                case "elsewhere":
-                    worker.elsewhere(**message)
-                case "open":
-                    order = asyncio.create_task(_obey(worker.open(**message)))
-                case "prepare":
-                    order = asyncio.create_task(_obey(worker.prepare(**message)))
-                case "round":
-                    order = asyncio.create_task(_obey(worker.round(**message)))
-                case "settle":
-                    order = asyncio.create_task(_obey(worker.settle(**message)))
+            what = message.pop("do")
+            if what == "elsewhere":
+                worker.elsewhere(**message)
+            else:
+                order = asyncio.create_task(_obey(orders[what](**message)))
     finally:
         if order is not None:
             order.cancel()

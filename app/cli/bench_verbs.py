@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from app.access.tokens import can_be_sent
 from app.bench import Load, attached, halley_command, started
 from app.bench.growth import CHANNELS, RECEIVERS
 from app.bench.plot import SUFFIXES
@@ -46,7 +46,7 @@ def _saved(ctx: click.Context, param: click.Parameter, file: Path | None) -> dic
 
 def _token(ctx: click.Context, param: click.Parameter, token: str | None) -> str | None:
     """A token that can be written into a header."""
-    if token is not None and not re.fullmatch(r"[A-Za-z0-9._~+/-]+=*", token):  # RFC 6750, 2.1
+    if token is not None and not can_be_sent(token):
         raise click.BadParameter("a token consists of letters, digits and -._~+/ with = at its end", ctx, param)
     return token
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from app.transports.guard import TEXT_HEADERS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -26,11 +28,4 @@ def response(status: int, headers: Iterable[Header], body: bytes) -> bytes:
 
 def text_response(status: int, text: str, headers: Iterable[Header]) -> bytes:
     """A response that only says why there is no other, and that the connection ends."""
-    plain = (
-        (b"content-type", b"text/plain; charset=utf-8"),
-        (b"cache-control", b"no-store"),
-        (b"x-content-type-options", b"nosniff"),
-        *headers,
-        (b"connection", b"close"),
-    )
-    return response(status, plain, text.encode())
+    return response(status, (*TEXT_HEADERS, *headers, (b"connection", b"close")), text.encode())

@@ -23,8 +23,8 @@ from app.transports import long_polling
 from app.transports.bodies import plain_message
 from app.transports.cookies import lone_cookie
 from app.transports.endpoint import leaving
-from app.transports.exchange import TEXT_HEADERS, verdict_on
-from app.transports.guard import Rejection
+from app.transports.exchange import verdict_on
+from app.transports.guard import TEXT_HEADERS, Rejection
 from app.transports.head import Head
 
 if TYPE_CHECKING:

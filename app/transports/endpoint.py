@@ -15,8 +15,8 @@ from app.transports import callback_polling, long_polling
 from app.transports.authorization import bearer_token
 from app.transports.bodies import Disconnected, messages_of_body, read_body
 from app.transports.cookies import browser_cookie, cookie_values
-from app.transports.exchange import TEXT_HEADERS, Exchange, respond, socket_of
-from app.transports.guard import Rejection
+from app.transports.exchange import Exchange, respond, socket_of
+from app.transports.guard import TEXT_HEADERS, Rejection
 from app.transports.head import Head
 
 if TYPE_CHECKING:

@@ -136,14 +136,6 @@ async def verdict_on(wait: Wait, limit_s: float) -> Verdict:
         return Verdict(error=error)
 
 
-TEXT_HEADERS = (
-    (b"content-type", b"text/plain; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-content-type-options", b"nosniff"),
-)
-"""Of every answer that only says why there is none."""
-
-
 async def respond(send: Send, status: int, headers: list[Header], body: bytes) -> None:
     """Send one whole response."""
     length = (b"content-length", b"%d" % len(body))

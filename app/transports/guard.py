@@ -31,6 +31,13 @@ _REMEMBERED = 256
 """Hosts and origins judged lately; clients make them up, so never without end."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
+TEXT_HEADERS = (
+    (b"content-type", b"text/plain; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+)
+"""Of every answer that only says why there is no other."""
+
 
 class Rejection(Exception):
     """A request that no engine sees: an HTTP status and one fixed sentence.

@@ -11,7 +11,8 @@ import mimetypes
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.transports.exchange import TEXT_HEADERS, respond
+from app.transports.exchange import respond
+from app.transports.guard import TEXT_HEADERS
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

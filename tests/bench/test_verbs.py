@@ -204,23 +204,21 @@ def is_alive(pid):
         return False
 
 
-async def test_a_server_that_dies_midway(tmp_path):
-    """When the started server is gone there is no result, but a sentence; nothing waits for the end of the time."""
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        (" serve ", "the server has ended by itself (SIGKILL)"),
+        ("worker", "a load process has ended unexpectedly"),
+    ],
+    ids=["server", "load"],
+)
+async def test_a_process_that_dies_midway(word, sentence, tmp_path):
+    """There is no result, but a sentence; nothing waits for the end of the time, and the other process is ended too."""
     async with started("bench", "idle", "--receivers", "5", "--seconds", "60", cwd=tmp_path) as bench:
         running = await children(bench, 2)
-        os.kill(next(pid for pid, command in running.items() if " serve " in command), signal.SIGKILL)
+        os.kill(next(pid for pid, command in running.items() if word in command), signal.SIGKILL)
         assert await bench.exit_code() == FAILED
-        assert bench.lines == ["halley: the server has ended by itself (SIGKILL)"]
-    assert not any(map(is_alive, running))
-
-
-async def test_a_load_process_that_dies(tmp_path):
-    """Without its load process the bench says so, and ends the server that it has started."""
-    async with started("bench", "idle", "--receivers", "5", "--seconds", "60", cwd=tmp_path) as bench:
-        running = await children(bench, 2)
-        os.kill(next(pid for pid, command in running.items() if "worker" in command), signal.SIGKILL)
-        assert await bench.exit_code() == FAILED
-        assert bench.lines == ["halley: a load process has ended unexpectedly"]
+        assert bench.lines == [f"halley: {sentence}"]
     assert not any(map(is_alive, running))
 
 
