@@ -22,13 +22,14 @@ ROOMS = {
     "app.broker": {"app.settings"},
     "app.access": CORE | {"jwt"},
     "app.protocols": CORE | {"orjson"},
+    "app.history": CORE | {"orjson"},
     "app.telemetry": {"app.settings", "app.transports", "structlog", "orjson"},
     "app.metrics": ENGINES | {"app.host", "app.server", "prometheus_client"},
     "app.transports": EDGES | {"starlette", "orjson"},
     "app.configuration": ENGINES | {"app.access"},  # the names of roles, tokens and patterns
     "app.client": {"httpx", "app"},
     "app.bench": {"httpx", "uvloop", "matplotlib"},
-    "app.server": EDGES | {"starlette"},
+    "app.server": EDGES | {"app.history", "starlette"},
     "app.embed": ENGINES | {"app.server"},
     "app.host": EDGES
     | {"app", "app.access", "app.server", "app.embed", "app.metrics", "uvicorn", "httptools", "uvloop", "starlette"},

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from app.broker.deadlines import Deadlines
 from app.broker.errors import (
+    HistoryUnavailable,
     MemoryShort,
     RateLimited,
     Refusal,
@@ -23,8 +24,11 @@ from app.broker.errors import (
 )
 from app.broker.meters import Meters
 from app.broker.outbox import Outbox
+from app.broker.publications import Publications, new_key
+from app.broker.recording import Recording
 from app.broker.topics import Match, TopicIndex
 from app.broker.watermark import Watermark
+from app.settings import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +38,10 @@ if TYPE_CHECKING:
     from app.broker.topics import Pattern
     from app.settings import Limits
 
+_HISTORY = History()
+_CLOCK_STEP_US = 1_000_000
+"""Less than this is no step: clocks are kept right by small ones."""
+
 FLUSHED_AT_ONCE = 500
 """Sessions flushed in one turn of the loop; the others wait for the next, so that no burst delays reading."""
 
@@ -41,7 +49,7 @@ FLUSHED_AT_ONCE = 500
 class Broker:
     """Who is here, who hears what, and what waits for whom."""
 
-    def __init__(self, limits: Limits, wake: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, limits: Limits, wake: Callable[[], None] = lambda: None, history: History = _HISTORY) -> None:
         self.limits = limits
         self.wake = wake
         self.clock_offset_s = 0.0  # wall clock minus the clock of `now`; kept true by whoever has the clocks
@@ -53,6 +61,9 @@ class Broker:
         self.meters = Meters(limits.publishes_per_s, limits.publish_burst)  # of accounts that publish without a session
         self.waiting = Watermark(limits.waiting_bytes)  # bytes of events that somebody has yet to get
         self.memory = Watermark(float("inf"))  # bytes of the process; told by whoever can measure it
+        self.recording = Recording(history, self._spread)
+        self.publications = Publications(new_key())
+        self._latest_us = 0  # the time of the latest event
         self._sessions_of: Counter[str] = Counter()  # by account
         # plain counts, read by telemetry
         self.published = 0
@@ -181,23 +192,61 @@ class Broker:
         if not is_admitted:
             raise self.counted(RateLimited())
 
-    def publish(self, event: Event, now: float, *, without: Session | None = None) -> None:
-        """Stamp an event and put it into the outbox of everyone who hears its topic (but `without`)."""
+    def publish(self, event: Event, now: float, *, without: Session | None = None, source: object = None) -> bool:
+        """Stamp an event and put it into the outbox of everyone who hears its topic (but `without`).
+
+        True if that must wait until the log has it: append to `event.waiters` who wants to know. `source` is what
+        publishes, a session or a request without one; its events stay in order. Raises `HistoryUnavailable`.
+        """
+        event.time_us = self._time_us(now)
+        event.publication = self.publications.next()
+        event.without = without
+        event.source = source
+        try:
+            is_pending = self.recording.take(event, now)
+        except HistoryUnavailable as refusal:
+            raise self.counted(refusal) from None
         self.published += 1
-        event.publication = self.published
-        event.time_us = int((now + self.clock_offset_s) * 1_000_000)
+        if not is_pending:
+            self._spread(event, now, is_new=True, is_final=not event.is_recorded)
+        return is_pending
+
+    def _time_us(self, now: float) -> int:
+        """The wall clock. Where it is set back a little, as it is all the time, it stands still instead."""
+        time_us = int((now + self.clock_offset_s) * 1_000_000)
+        if time_us < self._latest_us < time_us + _CLOCK_STEP_US:
+            return self._latest_us
+        self._latest_us = time_us
+        return time_us
+
+    def _spread(self, event: Event, now: float, is_new: bool, is_final: bool) -> None:  # noqa: FBT001 - see there
+        """Deliver to everyone who hears the topic; see `Recording` for the two flags."""
         hearers = self.index.hearers(event.topic)
-        if hearers:
-            event.weigh_on(self.waiting)
+        if not hearers:
+            return
+        event.weigh_on(self.waiting)
+        without, audience = event.without, event.audience
         for session in hearers:
-            if session is not without:
-                self.deliver(session, event, now)
+            cursor = session.cursor
+            if session is without or not (is_new if cursor is None else is_final):
+                continue
+            if audience is not None and not audience.admits(session.authid, session.role):
+                continue
+            if cursor is not None and event.position:
+                if not cursor.is_live:  # it will read it
+                    continue
+                if not is_new and self.publications.number_of(event.publication) <= cursor.since:
+                    continue
+            self.deliver(session, event, now)
 
     def deliver(self, session: Session, event: Event, now: float) -> bool:
         """Put an event into one session's outbox, subscribed or not; False if the session has ended."""
         if session.closed is not None:
             return False
         if not session.outbox.put(event):
+            if session.cursor is not None and event.position:
+                session.cursor.fall_back(event.position - 1)
+                return True
             self.overflows += 1
             self.hits[session.outbox.limit] += 1
             session.owner.overflow(session, event, now)

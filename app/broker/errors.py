@@ -14,6 +14,10 @@ Refusal                 the peer's fault; nothing has changed
     TooManyFromAddress    that address has its share
     TooMuchWaiting        events that nobody has come for
     MemoryShort           the process has taken what it may
+  HistoryUnavailable    the log cannot take it: the disk is full, or broken, or too slow
+    InboxFull             more waits to be written than may
+  OutcomeUnknown        it may or may not reach the disk yet
+  KeyReused             that idempotency key was another publish's
 """
 
 
@@ -92,6 +96,31 @@ class MemoryShort(NoRoom):
     """The process has reached `limits.memory_share`."""
 
     limit = "memory_share"
+
+
+class HistoryUnavailable(Refusal):
+    """The log does not take it. It was not delivered; whether it is stored a repeat with the same key tells."""
+
+    reason = "history_unavailable"
+
+
+class InboxFull(HistoryUnavailable):
+    """What waits to be written has reached `history.inbox_bytes`."""
+
+    limit = "inbox_bytes"
+
+
+class OutcomeUnknown(Refusal):
+    """The log has not said within `history.commit_s` whether it has it."""
+
+    reason = "history_outcome_unknown"
+    limit = "commit_s"
+
+
+class KeyReused(Refusal):
+    """The idempotency key was used for another topic."""
+
+    reason = "idempotency_key_reused"
 
 
 class TokenRefused(Refusal):

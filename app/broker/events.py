@@ -1,34 +1,121 @@
-"""An event: what was published, once, for all who hear it."""
+"""An event: what was published, once, for all who hear it, now or from the history."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from app.broker.errors import Refusal
+    from app.broker.sessions import Session
     from app.broker.watermark import Watermark
 
-_OBJECTS_BYTES = 512
+_OBJECTS_BYTES = 640
 """What Python needs for an event beside its texts, about."""
+
+BARE = "bare"
+"""The shape of a payload that is one JSON value, as Bayeux and NT4 publish them."""
+
+
+class Audience(NamedTuple):
+    """Who may get an event, of those who hear its topic; None: nobody is left out by that.
+
+    `eligible` are the only authids or roles that may, `excluded` the ones that may not.
+    """
+
+    eligible_authids: tuple[str, ...] | None = None
+    eligible_roles: tuple[str, ...] | None = None
+    excluded_authids: tuple[str, ...] = ()
+    excluded_roles: tuple[str, ...] = ()
+
+    def admits(self, authid: str | None, role: str) -> bool:
+        """Whether somebody of that identity is among them."""
+        if authid in self.excluded_authids or role in self.excluded_roles:
+            return False
+        if self.eligible_authids is not None and authid not in self.eligible_authids:
+            return False
+        return self.eligible_roles is None or role in self.eligible_roles
+
+
+class Waiter(Protocol):
+    """Whoever waits for an event that is not through yet."""
+
+    def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
+        """It is on disk and delivered, or refused. Called once for each time that somebody waits."""
 
 
 class Event:
     """One publication on its way through the broker.
 
     `topic` is canonical, `payload` the value as JSON text, `time_us` wall-clock microseconds, `publication` a number
-    of its own in this server's life, `publisher` the id of the publishing session if it had one.
+    that no other has, `publisher` the id of the publishing session if it had one. `authid` and `role` are who it was.
+    `position` is the event's offset in the log, and 0 until it is on disk there.
     `frames` keeps the bytes each protocol has made of it: written at the first delivery, read at all others.
     """
 
-    __slots__ = ("_waiting", "frames", "payload", "publication", "publisher", "time_us", "topic")
+    __slots__ = (
+        "_waiting",
+        "audience",
+        "authid",
+        "details",
+        "frames",
+        "idempotency_key",
+        "is_delivered",
+        "is_durable",
+        "is_recorded",
+        "nt4_time_us",
+        "nt4_type",
+        "payload",
+        "pending_since",
+        "position",
+        "protocol",
+        "publication",
+        "publisher",
+        "role",
+        "shape",
+        "source",
+        "time_us",
+        "topic",
+        "waiters",
+        "without",
+    )
 
-    def __init__(self, topic: str, payload: bytes, *, publisher: str | None = None) -> None:
+    def __init__(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        publisher: str | None = None,
+        protocol: str = "bayeux",
+        authid: str | None = None,
+        role: str | None = None,
+        idempotency_key: str | None = None,
+        audience: Audience | None = None,
+    ) -> None:
         self.topic = topic
         self.payload = payload
         self.publisher = publisher
+        self.protocol = protocol
+        self.authid = authid
+        self.role = role
+        self.idempotency_key = idempotency_key
+        self.audience = audience
+        self.shape = BARE
+        self.details: str | None = None  # JSON text: what the publisher's protocol says of it beside
+        self.nt4_type: str | None = None
+        self.nt4_time_us: int | None = None
         self.publication = 0
         self.time_us = 0
+        self.position = 0
         self.frames: dict[str, bytes] = {}
         self._waiting: Watermark | None = None
+        # while it is pending, see `Recording`
+        self.source: object = None
+        self.without: Session | None = None
+        self.waiters: list[Waiter] = []
+        self.pending_since = 0.0
+        self.is_recorded = False
+        self.is_durable = False
+        self.is_delivered = False
 
     def weigh_on(self, waiting: Watermark) -> None:
         """Count towards what waits, once for all who hear it, until the last of them lets go of it."""
@@ -46,4 +133,4 @@ class Event:
         return 2 * len(self.payload) + _OBJECTS_BYTES
 
     def __repr__(self) -> str:
-        return f"<Event {self.publication} on {self.topic}>"
+        return f"<Event {self.position or self.publication} on {self.topic}>"

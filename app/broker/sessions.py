@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from app.broker.policy import NOBODY
 
 if TYPE_CHECKING:
+    from app.broker.cursors import Cursor
     from app.broker.events import Event
     from app.broker.meters import Meter
     from app.broker.outbox import Outbox
@@ -33,6 +34,7 @@ class Session:
     `deadline` is never None: a session that nothing would end is a leak (CometD #674, #1134, #1716). It is moved by
     `Broker.touch` only, which keeps the heap of deadlines true, and never beyond `expiry`, when the token that the
     session began with ends (monotonic seconds, as `deadline`; infinity where there is no end).
+    `cursor` is there once the session has asked for the history.
     `account` is the address that its presence is charged to, None where nobody counts; `meter` bounds its publishes.
     """
 
@@ -41,6 +43,7 @@ class Session:
         "alarm",
         "authid",
         "closed",
+        "cursor",
         "deadline",
         "expiry",
         "id",
@@ -64,6 +67,7 @@ class Session:
         self.account: str | None = None
         self.meter: Meter | None = None
         self.subscriptions: dict[Pattern, Subscription] = {}
+        self.cursor: Cursor | None = None
         self.deadline = 0.0
         self.alarm: tuple[float, int, Session] | None = None  # its one live entry in the heap of deadlines
         self.is_ready = False  # waits in Broker.ready

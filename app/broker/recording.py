@@ -1,0 +1,162 @@
+"""Publishes on their way through the log: stored, then delivered, then acknowledged.
+
+An event of a durable topic is handed to the log and is `pending`: nobody sees it. When the log has it on disk it says
+so (`committed`), and only then are its hearers looked up and its publisher answered. An event that is merely recorded
+is delivered at once and written afterwards. Whatever the same publisher publishes behind a pending event stays behind
+it, recorded or not. What the log could not write it says too (`refused`).
+
+The log reports in the order in which events were appended, so the committed position, `tail.head`, is the one border
+between history and live: sessions that replay hear recorded events from `committed` only (`cursors.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import TYPE_CHECKING
+
+from app.broker.errors import HistoryUnavailable, OutcomeUnknown
+from app.broker.keys import Keys, Published
+from app.broker.log import Keeping
+from app.broker.tail import Tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from app.broker.errors import Refusal
+    from app.broker.events import Event
+    from app.broker.log import Log
+    from app.settings import History
+
+
+class Recording:
+    """What the broker does with its log, once it has one; `spread` puts an event into the outboxes of its hearers.
+
+    `spread(event, now, is_new, is_final)`: whom to deliver an event to. A new one goes to everybody but sessions that
+    replay; they hear what is final, that is in the log or never will be.
+    """
+
+    def __init__(self, options: History, spread: Callable[[Event, float, bool, bool], None]) -> None:
+        self.options = options
+        self.log: Log | None = None
+        self.tail = Tail(options.tail_bytes)
+        self.keys = Keys(options.keys, options.key_age_s)
+        self.pending: deque[Event] = deque()  # in the log's order
+        self._spread = spread
+        self._pending_of: Counter[object] = Counter()  # by source
+        # plain counts, read by telemetry
+        self.recorded = 0
+        self.refusals = 0  # of durable events
+        self.lost = 0  # delivered, and then not written
+
+    def begin(self, log: Log, head: int) -> None:
+        """From now on there is a history, of which `head` is the last offset."""
+        self.log = log
+        self.tail.skip_to(head)
+
+    def take(self, event: Event, now: float) -> bool:
+        """Hand a stamped event to the log if it goes there; True if nobody may see it yet.
+
+        Raises `HistoryUnavailable`, and nothing is done, where there is no room for an event that must wait.
+        """
+        keeping = Keeping.NOT if self.log is None else self.log.keeping(event.topic)
+        event.is_durable = keeping is Keeping.DURABLE
+        event.is_recorded = keeping is not Keeping.NOT
+        is_pending = event.is_durable or event.source in self._pending_of
+        if self.log is None or not (is_pending or event.is_recorded):
+            self._remember(event)
+            return False
+        try:
+            self.log.append(event)
+        except HistoryUnavailable:
+            event.is_recorded = False
+            if is_pending:
+                self.refusals += 1
+                raise
+            self.lost += 1
+            self._remember(event)
+            return False
+        event.pending_since = now
+        event.is_delivered = not is_pending
+        self.pending.append(event)
+        if is_pending:
+            self._pending_of[event.source] += 1
+            if event.idempotency_key is not None:
+                self.keys.remember(event.authid, event.idempotency_key, event, event.time_us / 1_000_000)
+        else:
+            self._remember(event)
+        return is_pending
+
+    def committed(self, events: Sequence[Event], first: int, now: float) -> None:
+        """The log has all of `events`; those that are recorded have the offsets from `first` on."""
+        if first != self.tail.head + 1:  # it has lost some, and goes on above them
+            self.tail.skip_to(first - 1)
+        self._each(events, self._commit, now)
+
+    def refused(self, events: Sequence[Event], refusal: Refusal, now: float) -> None:
+        """The log has none of `events`, or cannot say that it has."""
+
+        def refuse(event: Event, now: float) -> None:
+            self.lost += event.is_recorded and event.is_delivered
+            self.refusals += event.is_durable
+            self._settle(event, refusal if event.is_durable else None, now)
+
+        self._each(events, refuse, now)
+
+    def expire(self, now: float) -> None:
+        """Tell those who have waited too long that nobody knows; their events may still come."""
+        for event in self.pending:
+            if event.pending_since + self.options.commit_s > now:
+                return
+            _tell(event, OutcomeUnknown(), now)
+
+    def repeated(self, event: Event, wall_s: float) -> Event | Published | None:
+        """What was published before with the key of `event`, if it has one. Raises `KeyReused`."""
+        if event.idempotency_key is None:
+            return None
+        return self.keys.find(event.authid, event.idempotency_key, event.topic, wall_s)
+
+    def _each(self, events: Sequence[Event], step: Callable[[Event, float], None], now: float) -> None:
+        """Take that step for each; one that fails does not keep it from the others."""
+        faults = []
+        for event in events:
+            try:
+                step(event, now)
+            except Exception as fault:  # noqa: BLE001 - raised below
+                faults.append(fault)
+        if faults:
+            raise faults[0]
+
+    def _commit(self, event: Event, now: float) -> None:
+        if event.is_recorded:
+            event.position = self.tail.head + 1
+            self.tail.append(event)
+            self.recorded += 1
+        self._settle(event, None, now)
+
+    def _settle(self, event: Event, refusal: Refusal | None, now: float) -> None:
+        self.pending.popleft()
+        is_new, event.is_delivered = not event.is_delivered, True
+        if is_new:
+            self._pending_of[event.source] -= 1
+            if not self._pending_of[event.source]:
+                del self._pending_of[event.source]
+        event.source = None  # it may be as large as a request
+        try:
+            if refusal is None:
+                self._remember(event)
+                self._spread(event, now, is_new, True)  # noqa: FBT003 - it is final
+            elif event.idempotency_key is not None:
+                self.keys.forget(event.authid, event.idempotency_key)
+        finally:
+            _tell(event, refusal, now)
+
+    def _remember(self, event: Event) -> None:
+        if event.idempotency_key is not None:
+            published = Published(event.topic, event.position, event.publication)
+            self.keys.remember(event.authid, event.idempotency_key, published, event.time_us / 1_000_000)
+
+
+def _tell(event: Event, refusal: Refusal | None, now: float) -> None:
+    waiters, event.waiters = event.waiters, []
+    for waiter in waiters:
+        waiter.settled(event, refusal, now)

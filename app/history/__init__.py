@@ -1,0 +1,18 @@
+"""The durable event history: what was acknowledged is never lost, and anyone can replay it.
+
+A log is a folder of segments, a segment an SQLite database of consecutive events. One thread writes; readers have
+threads of their own; none of this knows the event loop, and nothing here is awaited.
+
+    history.py    History, the port: opens a data folder, appends, reads, says what was committed or refused
+    folder.py     the folder: its lock, the log's identity and holes, the list of its segments
+    stored.py     a stored event: the one file that names its columns, and its checksum
+    segment.py    one segment's file: schema, writing a group, opening it for reading
+    seals.py      what makes a full segment final: its digests, block by block
+    writer.py     the thread that writes: groups, one fsync each, failures, rolling over to the next segment
+    recovery.py   opening after a crash: what is sound, what is not and where
+    rules.py      the [[record]] rules: which topics are kept, and for how long
+    retention.py  what is too old, or too much: hidden, then deleted, oldest first
+    ranges.py     bounds in time and by publication, as ranges of offsets
+    reader.py     a query's page, from the segments' indexes
+    verify.py backup.py purge.py   what operators do with a log
+"""

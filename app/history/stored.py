@@ -1,0 +1,128 @@
+"""A stored event: its columns, and the checksum over all of them.
+
+The one file that names the columns. Whoever reads a log (segments, `GET /log`, the pipeline's lake) gets exactly these,
+under these names, in this order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+import orjson
+
+from app.broker.events import Audience, Event
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PURGED = "purged"
+"""The shape of what was erased: it keeps its offset, time and publication, and nothing else."""
+
+
+class Stored(NamedTuple):
+    """One row.
+
+    time_us          the broker's wall clock when it was published, microseconds since 1970
+    topic            canonical (`app/broker/topics.py`); "" where it was purged
+    publication      its id, from 1 to 2^53
+    protocol, shape  what its publisher spoke, and how the payload is to be read (`app/broker/events.py`)
+    payload          JSON text; None where it was purged
+    details          JSON text of what the publisher's protocol says of it beside, or None
+    audience         JSON text of who may read it: the four fields of `Audience`; None: whoever may read the topic
+    authid, role     who published it; None where that is not known
+    nt4_*            a NetworkTables value's type and time
+    crc              of all the others, in this order
+    """
+
+    offset: int
+    time_us: int
+    topic: str
+    publication: int
+    protocol: str
+    shape: str
+    payload: str | None
+    details: str | None
+    audience: str | None
+    authid: str | None
+    role: str | None
+    nt4_type: str | None
+    nt4_time_us: int | None
+    idempotency_key: str | None
+    crc: int
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the checksum fits the rest."""
+        return self.crc == checksum(self[:-1])
+
+    @property
+    def is_purged(self) -> bool:
+        """Whether it was erased."""
+        return self.shape == PURGED
+
+
+COLUMNS = Stored._fields
+
+
+def checksum(values: Sequence[str | int | None]) -> int:
+    """CRC-32 over the JSON array of all columns but itself."""
+    return crc32(orjson.dumps(values))
+
+
+def row_of(event: Event, offset: int) -> Stored:
+    """An event as it is stored at that offset."""
+    values = (
+        offset,
+        event.time_us,
+        event.topic,
+        event.publication,
+        event.protocol,
+        event.shape,
+        event.payload.decode(),
+        event.details,
+        None if event.audience is None else orjson.dumps([*event.audience]).decode(),
+        event.authid,
+        event.role,
+        event.nt4_type,
+        event.nt4_time_us,
+        event.idempotency_key,
+    )
+    return Stored(*values, checksum(values))
+
+
+def event_of(row: Stored) -> Event:
+    """The event that was stored as `row`, which is sound and not purged."""
+    assert row.payload is not None
+    event = Event(
+        row.topic,
+        row.payload.encode(),
+        protocol=row.protocol,
+        authid=row.authid,
+        role=row.role,
+        idempotency_key=row.idempotency_key,
+        audience=audience_of(row.audience),
+    )
+    event.shape, event.details = row.shape, row.details
+    event.nt4_type, event.nt4_time_us = row.nt4_type, row.nt4_time_us
+    event.time_us, event.publication, event.position = row.time_us, row.publication, row.offset
+    return event
+
+
+def audience_of(text: str | None) -> Audience | None:
+    """The audience that is stored as that text."""
+    if text is None:
+        return None
+    eligible_authids, eligible_roles, excluded_authids, excluded_roles = orjson.loads(text)
+    return Audience(
+        None if eligible_authids is None else tuple(eligible_authids),
+        None if eligible_roles is None else tuple(eligible_roles),
+        tuple(excluded_authids),
+        tuple(excluded_roles),
+    )
+
+
+def tombstone(row: Stored) -> Stored:
+    """What stays of a row that is erased: offsets have no holes, and ids keep their order."""
+    values = (row.offset, row.time_us, "", row.publication, row.protocol, PURGED, *(None,) * 8)
+    return Stored(*values, checksum(values))
