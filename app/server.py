@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from app.broker.policy import Identity
-    from app.protocols.bayeux.exchanges import Reply
+    from app.protocols.bayeux.exchanges import Outcome
     from app.protocols.bayeux.sessions import BayeuxSession
 
 _STALL_S = 1.0
@@ -58,8 +58,8 @@ class NotProtected(Exception):
 
 
 class _Answerable(Protocol):
-    def answer(self, reply: Reply | None) -> None:
-        """Take the reply of a held connect."""
+    def answer(self, outcome: Outcome | None) -> None:
+        """Take what was waited for."""
 
 
 def rights_of(settings: Settings) -> HouseRules | AccessRules:
@@ -244,9 +244,9 @@ class House:
     def _flush(self) -> None:
         self._flush_is_due = False
         self.broker.flush(monotonic())
-        for connection, reply in self.engine.answers():
+        for connection, outcome in self.engine.answers():
             try:
-                cast("_Answerable", connection).answer(reply)
+                cast("_Answerable", connection).answer(outcome)
             except Exception as error:  # noqa: BLE001 - the connections behind it must get theirs
                 telemetry.fault("answer", error)
 
