@@ -112,13 +112,15 @@ class Broker:
         self.opened[session.protocol] += 1
 
     def close(self, session: Session, reason: str) -> bool:
-        """End a session and all it held, for `reason`; False if it had ended before."""
+        """End a session and all it held, for `reason`; False if it had ended before.
+
+        `session.subscriptions` still tells what it heard, for whoever is told of its end.
+        """
         if session.closed is not None:
             return False
         session.closed = reason
         for pattern in session.subscriptions:
             self.index.remove(pattern, session)
-        session.subscriptions.clear()
         self.dropped += len(session.outbox)
         session.outbox.clear()
         del self.sessions[session.id]
@@ -175,7 +177,7 @@ class Broker:
 
     def unsubscribe(self, session: Session, pattern: Pattern) -> bool:
         """Undo `subscribe`; False if there was nothing to undo."""
-        if session.subscriptions.pop(pattern, None) is None:
+        if session.closed is not None or session.subscriptions.pop(pattern, None) is None:
             return False
         self.index.remove(pattern, session)
         return True

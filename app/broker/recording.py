@@ -53,6 +53,10 @@ class Recording:
         self.log = log
         self.tail.skip_to(head)
 
+    def end(self) -> None:
+        """There is none any more."""
+        self.log = None
+
     def take(self, event: Event, now: float) -> None:
         """Hand a stamped event to the log if it goes there; if nobody may see it yet, it `is_pending`.
 
