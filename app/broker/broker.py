@@ -232,11 +232,11 @@ class Broker:
                 continue
             if audience is not None and not audience.admits(session.authid, session.role):
                 continue
-            if cursor is not None and event.position:
-                if not cursor.is_live:  # it will read it
-                    continue
-                if not is_new and self.publications.number_of(event.publication) <= cursor.since:
-                    continue
+            if cursor is not None and (
+                (event.position and not cursor.is_live)  # it will read it
+                or (not is_new and event.publication in cursor.given)
+            ):
+                continue
             self.deliver(session, event, now)
 
     def deliver(self, session: Session, event: Event, now: float) -> bool:

@@ -51,6 +51,7 @@ def receive(
     if (
         session.state is not State.IDLE
         or session.acks is not None
+        or session.cursor is not None
         or len(session.outbox)
         or session.hold_s <= 0
         or fields.get("connectionType") != "long-polling"
@@ -74,6 +75,7 @@ def flush(engine: Engine, session: BayeuxSession, now: float) -> bool:
         or not len(events)
         or session.open_batches
         or session.acks is not None
+        or session.cursor is not None
         or hold.wants_advice
         or hold.timesync is not None
         or engine.advisor.is_draining
@@ -131,7 +133,7 @@ def _publish(
     part = b'{"id":%b,"channel":%b,"successful":true}' % (orjson.dumps(fields["id"]), orjson.dumps(channel))
     reply = Reply([part], session, [], connection)
     may_ride = session.acks is None and not session.connect_delivery_only and not session.open_batches
-    if len(session.outbox) and may_ride and session.unsettled is None and session.closed is None:
+    if session.unsettled is None and len(session.outbox) and may_ride and session.cursor is None:
         reply.events = session.outbox.take()
         reply.parts.extend(map(event_frame, reply.events))
         session.unsettled = reply
