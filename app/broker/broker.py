@@ -112,15 +112,14 @@ class Broker:
         self.opened[session.protocol] += 1
 
     def close(self, session: Session, reason: str) -> bool:
-        """End a session and all it held, for `reason`; False if it had ended before.
-
-        `session.subscriptions` still tells what it heard, for whoever is told of its end.
-        """
+        """End a session and all it held, for `reason`; False if it had ended before."""
         if session.closed is not None:
             return False
         session.closed = reason
-        for pattern in session.subscriptions:
+        session.heard = tuple(session.subscriptions)
+        for pattern in session.heard:
             self.index.remove(pattern, session)
+        session.subscriptions.clear()
         self.dropped += len(session.outbox)
         session.outbox.clear()
         del self.sessions[session.id]
@@ -177,7 +176,7 @@ class Broker:
 
     def unsubscribe(self, session: Session, pattern: Pattern) -> bool:
         """Undo `subscribe`; False if there was nothing to undo."""
-        if session.closed is not None or session.subscriptions.pop(pattern, None) is None:
+        if session.subscriptions.pop(pattern, None) is None:
             return False
         self.index.remove(pattern, session)
         return True
@@ -234,11 +233,11 @@ class Broker:
                 continue
             if audience is not None and not audience.admits(session.authid, session.role):
                 continue
-            if cursor is not None and event.position:
-                if not cursor.is_live:  # it will read it
-                    continue
-                if not is_new and self.publications.number_of(event.publication) <= cursor.since:
-                    continue
+            if cursor is not None and (
+                (event.position and not cursor.is_live)  # it will read it
+                or (not is_new and event.publication in cursor.given)
+            ):
+                continue
             self.deliver(session, event, now)
 
     def deliver(self, session: Session, event: Event, now: float) -> bool:

@@ -132,6 +132,7 @@ class Recording:
     def _commit(self, event: Event, now: float) -> None:
         if event.is_recorded:
             event.position = self.tail.head + 1
+            event.frames.clear()  # made without it
             self.tail.append(event)
             self.recorded += 1
         self._settle(event, None, now)

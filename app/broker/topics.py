@@ -157,6 +157,16 @@ def patterns_over(topic: str) -> Iterator[Pattern]:
     yield Pattern(Match.EXACT, topic)
 
 
+def matches(pattern: Pattern, topic: str) -> bool:
+    """Whether `pattern` is one of `patterns_over` the topic, and its subscribers hear it."""
+    match, over = pattern
+    if match is Match.EXACT:
+        return topic == over
+    if not over:
+        return (match is Match.DESCENDANTS or "/" not in topic) and not is_apart(topic)
+    return topic.startswith(f"{over}/") and (match is Match.DESCENDANTS or "/" not in topic[len(over) + 1 :])
+
+
 def is_apart(topic: str) -> bool:
     """Whether subscribers of `/*` and `/**` do not hear `topic`: the server's own, Bayeux' meta and service."""
     first, slash, _ = topic.partition("/")

@@ -148,9 +148,9 @@ class Exchange:
 
 
 async def verdict_on(wait: Wait, limit_s: float) -> Verdict:
-    """What the program answers within `limit_s`."""
+    """What the program answers within `limit_s`, or in the time that the wait itself allows."""
     try:
-        async with asyncio.timeout(limit_s):
+        async with asyncio.timeout(limit_s if wait.limit_s is None else wait.limit_s):
             return Verdict(value=await wait.awaitable)
     except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
         return Verdict(error=error)

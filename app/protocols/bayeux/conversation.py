@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from app.broker.errors import InvalidName, Refusal
-from app.protocols.bayeux import asking, errors
+from app.protocols.bayeux import asking, errors, replay
 from app.protocols.bayeux.exchanges import Hold, Pending, Reply, Transport, Wait
 from app.protocols.bayeux.handshake import shake_hands
 from app.protocols.bayeux.messages import (
@@ -77,7 +77,8 @@ class Conversation:
             except Fault as fault:
                 self._replies.append(self.refusal(fields, fault))
         yield from self._publishes()
-        return self._finish(connects)
+        outcome: Reply | Hold = yield from self._finish(connects)
+        return outcome
 
     # Publishes on their way to the disk
 
@@ -104,7 +105,7 @@ class Conversation:
             self._pending = Pending(self.request.connection)
             _, self.now = yield self._pending
 
-    def _finish(self, connects: list[tuple[int, Message]]) -> Reply | Hold:
+    def _finish(self, connects: list[tuple[int, Message]]) -> Steps:
         events: list[Event] = []
         for place, message in connects:
             try:
@@ -112,12 +113,15 @@ class Conversation:
             except Fault as fault:
                 self._replies[place] = self.refusal(message.sent, fault)
                 continue
+            is_last = place == connects[-1][0]
+            if is_last and replay.is_behind(hold.session) and not (yield from replay.catch_up(self, hold)):
+                self._replies[place] = replay.answer_late(self.engine, hold, self.now)
+                continue
             if self.engine.connect(hold, self.now, alone=len(self.request.messages) == 1):
                 return hold
             if hold.session.closed is not None:  # by a hook that was told of the older connect's end
                 self._replies[place] = self.refusal(message.sent, Fault(errors.SESSION_UNKNOWN))
                 continue
-            is_last = place == connects[-1][0]
             self._replies[place], events = self.engine.connect_reply(hold, self.now, with_events=is_last)
         if not connects:
             events = self._events_beside()
@@ -137,6 +141,7 @@ class Conversation:
             session is None
             or session.closed is not None
             or session.acks is not None
+            or session.cursor is not None
             or session.connect_delivery_only
             or session.open_batches
             or self.request.transport is not Transport.LONG_POLLING
@@ -273,6 +278,9 @@ class Conversation:
         if session.closed is not None:  # ended while the policy was thinking
             raise Fault(errors.SESSION_UNKNOWN)
         self._check_room(session, list(wanted.values()))
+        positions = replay.wishes(engine, session, message, wanted)
+        if positions is not None:
+            replay.seek(engine, session, positions)
         for name, pattern in wanted.items():
             asking.bring_into_being(self, name)
             if engine.broker.subscribe(session, pattern):
@@ -287,6 +295,7 @@ class Conversation:
     def _unsubscribe(self, session: BayeuxSession, message: Message) -> None:
         patterns = {name: self._pattern(name) for name in message.subscriptions()}
         for name, pattern in patterns.items():
+            replay.forget(session, pattern)
             if self.engine.broker.unsubscribe(session, pattern):
                 self.engine.hooks.tell(self.engine.hooks.unsubscribed, session, name)
 

@@ -17,21 +17,22 @@ from typing import TYPE_CHECKING, Any
 
 from app.broker.events import Event
 from app.broker.policy import SERVER
-from app.protocols.bayeux import errors, farewells, hot
+from app.protocols.bayeux import errors, farewells, hot, replay
 from app.protocols.bayeux.advice import Advisor
-from app.protocols.bayeux.channels import Channels
+from app.protocols.bayeux.channels import Channels, is_used
 from app.protocols.bayeux.conversation import Conversation
 from app.protocols.bayeux.exchanges import Hold, Pending, Reply, Transport, Verdict, Wait
 from app.protocols.bayeux.messages import encode, encode_data, reply_to
-from app.protocols.bayeux.names import SERVICE, Bounds, to_pattern, to_topic
+from app.protocols.bayeux.names import Bounds, to_pattern, to_topic
 from app.protocols.bayeux.responses import Responses
 from app.protocols.bayeux.sessions import DISCONNECTED, DISMISSED, EXPIRED, OUTLIVED, SLOW_CONSUMER, BayeuxSession
 from app.protocols.bayeux.states import LIFE, Happening, State, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from app.broker.broker import Broker
+    from app.broker.log import Page, Query
     from app.broker.policy import Identity, Rights
     from app.broker.sessions import Session
     from app.protocols.bayeux.exchanges import Outcome, Request
@@ -46,7 +47,7 @@ class Engine:
 
     `rights` says who may do what. `authenticate` says whom a token names, given the wall clock, or raises
     `TokenRefused`; None while no token could be good. `connection_types` is what handshake replies offer. `new_id`
-    makes session ids and cookies.
+    makes session ids and cookies. `read` reads the history, if there is one.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Engine:
         authenticate: Callable[[str, float], Identity] | None = None,
         connection_types: Sequence[str] = ("long-polling", "callback-polling"),
         new_id: Callable[[], str] = lambda: secrets.token_hex(_ID_BYTES),
+        read: Callable[[Query], Awaitable[Page]] | None = None,
     ) -> None:
         self.broker = broker
         self.options = options
@@ -67,10 +69,11 @@ class Engine:
         self.hooks = hooks
         self.connection_types = tuple(connection_types)
         self.new_id = new_id
+        self.read = read
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
         self.channels = Channels(broker.limits.channels, broker.hits)
         self.advisor = Advisor(options)
-        self._responses = Responses(hooks, has_timestamp=options.timestamp)
+        self._responses = Responses(hooks, has_timestamp=options.timestamp, replay_in_data=options.replay_in_data)
         self.holds_by_browser: dict[str, int] = {}
         self._answers: deque[tuple[object, Outcome | None]] = deque()
         # plain counts, read by telemetry
@@ -118,6 +121,7 @@ class Engine:
     def written(self, reply: Reply) -> None:
         """All of a reply has left for its socket."""
         session = reply.session
+        replay.settled(reply, is_written=True)
         if not reply.is_settled and session is not None and session.unsettled is reply:
             session.unsettled = None
             if session.held is not None and len(session.outbox):
@@ -130,6 +134,7 @@ class Engine:
         session = reply.session
         if not reply.is_settled and session is not None and session.closed is None:
             session.announced = None  # its advice may not have arrived either
+            replay.settled(reply, is_written=False)
             if session.acks is None:
                 session.outbox.put_back(reply.events)
                 self.put_back += len(reply.events)
@@ -155,7 +160,8 @@ class Engine:
         assert isinstance(session, BayeuxSession)
         if hot.flush(self, session, now):
             return
-        if self.can_take(session) and len(session.outbox) and not session.open_batches:
+        has_news = self.can_take(session) and bool(session.outbox) and not session.open_batches
+        if has_news or replay.is_behind(session):
             self._happen(session, Happening.EVENTS, now)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
@@ -221,15 +227,7 @@ class Engine:
 
     def sweep(self) -> None:
         """Let go of channels that nobody uses any more; to be called about once a second."""
-        hooks, subscriptions = self.hooks, self.broker.index.subscriptions
-
-        def is_used(name: str) -> bool:
-            pattern = to_pattern(name, self.bounds)
-            if name.startswith(SERVICE):  # they have no subscribers to keep them
-                return True
-            return pattern in subscriptions or pattern in hooks.listeners or pattern in hooks.authorizers
-
-        self.channels.sweep(is_used)
+        self.channels.sweep(lambda name: is_used(to_pattern(name, self.bounds), self.broker.index, self.hooks))
 
     def drain(self) -> list[BayeuxSession]:
         """From now on no connect is held and no session begins; returns the sessions to `release`."""
@@ -283,12 +281,14 @@ class Engine:
             reply["advice"] = advice
         events: list[Event] = []
         ext: dict[str, Any] = {}
-        if with_events and self.can_take(session):
+        with_events = with_events and self.can_take(session)
+        if with_events:
             events = self.take(session)
             if session.acks is not None:
                 ext["ack"] = session.acks.batch
         if hold.timesync is not None and hold.timesync.is_wanted:
             ext["timesync"] = hold.timesync.answer(self.wall_ms(now))
+        ext |= replay.told(self, session, with_events=with_events)
         if ext:
             reply["ext"] = ext
         self.broker.touch(session, now + self.advisor.interval_s(hold) + session.max_interval_s)
@@ -332,7 +332,7 @@ class Engine:
         return int(self.wall_s(now) * 1000)
 
     def _has_news(self, session: BayeuxSession) -> bool:
-        if session.acks is not None and len(session.acks):
+        if (session.acks is not None and len(session.acks)) or replay.is_behind(session):
             return True
         return bool(session.outbox) and self.can_take(session) and not session.open_batches
 

@@ -33,6 +33,12 @@ HANDSHAKE_DENIED = "403:{}:handshake_denied"
 VERSION_UNSUPPORTED = "400:1.0:version_unsupported"
 CONNECTION_TYPES_UNSUPPORTED = "301:{}:connection_types_unsupported"
 
+# Salesforce's words, braces and double space and all: its clients look for them.
+REPLAY_INVALID = (
+    "400::The replayId {{{}}} you provided was invalid.  Please provide a valid ID, -2 to replay all events, "
+    "or -1 to replay only new events."
+)
+
 SUBSCRIPTION_MISSING = "403::subscription_missing"
 SUBSCRIPTION_INVALID = "403::subscription_invalid"
 

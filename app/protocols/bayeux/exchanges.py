@@ -5,7 +5,8 @@ A transport makes a `Request` and gives it to `Engine.receive`, which returns an
 * `Reply`: write it, then say whether it was `written` or `unwritten`.
 * `Hold`: a connect that waits. Its reply comes later from `Engine.flush`, for the same `connection`; if the peer goes
   first, say so by `Engine.gone`.
-* `Wait`: something outside must be waited for (an async policy, a service). Await it, then `Engine.resume`.
+* `Wait`: something outside must be waited for (an async policy, a service, the history). Await it, then
+  `Engine.resume`.
 * `Pending`: what it published is on its way to the disk. Its outcome, whichever, comes later as a hold's reply does.
 """
 
@@ -131,9 +132,10 @@ class Verdict:
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """Something to await before the request goes on."""
+    """Something to await before the request goes on; as long as a policy may take, if it does not say how long."""
 
     awaitable: Awaitable[Any]
+    limit_s: float | None = None
     steps: Generator[Wait | Pending, tuple[Verdict, float], Reply | Hold] | None = None
 
 

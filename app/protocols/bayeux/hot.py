@@ -53,6 +53,7 @@ def receive(
     if (
         session.state is not State.IDLE
         or session.acks is not None
+        or session.cursor is not None
         or len(session.outbox)
         or session.hold_s <= 0
         or fields.get("connectionType") != "long-polling"
@@ -76,6 +77,7 @@ def flush(engine: Engine, session: BayeuxSession, now: float) -> bool:
         or not len(events)
         or session.open_batches
         or session.acks is not None
+        or session.cursor is not None
         or hold.wants_advice
         or hold.timesync is not None
         or engine.advisor.is_draining
@@ -178,7 +180,8 @@ class _Publish:
     def _reply(self, part: bytes) -> Reply:
         session = self.session
         reply = Reply([part], session, [], self.connection, is_last=self.engine.is_draining)
-        may_ride = session.acks is None and not session.connect_delivery_only and not session.open_batches
+        is_plain = session.acks is None and session.cursor is None
+        may_ride = is_plain and not session.connect_delivery_only and not session.open_batches
         if len(session.outbox) and may_ride and session.unsettled is None and session.closed is None:
             reply.events = session.outbox.take()
             reply.parts.extend(map(event_frame, reply.events))
