@@ -60,7 +60,7 @@ class Rule:
 class Rules:
     """All rules, the operator's (pattern, age in seconds, whether durable) before the house's.
 
-    Asked on the event loop and by readers; `start` of each rule is set by one thread.
+    `kept` are those that keep any topic's events. Asked on the event loop and by readers; one thread sets each `start`.
     """
 
     def __init__(self, records: Iterable[tuple[Pattern, float, bool]] = ()) -> None:
@@ -72,6 +72,7 @@ class Rules:
             Rule(Pattern(Match.DESCENDANTS, RESERVED), DEFAULT_AGE_S, Keeping.AFTERWARDS),
             Rule(Pattern(Match.DESCENDANTS, ""), DEFAULT_AGE_S, Keeping.DURABLE),
         )
+        self.kept = [rule for at, rule in enumerate(self.all) if self._is_kept(rule.pattern, at)]
         self._decided: dict[str, Rule] = {}
 
     def of(self, topic: str) -> Rule:
@@ -95,18 +96,14 @@ class Rules:
         everything may resume from an hour ago although some of it was to be kept for a minute only. Where nothing is
         kept nothing is lost: 1.
         """
-        return min((rule.start for rule in self._deciding(pattern) if rule.keeping is not Keeping.NOT), default=1)
+        shared = ((common(rule.pattern, pattern), at) for at, rule in enumerate(self.all))
+        starts = [self.all[at].start for part, at in shared if part is not None and self._is_kept(part, at)]
+        return min(starts, default=1)
 
-    def _deciding(self, pattern: Pattern) -> list[Rule]:
-        """The rules that decide about some topic that `pattern` matches."""
-        deciding: list[Rule] = []
-        for at, rule in enumerate(self.all):
-            shared = common(rule.pattern, pattern)
-            if shared is None:
-                continue
-            if not any(common(before.pattern, shared) == shared for before in self.all[:at]):
-                deciding.append(rule)
-        return deciding
+    def _is_kept(self, part: Pattern, at: int) -> bool:
+        """Whether that rule keeps events of some topic in `part`, which it matches: no rule before it takes them all."""
+        is_left = not any(common(before.pattern, part) == part for before in self.all[:at])
+        return is_left and self.all[at].keeping is not Keeping.NOT
 
 
 def _keeping(is_durable: bool) -> Keeping:  # noqa: FBT001 - a setting's value
