@@ -56,7 +56,7 @@ class Stored(NamedTuple):
         """Whether the checksum fits the rest."""
         try:
             return self.crc == checksum(self[:-1])
-        except TypeError:  # a value of no kind that is ever written
+        except TypeError:  # a flipped bit has made bytes of a text
             return False
 
     @property
