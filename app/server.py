@@ -23,7 +23,9 @@ from app.broker.policy import SERVER, HouseRules
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.names import Bounds, to_pattern
+from app.recorder import Recorder
 from app.settings import Settings, is_loopback
+from app.system_events import SystemEvents
 from app.transports.addresses import accounts
 from app.transports.endpoint import Endpoint, leaving, reject
 from app.transports.guard import Guard, Rejection
@@ -87,7 +89,7 @@ class House:
             )
         self.rights = rights_of(settings)
         self._authenticator = Authenticator(settings, lambda line: telemetry.log.warning("keys", what=line))
-        self.broker = Broker(settings.limits, self._wake)
+        self.broker = Broker(settings.limits, self._wake, settings.history)
         self.broker.account_of = accounts((*settings.limits.exempt, *settings.proxies))
         self.engine = Engine(
             self.broker,
@@ -99,6 +101,7 @@ class House:
         )
         self.endpoint = Endpoint(self.engine, self.guard, settings)
         self.pages = Pages()
+        self.recorder: Recorder | None = None  # once `open` has been called, if the history is on
         self.proxies = Proxies(settings.proxies)
         self.on_reload: list[Callable[[], None]] = []  # on SIGHUP: what reads its files again, and says so in the log
         self.on_sweep: list[Callable[[float], None]] = []
@@ -119,6 +122,7 @@ class House:
             lambda _: telemetry.report_suppressed(),
         ]
         self._tell_operators()
+        SystemEvents(self.broker, self.hooks)
 
     def _authenticate(self, token: str, wall_s: float) -> Identity:
         try:
@@ -186,9 +190,18 @@ class House:
 
     # The event loop
 
+    def open(self) -> None:
+        """Open the history, if it is on and not open yet. Raises `BadRecord`, `FolderLocked`, `FolderUnusable`."""
+        if self.recorder is None and self.settings.history.enabled:
+            self.recorder = Recorder(self.settings, self.broker, self._wake)
+            self.engine.read = self.recorder.read
+
     def start(self) -> None:
-        """Begin sweeping, once; the first request does it where no lifespan has."""
+        """Open the history and begin sweeping, once; the first request does it where no lifespan has."""
         if not self._tasks:
+            self.open()
+            if self.recorder is not None:
+                self.recorder.start()
             self._swept_at = monotonic()
             jobs = [self._sweep(), *(self._run(job) for job in self.background)]
             self._tasks = [asyncio.get_running_loop().create_task(job) for job in jobs]
@@ -202,6 +215,10 @@ class House:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self.recorder is not None:
+            recorder, self.recorder, self.engine.read = self.recorder, None, None
+            await recorder.close()
+            self._flush()
         telemetry.report_suppressed()
         dropped = self.broker.dropped - self._dropped_before if self._is_leaving else 0
         telemetry.log.info("stopped", undelivered_events=self.queued_events() + dropped, is_cut_short=is_cut_short)
@@ -269,6 +286,8 @@ class House:
             if was_stalled:  # what waited with us is read before anybody counts as late
                 continue
             sweeps = [self.broker.due, *self.on_sweep]
+            if self.recorder is not None:
+                sweeps.append(self.recorder.sweep)
             if now - slowly_swept_at > _SLOW_SWEEP_S:
                 slowly_swept_at = now
                 sweeps += self._slow_sweeps
