@@ -114,7 +114,7 @@ class Reading:
 
 def read(channel: str, query_string: bytes, bounds: Bounds, most: int) -> Reading:
     """What a request asks for; `most` events at once. Raises `Rejection`."""
-    if len(channel) < 2:  # noqa: PLR2004 - a slash and a letter
+    if len(channel) < 2:
         raise Rejection(400, NO_CHANNEL)
     try:
         pattern = to_pattern(channel, bounds)
@@ -125,8 +125,7 @@ def read(channel: str, query_string: bytes, bounds: Bounds, most: int) -> Readin
     filters: dict[str, Any] = {}
     for bound in ("from", "after", "before", "until"):
         if (text := given.get(f"{bound}_time")) is not None:
-            # a plus that was not escaped is a blank by now
-            span.narrow(bound, _as(f"{bound}_time", lambda text=text: to_ns(text.replace(" ", "+"))))
+            span.narrow(bound, _as(f"{bound}_time", to_ns, text.replace(" ", "+")))  # a plus that was not escaped
         name = f"{bound}_publication"
         if name in given:
             filters[name] = whole(given, name, 1, _LAST_PUBLICATION)
@@ -136,7 +135,7 @@ def read(channel: str, query_string: bytes, bounds: Bounds, most: int) -> Readin
         raise bad("cursor")
     return Reading(
         pattern,
-        _as("topic", lambda: to_topic(given["topic"], bounds)) if "topic" in given else None,
+        _as("topic", to_topic, given["topic"], bounds) if "topic" in given else None,
         min(whole(given, "limit", 1) if "limit" in given else USUAL_LIMIT, most),
         _flag(given, "reverse"),
         whole(given, "after_position", 0) if "after_position" in given else 0,
@@ -191,8 +190,8 @@ def _flag(given: dict[str, str], name: str) -> bool:
     return text == "true"
 
 
-def _as(name: str, make: Callable[[], Any]) -> Any:
+def _as(name: str, make: Callable[..., Any], *arguments: object) -> Any:
     try:
-        return make()
+        return make(*arguments)
     except (ValueError, InvalidName):
         raise bad(name) from None

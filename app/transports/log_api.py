@@ -7,6 +7,7 @@ not read is cut by the deadline for writing. An answer that cannot be ended well
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -45,6 +46,7 @@ MOST_ROWS = 100_000
 
 _EVERYTHING = Pattern(Match.DESCENDANTS, "")
 _PROGRESS_S = 0.2
+_CUT_S = 1.0
 _OFFSET = "an offset, a whole number from 1 on"
 _RANGE = {"from_offset": _OFFSET, "until_offset": _OFFSET}
 UNKNOWN = "unknown parameter; expected from_offset or until_offset"
@@ -121,9 +123,9 @@ class LogApi:
         try:
             await self._stream(archive, form, first, last, visit, gone)
         except Exception as error:
-            if not isinstance(error, TimeoutError | Begun):
+            if not isinstance(error, TimeoutError):
                 telemetry.fault("request", error)
-            _cut(visit)
+            await _cut(visit, gone)
             raise Begun from error
         finally:
             gone.cancel()
@@ -137,8 +139,8 @@ class LogApi:
             return (form.write(rows), rows[-1].offset + 1) if rows else (form.end(), 0)
 
         while first and not gone.done():
-            data, first = await archive.aside(lambda first=first: batch(first))
-            async with asyncio.timeout(self._limits.write_s):
+            data, first = await archive.aside(partial(batch, first))
+            async with asyncio.timeout(self._write_s(visit)):
                 await visit.send({"type": "http.response.body", "body": data, "more_body": True})
         await visit.send({"type": "http.response.body", "body": b""})
 
@@ -192,8 +194,12 @@ class LogApi:
                 return None, publisher
         raise Rejection(400, BAD_ORDER)
 
+    def _write_s(self, visit: Visit) -> float | None:
+        """How long a peer may read nothing. Our own host cuts it by itself; a foreign one may wait for ever."""
+        return None if socket_of(visit.scope) is not None else self._limits.write_s
+
     async def _tell(self, visit: Visit, what: dict[str, Any]) -> None:
-        async with asyncio.timeout(self._limits.write_s):
+        async with asyncio.timeout(self._write_s(visit)):
             await visit.send({"type": "http.response.body", "body": orjson.dumps(what) + b"\n", "more_body": True})
 
 
@@ -202,11 +208,12 @@ async def _disconnect(visit: Visit) -> None:
         pass
 
 
-def _cut(visit: Visit) -> None:
-    """End the connection without the last chunk. Under a foreign server what is raised next does that."""
+async def _cut(visit: Visit, gone: asyncio.Future[None]) -> None:
+    """End the connection without the last chunk; a foreign server does that when nothing more comes."""
     socket = socket_of(visit.scope)
     if socket is not None:
         socket.cut("log")
+        await asyncio.wait({gone}, timeout=_CUT_S)
 
 
 def _form(accept: str) -> Format:

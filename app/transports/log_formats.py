@@ -35,13 +35,13 @@ class Arrow:
     content_type = b"application/vnd.apache.arrow.stream"
 
     def __init__(self) -> None:
-        import pyarrow  # noqa: PLC0415 - it comes with the pipeline; the server does not need it
+        import pyarrow as pa  # noqa: PLC0415 - it comes with the pipeline; the server does not need it
 
-        self._arrow: Any = pyarrow
-        kinds = {name: pyarrow.int64() if name in _WHOLE_NUMBERS else pyarrow.string() for name in COLUMNS}
-        self._schema = pyarrow.schema(list(kinds.items()))
+        self._arrow: Any = pa
+        kinds = {name: pa.int64() if name in _WHOLE_NUMBERS else pa.string() for name in COLUMNS}
+        self._schema = pa.schema(list(kinds.items()))
         self._sink = io.BytesIO()
-        self._stream = pyarrow.ipc.new_stream(self._sink, self._schema)
+        self._stream = pa.ipc.new_stream(self._sink, self._schema)
 
     def write(self, rows: Sequence[Stored]) -> bytes:
         """Some rows; never none."""
