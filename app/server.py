@@ -27,6 +27,7 @@ from app.recorder import Recorder
 from app.settings import Settings, is_loopback
 from app.system_events import SystemEvents
 from app.transports.addresses import accounts
+from app.transports.apis import Apis
 from app.transports.endpoint import Endpoint, leaving, reject
 from app.transports.guard import Guard, Rejection
 from app.transports.head import Head
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from app.broker.policy import Identity
     from app.protocols.bayeux.exchanges import Outcome
     from app.protocols.bayeux.sessions import BayeuxSession
+    from app.transports.archive import Archive
 
 _STALL_S = 1.0
 """A loop that stood still for so long (SIGSTOP, a paused machine) has not read what clients sent in time."""
@@ -100,6 +102,16 @@ class House:
             connection_types=self._connection_types(),
         )
         self.endpoint = Endpoint(self.engine, self.guard, settings)
+        self.archive: Archive | None = None
+        self.apis = Apis(
+            settings,
+            self.guard,
+            self.rights,
+            self.hooks,
+            authenticate=self._authenticate if self._authenticator.knows_any else None,
+            archive=lambda: self.archive,
+            note=self.endpoint.note,
+        )
         self.pages = Pages()
         self.recorder: Recorder | None = None  # once `open` has been called, if the history is on
         self.proxies = Proxies(settings.proxies)
@@ -161,7 +173,8 @@ class House:
         path = route_path(scope)
         is_bayeux = any(path == mount or path.startswith(f"{mount}/") for mount in self.settings.bayeux.paths)
         try:
-            await (self.endpoint if is_bayeux else self.pages)(scope, receive, send)
+            serve = self.endpoint if is_bayeux else self.apis if self.apis.leads_to(path) else self.pages
+            await serve(scope, receive, send)
         except asyncio.CancelledError:
             if not self._is_leaving:
                 raise

@@ -25,7 +25,7 @@ ROOMS = {
     "app.history": CORE | {"orjson"},
     "app.telemetry": {"app.settings", "app.transports", "structlog", "orjson"},
     "app.metrics": ENGINES | {"app.host", "app.server", "prometheus_client"},
-    "app.transports": EDGES | {"starlette", "orjson"},
+    "app.transports": EDGES | {"app.history", "starlette", "orjson", "pyarrow"},  # Arrow: only where it is installed
     "app.configuration": ENGINES | {"app.access"},  # the names of roles, tokens and patterns
     "app.client": {"httpx", "app"},
     "app.bench": {"httpx", "uvloop", "matplotlib"},
@@ -48,7 +48,17 @@ ROOMS = {
         "starlette",
     },
     "app.cli": ENGINES
-    | {"app", "app.access", "app.bench", "app.client", "app.configuration", "app.server", "app.host", "click"},
+    | {
+        "app",
+        "app.access",
+        "app.bench",
+        "app.client",
+        "app.configuration",
+        "app.server",
+        "app.host",
+        "app.history",
+        "click",
+    },
     "app.__main__": {"app.cli"},
     "app.__init__": set(),
 }
