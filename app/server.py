@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from app.broker.policy import Identity
     from app.protocols.bayeux.exchanges import Outcome
     from app.protocols.bayeux.sessions import BayeuxSession
-    from app.transports.archive import Archive
 
 _STALL_S = 1.0
 """A loop that stood still for so long (SIGSTOP, a paused machine) has not read what clients sent in time."""
@@ -102,14 +101,13 @@ class House:
             connection_types=self._connection_types(),
         )
         self.endpoint = Endpoint(self.engine, self.guard, settings)
-        self.archive: Archive | None = None
         self.apis = Apis(
             settings,
             self.guard,
             self.rights,
             self.hooks,
             authenticate=self._authenticate if self._authenticator.knows_any else None,
-            archive=lambda: self.archive,
+            archive=lambda: self.recorder,
             note=self.endpoint.note,
         )
         self.pages = Pages()
