@@ -11,12 +11,15 @@ import sys
 import time
 from contextlib import closing, suppress
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from app.broker.keys import Published
 from app.history import segment
+from app.history.connections import Connections
 from app.history.folder import Folder, FolderUnusable
+from app.history.reader import Reader
 from app.history.recovery import recover
+from app.history.retention import Retention
 from app.history.rows import keyed, walk
 from app.history.sealer import Sealer
 from app.history.writer import Writer
@@ -30,36 +33,13 @@ if TYPE_CHECKING:
     from app.broker.log import Keeping, Page, Query
     from app.broker.topics import Pattern
     from app.history.folder import Damage, Segment
+    from app.history.rules import Rules
     from app.history.stored import Stored
     from app.history.writer import Report
     from app.settings import History as Options
 
 _SWITCH_S = 0.0005
 _CLOSE_S = 30.0
-
-
-class Rules(Protocol):
-    """What the history wants to know of the [[record]] rules."""
-
-    def keeping(self, topic: str) -> Keeping:
-        """What becomes of a topic's events."""
-
-    def start_of(self, pattern: Pattern) -> int:
-        """The first offset from which on nothing that `pattern` matches is too old."""
-
-
-class Reading(Protocol):
-    """What answers queries."""
-
-    def read(self, query: Query) -> Page:
-        """The next page of what is asked for."""
-
-
-class Retaining(Protocol):
-    """What hides and deletes what is too old, or too much."""
-
-    def retain(self, now_mono: float) -> None:
-        """Take the next step."""
 
 
 class _Haste:
@@ -105,12 +85,13 @@ class History:
     ) -> None:
         self.folder = folder
         self.options = options
-        self.reading: Reading | None = None
-        self.retaining: Retaining | None = None
         self._rules = rules
         self._writer = writer
         self._sealer = sealer
         self._clock = clock
+        self._connections = Connections(folder)
+        self._reader = Reader(folder, rules, self._connections)
+        self._retention = Retention(folder, rules, self._connections, options.max_bytes, clock)
         self._is_closed = False
 
     @classmethod
@@ -224,14 +205,18 @@ class History:
         return max(self.start, self._rules.start_of(pattern))
 
     def read(self, query: Query) -> Page:
-        """A query's page. Blocks; for a few threads at once."""
-        assert self.reading is not None
-        return self.reading.read(query)
+        """A query's page. Blocks; for a few threads at once.
 
-    def retain(self, now_mono: float) -> None:
-        """Hide what is too old, and delete segments of which nothing is left to be seen. Blocks."""
-        if self.retaining is not None:
-            self.retaining.retain(now_mono)
+        Raises `UnknownPublication`; `sqlite3.Error` where the system is short of something.
+        """
+        return self._reader.read(query)
+
+    def retain(self, now_mono: float) -> bool:
+        """Hide what is too old, and delete segments of which nothing is left to be seen. Blocks; for one thread.
+
+        True if there is more to do at once. Raises `OSError`, `sqlite3.Error`; the next call tries again.
+        """
+        return self._retention.step(now_mono, self.head)
 
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """The sound rows between two offsets, both included, in order and in batches; what is purged is a tombstone.
@@ -285,5 +270,6 @@ class History:
         self._is_closed = True
         self._writer.close(_CLOSE_S)
         self._sealer.close(_CLOSE_S)
+        self._connections.close()
         self.folder.close()
         _haste.end()

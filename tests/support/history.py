@@ -12,28 +12,26 @@ from app.broker.events import Event
 from app.broker.log import Keeping
 from app.broker.publications import Publications
 from app.history.history import History
+from app.history.rules import Rules
 from app.history.writer import Committed, Refused
 from app.settings import History as Options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
 
-    from app.broker.topics import Pattern
     from app.history.stored import Stored
     from app.history.writer import Report
 
 SMALL: dict[str, Any] = {"segment_bytes": 65_536, "free_bytes": 0}
 
 
-class EverythingDurable:
-    """Rules that keep all, for ever."""
+class EverythingDurable(Rules):
+    """Rules that keep all, whatever its topic."""
 
     def keeping(self, topic: str) -> Keeping:
         return Keeping.DURABLE
-
-    def start_of(self, pattern: Pattern) -> int:
-        return 1
 
 
 @dataclass
@@ -60,9 +58,13 @@ class Reports:
 class OpenLog:
     """A `History` with its reports; closed at the end of a `with`."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(
+        self, folder: Path, rules: Rules | None = None, clock: Callable[[], float] = time.time, **options: Any
+    ) -> None:
         self.reports = Reports()
-        self.history = History.open(folder, Options(**{"free_bytes": 0} | options), EverythingDurable(), self.reports)
+        settings = Options(**{"free_bytes": 0} | options)
+        self.history = History.open(folder, settings, rules or EverythingDurable(), self.reports, clock=clock)
+        self._clock = clock
         self._publications = Publications(self.history.publication_key, self.history.last_number)
 
     def __enter__(self) -> OpenLog:
@@ -74,7 +76,7 @@ class OpenLog:
     def event(self, payload: Any, topic: str = "news", **fields: Any) -> Event:
         """An event as the broker hands it to the log."""
         event = Event(topic, orjson.dumps(payload), **fields)
-        event.time_us = time.time_ns() // 1_000
+        event.time_us = int(self._clock() * 1_000_000)
         event.publication = self._publications.next()
         event.is_recorded = event.is_durable = True
         return event
