@@ -92,7 +92,7 @@ class Recorder:
         )
         self._tell()
 
-    def start(self) -> None:
+    def listen(self) -> None:
         """The event loop is running: carry reports to it."""
         with self._lock:
             self._loop = asyncio.get_running_loop()
@@ -118,7 +118,7 @@ class Recorder:
         return self.history.log_id
 
     @property
-    def first(self) -> int:
+    def start(self) -> int:
         """The first offset that is still there."""
         return self.history.start
 

@@ -212,7 +212,7 @@ class House:
         if not self._tasks:
             self.open()
             if self.recorder is not None:
-                self.recorder.start()
+                self.recorder.listen()
             self._swept_at = monotonic()
             jobs = [self._sweep(), *(self._run(job) for job in self.background)]
             self._tasks = [asyncio.get_running_loop().create_task(job) for job in jobs]

@@ -176,7 +176,7 @@ class _Look:
 
     def _rows(self, connection: sqlite3.Connection) -> None:
         """Each row's checksum and place, and that every step back of the clock is listed."""
-        limit = (connection.execute("select max(offset) from stored").fetchone()[0] or self.first - 1)
+        limit = connection.execute("select max(offset) from stored").fetchone()[0] or self.first - 1
         if self.following is not None:
             limit = min(limit, self.following - 1)
         steps = {offset for (offset,) in connection.execute("select offset from steps")}
@@ -186,7 +186,9 @@ class _Look:
                 if row.offset != self.last + 1:
                     self._wrong("rows are missing or damaged", self.last + 1, row.offset - 1)
                 elif latest_us is not None and row.time_us < latest_us and row.offset not in steps:
-                    self._wrong("the clock went back there, and the table steps does not say so", row.offset, row.offset)
+                    self._wrong(
+                        "the clock went back there, and the table steps does not say so", row.offset, row.offset
+                    )
                 latest_us = row.time_us
                 self.last = row.offset
             self.verdict.rows += len(rows)
