@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 
 from support.history import OpenLog
 
@@ -17,7 +18,7 @@ SYNC, KILL_BEFORE, KILL_AFTER = 4, 3, 4
 
 
 def main(folder, point, n):
-    with OpenLog(folder) as log:
+    with OpenLog(Path(folder)) as log:
         for commit in range(1, 10):
             is_last = commit == int(n)
             if is_last and point != "after-report":
