@@ -119,7 +119,14 @@ def read(path: Path, *, is_sealed: bool) -> sqlite3.Connection:
     """
     is_final = is_sealed or not any(each.exists() for each in companions(path))
     connection = _connect(path, "ro" + "&immutable=1" * is_final)
-    connection.execute(f"pragma cache_size=-{_READ_CACHE_KIB}")
+    try:
+        connection.execute(f"pragma cache_size=-{_READ_CACHE_KIB}")
+    except UnicodeDecodeError as error:  # it quotes a damaged schema
+        connection.close()
+        raise sqlite3.DatabaseError("malformed database schema") from error
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
