@@ -121,7 +121,7 @@ class Retention:
 
     def _superfluous(self) -> list[Segment]:
         """The oldest segments, as many as are too much."""
-        sizes = {each: each.nbytes or nbytes_with_wal(each.path) for each in self._folder.segments}
+        sizes = {each: each.nbytes if each.is_sealed else nbytes_with_wal(each.path) for each in self._folder.segments}
         excess = sum(sizes.values()) - self._max_bytes
         superfluous = []
         for segment, nbytes in sizes.items():
