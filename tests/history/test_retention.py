@@ -25,8 +25,8 @@ def exact(topic):
 class Clock:
     """The time of day, and the time since the machine was started; only the first can be set."""
 
-    def __init__(self):
-        self.wall = 1_700_000_000.0
+    def __init__(self, wall):
+        self.wall = wall
         self.mono = 50.0
 
     def pass_(self, seconds):
@@ -37,8 +37,8 @@ class Clock:
 class Kept:
     """A log with rules and a clock of a test's own."""
 
-    def __init__(self, path, *records, **options):
-        self.clock = Clock()
+    def __init__(self, path, *records, wall=1_700_000_000.0, **options):
+        self.clock = Clock(wall)
         self.rules = Rules(records)
         self.log = OpenLog(path, self.rules, lambda: self.clock.wall, segment_bytes=SEGMENT_BYTES, **options)
         self.history = self.log.history
@@ -112,6 +112,16 @@ def test_a_position_that_has_expired_is_told_as_a_gap(kept):
     assert log.read(exact("ticks"), first=11, is_reverse=True).gaps == [(11, start - 1)]
     assert log.read(ALL, after=10).gaps == []
     assert log.read(exact("ticks"), after=start - 1).gaps == []
+
+
+def test_what_is_too_old_is_hidden_when_the_log_is_opened(kept):
+    """B6 "expired": nobody sees it between the start of a server and its first look at the clock."""
+    log = kept((exact("ticks"), 30, True))
+    log.publish("ticks", 60)
+    log.history.close()
+    again = kept((exact("ticks"), 30, True), wall=log.clock.wall)
+    assert again.offsets() == [*range(30, 61)]
+    assert again.history.start_of(exact("ticks")) == 30
 
 
 def test_segments_go_when_all_of_them_is_hidden_and_a_grace_has_passed(kept):
@@ -206,8 +216,7 @@ def test_a_clock_that_was_wrong_at_the_start_deletes_nothing_if_it_is_set_right(
     log.fill(2)
     here = log.offsets()
     log.history.close()
-    late = kept((ALL, HOUR, True))
-    late.clock.wall = log.clock.wall + 365 * DAY
+    late = kept((ALL, HOUR, True), wall=log.clock.wall + 365 * DAY)
     late.retain()
     assert late.offsets() == []
     late.clock.wall -= 365 * DAY
