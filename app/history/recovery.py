@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from app.broker.publications import Publications
-from app.history import documents, segment
+from app.history import documents, seals, segment
 from app.history.folder import Damage, Folder, FolderUnusable, Segment, first_of, segment_files
 from app.history.rows import walk
-from app.history.seals import Seal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,12 +86,14 @@ class _Recovery:
     def _sealed(self, path: Path, first: int, following: int | None) -> bool:
         """List a segment as its seal says it is; False where there is no seal to be believed."""
         try:
-            seal = Seal.load(path)
+            seal = seals.Seal.load(path)
             nbytes = path.stat().st_size
         except (documents.DocumentDamaged, OSError):
             return False
         if seal.first != first or seal.nbytes != nbytes or not self.folder.identity.owns(seal.log_id):
             return False
+        with suppress(OSError):
+            seals.clear(path)
         last = seal.last if following is None else min(seal.last, following - 1)
         if following is None:
             with suppress(sqlite3.Error), closing(segment.read(path, is_sealed=True)) as connection:
@@ -225,7 +226,7 @@ def _go_on(newest: Segment) -> segment.SegmentWriter | None:
         writer.checkpoint()
     except (sqlite3.Error, OSError):
         if writer is not None:
-            writer.abandon()
+            writer.abandon().close()
         return None
     return writer
 
