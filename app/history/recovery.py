@@ -139,11 +139,18 @@ class _Recovery:
                 problem = self._problem(connection, first, found)
                 if not found.is_ours:
                     return found
+                steps, latest_us = [], 0
                 for rows, _ in walk(connection, first, limit):
                     for row in rows:
                         if row.offset != found.last + 1:
                             note(found.last + 1, row.offset - 1, "unsound rows")
                         found.last, found.publication = row.offset, row.publication
+                        if row.time_us < latest_us:
+                            steps.append(row.offset)
+                        latest_us = row.time_us
+                listed = connection.execute("select offset from steps where offset <= ? order by offset", (found.last,))
+                if not problem and [offset for (offset,) in listed] != steps:
+                    problem = "its table of steps is not that of its times"  # no checksum says so of it
         except sqlite3.Error as error:
             problem = str(error)
         if problem and found.last < first:

@@ -14,7 +14,7 @@ import errno
 import os
 import sqlite3
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import orjson
@@ -121,9 +121,6 @@ def read(path: Path, *, is_sealed: bool) -> sqlite3.Connection:
     connection = _connect(path, "ro" + "&immutable=1" * is_final)
     try:
         connection.execute(f"pragma cache_size=-{_READ_CACHE_KIB}")
-    except UnicodeDecodeError as error:  # it quotes a damaged schema
-        connection.close()
-        raise sqlite3.DatabaseError("malformed database schema") from error
     except BaseException:
         connection.close()
         raise
@@ -147,7 +144,19 @@ def nbytes_with_wal(path: Path) -> int:
 def _connect(path: Path, mode: str, timeout_s: float = 5.0) -> sqlite3.Connection:
     uri = f"file:{quote(str(path))}?mode={mode}"
     # Threads use a connection in turn, never at once.
-    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=timeout_s)
+    return sqlite3.connect(
+        uri, uri=True, isolation_level=None, check_same_thread=False, timeout=timeout_s, factory=_Connection
+    )
+
+
+class _Connection(sqlite3.Connection):
+    """One whose errors are all `sqlite3.Error`: where a name in the schema is damaged, their text is no UTF-8."""
+
+    def execute(self, *arguments: Any) -> sqlite3.Cursor:
+        try:
+            return super().execute(*arguments)
+        except UnicodeDecodeError as error:
+            raise sqlite3.DatabaseError("database is malformed, and so is what SQLite says of it") from error
 
 
 def _configure(connection: sqlite3.Connection) -> None:
