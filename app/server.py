@@ -100,14 +100,14 @@ class House:
             connection_types=self._connection_types(),
         )
         self.endpoint = Endpoint(self.engine, self.guard, settings)
-        self.archive: Archive | None = None
+        self.recorder: Archive | None = None
         self.apis = Apis(
             settings,
             self.guard,
             self.rights,
             self.hooks,
             authenticate=self._authenticate if self._authenticator.knows_any else None,
-            archive=lambda: self.archive,
+            archive=lambda: self.recorder,
             note=self.endpoint.note,
         )
         self.pages = Pages()

@@ -6,6 +6,7 @@ are called from threads.
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import sys
 import time
@@ -14,7 +15,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 from app.broker.keys import Published
-from app.history import segment
+from app.history import purge, segment
+from app.history.backup import begin_anew
 from app.history.folder import Folder, FolderUnusable
 from app.history.recovery import recover
 from app.history.rows import keyed, walk
@@ -30,12 +32,19 @@ if TYPE_CHECKING:
     from app.broker.log import Keeping, Page, Query
     from app.broker.topics import Pattern
     from app.history.folder import Damage, Segment
+    from app.history.purge import Erasure
     from app.history.stored import Stored
     from app.history.writer import Report
     from app.settings import History as Options
 
 _SWITCH_S = 0.0005
 _CLOSE_S = 30.0
+_SEAL_S = 30.0
+_SEAL_STEP_S = 0.02
+
+
+class PurgeUnderWay(Exception):
+    """Somebody else's purge must end first."""
 
 
 class Rules(Protocol):
@@ -112,6 +121,8 @@ class History:
         self._sealer = sealer
         self._clock = clock
         self._is_closed = False
+        self._purging = Lock()
+        self._upkeep = Lock()  # segments are removed by one at a time
 
     @classmethod
     def open(
@@ -129,6 +140,7 @@ class History:
         """
         opened = Folder(folder)
         try:
+            begin_anew(opened)
             log = recover(opened)
         except OSError as error:
             opened.close()
@@ -230,8 +242,37 @@ class History:
 
     def retain(self, now_mono: float) -> None:
         """Hide what is too old, and delete segments of which nothing is left to be seen. Blocks."""
-        if self.retaining is not None:
-            self.retaining.retain(now_mono)
+        if self.retaining is not None and self._upkeep.acquire(blocking=False):  # else at its next turn
+            try:
+                self.retaining.retain(now_mono)
+            finally:
+                self._upkeep.release()
+
+    def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
+        """Erase events that are committed by now; how many those were. `tell`: offsets done, and of how many.
+
+        Blocks. Raises `PurgeUnderWay`; `OSError`, `sqlite3.Error`, and then some is erased and it may be repeated.
+        """
+        if not self._purging.acquire(blocking=False):
+            raise PurgeUnderWay
+        try:
+            with self._upkeep:
+                self._all_sealed()
+                return purge.purge(self.folder, erasure, tell)
+        finally:
+            self._purging.release()
+
+    def _all_sealed(self) -> None:
+        """Have the current segment ended, and all that are ended sealed. Raises `OSError`."""
+        until = time.monotonic() + _SEAL_S
+        is_rolled = self._writer.roll(_SEAL_S)
+        while any(each.last is not None and each.is_sound and not each.is_sealed for each in self.folder.segments):
+            if time.monotonic() > until:
+                is_rolled = False
+                break
+            time.sleep(_SEAL_STEP_S)
+        if not is_rolled:
+            raise OSError(errno.EBUSY, "a segment cannot be sealed; it may be open elsewhere")
 
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """The sound rows between two offsets, both included, in order and in batches; what is purged is a tombstone.

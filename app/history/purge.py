@@ -112,6 +112,8 @@ def _take_place(draft: Path, path: Path) -> None:
     """Put a sealed draft where a segment was."""
     seals.seal_path(path).unlink(missing_ok=True)
     sync_folder(path.parent)
+    for leftover in segment.companions(path):  # only a damaged segment that could not be sealed has any
+        leftover.unlink(missing_ok=True)
     draft.replace(path)
     sync_folder(path.parent)
     seals.seal_path(draft).replace(seals.seal_path(path))

@@ -15,9 +15,10 @@ import orjson
 from app import telemetry
 from app.broker.errors import InvalidName
 from app.broker.topics import Match, Pattern
+from app.history.history import PurgeUnderWay
+from app.history.purge import Erasure
 from app.history.segment import FORMAT
 from app.protocols.bayeux.names import Bounds, to_pattern
-from app.transports.archive import PurgeUnderWay
 from app.transports.bodies import read_body
 from app.transports.door import PRIVATE, Begun
 from app.transports.exchange import socket_of
@@ -90,7 +91,7 @@ class LogApi:
         self._visitors.demand("export", _EVERYTHING, self._visitors.identify(visit.head))
         parameters(visit.head.query_string, {}, NONE_KNOWN)
         await archive.settle()
-        told = {"log_id": archive.log_id, "first": archive.start, "next": archive.head + 1, "format": FORMAT}
+        told = {"log_id": archive.log_id, "first": archive.first, "next": archive.head + 1, "format": FORMAT}
         await visit.answer(b"application/json", orjson.dumps(told))
 
     # Its rows
@@ -102,8 +103,8 @@ class LogApi:
         wanted = {name: whole(given, name, 1, expected=_OFFSET) for name in given}
         form = _form(visit.head.fields.get(b"accept", b"").decode("latin-1"))
         await archive.settle()
-        first = wanted.get("from_offset", archive.start)
-        if first < archive.start:
+        first = wanted.get("from_offset", archive.first)
+        if first < archive.first:
             raise Rejection(410, GONE)
         if first > archive.head + 1:
             raise Rejection(400, AHEAD)
@@ -155,11 +156,11 @@ class LogApi:
             raise Rejection(415, "the body must be application/json")
         self._door.check_same_site(head)
         parameters(head.query_string, {}, NONE_KNOWN)
-        pattern, publisher = self._order(await read_body(visit.receive, self._limits))
-        self._visitors.demand("erase", pattern or _EVERYTHING, visitor)
+        erasure = self._order(await read_body(visit.receive, self._limits))
+        self._visitors.demand("erase", erasure.pattern or _EVERYTHING, visitor)
         await archive.settle()
         steps = [(0, 0)]
-        working = asyncio.ensure_future(archive.purge(pattern, publisher, lambda *step: steps.append(step)))
+        working = asyncio.ensure_future(archive.purge(erasure, lambda *step: steps.append(step)))
         await asyncio.wait({working}, timeout=_PROGRESS_S)
         if working.done() and isinstance(working.exception(), PurgeUnderWay):
             raise Rejection(409, "another purge is under way")
@@ -179,7 +180,7 @@ class LogApi:
         )
         await visit.send({"type": "http.response.body", "body": b""})
 
-    def _order(self, body: bytes) -> tuple[Pattern | None, str | None]:
+    def _order(self, body: bytes) -> Erasure:
         try:
             order = orjson.loads(body)
         except orjson.JSONDecodeError:
@@ -187,11 +188,11 @@ class LogApi:
         match order:
             case {"channel": str(channel), **rest} if not rest:
                 try:
-                    return to_pattern(channel, self._bounds), None
+                    return Erasure(to_pattern(channel, self._bounds), None)
                 except InvalidName:
                     raise Rejection(400, BAD_ORDER) from None
             case {"publisher": str(publisher), **rest} if publisher and not rest:
-                return None, publisher
+                return Erasure(None, publisher)
         raise Rejection(400, BAD_ORDER)
 
     def _write_s(self, visit: Visit) -> float | None:

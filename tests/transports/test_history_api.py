@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 import pytest_asyncio
-from support.archive import MemoryArchive
+from support.archive import given
 from support.server import brisk, serving
 from support.wire import request
 
@@ -27,9 +27,9 @@ TOKEN = "a-token-that-is-long-enough-for-halley"
 @pytest_asyncio.fixture
 async def served():
     async with serving(brisk()) as served:
-        served.house.archive = MemoryArchive()
+        archive = given(served)
         for number in range(1, 11):
-            served.house.archive.record("chat/a" if number % 2 else "chat/b", json.dumps({"n": number}))
+            archive.record("chat/a" if number % 2 else "chat/b", json.dumps({"n": number}))
         yield served
 
 
@@ -84,7 +84,7 @@ async def test_an_event_is_told_as_the_readme_says(served):
 async def test_a_read_waits_for_what_was_published_before(served):
     """Design 7.12: the house is asked to settle before it is asked for a page."""
     await page(served, "/history/chat/a")
-    assert served.house.archive.settled == 1
+    assert served.house.apis.archive().settled == 1
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ async def test_filters(target, expected, served):
 async def test_a_page_has_a_hundred_events_unless_told_and_three_hundred_at_most(served):
     """Design 6 and 7.12."""
     for _ in range(400):
-        served.house.archive.record("many/a")
+        served.house.apis.archive().record("many/a")
     assert len(await positions(served, "/history/many/a")) == 100
     assert len(await positions(served, "/history/many/a?limit=250")) == 250
     assert len(await positions(served, "/history/many/a?limit=1000")) == 300
@@ -158,7 +158,7 @@ async def test_a_page_has_a_hundred_events_unless_told_and_three_hundred_at_most
 @pytest.mark.parametrize("at_once", [1_000, 4, 1])
 async def test_pages_lead_to_each_other_both_ways(at_once, reverse, served):
     """Design 6: `next` to the end and `previous` back again, in one order, without gap or double, short pages too."""
-    served.house.archive.at_once = at_once
+    served.house.apis.archive().at_once = at_once
     target = f"/history/chat/b?limit=2&reverse={reverse}&after_position=2"
     expected = [4, 6, 8, 10] if reverse == "false" else [10, 8, 6, 4]
     forth, last = [], target
@@ -187,13 +187,13 @@ async def test_what_comes_later_is_behind_the_same_link(served):
     """A page that was the last has a next one as soon as there is more within its bounds."""
     assert (await page(served, "/history/chat/b?after_position=8"))["next"] is None
     first = await page(served, "/history/chat/b?limit=4")
-    served.house.archive.record("chat/b")
+    served.house.apis.archive().record("chat/b")
     assert await positions(served, path_of(first["next"])) == [10, 11]
 
 
 async def test_what_is_missing_is_told(served):
     """Design 3, History: a hole is recorded, and readers are told of it."""
-    served.house.archive.gaps = [(3, 4), (7, 7)]
+    served.house.apis.archive().gaps = [(3, 4), (7, 7)]
     assert (await page(served, "/history/chat/a"))["gaps"] == [[3, 4], [7, 7]]
     lines = await answer(served, "/history/chat/a", accept="application/x-ndjson")
     assert lines.headers["halley-gaps"] == "3-4, 7-7"
@@ -271,7 +271,7 @@ async def test_a_bad_parameter_is_named_and_nothing_is_read(query, text, served)
     response = await answer(served, f"/history/chat/a?{query}")
     assert (response.status, response.text) == (400, text)
     assert response.headers["content-type"] == "text/plain; charset=utf-8"
-    assert served.house.archive.settled == 0
+    assert served.house.apis.archive().settled == 0
 
 
 @pytest.mark.parametrize("path", ["/history", "/history/"])
@@ -298,7 +298,7 @@ async def test_an_unknown_publication_is_not_an_empty_page(bound, served):
 
 async def test_a_disk_that_does_not_answer(served):
     """Every wait has a deadline: 503, and when to come again."""
-    served.house.archive.fault = TimeoutError()
+    served.house.apis.archive().fault = TimeoutError()
     response = await answer(served, "/history/chat/a")
     assert (response.status, response.text) == (503, BUSY)
     assert response.headers["retry-after"] == "5"
@@ -306,7 +306,7 @@ async def test_a_disk_that_does_not_answer(served):
 
 async def test_without_a_history(served):
     """It says so, instead of showing an empty one."""
-    served.house.archive = None
+    served.house.apis.archive = lambda: None
     for target in ("/history/chat/a", "/log", "/log/head"):
         response = await answer(served, target)
         assert (response.status, response.text) == (404, OFF)
@@ -360,8 +360,8 @@ async def test_rights_are_those_of_subscribing():
     """Issue 5.6: by the role of the token; what may not be heard may not be read."""
     rules = [("anonymous", "subscribe", "/open/**", True), ("member", "subscribe", "/chat/**", True)]
     async with serving(ruled(*rules)) as served:
-        served.house.archive = MemoryArchive()
-        served.house.archive.record("chat/a")
+        given(served)
+        served.house.apis.archive().record("chat/a")
         bearer = {"authorization": f"Bearer {TOKEN}"}
         assert (await answer(served, "/history/open/a")).status == 200
         refused = await answer(served, "/history/chat/a")
@@ -376,7 +376,7 @@ async def test_rights_are_those_of_subscribing():
 
 async def test_the_servers_own_topics_are_readable_on_loopback_without_rules(served):
     """Design 3, Topics: as long as nobody has written rules."""
-    served.house.archive.record("halley/sessions", '"opened"')
+    served.house.apis.archive().record("halley/sessions", '"opened"')
     assert await positions(served, "/history/halley/**") == [11]
     assert await positions(served, "/history/**?after_position=10") == []
 
@@ -384,9 +384,9 @@ async def test_the_servers_own_topics_are_readable_on_loopback_without_rules(ser
 async def test_an_audience_is_kept():
     """Design 3, Publishing: whoever was left out of the delivery is left out of the history."""
     async with serving(ruled(("*", "subscribe", "/**", True))) as served:
-        served.house.archive = MemoryArchive()
-        served.house.archive.record("a", audience=Audience(eligible_authids=("ada",)))
-        served.house.archive.record("a", audience=Audience(excluded_roles=("member",)))
+        given(served)
+        served.house.apis.archive().record("a", audience=Audience(eligible_authids=("ada",)))
+        served.house.apis.archive().record("a", audience=Audience(excluded_roles=("member",)))
         assert await positions(served, "/history/a") == [2]
         found = await page(served, "/history/a", authorization=f"Bearer {TOKEN}")
         assert [event["position"] for event in found["events"]] == [1]
@@ -406,7 +406,7 @@ class _Policy:
 async def test_a_programs_policy_is_asked_as_for_a_subscription(said, status):
     """What a policy keeps from subscribers is not to be had by the other door; one that raises says no."""
     async with serving(brisk(), lambda halley: halley.set_policy(_Policy(said))) as served:
-        served.house.archive = MemoryArchive()
+        given(served)
         assert (await answer(served, "/history/chat/*")).status == status
 
 
@@ -418,6 +418,6 @@ async def test_a_programs_authorizers_are_asked(verdict, status):
         halley.authorizer("/chat/**")(lambda session, verb, channel, message: verdict if verb == "subscribe" else None)
 
     async with serving(brisk(), register) as served:
-        served.house.archive = MemoryArchive()
+        given(served)
         assert (await answer(served, "/history/chat/a")).status == status
         assert (await answer(served, "/history/elsewhere")).status == 200
