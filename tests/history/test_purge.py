@@ -111,7 +111,7 @@ class _Crash(Exception):
 
 
 def test_a_crash_at_any_step_leaves_each_segment_old_or_new(tmp_path, monkeypatch):
-    """Each rename, unlink and fsync of the folder in turn is the last: the log opens whole; a repeat erases the rest."""
+    """Each rename, unlink and fsync of the folder in turn is the last: the log is whole; a repeat erases the rest."""
     with logbook(tmp_path / "log") as book:
         book.fill()
         rows = book.rows()
