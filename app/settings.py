@@ -100,6 +100,10 @@ class Bayeux:
         why="a held connect that a newer one replaces gets its own reply; from 400 on, as CometD does, a bare status",
     )
     timestamp: bool = knob(default=False, why="the timestamp extension costs an encoding for each receiver")
+    replay_in_data: bool = knob(
+        default=True,
+        why="Salesforce's clients read an event's position in its data; only who asks for replay gets that",
+    )
     policy_s: float = knob(
         10.0, unit="s", low=0.01, why="a policy or service that has not answered by then counts as no"
     )

@@ -29,10 +29,24 @@ ROOMS = {
     "app.configuration": ENGINES | {"app.access"},  # the names of roles, tokens and patterns
     "app.client": {"httpx", "app"},
     "app.bench": {"httpx", "uvloop", "matplotlib"},
-    "app.server": EDGES | {"app.history", "starlette"},
+    "app.recorder": ENGINES | {"app.history", "app.telemetry"},
+    "app.system_events": ENGINES | {"orjson"},
+    "app.server": EDGES | {"app.recorder", "app.system_events", "starlette"},
     "app.embed": ENGINES | {"app.server"},
     "app.host": EDGES
-    | {"app", "app.access", "app.server", "app.embed", "app.metrics", "uvicorn", "httptools", "uvloop", "starlette"},
+    | {
+        "app",
+        "app.access",
+        "app.history",
+        "app.recorder",
+        "app.server",
+        "app.embed",
+        "app.metrics",
+        "uvicorn",
+        "httptools",
+        "uvloop",
+        "starlette",
+    },
     "app.cli": ENGINES
     | {
         "app",

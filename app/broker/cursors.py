@@ -9,32 +9,47 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app.broker.topics import matches
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from app.broker.events import Event
     from app.broker.topics import Pattern
 
 
 class Cursor:
     """Which patterns a session hears, and up to which offset it has been given all that they match.
 
-    `since` is how many publications there had been when it began: what was delivered before comes no second time.
+    `given` are the publications that the session was given before it began to replay and that the log had not committed
+    by then: they come no second time.
     """
 
-    __slots__ = ("_after", "is_live", "since")
+    __slots__ = ("_after", "_sought", "given", "is_live")
 
-    def __init__(self, since: int) -> None:
-        self.since = since
+    def __init__(self, given: frozenset[int] = frozenset()) -> None:
+        self.given = given
         self.is_live = True
         self._after: dict[Pattern, int] = {}
+        self._sought: dict[Pattern, int] = {}  # where each began: what is before is nobody's debt
+
+    def __contains__(self, pattern: object) -> bool:
+        return pattern in self._after
 
     def seek(self, pattern: Pattern, after: int, head: int) -> None:
         """Hear `pattern` from the event after that offset on; `head` is the log's last."""
         if after < head:
             self.fall_back(head)
-        self._after[pattern] = after
+        self._after[pattern] = self._sought[pattern] = after
 
     def drop(self, pattern: Pattern) -> None:
         """Hear it no longer."""
         self._after.pop(pattern, None)
+        self._sought.pop(pattern, None)
+
+    def skip(self, pattern: Pattern, reached: int) -> None:
+        """Of one pattern, nothing up to that offset can be given any more."""
+        self._after[pattern] = max(self._after[pattern], reached)
 
     def fall_back(self, reached: int) -> None:
         """Go back to reading; everything up to `reached` has been given, if the session was live."""
@@ -48,6 +63,38 @@ class Cursor:
             if after < reached:
                 self._after[pattern] = reached
 
+    def take_back(self, event: Event) -> bool:
+        """An event that waits is to be read again; False, and nothing done, if that would not find it."""
+        owing = [] if event.publication in self.given else self._owing(event)
+        for pattern in owing:
+            self._after[pattern] = min(self._after[pattern], event.position - 1)
+        return bool(owing)
+
     def wanted(self) -> tuple[tuple[Pattern, int], ...]:
         """Each pattern with the offset after which its events are still to come, if the session is not live."""
         return tuple(self._after.items())
+
+    def wants(self, event: Event) -> bool:
+        """Whether an event that was read is among what is still to come."""
+        if event.publication in self.given:
+            return False
+        return any(event.position > after and matches(pattern, event.topic) for pattern, after in self._after.items())
+
+    def reached(self, head: int, missing: Iterable[Event]) -> dict[Pattern, int]:
+        """Up to which offset a client has all of each pattern, if `missing` are the events that it was given on paper.
+
+        `head` is the log's last.
+        """
+        reached = {pattern: head if self.is_live else after for pattern, after in self._after.items()}
+        for event in missing:
+            for pattern in self._owing(event):
+                reached[pattern] = min(reached[pattern], event.position - 1)
+        return reached
+
+    def _owing(self, event: Event) -> list[Pattern]:
+        """For which patterns an event was given; none where it is on no disk."""
+        return [
+            pattern
+            for pattern, sought in self._sought.items()
+            if event.position > sought and matches(pattern, event.topic)
+        ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from app.broker.events import Event
 
@@ -32,6 +32,15 @@ class Outbox:
 
     def __len__(self) -> int:
         return len(self._events)
+
+    def __iter__(self) -> Iterator[Event]:
+        """What waits, oldest first."""
+        return iter(self._events)
+
+    @property
+    def room(self) -> int:
+        """How many events more it may have, if they are small."""
+        return max(0, self.max_events - len(self._events) - self._retained)
 
     @property
     def nbytes(self) -> int:
@@ -83,6 +92,11 @@ class Outbox:
         """
         self._events[:0] = events
         self._nbytes += sum(map(_cost, events))
+
+    def discard(self, is_unwanted: Callable[[Event], bool]) -> None:
+        """Drop the events of which that is true."""
+        self._events = [event for event in self._events if not is_unwanted(event)]
+        self._nbytes = sum(map(_cost, self._events))
 
     def retain(self, events: Sequence[Event]) -> None:
         """Count events that were taken as if they still waited."""

@@ -12,13 +12,16 @@ import sys
 import time
 from contextlib import closing, suppress
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from app.broker.keys import Published
 from app.history import purge, segment
 from app.history.backup import begin_anew
+from app.history.connections import Connections
 from app.history.folder import Folder, FolderUnusable
+from app.history.reader import Reader
 from app.history.recovery import recover
+from app.history.retention import Retention
 from app.history.rows import keyed, walk
 from app.history.sealer import Sealer
 from app.history.writer import Writer
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from app.broker.topics import Pattern
     from app.history.folder import Damage, Segment
     from app.history.purge import Erasure
+    from app.history.rules import Rules
     from app.history.stored import Stored
     from app.history.writer import Report
     from app.settings import History as Options
@@ -45,30 +49,6 @@ _SEAL_STEP_S = 0.02
 
 class PurgeUnderWay(Exception):
     """Somebody else's purge must end first."""
-
-
-class Rules(Protocol):
-    """What the history wants to know of the [[record]] rules."""
-
-    def keeping(self, topic: str) -> Keeping:
-        """What becomes of a topic's events."""
-
-    def start_of(self, pattern: Pattern) -> int:
-        """The first offset from which on nothing that `pattern` matches is too old."""
-
-
-class Reading(Protocol):
-    """What answers queries."""
-
-    def read(self, query: Query) -> Page:
-        """The next page of what is asked for."""
-
-
-class Retaining(Protocol):
-    """What hides and deletes what is too old, or too much."""
-
-    def retain(self, now_mono: float) -> None:
-        """Take the next step."""
 
 
 class _Haste:
@@ -114,12 +94,13 @@ class History:
     ) -> None:
         self.folder = folder
         self.options = options
-        self.reading: Reading | None = None
-        self.retaining: Retaining | None = None
         self._rules = rules
         self._writer = writer
         self._sealer = sealer
         self._clock = clock
+        self._connections = Connections(folder)
+        self._reader = Reader(folder, rules, self._connections)
+        self._retention = Retention(folder, rules, self._connections, options.max_bytes, clock)
         self._is_closed = False
         self._purging = Lock()
         self._upkeep = Lock()  # segments are removed by one at a time
@@ -236,17 +217,23 @@ class History:
         return max(self.start, self._rules.start_of(pattern))
 
     def read(self, query: Query) -> Page:
-        """A query's page. Blocks; for a few threads at once."""
-        assert self.reading is not None
-        return self.reading.read(query)
+        """A query's page. Blocks; for a few threads at once.
 
-    def retain(self, now_mono: float) -> None:
-        """Hide what is too old, and delete segments of which nothing is left to be seen. Blocks."""
-        if self.retaining is not None and self._upkeep.acquire(blocking=False):  # else at its next turn
-            try:
-                self.retaining.retain(now_mono)
-            finally:
-                self._upkeep.release()
+        Raises `UnknownPublication`; `sqlite3.Error` where the system is short of something.
+        """
+        return self._reader.read(query)
+
+    def retain(self, now_mono: float) -> bool:
+        """Hide what is too old, and delete segments of which nothing is left to be seen. Blocks; for one thread.
+
+        True if there is more to do at once. Raises `OSError`, `sqlite3.Error`; the next call tries again.
+        """
+        if not self._upkeep.acquire(blocking=False):
+            return False  # a purge is under way
+        try:
+            return self._retention.step(now_mono, self.head)
+        finally:
+            self._upkeep.release()
 
     def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
         """Erase events that are committed by now; how many those were. `tell`: offsets done, and of how many.
@@ -255,10 +242,18 @@ class History:
         """
         if not self._purging.acquire(blocking=False):
             raise PurgeUnderWay
+
+        def tell_on(done: int, of: int) -> None:
+            if self._is_closed:
+                raise InterruptedError(errno.EINTR, "the log is being closed")
+            tell(done, of)
+
         try:
             with self._upkeep:
                 self._all_sealed()
-                return purge.purge(self.folder, erasure, tell)
+                erased = purge.purge(self.folder, erasure, tell_on)
+                self._connections.prune()
+                return erased
         finally:
             self._purging.release()
 
@@ -324,7 +319,10 @@ class History:
         if self._is_closed:
             return
         self._is_closed = True
+        with self._upkeep:  # a purge ends with its segment
+            pass
         self._writer.close(_CLOSE_S)
         self._sealer.close(_CLOSE_S)
+        self._connections.close()
         self.folder.close()
         _haste.end()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from app.broker.log import Page
 from app.broker.publications import Publications
-from app.history.connections import Connections, Gone
+from app.history.connections import Gone
 from app.history.folder import Damage
 from app.history.opened import Unsound
 from app.history.ranges import place_of, within_time
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from app.broker.events import Event
     from app.broker.log import Query
     from app.broker.topics import Pattern
+    from app.history.connections import Connections
     from app.history.folder import Folder, Segment
     from app.history.rules import Rules
 
@@ -58,10 +59,10 @@ class Bounds(NamedTuple):
 class Reader:
     """Answers queries from a folder, by what `rules` let be seen."""
 
-    def __init__(self, folder: Folder, rules: Rules) -> None:
+    def __init__(self, folder: Folder, rules: Rules, connections: Connections) -> None:
         self._folder = folder
         self._rules = rules
-        self._connections = Connections(folder)
+        self._connections = connections
 
     def read(self, query: Query) -> Page:
         """A page. Raises `UnknownPublication`; `sqlite3.Error` where the system is short of something."""
@@ -82,14 +83,6 @@ class Reader:
                 continue  # from where it has come to, in what is there now, or row by row
         draft.finish()
         return draft.page(is_end=True)
-
-    def prune(self) -> None:
-        """Let go of deleted files."""
-        self._connections.prune()
-
-    def close(self) -> None:
-        """Let go of all files; nobody may be reading."""
-        self._connections.close()
 
     def _bounds(self, query: Query) -> Bounds:
         start = min((self._first_of(query, after, pattern)[1] for pattern, after in query.wanted), default=1)

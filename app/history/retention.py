@@ -6,6 +6,7 @@ the segment that is being written. Positions that are gone are told by whoever r
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -91,14 +92,13 @@ class Retention:
     def _advance(self, start: int, cutoff_us: int, head: int) -> int:
         """The first offset from `start` on that is younger, or one on the way to it; `start` if that is it."""
         segments = self._folder.segments
-        for segment, following in zip(segments, (*segments[1:], None), strict=True):
-            last = head if following is None else following.first - 1
-            if start <= last:
-                break
-        else:
+        if not segments or start < segments[0].first:
+            return segments[0].first if segments else start
+        index = bisect_right(segments, start, key=lambda segment: segment.first) - 1
+        segment, following = segments[index], segments[index + 1 : index + 2]
+        last = following[0].first - 1 if following else head
+        if start > last:
             return start
-        if start < segment.first:
-            return segment.first
         last_row = last if segment.last is None else min(last, segment.last)
         if start > last_row:
             return last + 1

@@ -101,7 +101,7 @@ class Rules:
         return min(starts, default=1)
 
     def _is_kept(self, part: Pattern, at: int) -> bool:
-        """Whether that rule keeps events of some topic in `part`, which it matches: no rule before it takes them all."""
+        """Whether that rule keeps events of some topic in `part`, which it matches: none before it takes them all."""
         is_left = not any(common(before.pattern, part) == part for before in self.all[:at])
         return is_left and self.all[at].keeping is not Keeping.NOT
 

@@ -30,7 +30,7 @@ MOST_ROWS = 20_000
 MOST_S = 1.0
 """That a call takes, where the disk is slow or much has to be checked for the first time."""
 
-_FEWEST, _MOST_AT_ONCE, _BYTES_AT_ONCE = 16, 128, 1_048_576
+_FEWEST, _MOST_AT_ONCE, _BYTES_AT_ONCE = 32, 128, 1_048_576
 _WINDOW, _SALVAGED = 1_000, 256
 
 
@@ -102,12 +102,9 @@ class Walk:
 
     def merge(self, pairs: list[Pair], low: int, high: int) -> Iterator[Batch]:
         """The pairs' events, from one end to the other."""
-        if len(pairs) == 1:
-            offsets = self._offsets(pairs[0], low, high, _FEWEST)
-        else:
-            each = max(_FEWEST // max(len(pairs), 1), 2)
-            walks = [self._offsets(pair, low, high, each) for pair in pairs]
-            offsets = merged(*walks, reverse=self._is_reverse)
+        most = max(_MOST_AT_ONCE // len(pairs), 4)
+        walks = [self._offsets(pair, low, high, most) for pair in pairs]
+        offsets = walks[0] if len(walks) == 1 else merged(*walks, reverse=self._is_reverse)
         at_once = _FEWEST
         while chunk := list(islice(offsets, at_once)):
             rows = self._rows(chunk)

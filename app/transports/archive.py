@@ -22,7 +22,7 @@ class Archive(Protocol):
         """Names this log among all."""
 
     @property
-    def first(self) -> int:
+    def start(self) -> int:
         """The first offset that is still there."""
 
     @property

@@ -94,7 +94,7 @@ class HistoryApi:
         """One page in the order that was asked for, and the links to those beside it."""
         try:
             await archive.settle()
-            start, head = archive.first, archive.head
+            start, head = archive.start, archive.head
             wanted = reading.wanted
             if wanted is None:
                 return Page([], head, is_end=True, gaps=[]), Links(None, None)

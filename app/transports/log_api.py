@@ -91,7 +91,7 @@ class LogApi:
         self._visitors.demand("export", _EVERYTHING, self._visitors.identify(visit.head))
         parameters(visit.head.query_string, {}, NONE_KNOWN)
         await archive.settle()
-        told = {"log_id": archive.log_id, "first": archive.first, "next": archive.head + 1, "format": FORMAT}
+        told = {"log_id": archive.log_id, "first": archive.start, "next": archive.head + 1, "format": FORMAT}
         await visit.answer(b"application/json", orjson.dumps(told))
 
     # Its rows
@@ -103,8 +103,8 @@ class LogApi:
         wanted = {name: whole(given, name, 1, expected=_OFFSET) for name in given}
         form = _form(visit.head.fields.get(b"accept", b"").decode("latin-1"))
         await archive.settle()
-        first = wanted.get("from_offset", archive.first)
-        if first < archive.first:
+        first = wanted.get("from_offset", archive.start)
+        if first < archive.start:
             raise Rejection(410, GONE)
         if first > archive.head + 1:
             raise Rejection(400, AHEAD)

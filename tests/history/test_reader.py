@@ -14,6 +14,7 @@ from support.logs import Row, write
 from app.broker.events import Audience
 from app.broker.log import Keeping, Query
 from app.broker.topics import Match, Pattern, matches
+from app.history.connections import Connections
 from app.history.reader import Reader
 from app.history.rules import Rules
 from app.history.stored import audience_of
@@ -43,7 +44,8 @@ def log(segments, rules=None, **more):
     with TemporaryDirectory() as name, ExitStack() as stack:
         folder, rows = write(Path(name) / "log", segments, **more)
         stack.callback(folder.close)
-        reader = stack.enter_context(closing(Reader(folder, rules or Rules())))
+        connections = stack.enter_context(closing(Connections(folder)))
+        reader = Reader(folder, rules or Rules(), connections)
         yield reader, folder, rows
 
 
@@ -125,7 +127,7 @@ def logs_and_queries(draw):
 @settings(max_examples=150, deadline=None)
 @given(logs_and_queries(), st.sampled_from([64, 1, 0]), st.sampled_from([20_000, 3]))
 def test_paging_either_way_to_the_end_gives_exactly_what_was_asked_for(made, most_pairs, most_rows):
-    """Every filter, in every combination, over segments, clock steps, audiences and purged rows; along indexes or not."""
+    """Every filter, in every combination, over segments, clock steps, audiences, purged rows; by index or not."""
     segments, options, ages = made
     rules = Rules([(pattern, 60, True) for pattern, _ in ages])
     for (_, start), rule in zip(ages, rules.all[4:], strict=False):

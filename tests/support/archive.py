@@ -31,7 +31,7 @@ class MemoryArchive:
 
     def __init__(self, at_once: int = 1_000) -> None:
         self.log_id = "log-of-a-test"
-        self.first = 1
+        self.start = 1
         self.rows_of: list[Stored] = []
         self.gaps: list[tuple[int, int]] = []
         self.at_once = at_once
@@ -63,7 +63,7 @@ class MemoryArchive:
         """One page."""
         if self.fault is not None:
             raise self.fault
-        first, last = max(query.first, self.first), query.last
+        first, last = max(query.first, self.start), query.last
         for bound, is_low, step in (("from", True, 0), ("after", True, 1), ("before", False, -1), ("until", False, 0)):
             publication = getattr(query, f"{bound}_publication")
             if publication is not None:

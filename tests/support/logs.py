@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from app.broker.events import Audience
 from app.broker.publications import Publications
 from app.history import seals, segment
 from app.history.folder import Folder, Segment
@@ -16,6 +15,8 @@ from app.history.stored import Stored, checksum, tombstone
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from app.broker.events import Audience
 
 
 class Row(NamedTuple):
@@ -33,9 +34,9 @@ def stored(rows: Sequence[Row], publications: Publications, first: int = 1) -> l
     found = []
     for offset, row in enumerate(rows, first):
         audience = None if row.audience is None else orjson.dumps([*row.audience]).decode()
-        values = (offset, row.time_us, row.topic, publications.next(), "bayeux", "bare", row.payload, None, audience)
-        values = (*values, None, None, None, None, None)
-        made = Stored(*values, checksum(values))
+        place = (offset, row.time_us, row.topic, publications.next())
+        made = Stored(*place, "bayeux", "bare", row.payload, None, audience, None, None, None, None, None, 0)
+        made = made._replace(crc=checksum(made[:-1]))
         found.append(tombstone(made) if row.is_purged else made)
     return found
 

@@ -143,7 +143,7 @@ async def test_the_head_takes_no_parameters(path, http):
 
 async def test_what_was_removed_is_gone_and_not_skipped(served, http):
     """Issue 5.7: a reader that comes too late is told so; without a bound of its own it gets what there is."""
-    served.house.apis.archive().first = 3
+    served.house.apis.archive().start = 3
     response = await http.get("/log?from_offset=2")
     assert (response.status_code, response.text) == (410, log_api.GONE)
     assert [row["offset"] for row in rows_of(await http.get("/log"))] == [3]

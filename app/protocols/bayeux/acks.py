@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from app.broker.events import Event
 
@@ -29,6 +29,10 @@ class Acks:
 
     def __len__(self) -> int:
         return len(self._unacknowledged)
+
+    def __iter__(self) -> Iterator[Event]:
+        """The events, oldest first."""
+        return (event for _, event in self._unacknowledged)
 
     def clear(self) -> None:
         """Free all."""

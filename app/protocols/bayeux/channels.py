@@ -13,7 +13,17 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable
 
+    from app.broker.topics import Pattern, TopicIndex
+    from app.protocols.bayeux.hooks import Hooks
+
 _IDLE_SWEEPS = 3
+
+
+def is_used(channel: Pattern, index: TopicIndex, hooks: Hooks) -> bool:
+    """Whether anybody would miss a channel; those for services have no subscribers to keep them."""
+    if channel.topic.partition("/")[0] == "service":
+        return True
+    return channel in index.subscriptions or channel in hooks.listeners or channel in hooks.authorizers
 
 
 class Channels:

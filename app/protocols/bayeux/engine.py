@@ -17,21 +17,22 @@ from typing import TYPE_CHECKING, Any
 
 from app.broker.events import Event
 from app.broker.policy import SERVER
-from app.protocols.bayeux import errors, farewells, hot
+from app.protocols.bayeux import errors, farewells, hot, replay
 from app.protocols.bayeux.advice import Advisor
-from app.protocols.bayeux.channels import Channels
+from app.protocols.bayeux.channels import Channels, is_used
 from app.protocols.bayeux.conversation import Conversation
-from app.protocols.bayeux.exchanges import Hold, Reply, Transport, Verdict, Wait
+from app.protocols.bayeux.exchanges import Hold, Pending, Reply, Transport, Verdict, Wait
 from app.protocols.bayeux.messages import encode, encode_data, reply_to
-from app.protocols.bayeux.names import SERVICE, Bounds, to_pattern, to_topic
+from app.protocols.bayeux.names import Bounds, to_pattern, to_topic
 from app.protocols.bayeux.responses import Responses
 from app.protocols.bayeux.sessions import DISCONNECTED, DISMISSED, EXPIRED, OUTLIVED, SLOW_CONSUMER, BayeuxSession
 from app.protocols.bayeux.states import LIFE, Happening, State, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from app.broker.broker import Broker
+    from app.broker.log import Page, Query
     from app.broker.policy import Identity, Rights
     from app.broker.sessions import Session
     from app.protocols.bayeux.exchanges import Outcome, Request
@@ -46,7 +47,7 @@ class Engine:
 
     `rights` says who may do what. `authenticate` says whom a token names, given the wall clock, or raises
     `TokenRefused`; None while no token could be good. `connection_types` is what handshake replies offer. `new_id`
-    makes session ids and cookies.
+    makes session ids and cookies. `read` reads the history, if there is one.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Engine:
         authenticate: Callable[[str, float], Identity] | None = None,
         connection_types: Sequence[str] = ("long-polling", "callback-polling"),
         new_id: Callable[[], str] = lambda: secrets.token_hex(_ID_BYTES),
+        read: Callable[[Query], Awaitable[Page]] | None = None,
     ) -> None:
         self.broker = broker
         self.options = options
@@ -67,12 +69,13 @@ class Engine:
         self.hooks = hooks
         self.connection_types = tuple(connection_types)
         self.new_id = new_id
+        self.read = read
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
         self.channels = Channels(broker.limits.channels, broker.hits)
         self.advisor = Advisor(options)
-        self._responses = Responses(hooks, has_timestamp=options.timestamp)
+        self._responses = Responses(hooks, has_timestamp=options.timestamp, replay_in_data=options.replay_in_data)
         self.holds_by_browser: dict[str, int] = {}
-        self._answers: deque[tuple[object, Reply | None]] = deque()
+        self._answers: deque[tuple[object, Outcome | None]] = deque()
         # plain counts, read by telemetry
         self.holds = 0
         self.connects = 0
@@ -90,9 +93,15 @@ class Engine:
         assert wait.steps is not None
         return self._go_on(wait.steps, (verdict, now))
 
+    def proceed(self, pending: Pending, now: float) -> None:
+        """Go on with a request whose publishes are through; `answers` has what comes of it."""
+        outcome = self._go_on(pending.steps, (Verdict(), now))
+        if not isinstance(outcome, Pending):
+            self.send(pending.connection, outcome)
+
     def _go_on(self, steps: Any, news: tuple[Verdict, float] | None = None) -> Outcome:
         try:
-            wait: Wait = steps.send(news)
+            wait: Wait | Pending = steps.send(news)
         except StopIteration as end:
             outcome: Reply | Hold = end.value
             return outcome
@@ -101,14 +110,18 @@ class Engine:
 
     # What a transport reports
 
-    def answers(self) -> Iterator[tuple[object, Reply | None]]:
-        """The connections whose hold has ended and their replies, each once; None means: abort that connection."""
+    def answers(self) -> Iterator[tuple[object, Outcome | None]]:
+        """The connections whose hold has ended and their replies, each once; None means: abort that connection.
+
+        Also those whose publishes are through, and what has come of the request: any outcome but `Pending`.
+        """
         while self._answers:
             yield self._answers.popleft()
 
     def written(self, reply: Reply) -> None:
         """All of a reply has left for its socket."""
         session = reply.session
+        replay.settled(reply, is_written=True)
         if not reply.is_settled and session is not None and session.unsettled is reply:
             session.unsettled = None
             if session.held is not None and len(session.outbox):
@@ -121,6 +134,7 @@ class Engine:
         session = reply.session
         if not reply.is_settled and session is not None and session.closed is None:
             session.announced = None  # its advice may not have arrived either
+            replay.settled(reply, is_written=False)
             if session.acks is None:
                 session.outbox.put_back(reply.events)
                 self.put_back += len(reply.events)
@@ -146,7 +160,8 @@ class Engine:
         assert isinstance(session, BayeuxSession)
         if hot.flush(self, session, now):
             return
-        if self.can_take(session) and len(session.outbox) and not session.open_batches:
+        has_news = self.can_take(session) and bool(session.outbox) and not session.open_batches
+        if has_news or replay.is_behind(session):
             self._happen(session, Happening.EVENTS, now)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
@@ -212,15 +227,7 @@ class Engine:
 
     def sweep(self) -> None:
         """Let go of channels that nobody uses any more; to be called about once a second."""
-        hooks, subscriptions = self.hooks, self.broker.index.subscriptions
-
-        def is_used(name: str) -> bool:
-            pattern = to_pattern(name, self.bounds)
-            if name.startswith(SERVICE):  # they have no subscribers to keep them
-                return True
-            return pattern in subscriptions or pattern in hooks.listeners or pattern in hooks.authorizers
-
-        self.channels.sweep(is_used)
+        self.channels.sweep(lambda name: is_used(to_pattern(name, self.bounds), self.broker.index, self.hooks))
 
     def drain(self) -> list[BayeuxSession]:
         """From now on no connect is held and no session begins; returns the sessions to `release`."""
@@ -274,12 +281,14 @@ class Engine:
             reply["advice"] = advice
         events: list[Event] = []
         ext: dict[str, Any] = {}
-        if with_events and self.can_take(session):
+        with_events = with_events and self.can_take(session)
+        if with_events:
             events = self.take(session)
             if session.acks is not None:
                 ext["ack"] = session.acks.batch
         if hold.timesync is not None and hold.timesync.is_wanted:
             ext["timesync"] = hold.timesync.answer(self.wall_ms(now))
+        ext |= replay.told(self, session, with_events=with_events)
         if ext:
             reply["ext"] = ext
         self.broker.touch(session, now + self.advisor.interval_s(hold) + session.max_interval_s)
@@ -323,7 +332,7 @@ class Engine:
         return int(self.wall_s(now) * 1000)
 
     def _has_news(self, session: BayeuxSession) -> bool:
-        if session.acks is not None and len(session.acks):
+        if (session.acks is not None and len(session.acks)) or replay.is_behind(session):
             return True
         return bool(session.outbox) and self.can_take(session) and not session.open_batches
 
@@ -381,8 +390,8 @@ class Engine:
         if self.hooks.resumed:
             self.hooks.tell(self.hooks.resumed, hold.session)
 
-    def send(self, connection: object, reply: Reply | None) -> None:
-        """Have a held connect's reply handed out by `answers`."""
-        self._answers.append((connection, reply))
+    def send(self, connection: object, outcome: Outcome | None) -> None:
+        """Have something handed out by `answers`."""
+        self._answers.append((connection, outcome))
         if len(self._answers) == 1:
             self.broker.wake()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app.protocols.bayeux import replay
 from app.protocols.bayeux.messages import reply_to
 
 if TYPE_CHECKING:
@@ -18,8 +19,12 @@ def dismissal(engine: Engine, hold: Hold, now: float, *, is_told: bool) -> Reply
     messages = [reply]
     if is_told:
         messages.append({"channel": "/meta/disconnect", "successful": True})
-    events = engine.take(hold.session) if engine.can_take(hold.session) else []
-    return engine.reply_with(None, messages, events, now, connection=hold.connection)
+    may_take = engine.can_take(hold.session)
+    events = engine.take(hold.session) if may_take else []
+    if hold.session.replay is not None:
+        reply["ext"] = replay.told(engine, hold.session, with_events=may_take)
+    session = hold.session if hold.session.replay is not None else None  # whose events are written in a way of its own
+    return engine.reply_with(session, messages, events, now, connection=hold.connection)
 
 
 def refusal(engine: Engine, hold: Hold, now: float, error: str) -> Reply:

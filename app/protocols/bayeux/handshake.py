@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from app.broker.errors import NoRoom, TooManySessions
-from app.protocols.bayeux import asking, errors
+from app.protocols.bayeux import asking, errors, replay
 from app.protocols.bayeux.acks import Acks
 from app.protocols.bayeux.exchanges import Reply, Wait
 from app.protocols.bayeux.identity import identify
@@ -71,7 +71,7 @@ def _welcome(talk: Conversation, session: BayeuxSession, message: Message, arriv
     reply["version"] = reply["minimumVersion"] = _OUR_VERSION
     reply["supportedConnectionTypes"] = list(engine.connection_types)
     reply["advice"] = engine.advisor.advice(session)
-    ext: dict[str, Any] = {}
+    ext = replay.offer(engine, session, message, talk.request)
     events: list[Event] = []
     if session.acks is not None:
         ext["ack"] = True

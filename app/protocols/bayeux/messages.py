@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -178,9 +179,36 @@ def event_frame(event: Event) -> bytes:
     """
     frame = event.frames.get("bayeux")
     if frame is None:
-        frame = b'{"channel":%b,"data":%b}' % (orjson.dumps(to_channel(event.topic)), event.payload)
-        event.frames["bayeux"] = frame
+        event.frames["bayeux"] = frame = _frame(event, event.payload)
     return frame
+
+
+def replay_frame(event: Event) -> bytes:
+    """Likewise as those get it who replay: its position stands in its data too, if that has a place for it."""
+    frame = event.frames.get("bayeux+replay")
+    if frame is None:
+        frame = event_frame(event) if not _has_place(event) else _frame(event, _with_position(event))
+        event.frames["bayeux+replay"] = frame
+    return frame
+
+
+def _frame(event: Event, payload: bytes) -> bytes:
+    ext = b',"ext":{"replay":%d}' % event.position if event.position else b""
+    return b'{"channel":%b,"data":%b%b}' % (orjson.dumps(to_channel(event.topic)), payload, ext)
+
+
+def _has_place(event: Event) -> bool:
+    payload = event.payload
+    if not event.position or payload[:1] != b"{":
+        return False
+    return b'"event"' not in payload or "event" not in orjson.loads(payload)
+
+
+def _with_position(event: Event) -> bytes:
+    at = datetime.fromtimestamp(event.time_us // 1_000_000, UTC)
+    created = b"%b.%03dZ" % (f"{at:%Y-%m-%dT%H:%M:%S}".encode(), event.time_us // 1_000 % 1_000)
+    comma = b"," if len(event.payload) > len(b"{}") else b""
+    return b'%b%b"event":{"replayId":%d,"createdDate":"%b"}}' % (event.payload[:-1], comma, event.position, created)
 
 
 def body_of(parts: Iterable[bytes]) -> bytes:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from app.protocols.bayeux.messages import decode_data, encode, event_frame
+from app.protocols.bayeux.messages import decode_data, encode, event_frame, replay_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from app.broker.events import Event
     from app.protocols.bayeux.hooks import Hooks
@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 
 
 class Responses:
-    """Writes responses; `has_timestamp` adds the timestamp extension's field to every message."""
+    """Writes responses.
 
-    def __init__(self, hooks: Hooks, *, has_timestamp: bool) -> None:
+    `has_timestamp` adds the timestamp extension's field to every message, `replay_in_data` positions to events' data
+    where a session replays.
+    """
+
+    def __init__(self, hooks: Hooks, *, has_timestamp: bool, replay_in_data: bool) -> None:
+        self._replay_in_data = replay_in_data
         self._hooks = hooks
         self._has_timestamp = has_timestamp
 
@@ -31,10 +36,14 @@ class Responses:
     ) -> list[bytes]:
         """The JSON texts of a response's array; `wall_s` is the wall clock."""
         if not self._hooks.extensions and not self._has_timestamp:
-            return [*map(encode, messages), *map(event_frame, events)]
+            return [*map(encode, messages), *map(self._frame_for(session), events)]
         replies = [self._seen(session, message, wall_s, is_event=False) for message in messages]
-        shown = [self._seen(session, decode_data(event_frame(event)), wall_s, is_event=True) for event in events]
+        frame = self._frame_for(session)
+        shown = [self._seen(session, decode_data(frame(event)), wall_s, is_event=True) for event in events]
         return [part for part in (*replies, *shown) if part is not None]
+
+    def _frame_for(self, session: BayeuxSession | None) -> Callable[[Event], bytes]:
+        return replay_frame if self._replay_in_data and session is not None and session.replay else event_frame
 
     def _seen(
         self, session: BayeuxSession | None, fields: dict[str, Any], wall_s: float, *, is_event: bool

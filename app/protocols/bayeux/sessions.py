@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from app.broker.sessions import Owner
     from app.protocols.bayeux.acks import Acks
     from app.protocols.bayeux.exchanges import Hold, Reply
+    from app.protocols.bayeux.replay import Replay
     from app.settings import Bayeux
 
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{16,64}")
@@ -53,6 +54,7 @@ class BayeuxSession(Session):
         "is_bound",
         "max_interval_s",
         "open_batches",
+        "replay",
         "state",
         "unsettled",
         "user_agent",
@@ -66,6 +68,7 @@ class BayeuxSession(Session):
         self.held: Hold | None = None
         self.unsettled: Reply | None = None
         self.acks: Acks | None = None
+        self.replay: Replay | None = None  # there when `cursor` is
         self.hold_s = options.hold_s
         self.interval_s = options.interval_s
         self.max_interval_s = options.max_interval_s

@@ -1,0 +1,307 @@
+"""Replay: a session says from where in the history it wants its channels, and goes on from there to what is live.
+
+Wire form (Salesforce's): `ext.replay: true` in the handshake reply; a subscribe carries `ext.replay: {channel: id}`,
+where id is the position after which events are wanted, -1 for only new ones, -2 for all there are. Halley adds
+`ext.replay_log`, which names the log that positions belong to, in the handshake reply and, as a condition, in a
+subscribe; and in every connect reply `ext.replay: {channel: position reached}`, also where no event has come: where to
+go on in another session. What is no longer there is told by `ext.replay_gap: {channel: [first, last]}`, once.
+
+From its first such subscribe on a session is a cursor (`broker/cursors.py`) and gets events on connect replies only.
+While it is behind, each of its connects waits for a page of the history and is answered with that; none is held.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from app.broker.cursors import Cursor
+from app.broker.log import Query
+from app.broker.topics import Match, Pattern, matches
+from app.protocols.bayeux import errors
+from app.protocols.bayeux.exchanges import Wait
+from app.protocols.bayeux.messages import ABSENT, Fault
+from app.protocols.bayeux.names import to_subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+    from app.broker.events import Event
+    from app.broker.log import Log, Page
+    from app.protocols.bayeux.conversation import Conversation
+    from app.protocols.bayeux.engine import Engine
+    from app.protocols.bayeux.exchanges import Hold, Reply, Request, Verdict
+    from app.protocols.bayeux.messages import Message
+    from app.protocols.bayeux.sessions import BayeuxSession
+
+ONLY_NEW, ALL = -1, -2
+
+_SALESFORCE_PATH = re.compile(r"/cometd/\d{1,3}\.\d(/|$)")
+"""Salesforce's clients append the version of its API. Some read positions without ever having asked for replay."""
+
+_PAGES = 100
+"""Read for one connect at most, where most of them have nothing for its session."""
+
+
+class Replay:
+    """What one session must be told of its replay: `gaps` not told yet, and those that ride on a reply, `told`.
+
+    `reader` is the newest connect that has waited for a page.
+    """
+
+    __slots__ = ("gaps", "reader", "told")
+
+    def __init__(self) -> None:
+        self.gaps: dict[Pattern, tuple[int, int]] = {}
+        self.told: dict[Pattern, tuple[int, int]] = {}
+        self.reader: Hold | None = None
+
+    def miss(self, pattern: Pattern, first: int, last: int) -> None:
+        """Take note that events of a pattern may be missing; of two gaps the client is told the whole span."""
+        known = self.gaps.get(pattern, (first, last))
+        self.gaps[pattern] = (min(first, known[0]), max(last, known[1]))
+
+
+# Handshake and subscribe
+
+
+def offer(engine: Engine, session: BayeuxSession, message: Message, request: Request) -> dict[str, Any]:
+    """What a handshake's reply says about replay; a client that counts on it replays from the beginning."""
+    log = engine.broker.recording.log
+    if log is None or engine.read is None:
+        return {}
+    is_salesforces = request.context is not None and _SALESFORCE_PATH.search(request.context.path) is not None
+    if is_salesforces or (message.ext or {}).get("replay") is True:
+        begin(engine, session)
+    return {"replay": True, "replay_log": log.log_id}
+
+
+def wishes(
+    engine: Engine, session: BayeuxSession, message: Message, wanted: dict[str, Pattern]
+) -> dict[Pattern, int] | None:
+    """After which offset each of a subscribe's patterns is wanted; None where it has nothing to do with replay.
+
+    Patterns that the session hears already, and of which the subscribe says nothing, are not among them. Raises `Fault`
+    if any wish cannot be met.
+    """
+    log, ext = engine.broker.recording.log, message.ext or {}
+    if log is None or engine.read is None or (session.cursor is None and "replay" not in ext):
+        return None
+    asked = ext.get("replay", {})
+    head = engine.broker.recording.tail.head
+    if not isinstance(asked, dict):
+        raise _invalid(log, wanted, asked)
+    if ext.get("replay_log", log.log_id) != log.log_id:
+        raise _invalid(log, wanted, next((asked[name] for name in wanted if name in asked), None))
+    after: dict[Pattern, int] = {}
+    for name, pattern in wanted.items():
+        value = asked.get(name, ABSENT)
+        if value is not ABSENT:
+            before_all = log.start_of(pattern) - 1
+            after[pattern] = {ONLY_NEW: head, ALL: before_all}.get(value, value) if _is_integer(value) else -1
+            if not before_all <= after[pattern] <= head:
+                raise _invalid(log, wanted, value)
+        elif pattern not in session.subscriptions or session.cursor is None:
+            after[pattern] = head
+    return after
+
+
+def _invalid(log: Log, wanted: dict[str, Pattern], value: object) -> Fault:
+    shown = value if _is_integer(value) else "?"
+    starts = {name: log.start_of(pattern) for name, pattern in wanted.items()}
+    return Fault(errors.REPLAY_INVALID.format(shown), ext={"replay_start": starts})
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def begin(engine: Engine, session: BayeuxSession) -> Cursor:
+    """Make a session one that replays; what it hears already goes on from here."""
+    recording = engine.broker.recording
+    given = frozenset(
+        event.publication
+        for event in recording.pending
+        if not event.is_pending and any(matches(pattern, event.topic) for pattern in session.subscriptions)
+    )
+    session.cursor = cursor = Cursor(given)
+    session.replay = Replay()
+    for pattern in session.subscriptions:
+        cursor.seek(pattern, recording.tail.head, recording.tail.head)
+    return cursor
+
+
+def seek(engine: Engine, session: BayeuxSession, after: dict[Pattern, int]) -> None:
+    """Let a session hear patterns from after those offsets on, as `wishes` has found them."""
+    head = engine.broker.recording.tail.head
+    cursor = session.cursor or begin(engine, session)
+    if any(offset < head for offset in after.values()):
+        cursor.fall_back(head)
+        session.outbox.discard(cursor.take_back)  # else the younger ones among them would come before what is sought
+    for pattern, offset in after.items():
+        cursor.seek(pattern, offset, head)
+    if not _go_live(engine, session) or len(session.outbox):
+        engine.broker.mark_ready(session)  # whatever it holds has to come again
+
+
+def forget(session: BayeuxSession, pattern: Pattern) -> None:
+    """A session hears a pattern no longer."""
+    if session.cursor is not None and session.replay is not None:
+        session.cursor.drop(pattern)
+        session.replay.gaps.pop(pattern, None)
+
+
+# Connects
+
+
+def is_behind(session: BayeuxSession) -> bool:
+    """Whether there is history that a session has yet to read."""
+    return session.cursor is not None and not session.cursor.is_live
+
+
+def catch_up(talk: Conversation, hold: Hold) -> Generator[Wait, tuple[Verdict, float], bool]:
+    """Put the next page into the outbox of a session that is behind; False if a newer connect came meanwhile."""
+    engine, session = talk.engine, hold.session
+    options = engine.broker.recording.options
+    cursor, replay = session.cursor, session.replay
+    if cursor is None or replay is None or engine.read is None:
+        return True
+    replay.reader = hold
+    deadline = talk.now + options.read_s
+    for _ in range(_PAGES):
+        if engine.is_draining or _go_live(engine, session) or len(session.outbox) >= options.page_events:
+            break
+        room = session.outbox.room
+        if not room or talk.now >= deadline:
+            break
+        query = Query(
+            cursor.wanted(),
+            engine.broker.recording.tail.head,
+            authid=session.authid,
+            role=session.role,
+            limit=min(room, options.page_events),
+            max_bytes=options.page_bytes,
+        )
+        engine.broker.touch(session, max(session.deadline, deadline + session.max_interval_s))
+        verdict, talk.now = yield Wait(engine.read(query), deadline - talk.now)
+        if session.closed is not None or replay.reader is not hold:
+            return session.closed is not None
+        if verdict.error is not None:
+            if isinstance(verdict.error, TimeoutError):
+                engine.broker.hits["read_s"] += 1
+            else:
+                engine.hooks.report("history", verdict.error)
+            break
+        if cursor.wanted() != query.wanted or cursor.is_live:  # a subscribe came meanwhile
+            continue
+        if _take(engine, session, verdict.value):
+            _go_live(engine, session)
+            break
+    return True
+
+
+def answer_late(engine: Engine, hold: Hold, now: float) -> dict[str, Any]:
+    """The reply to a connect that a newer one has overtaken; how long the session lives is decided by that."""
+    deadline = hold.session.deadline
+    reply, _ = engine.connect_reply(hold, now, with_events=False)
+    engine.broker.touch(hold.session, max(deadline, hold.session.deadline))
+    hold.session.announced = None  # clients pass over this reply
+    return reply
+
+
+def settled(reply: Reply, *, is_written: bool) -> None:
+    """The reply to a connect has left, or never will: then its gaps are told again."""
+    replay = reply.session.replay if reply.session is not None else None
+    if replay is None or not reply.answers_connect:
+        return
+    told, replay.told = replay.told, {}
+    if not is_written:
+        for pattern, (first, last) in told.items():
+            replay.miss(pattern, first, last)
+
+
+def told(engine: Engine, session: BayeuxSession, *, with_events: bool) -> dict[str, Any]:
+    """What a connect reply's `ext` says of a replay: never more than its client will have when it has the reply.
+
+    To be called when the events that go `with_events` have been taken; the others may or may not arrive.
+    """
+    cursor, replay = session.cursor, session.replay
+    if cursor is None or replay is None:
+        return {}
+    missing: list[Event] = list(session.outbox)
+    if not with_events:
+        missing += session.unsettled.events if session.unsettled is not None else ()
+        missing += session.acks or ()
+    reached = cursor.reached(engine.broker.recording.tail.head, missing)
+    ext: dict[str, Any] = {"replay": {to_subscription(pattern): offset for pattern, offset in reached.items()}}
+    if replay.gaps and with_events:
+        ext["replay_gap"] = {to_subscription(pattern): list(gap) for pattern, gap in replay.gaps.items()}
+        replay.told, replay.gaps = replay.gaps, {}
+    return ext
+
+
+# Reading
+
+
+def _go_live(engine: Engine, session: BayeuxSession) -> bool:
+    """Take what is missing up to the head from memory, if all of it is there and fits; True if it is live then."""
+    recording, cursor = engine.broker.recording, session.cursor
+    if cursor is None or cursor.is_live:
+        return True
+    _note_removed(engine, session)
+    events = recording.tail.after(min((after for _, after in cursor.wanted()), default=recording.tail.head))
+    if events is None or recording.log is None:
+        return False
+    cursor.is_live = _give(engine, session, _legible(recording.log, session, cursor, events), recording.tail.head)
+    return cursor.is_live
+
+
+def _legible(log: Log, session: BayeuxSession, cursor: Cursor, events: Iterable[Event]) -> list[Event]:
+    """Which of the youngest events a session may read, as a page would have them."""
+    return [
+        event
+        for event in events
+        if cursor.wants(event)
+        and (event.audience is None or event.audience.admits(session.authid, session.role))
+        and event.position >= log.start_of(Pattern(Match.EXACT, event.topic))
+    ]
+
+
+def _take(engine: Engine, session: BayeuxSession, page: Page) -> bool:
+    """Put what was read into the outbox; True if that was anything to tell of."""
+    cursor, replay = session.cursor, session.replay
+    assert cursor is not None
+    assert replay is not None
+    for pattern, after in cursor.wanted():
+        for first, last in page.gaps:
+            if last > after:
+                replay.miss(pattern, max(first, after + 1), last)
+    _note_removed(engine, session)
+    _give(engine, session, [event for event in page.events if event.publication not in cursor.given], page.reached)
+    return bool(len(session.outbox) or replay.gaps)
+
+
+def _give(engine: Engine, session: BayeuxSession, events: list[Event], reached: int) -> bool:
+    """Put events into the outbox, all there are up to `reached`; False if there was no room for some."""
+    assert session.cursor is not None
+    broker = engine.broker
+    for event in events:
+        if not session.outbox.put(event):
+            session.cursor.advance(event.position - 1)
+            return False
+        event.weigh_on(broker.waiting)
+        broker.delivered += 1
+    session.cursor.advance(reached)
+    return True
+
+
+def _note_removed(engine: Engine, session: BayeuxSession) -> None:
+    """Tell of what retention has removed before a session came to read it."""
+    cursor, replay, log = session.cursor, session.replay, engine.broker.recording.log
+    if cursor is None or replay is None or log is None:
+        return
+    for pattern, after in cursor.wanted():
+        start = log.start_of(pattern)
+        if start > after + 1:
+            replay.miss(pattern, after + 1, start - 1)
+            cursor.skip(pattern, start - 1)
