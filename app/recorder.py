@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from app.broker.errors import Refusal
     from app.broker.events import Event
     from app.broker.log import Page, Query
+    from app.history.purge import Erasure
     from app.history.stored import Stored
     from app.history.writer import Report
     from app.settings import Settings
