@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -25,6 +24,7 @@ from app.configuration import KNOBS, limits_table
 from app.settings import Verb
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import BinaryIO
 
     from app.settings import Settings
