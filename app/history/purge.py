@@ -104,8 +104,14 @@ def _rewrite(folder: Folder, listed: Segment, erasure: Erasure) -> None:
         finally:
             new.close()
     seal = seals.seal(draft, log_id, listed.first, listed.last)
-    _take_place(draft, listed.path)
-    folder.replace(listed, replace(listed, is_sealed=True, is_sound=True, nbytes=seal.nbytes))
+    between = replace(listed, is_sealed=False)  # lest a reader miss the seal and call it damage
+    after = replace(listed)
+    folder.replace(listed, between)
+    try:
+        _take_place(draft, listed.path)
+        after = replace(listed, is_sealed=True, is_sound=True, nbytes=seal.nbytes)
+    finally:
+        folder.replace(between, after)
 
 
 def _take_place(draft: Path, path: Path) -> None:

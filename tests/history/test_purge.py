@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 from support.logbook import logbook
 
+from app.broker.log import Query
 from app.broker.topics import Match, Pattern
 from app.history import purge as purging
 from app.history.history import PurgeUnderWay
@@ -160,6 +162,35 @@ def _purged_up_to(step, folder, monkeypatch):
             except _Crash:
                 return False
     return True
+
+
+def test_readers_go_on_and_see_no_damage(tmp_path):
+    """Whoever reads while segments are replaced gets the old or the new of each event, and nobody speaks of damage."""
+    pattern = Pattern(Match.DESCENDANTS, "")
+    with logbook(tmp_path) as book:
+        book.fill()
+        history, faults, pages = book.history, [], []
+        is_over = threading.Event()
+
+        def read():
+            while not is_over.is_set() and not faults:
+                try:
+                    pages.append(history.read(Query(((pattern, 0),), last=600, first=200, limit=300)))
+                except Exception as fault:  # noqa: BLE001 - shown below
+                    faults.append(fault)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            for which in range(3):
+                history.purge(Erasure(Pattern(Match.EXACT, f"a/{which}"), None), lambda *_: None)
+        finally:
+            is_over.set()
+            reader.join()
+        assert faults == []
+        assert list(history.damage) == []
+        assert all(page.gaps == [] for page in pages)
+        assert history.read(Query(((pattern, 0),), last=600)).events == []
 
 
 def test_no_file_of_the_old_one_stays_open(tmp_path):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from app.broker.events import Event
 from app.broker.publications import Publications
@@ -15,10 +16,14 @@ from app.settings import History as Options
 from support.wire import DEADLINE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from app.broker.log import Page, Query
+    from app.history.purge import Erasure
     from app.history.stored import Stored
+
+Result = TypeVar("Result")
 
 USUAL = Options(segment_bytes=65_536, free_bytes=0)
 """Small segments, so that a few hundred events make several."""
@@ -32,12 +37,14 @@ class Logbook:
         self.history = History.open(folder, options, Rules(), self.reports.append)
         self._publications = Publications(self.history.publication_key, self.history.last_number)
 
-    def write(self, topic: str, payload: str = '"x"', **fields: Any) -> None:
-        """Append one event; it may not be on disk yet."""
+    def write(self, topic: str, payload: str = '"x"', *, time_us: int = 0, **fields: Any) -> int:
+        """Append one event, of now unless told; it may not be on disk yet. Returns its publication."""
         event = Event(topic, payload.encode(), **fields)
-        event.time_us, event.publication = time.time_ns() // 1_000, self._publications.next()
+        event.time_us = time_us or time.time_ns() // 1_000
+        event.publication = self._publications.next()
         event.is_recorded = event.is_durable = True
         self.history.append(event)
+        return event.publication
 
     def fill(self, topics: int = 3, count: int = 600, first: int = 0) -> None:
         """Append many, in turn to a/0, a/1 ..., by user-0, user-1 ..., whose payloads name both."""
@@ -62,3 +69,42 @@ def logbook(folder: Path, **options: Any) -> Iterator[Logbook]:
         yield book
     finally:
         book.history.close()
+
+
+class DiskArchive:
+    """A log on disk as the HTTP paths see it (`app/transports/archive.py`)."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.log_id = history.log_id
+        self.settled = 0
+
+    @property
+    def start(self) -> int:
+        """The first offset."""
+        return self.history.start
+
+    @property
+    def head(self) -> int:
+        """The last offset."""
+        return self.history.head
+
+    async def settle(self) -> None:
+        """Nothing waits; only counted."""
+        self.settled += 1
+
+    async def read(self, query: Query) -> Page:
+        """One page."""
+        return await self.aside(lambda: self.history.read(query))
+
+    async def aside(self, work: Callable[[], Result]) -> Result:
+        """By a thread."""
+        return await asyncio.to_thread(work)
+
+    def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
+        """Those of the log."""
+        return self.history.rows(first, last)
+
+    async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
+        """By a thread."""
+        return await self.aside(lambda: self.history.purge(erasure, tell))

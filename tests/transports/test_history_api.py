@@ -7,11 +7,13 @@ positions; the odd ones on /chat/a, the even ones on /chat/b.
 from __future__ import annotations
 
 import json
+import re
 from urllib.parse import quote, urlsplit
 
 import pytest
 import pytest_asyncio
-from support.archive import given
+from support.archive import BEGAN_US, given
+from support.logbook import DiskArchive, logbook
 from support.server import brisk, serving
 from support.wire import request
 
@@ -87,59 +89,81 @@ async def test_a_read_waits_for_what_was_published_before(served):
     assert served.house.apis.archive().settled == 1
 
 
-@pytest.mark.parametrize(
-    ("target", "expected"),
-    [
-        ("/history/chat/a", [1, 3, 5, 7, 9]),
-        ("/history/chat/b", [2, 4, 6, 8, 10]),
-        ("/history/chat/*", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
-        ("/history/chat/**", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
-        ("/history/**", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
-        ("/history/*", []),
-        ("/history/elsewhere", []),
-        ("/history/chat/%2A", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
-        ("/history/chat/*?topic=/chat/b", [2, 4, 6, 8, 10]),
-        ("/history/chat/a?topic=/chat/a", [1, 3, 5, 7, 9]),
-        ("/history/chat/a?topic=/chat/b", []),
-        ("/history/**?topic=/halley/sessions", []),
-        ("/history/chat/*?limit=3", [1, 2, 3]),
-        ("/history/chat/*?limit=3&reverse=true", [10, 9, 8]),
-        ("/history/chat/*?limit=3&reverse=false", [1, 2, 3]),
-        ("/history/chat/*?limit=100000", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
-        ("/history/chat/*?after_position=0&limit=2", [1, 2]),
-        ("/history/chat/*?after_position=7", [8, 9, 10]),
-        ("/history/chat/*?after_position=10", []),
-        ("/history/chat/*?after_position=9223372036854775807", []),
-        ("/history/chat/*?before_position=4", [1, 2, 3]),
-        ("/history/chat/*?before_position=1", []),
-        ("/history/chat/*?before_position=9223372036854775807&after_position=8", [9, 10]),
-        ("/history/chat/*?after_position=3&before_position=6&reverse=true", [5, 4]),
-        ("/history/chat/*?from_publication=8000", [8, 9, 10]),
-        ("/history/chat/*?after_publication=8000", [9, 10]),
-        ("/history/chat/*?before_publication=3000", [1, 2]),
-        ("/history/chat/*?until_publication=3000", [1, 2, 3]),
-        ("/history/chat/*?after_publication=3000&before_publication=6000&limit=1", [4]),
-        ("/history/chat/*?before_publication=6000&reverse=true&limit=2", [5, 4]),
-        ("/history/chat/*?from_time=2026-07-01T12:00:08Z", [8, 9, 10]),
-        ("/history/chat/*?after_time=2026-07-01T12:00:08Z", [9, 10]),
-        ("/history/chat/*?before_time=2026-07-01T12:00:03Z", [1, 2]),
-        ("/history/chat/*?until_time=2026-07-01T12:00:03Z", [1, 2, 3]),
-        ("/history/chat/*?until_time=2026-07-01t12:00:03.0000z", [1, 2, 3]),
-        ("/history/chat/*?from_time=2026-07-01T14:00:08%2B02:00", [8, 9, 10]),
-        ("/history/chat/*?from_time=2026-07-01T14:00:08+02:00", [8, 9, 10]),
-        ("/history/chat/*?from_time=2026-07-01T07:00:08-05:00", [8, 9, 10]),
-        ("/history/chat/*?from_time=2026-07-01T12:00:08.000000001Z", [9, 10]),
-        ("/history/chat/*?after_time=2026-07-01T12:00:07.999999999Z", [8, 9, 10]),
-        ("/history/chat/*?before_time=2026-07-01T12:00:03.000000001Z", [1, 2, 3]),
-        ("/history/chat/*?until_time=2026-07-01T12:00:02.999999999Z", [1, 2]),
-        ("/history/chat/*?until_time=2016-12-31T23:59:60Z", []),
-        ("/history/chat/*?from_time=2016-12-31T23:59:60Z&limit=1", [1]),
-        ("/history/chat/*?from_time=2026-07-01T12:00:04Z&from_publication=3000&after_position=5&limit=1", [6]),
-    ],
-)
+FILTERS = [
+    ("/history/chat/a", [1, 3, 5, 7, 9]),
+    ("/history/chat/b", [2, 4, 6, 8, 10]),
+    ("/history/chat/*", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+    ("/history/chat/**", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+    ("/history/**", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+    ("/history/*", []),
+    ("/history/elsewhere", []),
+    ("/history/chat/%2A", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+    ("/history/chat/*?topic=/chat/b", [2, 4, 6, 8, 10]),
+    ("/history/chat/a?topic=/chat/a", [1, 3, 5, 7, 9]),
+    ("/history/chat/a?topic=/chat/b", []),
+    ("/history/**?topic=/halley/sessions", []),
+    ("/history/chat/*?limit=3", [1, 2, 3]),
+    ("/history/chat/*?limit=3&reverse=true", [10, 9, 8]),
+    ("/history/chat/*?limit=3&reverse=false", [1, 2, 3]),
+    ("/history/chat/*?limit=100000", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+    ("/history/chat/*?after_position=0&limit=2", [1, 2]),
+    ("/history/chat/*?after_position=7", [8, 9, 10]),
+    ("/history/chat/*?after_position=10", []),
+    ("/history/chat/*?after_position=9223372036854775807", []),
+    ("/history/chat/*?before_position=4", [1, 2, 3]),
+    ("/history/chat/*?before_position=1", []),
+    ("/history/chat/*?before_position=9223372036854775807&after_position=8", [9, 10]),
+    ("/history/chat/*?after_position=3&before_position=6&reverse=true", [5, 4]),
+    ("/history/chat/*?from_publication=8000", [8, 9, 10]),
+    ("/history/chat/*?after_publication=8000", [9, 10]),
+    ("/history/chat/*?before_publication=3000", [1, 2]),
+    ("/history/chat/*?until_publication=3000", [1, 2, 3]),
+    ("/history/chat/*?after_publication=3000&before_publication=6000&limit=1", [4]),
+    ("/history/chat/*?before_publication=6000&reverse=true&limit=2", [5, 4]),
+    ("/history/chat/*?from_time=2026-07-01T12:00:08Z", [8, 9, 10]),
+    ("/history/chat/*?after_time=2026-07-01T12:00:08Z", [9, 10]),
+    ("/history/chat/*?before_time=2026-07-01T12:00:03Z", [1, 2]),
+    ("/history/chat/*?until_time=2026-07-01T12:00:03Z", [1, 2, 3]),
+    ("/history/chat/*?until_time=2026-07-01t12:00:03.0000z", [1, 2, 3]),
+    ("/history/chat/*?from_time=2026-07-01T14:00:08%2B02:00", [8, 9, 10]),
+    ("/history/chat/*?from_time=2026-07-01T14:00:08+02:00", [8, 9, 10]),
+    ("/history/chat/*?from_time=2026-07-01T07:00:08-05:00", [8, 9, 10]),
+    ("/history/chat/*?from_time=2026-07-01T12:00:08.000000001Z", [9, 10]),
+    ("/history/chat/*?after_time=2026-07-01T12:00:07.999999999Z", [8, 9, 10]),
+    ("/history/chat/*?before_time=2026-07-01T12:00:03.000000001Z", [1, 2, 3]),
+    ("/history/chat/*?until_time=2026-07-01T12:00:02.999999999Z", [1, 2]),
+    ("/history/chat/*?until_time=2016-12-31T23:59:60Z", []),
+    ("/history/chat/*?from_time=2016-12-31T23:59:60Z&limit=1", [1]),
+    ("/history/chat/*?from_time=2026-07-01T12:00:04Z&from_publication=3000&after_position=5&limit=1", [6]),
+]
+
+
+@pytest.mark.parametrize(("target", "expected"), FILTERS)
 async def test_filters(target, expected, served):
     """Seed on event history, spec A7.38-39: bounds in the order of the log, all at once, then reverse, then limit."""
     assert await positions(served, target) == expected
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory):
+    """The same ten events in a log on disk, and their publications by position."""
+    with logbook(tmp_path_factory.mktemp("log")) as book:
+        publications = {}
+        for number in range(1, 11):
+            topic, time_us = "chat/a" if number % 2 else "chat/b", BEGAN_US + number * 1_000_000
+            publications[number] = book.write(topic, json.dumps({"n": number}), time_us=time_us)
+        assert book.history.written(10)
+        yield DiskArchive(book.history), publications
+
+
+@pytest.mark.parametrize(("target", "expected"), FILTERS)
+async def test_filters_of_a_log_on_disk(target, expected, disk):
+    """The same, by the indexes of segments."""
+    archive, publications = disk
+    target = re.sub(r"(?<=_publication=)(\d+)000", lambda found: str(publications[int(found[1])]), target)
+    async with serving(brisk()) as served:
+        served.house.apis.archive = lambda: archive
+        assert await positions(served, target) == expected
 
 
 async def test_a_page_has_a_hundred_events_unless_told_and_three_hundred_at_most(served):
