@@ -13,6 +13,7 @@ uses the standard library and httpx, nothing of the server.
 
 from app.client.client import Client
 from app.client.errors import ClientError, Dismissed, OutcomeUnknown, Refused, Unreachable
+from app.client.history import HistoryClient
 from app.client.messages import Event
 from app.client.session import Link, Patience
 
@@ -21,6 +22,7 @@ __all__ = [
     "ClientError",
     "Dismissed",
     "Event",
+    "HistoryClient",
     "Link",
     "OutcomeUnknown",
     "Patience",

@@ -42,6 +42,10 @@ _LOOK_S = 1.0
 """How often the free space is looked at, and a broken disk tried again."""
 
 
+class _Roll(Flag):
+    """A flag that also asks for a new segment."""
+
+
 @dataclass(frozen=True, slots=True)
 class Committed:
     """All of `events` are through; those that are recorded are on disk, with the offsets from `first` on."""
@@ -126,9 +130,15 @@ class Writer:
 
     def written(self, timeout_s: float) -> bool:
         """Wait until everything appended before is reported; False if that takes too long. For any thread."""
+        return self._flagged(Flag(), timeout_s)
+
+    def roll(self, timeout_s: float) -> bool:
+        """Likewise, and end the current segment there, so that it is sealed."""
+        return self._flagged(_Roll(), timeout_s)
+
+    def _flagged(self, flag: Flag, timeout_s: float) -> bool:
         if self._is_closed:
             return True
-        flag = Flag()
         self._inbox.put(flag)
         return flag.wait(timeout_s)
 
@@ -146,6 +156,8 @@ class Writer:
             if group:
                 self._write(group)
                 self._done_bytes += sum(event.nbytes for event in group)
+            if isinstance(flag, _Roll) and self._listed is not None:
+                self._tend(is_over=True)
             if isinstance(flag, Flag):
                 flag.set()
             is_open = flag is not None
@@ -225,15 +237,15 @@ class Writer:
     def _refuse(self, events: list[Event]) -> None:
         self._report(Refused(events, DiskFull() if self._is_full else HistoryUnavailable()))
 
-    def _tend(self) -> None:
-        """Keep the WAL short, and begin the next segment when this one is full. Between groups."""
+    def _tend(self, *, is_over: bool = False) -> None:
+        """Keep the WAL short, and begin the next segment when this one is full, or over. Between groups."""
         current, segment_bytes = self._current, self._options.segment_bytes
         assert current is not None
-        if current.wal_bytes < min(_WAL_BYTES, segment_bytes):
+        if not is_over and current.wal_bytes < min(_WAL_BYTES, segment_bytes):
             return
         try:
             current.checkpoint()
-            if current.nbytes < segment_bytes:
+            if not is_over and current.nbytes < segment_bytes:
                 return
         except (sqlite3.Error, OSError):
             self._abandon()
