@@ -60,6 +60,10 @@ _INSERT = "insert into stored select VALUES from json_each(?)".replace(
     "VALUES", ", ".join(f"json_extract(value, '$[{column}]')" for column in range(len(COLUMNS)))
 )
 
+_INSERT_ROW = f"insert into stored values ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
+_NUL = rb"\u0000"
+"""In JSON; SQLite's `json_extract` leaves that character out."""
+
 
 def create(path: Path, log_id: str, first: int, **more: str | int) -> SegmentWriter:
     """A new segment whose first event will have that offset; `more` is kept in its table `meta` too.
@@ -176,6 +180,7 @@ class SegmentWriter:
         self.first = first
         self.last = last
         self.wal_bytes = 0  # written since the last checkpoint, about
+        self._held_bytes = 0
         # SQLite moves the WAL into the database when the last connection closes. After a failure that must not be, so
         # the last one is this, which cannot.
         self._witness = read(path, is_sealed=False)
@@ -199,7 +204,10 @@ class SegmentWriter:
             values[_AUDIENCE] = self._audience_id(row.audience)
             encoded.append(values)
         group = orjson.dumps(encoded)
-        connection.execute(_INSERT, (group.decode(),))
+        if _NUL in group:
+            connection.executemany(_INSERT_ROW, encoded)
+        else:
+            connection.execute(_INSERT, (group.decode(),))
         connection.execute("commit")
         self.last = rows[-1].offset
         # The rows' own pages, and one of the index for each topic.
@@ -224,16 +232,20 @@ class SegmentWriter:
 
     @property
     def nbytes(self) -> int:
-        """What the events in the database take, about; those in the WAL do not count. 0 where that cannot be told."""
+        """What the events take, about, as of the last checkpoint, with what readers hold in the WAL.
+
+        0 where that cannot be told.
+        """
         try:
-            return max(0, self.path.stat().st_size - _EMPTY_BYTES)
+            return max(0, self.path.stat().st_size - _EMPTY_BYTES) + self._held_bytes
         except OSError:
             return 0
 
     def checkpoint(self) -> None:
         """Move what is in the WAL into the database, as far as no reader is in the way. Raises `sqlite3.Error`."""
-        self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
+        _, frames, moved = self.connection.execute("pragma wal_checkpoint(passive)").fetchone()
         self.wal_bytes = 0
+        self._held_bytes = (frames - moved) * PAGE_BYTES
 
     def finish(self) -> None:
         """Have all of the WAL in the database, for good: it is never written again, and no longer in WAL mode.
