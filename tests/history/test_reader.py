@@ -127,7 +127,7 @@ def logs_and_queries(draw):
     return segments, query, ages
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(logs_and_queries(), st.sampled_from([64, 1, 0]), st.sampled_from([20_000, 3]))
 def test_paging_either_way_to_the_end_gives_exactly_what_was_asked_for(made, most_pairs, most_rows):
     """Every filter, in every combination, over segments, clock steps, audiences, purged rows; by index or not."""
@@ -146,7 +146,7 @@ def test_paging_either_way_to_the_end_gives_exactly_what_was_asked_for(made, mos
         assert found == expected(rows, query, rules)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(logs_and_queries(), st.sets(st.integers(1, 160)), st.integers(0, 3), st.sampled_from([64, 0]))
 def test_what_is_damaged_or_lost_is_never_served_and_always_told(made, damaged, skip, most_pairs):
     """B3: a row whose checksum does not fit is a gap, and so is a hole between segments; all else is found as ever."""
@@ -170,7 +170,7 @@ def test_what_is_damaged_or_lost_is_never_served_and_always_told(made, damaged, 
         low = max(query.first, min(after for _, after in query.wanted) + 1)
         assert {offset for offset in here if offset in damaged} <= told
         assert {offset for offset in lost if low <= offset} <= told
-        if told & damaged:
+        if told - lost:
             assert folder.damage
 
 
