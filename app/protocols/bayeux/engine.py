@@ -152,7 +152,7 @@ class Engine:
         if hot.flush(self, session, now):
             return
         has_news = self.can_take(session) and bool(session.outbox) and not session.open_batches
-        if has_news or replay.is_behind(session):
+        if has_news or replay.has_news(session):
             self._happen(session, Happening.EVENTS, now)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
@@ -323,7 +323,7 @@ class Engine:
         return int(self.wall_s(now) * 1000)
 
     def _has_news(self, session: BayeuxSession) -> bool:
-        if (session.acks is not None and len(session.acks)) or replay.is_behind(session):
+        if (session.acks is not None and len(session.acks)) or replay.has_news(session):
             return True
         return bool(session.outbox) and self.can_take(session) and not session.open_batches
 

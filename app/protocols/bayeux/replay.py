@@ -159,6 +159,11 @@ def is_behind(session: BayeuxSession) -> bool:
     return session.cursor is not None and not session.cursor.is_live
 
 
+def has_news(session: BayeuxSession) -> bool:
+    """Whether its connect must be answered although no event waits: to have it come again, or to tell of a gap."""
+    return is_behind(session) or (session.replay is not None and bool(session.replay.gaps))
+
+
 def catch_up(talk: Conversation, hold: Hold) -> Generator[Wait, tuple[Verdict, float], bool]:
     """Put the next page into the outbox of a session that is behind; False if a newer connect came meanwhile."""
     engine, session = talk.engine, hold.session
