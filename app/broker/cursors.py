@@ -64,11 +64,14 @@ class Cursor:
                 self._after[pattern] = reached
 
     def take_back(self, event: Event) -> bool:
-        """An event that waits is to be read again; False, and nothing done, if that would not find it."""
-        owing = [] if event.publication in self.given else self._owing(event)
-        for pattern in owing:
+        """An event that waits is to be read again; always True."""
+        for pattern in self._owing(event):
             self._after[pattern] = min(self._after[pattern], event.position - 1)
-        return bool(owing)
+        return True
+
+    def owes(self, event: Event) -> bool:
+        """Whether an event that waits would be found by reading again."""
+        return event.publication not in self.given and bool(self._owing(event))
 
     def wanted(self) -> tuple[tuple[Pattern, int], ...]:
         """Each pattern with the offset after which its events are still to come, if the session is not live."""

@@ -61,6 +61,12 @@ class Replay:
         known = self.gaps.get(pattern, (first, last))
         self.gaps[pattern] = (min(first, known[0]), max(last, known[1]))
 
+    def tell_again(self) -> None:
+        """Whoever was `told` may not have heard it."""
+        told, self.told = self.told, {}
+        for pattern, (first, last) in told.items():
+            self.miss(pattern, first, last)
+
 
 # Handshake and subscribe
 
@@ -135,13 +141,24 @@ def seek(engine: Engine, session: BayeuxSession, after: dict[Pattern, int]) -> N
     """Let a session hear patterns from after those offsets on, as `wishes` has found them."""
     head = engine.broker.recording.tail.head
     cursor = session.cursor or begin(engine, session)
-    if any(offset < head for offset in after.values()):
-        cursor.fall_back(head)
-        session.outbox.discard(cursor.take_back)  # else the younger ones among them would come before what is sought
+    _clear_the_way(session, cursor, after, head)
     for pattern, offset in after.items():
         cursor.seek(pattern, offset, head)
     if not _go_live(engine, session) or len(session.outbox):
         engine.broker.mark_ready(session)  # whatever it holds has to come again
+
+
+def _clear_the_way(session: BayeuxSession, cursor: Cursor, after: dict[Pattern, int], head: int) -> None:
+    """Let nothing come before what is sought, of what waits and can be read again or is not wanted any more."""
+    waiting = {event for event in session.outbox if cursor.owes(event)}
+    for pattern in after:
+        forget(session, pattern)
+    goes_back = any(offset < head for offset in after.values())
+    if goes_back:
+        cursor.fall_back(head)
+    session.outbox.discard(
+        lambda event: event in waiting and (not cursor.owes(event) or (goes_back and cursor.take_back(event)))
+    )
 
 
 def forget(session: BayeuxSession, pattern: Pattern) -> None:
@@ -149,6 +166,7 @@ def forget(session: BayeuxSession, pattern: Pattern) -> None:
     if session.cursor is not None and session.replay is not None:
         session.cursor.drop(pattern)
         session.replay.gaps.pop(pattern, None)
+        session.replay.told.pop(pattern, None)
 
 
 # Connects
@@ -219,10 +237,10 @@ def settled(reply: Reply, *, is_written: bool) -> None:
     replay = reply.session.replay if reply.session is not None else None
     if replay is None or not reply.answers_connect:
         return
-    told, replay.told = replay.told, {}
-    if not is_written:
-        for pattern, (first, last) in told.items():
-            replay.miss(pattern, first, last)
+    if is_written:
+        replay.told = {}
+    else:
+        replay.tell_again()
 
 
 def told(engine: Engine, session: BayeuxSession, *, with_events: bool) -> dict[str, Any]:
@@ -238,10 +256,14 @@ def told(engine: Engine, session: BayeuxSession, *, with_events: bool) -> dict[s
         missing += session.unsettled.events if session.unsettled is not None else ()
         missing += session.acks or ()
     reached = cursor.reached(engine.broker.recording.tail.head, missing)
-    ext: dict[str, Any] = {"replay": {to_subscription(pattern): offset for pattern, offset in reached.items()}}
+    ext: dict[str, Any] = {}
+    replay.tell_again()  # what an earlier reply told, if nobody knows yet whether that has left
     if replay.gaps and with_events:
         ext["replay_gap"] = {to_subscription(pattern): list(gap) for pattern, gap in replay.gaps.items()}
         replay.told, replay.gaps = replay.gaps, {}
+    for pattern, (first, _) in replay.gaps.items():
+        reached[pattern] = min(reached[pattern], first - 1)
+    ext["replay"] = {to_subscription(pattern): offset for pattern, offset in reached.items()}
     return ext
 
 

@@ -144,6 +144,7 @@ class Client:
         """Subscribe from anywhere; first, what is on its way arrives, or it would not know which is which."""
         if not self.is_known():
             return
+        self.collect()
         while self.flights:
             self.arrive()
         head = len(self.world.log.events)
