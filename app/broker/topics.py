@@ -134,10 +134,9 @@ class TopicIndex:
 
     def _match(self, topic: str) -> tuple[Session, ...]:
         sessions: dict[Session, None] = {}
-        apart = is_apart(topic)
-        for pattern in patterns_over(topic):
+        for pattern in patterns_heard(topic):
             subscription = self.subscriptions.get(pattern)
-            if subscription is not None and (pattern.topic or not apart):
+            if subscription is not None:
                 sessions.update(subscription.sessions)
         return tuple(sessions)
 
@@ -157,14 +156,10 @@ def patterns_over(topic: str) -> Iterator[Pattern]:
     yield Pattern(Match.EXACT, topic)
 
 
-def matches(pattern: Pattern, topic: str) -> bool:
-    """Whether `pattern` is one of `patterns_over` the topic, and its subscribers hear it."""
-    match, over = pattern
-    if match is Match.EXACT:
-        return topic == over
-    if not over:
-        return (match is Match.DESCENDANTS or "/" not in topic) and not is_apart(topic)
-    return topic.startswith(f"{over}/") and (match is Match.DESCENDANTS or "/" not in topic[len(over) + 1 :])
+def patterns_heard(topic: str) -> Iterator[Pattern]:
+    """Those of them whose subscribers hear `topic`."""
+    apart = is_apart(topic)
+    return (pattern for pattern in patterns_over(topic) if pattern.topic or not apart)
 
 
 def is_apart(topic: str) -> bool:

@@ -16,7 +16,7 @@ from app.cli.check_config import listing
 from app.cli.console import DONE, FAILED, INTERRUPTED, WRONG_USE, run, say
 from app.cli.pipes import STDIN
 from app.cli.publish import NotJson, publish_lines, publish_value, read_json
-from app.cli.subscribe import report_link, subscribe
+from app.cli.subscribe import Start, report_link, subscribe
 from app.cli.token import NoToken, entry, read_token
 from app.client import Client
 from app.configuration import KNOBS, BadSettings, limits_table, load
@@ -161,15 +161,22 @@ def publish(*, channel: str, value: str, server: str, token: str | None) -> None
 
 @main.command("subscribe")
 @click.argument("patterns", nargs=-1, required=True, metavar="PATTERN...")
+@click.option(
+    "--replay",
+    "after",
+    type=Start(),
+    help="Begin with what the server's history has after this position; or with all of it; or with what is new.",
+)
 @server_options
-def subscribe_verb(*, patterns: tuple[str, ...], server: str, token: str | None) -> None:
-    """Print what is published, one JSON object a line: {"channel": ..., "data": ...}.
+def subscribe_verb(*, patterns: tuple[str, ...], after: int | None, server: str, token: str | None) -> None:
+    """Print what is published, one JSON object a line: {"channel": ..., "data": ..., "position": ...}.
 
-    A PATTERN is a channel (/a/b), all channels one level below (/a/*), or all below (/a/**). The client comes back by
-    itself after an outage, and says so. End it with Ctrl-C.
+    A PATTERN is a channel (/a/b), all channels one level below (/a/*), or all below (/a/**). The position is the
+    event's place in the server's history, if it has one. The client comes back by itself after an outage, goes on from
+    where it was, and says so. End it with Ctrl-C.
     """
     client = _client(server, token, on_link=report_link)
-    sys.exit(run(subscribe(client, patterns)))
+    sys.exit(run(subscribe(client, patterns, after)))
 
 
 def _check_files(settings: Settings) -> None:

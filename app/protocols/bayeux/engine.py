@@ -73,7 +73,7 @@ class Engine:
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
         self.channels = Channels(broker.limits.channels, broker.hits)
         self.advisor = Advisor(options)
-        self._responses = Responses(hooks, has_timestamp=options.timestamp, replay_in_data=options.replay_in_data)
+        self._responses = Responses(hooks, has_timestamp=options.timestamp)
         self.holds_by_browser: dict[str, int] = {}
         self._answers: deque[tuple[object, Reply | None]] = deque()
         # plain counts, read by telemetry

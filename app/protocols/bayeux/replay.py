@@ -1,12 +1,15 @@
 """Replay: a session says from where in the history it wants its channels, and goes on from there to what is live.
 
 Wire form (Salesforce's): `ext.replay: true` in the handshake reply; a subscribe carries `ext.replay: {channel: id}`,
-where id is the position after which events are wanted, -1 for only new ones, -2 for all there are. Halley adds
+where id is the position after which events are wanted, -1 for only new ones, -2 for all there are. The reply says which
+positions these are. Halley adds
 `ext.replay_log`, which names the log that positions belong to, in the handshake reply and, as a condition, in a
 subscribe; and in every connect reply `ext.replay: {channel: position reached}`, also where no event has come: where to
 go on in another session. What is no longer there is told by `ext.replay_gap: {channel: [first, last]}`, once.
 
-From its first such subscribe on a session is a cursor (`broker/cursors.py`) and gets events on connect replies only.
+From its first such subscribe on, or from its handshake if that carries `ext.replay`, a session is a cursor
+(`broker/cursors.py`) and gets events on connect replies only. `ext.replay: {"in_data": false}` there keeps data as it was
+published, for clients that read positions from `ext.replay` of events.
 While it is behind, each of its connects waits for a page of the history and is answered with that; none is held.
 """
 
@@ -17,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.broker.cursors import Cursor
 from app.broker.log import Query
-from app.broker.topics import Match, Pattern, matches
+from app.broker.topics import Match, Pattern, patterns_heard
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.exchanges import Wait
 from app.protocols.bayeux.messages import ABSENT, Fault
@@ -46,12 +49,13 @@ _PAGES = 100
 class Replay:
     """What one session must be told of its replay: `gaps` not told yet, and those that ride on a reply, `told`.
 
-    `reader` is the newest connect that has waited for a page.
+    `in_data`: it finds positions in events' data too. `reader` is the newest connect that has waited for a page.
     """
 
-    __slots__ = ("gaps", "reader", "told")
+    __slots__ = ("gaps", "in_data", "reader", "told")
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_data: bool) -> None:
+        self.in_data = in_data
         self.gaps: dict[Pattern, tuple[int, int]] = {}
         self.told: dict[Pattern, tuple[int, int]] = {}
         self.reader: Hold | None = None
@@ -77,8 +81,9 @@ def offer(engine: Engine, session: BayeuxSession, message: Message, request: Req
     if log is None or engine.read is None:
         return {}
     is_salesforces = request.context is not None and _SALESFORCE_PATH.search(request.context.path) is not None
-    if is_salesforces or (message.ext or {}).get("replay") is True:
-        begin(engine, session)
+    asked = (message.ext or {}).get("replay")
+    if is_salesforces or asked is True or isinstance(asked, dict):
+        begin(engine, session, in_data=not isinstance(asked, dict) or asked.get("in_data") is not False)
     return {"replay": True, "replay_log": log.log_id}
 
 
@@ -122,23 +127,23 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def begin(engine: Engine, session: BayeuxSession) -> Cursor:
+def begin(engine: Engine, session: BayeuxSession, *, in_data: bool = True) -> Cursor:
     """Make a session one that replays; what it hears already goes on from here."""
     recording = engine.broker.recording
     given = frozenset(
         event.publication
         for event in recording.pending
-        if event.is_delivered and any(matches(pattern, event.topic) for pattern in session.subscriptions)
+        if event.is_delivered and any(pattern in session.subscriptions for pattern in patterns_heard(event.topic))
     )
     session.cursor = cursor = Cursor(given)
-    session.replay = Replay()
+    session.replay = Replay(in_data=in_data and engine.options.replay_in_data)
     for pattern in session.subscriptions:
         cursor.seek(pattern, recording.tail.head, recording.tail.head)
     return cursor
 
 
-def seek(engine: Engine, session: BayeuxSession, after: dict[Pattern, int]) -> None:
-    """Let a session hear patterns from after those offsets on, as `wishes` has found them."""
+def seek(engine: Engine, session: BayeuxSession, after: dict[Pattern, int]) -> dict[str, Any]:
+    """Let a session hear patterns from after those offsets on, as `wishes` has found them; returns the reply's `ext`."""
     head = engine.broker.recording.tail.head
     cursor = session.cursor or begin(engine, session)
     _clear_the_way(session, cursor, after, head)
@@ -146,27 +151,28 @@ def seek(engine: Engine, session: BayeuxSession, after: dict[Pattern, int]) -> N
         cursor.seek(pattern, offset, head)
     if not _go_live(engine, session) or len(session.outbox):
         engine.broker.mark_ready(session)  # whatever it holds has to come again
+    return {"replay": {to_subscription(pattern): offset for pattern, offset in after.items()}}
 
 
 def _clear_the_way(session: BayeuxSession, cursor: Cursor, after: dict[Pattern, int], head: int) -> None:
     """Let nothing come before what is sought, of what waits and can be read again or is not wanted any more."""
-    waiting = {event for event in session.outbox if cursor.owes(event)}
-    for pattern in after:
-        forget(session, pattern)
-    goes_back = any(offset < head for offset in after.values())
-    if goes_back:
+    forget(session, after)
+    if any(offset < head for offset in after.values()):
         cursor.fall_back(head)
-    session.outbox.discard(
-        lambda event: event in waiting and (not cursor.owes(event) or (goes_back and cursor.take_back(event)))
-    )
+        session.outbox.discard(cursor.take_back)
 
 
-def forget(session: BayeuxSession, pattern: Pattern) -> None:
-    """A session hears a pattern no longer."""
-    if session.cursor is not None and session.replay is not None:
-        session.cursor.drop(pattern)
-        session.replay.gaps.pop(pattern, None)
-        session.replay.told.pop(pattern, None)
+def forget(session: BayeuxSession, patterns: Iterable[Pattern]) -> None:
+    """A session hears these patterns no longer; what waits for their sake only is dropped."""
+    cursor, replay = session.cursor, session.replay
+    if cursor is None or replay is None:
+        return
+    waiting = {event for event in session.outbox if cursor.owes(event)}
+    for pattern in patterns:
+        cursor.drop(pattern)
+        replay.gaps.pop(pattern, None)
+        replay.told.pop(pattern, None)
+    session.outbox.discard(lambda event: event in waiting and not cursor.owes(event))
 
 
 # Connects
