@@ -264,7 +264,7 @@ def told(engine: Engine, session: BayeuxSession, *, with_events: bool) -> dict[s
     reached = cursor.reached(engine.broker.recording.tail.head, missing)
     ext: dict[str, Any] = {}
     replay.tell_again()  # what an earlier reply told, if nobody knows yet whether that has left
-    if replay.gaps and with_events:
+    if replay.gaps and with_events and not missing:  # what comes before a gap comes first
         ext["replay_gap"] = {to_subscription(pattern): list(gap) for pattern, gap in replay.gaps.items()}
         replay.told, replay.gaps = replay.gaps, {}
     for pattern, (first, _) in replay.gaps.items():
