@@ -23,8 +23,11 @@ from app.broker.policy import SERVER, HouseRules
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.names import Bounds, to_pattern
+from app.recorder import Recorder
 from app.settings import Settings, is_loopback
+from app.system_events import SystemEvents
 from app.transports.addresses import accounts
+from app.transports.apis import Apis
 from app.transports.endpoint import Endpoint, leaving, reject
 from app.transports.guard import Guard, Rejection
 from app.transports.head import Head
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from app.broker.policy import Identity
-    from app.protocols.bayeux.exchanges import Reply
+    from app.protocols.bayeux.exchanges import Outcome
     from app.protocols.bayeux.sessions import BayeuxSession
 
 _STALL_S = 1.0
@@ -58,8 +61,8 @@ class NotProtected(Exception):
 
 
 class _Answerable(Protocol):
-    def answer(self, reply: Reply | None) -> None:
-        """Take the reply of a held connect."""
+    def answer(self, outcome: Outcome | None) -> None:
+        """Take what was waited for."""
 
 
 def rights_of(settings: Settings) -> HouseRules | AccessRules:
@@ -87,7 +90,7 @@ class House:
             )
         self.rights = rights_of(settings)
         self._authenticator = Authenticator(settings, lambda line: telemetry.log.warning("keys", what=line))
-        self.broker = Broker(settings.limits, self._wake)
+        self.broker = Broker(settings.limits, self._wake, settings.history)
         self.broker.account_of = accounts((*settings.limits.exempt, *settings.proxies))
         self.engine = Engine(
             self.broker,
@@ -98,7 +101,17 @@ class House:
             connection_types=self._connection_types(),
         )
         self.endpoint = Endpoint(self.engine, self.guard, settings)
+        self.apis = Apis(
+            settings,
+            self.guard,
+            self.rights,
+            self.hooks,
+            authenticate=self._authenticate if self._authenticator.knows_any else None,
+            archive=lambda: self.recorder,
+            note=self.endpoint.note,
+        )
         self.pages = Pages()
+        self.recorder: Recorder | None = None  # once `open` has been called, if the history is on
         self.proxies = Proxies(settings.proxies)
         self.on_reload: list[Callable[[], None]] = []  # on SIGHUP: what reads its files again, and says so in the log
         self.on_sweep: list[Callable[[float], None]] = []
@@ -119,6 +132,7 @@ class House:
             lambda _: telemetry.report_suppressed(),
         ]
         self._tell_operators()
+        SystemEvents(self.broker, self.hooks)
 
     def _authenticate(self, token: str, wall_s: float) -> Identity:
         try:
@@ -157,7 +171,8 @@ class House:
         path = route_path(scope)
         is_bayeux = any(path == mount or path.startswith(f"{mount}/") for mount in self.settings.bayeux.paths)
         try:
-            await (self.endpoint if is_bayeux else self.pages)(scope, receive, send)
+            serve = self.endpoint if is_bayeux else self.apis if self.apis.leads_to(path) else self.pages
+            await serve(scope, receive, send)
         except asyncio.CancelledError:
             if not self._is_leaving:
                 raise
@@ -186,9 +201,18 @@ class House:
 
     # The event loop
 
+    def open(self) -> None:
+        """Open the history, if it is on and not open yet. Raises `BadRecord`, `FolderLocked`, `FolderUnusable`."""
+        if self.recorder is None and self.settings.history.enabled:
+            self.recorder = Recorder(self.settings, self.broker, self._wake)
+            self.engine.read = self.recorder.read
+
     def start(self) -> None:
-        """Begin sweeping, once; the first request does it where no lifespan has."""
+        """Open the history and begin sweeping, once; the first request does it where no lifespan has."""
         if not self._tasks:
+            self.open()
+            if self.recorder is not None:
+                self.recorder.listen()
             self._swept_at = monotonic()
             jobs = [self._sweep(), *(self._run(job) for job in self.background)]
             self._tasks = [asyncio.get_running_loop().create_task(job) for job in jobs]
@@ -202,6 +226,10 @@ class House:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self.recorder is not None:
+            recorder, self.recorder, self.engine.read = self.recorder, None, None
+            await recorder.close()
+            self._flush()
         telemetry.report_suppressed()
         dropped = self.broker.dropped - self._dropped_before if self._is_leaving else 0
         telemetry.log.info("stopped", undelivered_events=self.queued_events() + dropped, is_cut_short=is_cut_short)
@@ -244,9 +272,9 @@ class House:
     def _flush(self) -> None:
         self._flush_is_due = False
         self.broker.flush(monotonic())
-        for connection, reply in self.engine.answers():
+        for connection, outcome in self.engine.answers():
             try:
-                cast("_Answerable", connection).answer(reply)
+                cast("_Answerable", connection).answer(outcome)
             except Exception as error:  # noqa: BLE001 - the connections behind it must get theirs
                 telemetry.fault("answer", error)
 
@@ -269,6 +297,8 @@ class House:
             if was_stalled:  # what waited with us is read before anybody counts as late
                 continue
             sweeps = [self.broker.due, *self.on_sweep]
+            if self.recorder is not None:
+                sweeps.append(self.recorder.sweep)
             if now - slowly_swept_at > _SLOW_SWEEP_S:
                 slowly_swept_at = now
                 sweeps += self._slow_sweeps

@@ -116,7 +116,8 @@ class Broker:
         if session.closed is not None:
             return False
         session.closed = reason
-        for pattern in session.subscriptions:
+        session.heard = tuple(session.subscriptions)
+        for pattern in session.heard:
             self.index.remove(pattern, session)
         session.subscriptions.clear()
         self.dropped += len(session.outbox)
@@ -192,24 +193,24 @@ class Broker:
         if not is_admitted:
             raise self.counted(RateLimited())
 
-    def publish(self, event: Event, now: float, *, without: Session | None = None, source: object = None) -> bool:
+    def publish(self, event: Event, now: float, *, without: Session | None = None, source: object = None) -> None:
         """Stamp an event and put it into the outbox of everyone who hears its topic (but `without`).
 
-        True if that must wait until the log has it: append to `event.waiters` who wants to know. `source` is what
-        publishes, a session or a request without one; its events stay in order. Raises `HistoryUnavailable`.
+        If that must wait until the log has it, the event is pending: append to its `waiters` who wants to know.
+        `source` is what publishes, a session or a request without one; its events stay in order.
+        Raises `HistoryUnavailable`.
         """
         event.time_us = self._time_us(now)
         event.publication = self.publications.next()
         event.without = without
         event.source = source
         try:
-            is_pending = self.recording.take(event, now)
+            self.recording.take(event, now)
         except HistoryUnavailable as refusal:
             raise self.counted(refusal) from None
         self.published += 1
-        if not is_pending:
+        if not event.is_pending:
             self._spread(event, now, is_new=True, is_final=not event.is_recorded)
-        return is_pending
 
     def _time_us(self, now: float) -> int:
         """The wall clock. Where it is set back a little, as it is all the time, it stands still instead."""

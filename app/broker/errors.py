@@ -16,6 +16,7 @@ Refusal                 the peer's fault; nothing has changed
     MemoryShort           the process has taken what it may
   HistoryUnavailable    the log cannot take it: the disk is full, or broken, or too slow
     InboxFull             more waits to be written than may
+    DiskFull              the disk has no more room than must stay free
   OutcomeUnknown        it may or may not reach the disk yet
   KeyReused             that idempotency key was another publish's
 """
@@ -108,6 +109,12 @@ class InboxFull(HistoryUnavailable):
     """What waits to be written has reached `history.inbox_bytes`."""
 
     limit = "inbox_bytes"
+
+
+class DiskFull(HistoryUnavailable):
+    """Less than `history.free_bytes` of the disk is free."""
+
+    limit = "free_bytes"
 
 
 class OutcomeUnknown(Refusal):

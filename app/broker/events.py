@@ -59,8 +59,8 @@ class Event:
         "details",
         "frames",
         "idempotency_key",
-        "is_delivered",
         "is_durable",
+        "is_pending",
         "is_recorded",
         "nt4_time_us",
         "nt4_type",
@@ -115,7 +115,7 @@ class Event:
         self.pending_since = 0.0
         self.is_recorded = False
         self.is_durable = False
-        self.is_delivered = False
+        self.is_pending = False  # nobody has seen it yet
 
     def weigh_on(self, waiting: Watermark) -> None:
         """Count towards what waits, once for all who hear it, until the last of them lets go of it."""

@@ -59,7 +59,8 @@ class HouseRules:
     """The rights that hold while nobody has written any, whatever anyone's role.
 
     The server's own topics are published by the server alone, or by anyone where only this machine can connect
-    (`loopback`). `anonymous_publish`: a publish may come without a session.
+    (`loopback`). `anonymous_publish`: a publish may come without a session. To subscribe without one means to read the
+    history: nothing that anyone could not get by opening a session.
     """
 
     loopback: bool
@@ -80,12 +81,12 @@ class HouseRules:
         """See `Rights`."""
         if session is not None and session.role == SERVER:
             return True
-        if session is None and (verb == "subscribe" or (verb == "publish" and not self.anonymous_publish)):
+        if session is None and verb == "publish" and not self.anonymous_publish:
             return False
         return self.grant(verb, what)
 
     def grant(self, verb: Verb, what: str | Pattern) -> bool:
-        """Whether everyone with a session may do it."""
+        """Whether everyone may do it."""
         if self.loopback:
             return True
         topic = what.topic if isinstance(what, Pattern) else what

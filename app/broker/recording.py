@@ -53,8 +53,12 @@ class Recording:
         self.log = log
         self.tail.skip_to(head)
 
-    def take(self, event: Event, now: float) -> bool:
-        """Hand a stamped event to the log if it goes there; True if nobody may see it yet.
+    def end(self) -> None:
+        """There is none any more."""
+        self.log = None
+
+    def take(self, event: Event, now: float) -> None:
+        """Hand a stamped event to the log if it goes there; if nobody may see it yet, it `is_pending`.
 
         Raises `HistoryUnavailable`, and nothing is done, where there is no room for an event that must wait.
         """
@@ -64,7 +68,7 @@ class Recording:
         is_pending = event.is_durable or event.source in self._pending_of
         if self.log is None or not (is_pending or event.is_recorded):
             self._remember(event)
-            return False
+            return
         try:
             self.log.append(event)
         except HistoryUnavailable:
@@ -74,9 +78,9 @@ class Recording:
                 raise
             self.lost += 1
             self._remember(event)
-            return False
+            return
         event.pending_since = now
-        event.is_delivered = not is_pending
+        event.is_pending = is_pending
         self.pending.append(event)
         if is_pending:
             self._pending_of[event.source] += 1
@@ -84,7 +88,6 @@ class Recording:
                 self.keys.remember(event.authid, event.idempotency_key, event, event.time_us / 1_000_000)
         else:
             self._remember(event)
-        return is_pending
 
     def committed(self, events: Sequence[Event], first: int, now: float) -> None:
         """The log has all of `events`; those that are recorded have the offsets from `first` on."""
@@ -96,7 +99,7 @@ class Recording:
         """The log has none of `events`, or cannot say that it has."""
 
         def refuse(event: Event, now: float) -> None:
-            self.lost += event.is_recorded and event.is_delivered
+            self.lost += event.is_recorded and not event.is_pending
             self.refusals += event.is_durable
             self._settle(event, refusal if event.is_durable else None, now)
 
@@ -136,7 +139,7 @@ class Recording:
 
     def _settle(self, event: Event, refusal: Refusal | None, now: float) -> None:
         self.pending.popleft()
-        is_new, event.is_delivered = not event.is_delivered, True
+        is_new, event.is_pending = event.is_pending, False
         if is_new:
             self._pending_of[event.source] -= 1
             if not self._pending_of[event.source]:

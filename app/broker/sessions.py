@@ -46,6 +46,7 @@ class Session:
         "cursor",
         "deadline",
         "expiry",
+        "heard",
         "id",
         "is_ready",
         "meter",
@@ -72,3 +73,4 @@ class Session:
         self.alarm: tuple[float, int, Session] | None = None  # its one live entry in the heap of deadlines
         self.is_ready = False  # waits in Broker.ready
         self.closed: str | None = None  # why it ended
+        self.heard: tuple[Pattern, ...] = ()  # what it was subscribed to then

@@ -162,6 +162,39 @@ def patterns_heard(topic: str) -> Iterator[Pattern]:
     return (pattern for pattern in patterns_over(topic) if pattern.topic or not apart)
 
 
+def matches(pattern: Pattern, topic: str) -> bool:
+    """Whether whoever asks for `pattern` gets `topic`; the one place that knows what each kind of pattern means."""
+    match, base = pattern
+    if match is Match.EXACT:
+        return topic == base
+    if not base:
+        return not is_apart(topic) and (match is Match.DESCENDANTS or "/" not in topic)
+    if not topic.startswith(base + "/"):
+        return False
+    return match is Match.DESCENDANTS or "/" not in topic[len(base) + 1 :]
+
+
+def span(pattern: Pattern) -> tuple[str, str]:
+    """All topics that `pattern` matches, and maybe others, lie in this range of texts; its end is not part of it."""
+    match, base = pattern
+    if match is Match.EXACT:
+        return base, base + "\0"
+    return (base + "/", base + "0") if base else ("", "\U0010ffff")  # 0 is the character after /
+
+
+def common(one: Pattern, other: Pattern) -> Pattern | None:
+    """The pattern of what both match: with these kinds it is always one of the two, or None for nothing."""
+    for narrow, wide in ((one, other), (other, one)):
+        if narrow.match is Match.EXACT:
+            return narrow if matches(wide, narrow.topic) else None
+    if one.topic == other.topic:
+        return one if one.match is Match.CHILDREN else other
+    for narrow, wide in ((one, other), (other, one)):
+        if matches(wide, f"{narrow.topic}/x"):  # a wide one that matches one of them matches them all
+            return narrow
+    return None
+
+
 def is_apart(topic: str) -> bool:
     """Whether subscribers of `/*` and `/**` do not hear `topic`: the server's own, Bayeux' meta and service."""
     first, slash, _ = topic.partition("/")

@@ -97,6 +97,8 @@ main.add_command(bench_group)
     type=int,
     help=f"Port for health checks and metrics; 0 as above. [default: {KNOBS['operations.port'].default}]",
 )
+@click.option("--data-dir", metavar="DIR", help=f"What outlives the server. [default: {KNOBS['data_dir'].default}]")
+@click.option("--history", type=click.Choice(["on", "off"]), help="Off: nothing is written, nothing can be replayed.")
 @click.option("--tls-cert", metavar="FILE", help="Serve https with this certificate (PEM). SIGHUP reads it again.")
 @click.option("--tls-key", metavar="FILE", help="Its private key. [default: in the certificate's file]")
 @click.option("--open", "is_open", is_flag=True, help="Listen where others can connect although there are no rules.")
@@ -107,12 +109,14 @@ main.add_command(bench_group)
     metavar="MODULE:FUNCTION",
     help="Call this with the embedding API before serving. Can be given several times.",
 )
-def serve(
+def serve(  # noqa: PLR0913 - one for each flag
     *,
     file: Path | None,
     host: str | None,
     port: int | None,
     operations_port: int | None,
+    data_dir: str | None,
+    history: str | None,
     tls_cert: str | None,
     tls_key: str | None,
     is_open: bool,
@@ -126,6 +130,8 @@ def serve(
         "host": host,
         "port": port,
         "operations.port": operations_port,
+        "data_dir": data_dir,
+        "history.enabled": None if history is None else history == "on",
         "tls.cert": tls_cert,
         "tls.key": tls_key,
         "open": is_open or None,

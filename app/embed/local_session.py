@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from app.broker.policy import SERVER
 from app.broker.topics import patterns_over
 from app.embed.names import pattern_of
-from app.protocols.bayeux.exchanges import Request, Transport, Verdict, Wait
+from app.protocols.bayeux.exchanges import Reply, Request, Transport, Verdict, Wait
 from app.protocols.bayeux.messages import decode_data
 from app.protocols.bayeux.names import to_channel
 from app.protocols.bayeux.sessions import BayeuxSession
@@ -73,27 +73,11 @@ class LocalSession:
         self._engine.leave(self._session, monotonic(), by_client=False)
 
     def _send(self, fields: dict[str, Any]) -> asyncio.Future[dict[str, Any]]:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[dict[str, Any]] = loop.create_future()
-        request = Request([fields], Transport.LOCAL, None, session=self._session)
-        outcome = self._engine.receive(request, monotonic())
-        if isinstance(outcome, Wait):
-            task = loop.create_task(self._wait(outcome, answer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        else:
-            _resolve(answer, outcome)
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        asker = _Asker(self._engine, answer, self._tasks)
+        request = Request([fields], Transport.LOCAL, asker, session=self._session)
+        asker.answer(self._engine.receive(request, monotonic()))
         return answer
-
-    async def _wait(self, outcome: Outcome, answer: asyncio.Future[dict[str, Any]]) -> None:
-        while isinstance(outcome, Wait):
-            try:
-                async with asyncio.timeout(self._engine.options.policy_s):
-                    verdict = Verdict(value=await outcome.awaitable)
-            except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
-                verdict = Verdict(error=error)
-            outcome = self._engine.resume(outcome, verdict, monotonic())
-        _resolve(answer, outcome)
 
     # broker.sessions.Owner
 
@@ -122,7 +106,27 @@ class LocalSession:
                     self._engine.hooks.report("local_session", error)
 
 
-def _resolve(answer: asyncio.Future[dict[str, Any]], outcome: Outcome) -> None:
-    parts = getattr(outcome, "parts", None)
-    if parts and not answer.done():
-        answer.set_result(decode_data(parts[0]))
+class _Asker:
+    """The engine's `connection` for one message."""
+
+    def __init__(self, engine: Engine, answer: asyncio.Future[dict[str, Any]], tasks: set[asyncio.Task[None]]) -> None:
+        self._engine = engine
+        self._answer = answer
+        self._tasks = tasks  # the loop itself would forget them
+
+    def answer(self, outcome: Outcome | None) -> None:
+        """The message's reply, or what must be waited for first."""
+        if isinstance(outcome, Wait):
+            task = asyncio.get_running_loop().create_task(self._wait(outcome))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif isinstance(outcome, Reply) and outcome.parts and not self._answer.done():
+            self._answer.set_result(decode_data(outcome.parts[0]))
+
+    async def _wait(self, wait: Wait) -> None:
+        try:
+            async with asyncio.timeout(self._engine.options.policy_s):
+                verdict = Verdict(value=await wait.awaitable)
+        except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
+            verdict = Verdict(error=error)
+        self.answer(self._engine.resume(wait, verdict, monotonic()))

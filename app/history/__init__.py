@@ -5,9 +5,13 @@ threads of their own; none of this knows the event loop, and nothing here is awa
 
     history.py    History, the port: opens a data folder, appends, reads, says what was committed or refused
     folder.py     the folder: its lock, the log's identity and holes, the list of its segments
+    documents.py  a small file with a checksum, replaced as a whole
+    mark.py       the last committed offset, outside of the segments
     stored.py     a stored event: the one file that names its columns, and its checksum
     segment.py    one segment's file: schema, writing a group, opening it for reading
+    rows.py       a segment's rows, without the damaged ones
     seals.py      what makes a full segment final: its digests, block by block
+    sealer.py     the thread that does that
     writer.py     the thread that writes: groups, one fsync each, failures, rolling over to the next segment
     recovery.py   opening after a crash: what is sound, what is not and where
     rules.py      the [[record]] rules: which topics are kept, and for how long

@@ -10,12 +10,16 @@ offset, but for the places in `steps`, where the clock was set back (`ranges.py`
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import orjson
 
+from app.history.documents import DRAFT, sync_folder
 from app.history.stored import COLUMNS
 
 if TYPE_CHECKING:
@@ -24,10 +28,16 @@ if TYPE_CHECKING:
 
     from app.history.stored import Stored
 
+COMPANIONS = ("-wal", "-shm", "-journal")
+"""What SQLite keeps beside a database that is open, or was when its process died."""
+
 FORMAT = 1
 """Of the tables below; a log of another format is refused."""
 
 PAGE_BYTES = 8192
+_EMPTY_BYTES = 10 * PAGE_BYTES
+"""A database without events."""
+
 _READ_CACHE_KIB = 512
 _TOPIC, _AUDIENCE = COLUMNS.index("topic"), COLUMNS.index("audience")
 _SCHEMA = """
@@ -50,35 +60,72 @@ _INSERT = "insert into stored select VALUES from json_each(?)".replace(
 )
 
 
-def create(path: Path, log_id: str, first: int) -> SegmentWriter:
-    """A new segment whose first event will have that offset. Raises `sqlite3.Error`, `OSError`."""
-    connection = _connect(path, "rwc")
-    try:
+def create(path: Path, log_id: str, first: int, **more: str | int) -> SegmentWriter:
+    """A new segment whose first event will have that offset; `more` is kept in its table `meta` too.
+
+    It has its name only when it is complete and on disk. Raises `sqlite3.Error`, `OSError`; `FileExistsError` too.
+    """
+    if path.exists():
+        raise FileExistsError(errno.EEXIST, "there is a segment of that name", str(path))
+    draft = path.with_name(DRAFT + path.name)
+    for leftover in (draft, *companions(draft), *companions(path)):
+        leftover.unlink(missing_ok=True)  # SQLite would take an old WAL for this one's
+    with closing(_connect(draft, "rwc")) as connection:
+        connection.execute("pragma synchronous=off")  # it is synced as a whole, below
         connection.execute(f"pragma page_size={PAGE_BYTES}")
-        _configure(connection)
-        connection.executescript(f"begin;{_SCHEMA}commit;")
-        connection.execute("begin immediate")
-        meta = [("format", FORMAT), ("log_id", log_id), ("first", first)]
-        connection.executemany("insert into meta values (?, ?)", meta)
+        connection.executescript(f"begin;{_SCHEMA}")
+        meta = {"format": FORMAT, "log_id": log_id, "first": first, **more}
+        connection.executemany("insert into meta values (?, ?)", meta.items())
         connection.execute("insert into audiences values (0, null)")
         connection.execute("commit")
-    except BaseException:
-        connection.close()
-        raise
-    return SegmentWriter(connection, first)
+        connection.execute("pragma journal_mode=wal")
+    with draft.open("rb") as file:
+        os.fsync(file.fileno())
+    draft.rename(path)
+    return reopen(path)
 
 
 def reopen(path: Path) -> SegmentWriter:
-    """Go on writing a segment. Raises `sqlite3.Error`."""
+    """Go on writing a segment. Raises `sqlite3.Error`, `OSError`."""
     connection = _connect(path, "rw")
     try:
         _configure(connection)
         first = connection.execute("select value from meta where name = 'first'").fetchone()[0]
         last = connection.execute("select max(offset) from stored").fetchone()[0]
+        sync_folder(path.parent)  # its name, and now its WAL's; SQLite ignores errors there
+        return SegmentWriter(connection, path, first, first - 1 if last is None else last)
     except BaseException:
         connection.close()
         raise
-    return SegmentWriter(connection, first, first - 1 if last is None else last)
+
+
+class SegmentBusy(Exception):
+    """Somebody has it open, so its WAL cannot go."""
+
+
+def is_finished(path: Path) -> bool:
+    """Whether it is no longer in WAL mode (SQLite's file format, 1.3.3), so that nobody writes it. Raises `OSError`."""
+    with path.open("rb") as file:
+        return file.read(20)[18:20] == b"\1\1" and not any(each.exists() for each in companions(path))
+
+
+def finish(path: Path) -> None:
+    """Move all of the WAL into the database, for good. Raises `sqlite3.Error`, `OSError`, `SegmentBusy`."""
+    if is_finished(path):
+        return
+    with closing(_connect(path, "rw", timeout_s=0)) as connection:
+        connection.execute("pragma synchronous=extra")  # the rollback journal's end is synced too
+        try:
+            mode = connection.execute("pragma journal_mode=delete").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise SegmentBusy from None
+            raise
+    if mode != "delete":
+        raise SegmentBusy
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    sync_folder(path.parent)
 
 
 def read(path: Path, *, is_sealed: bool) -> sqlite3.Connection:
@@ -88,15 +135,30 @@ def read(path: Path, *, is_sealed: bool) -> sqlite3.Connection:
     return connection
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
+def companions(path: Path) -> list[Path]:
+    """The files that SQLite may keep beside a database."""
+    return [path.with_name(path.name + ending) for ending in COMPANIONS]
+
+
+def nbytes_with_wal(path: Path) -> int:
+    """What a segment takes of the disk."""
+    nbytes = 0
+    for file in (path, path.with_name(path.name + "-wal")):
+        with suppress(FileNotFoundError):
+            nbytes += file.stat().st_size
+    return nbytes
+
+
+def _connect(path: Path, mode: str, timeout_s: float = 5.0) -> sqlite3.Connection:
+    uri = f"file:{quote(str(path))}?mode={mode}"
     # Threads use a connection in turn, never at once.
-    return sqlite3.connect(
-        f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False, timeout=5.0
-    )
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=timeout_s)
 
 
 def _configure(connection: sqlite3.Connection) -> None:
-    connection.execute("pragma journal_mode=wal")
+    mode = connection.execute("pragma journal_mode=wal").fetchone()[0]
+    if mode != "wal":
+        raise sqlite3.OperationalError(f"journal mode is {mode}")
     connection.execute("pragma synchronous=full")
     connection.execute("pragma wal_autocheckpoint=0")  # when, is the writer's business
 
@@ -104,13 +166,15 @@ def _configure(connection: sqlite3.Connection) -> None:
 class SegmentWriter:
     """The one connection that writes a segment. `last` is its last committed offset, `first - 1` while it is empty."""
 
-    def __init__(self, connection: sqlite3.Connection, first: int, last: int | None = None) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, first: int, last: int) -> None:
         self.connection = connection
+        self.path = path
         self.first = first
-        self.last = first - 1 if last is None else last
+        self.last = last
+        self.wal_bytes = 0  # written since the last checkpoint, about
         self._topics: dict[str, int] = dict(connection.execute("select topic, id from topics"))
         self._audiences: dict[str | None, int] = dict(connection.execute("select audience, id from audiences"))
-        latest = connection.execute("select time_us from stored where offset = ?", (self.last,)).fetchone()
+        latest = connection.execute("select time_us from stored where offset = ?", (last,)).fetchone()
         self._latest_us: int = latest[0] if latest else 0
 
     def write(self, rows: Sequence[Stored]) -> None:
@@ -126,9 +190,12 @@ class SegmentWriter:
             values[_TOPIC] = self._topic_id(row.topic)
             values[_AUDIENCE] = self._audience_id(row.audience)
             encoded.append(values)
-        connection.execute(_INSERT, (orjson.dumps(encoded).decode(),))
+        group = orjson.dumps(encoded)
+        connection.execute(_INSERT, (group.decode(),))
         connection.execute("commit")
         self.last = rows[-1].offset
+        # The rows' own pages, and one of the index for each topic.
+        self.wal_bytes += len(group) + PAGE_BYTES * (2 + len({values[_TOPIC] for values in encoded}))
 
     def _topic_id(self, topic: str) -> int:
         number = self._topics.get(topic)
@@ -147,10 +214,30 @@ class SegmentWriter:
         assert number is not None
         return number
 
+    @property
+    def nbytes(self) -> int:
+        """What the events in the database take, about; those in the WAL do not count. 0 where that cannot be told."""
+        try:
+            return max(0, self.path.stat().st_size - _EMPTY_BYTES)
+        except OSError:
+            return 0
+
     def checkpoint(self) -> None:
         """Move what is in the WAL into the database, as far as no reader is in the way. Raises `sqlite3.Error`."""
-        self.connection.execute("pragma wal_checkpoint(passive)")
+        self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
+        self.wal_bytes = 0
 
     def close(self) -> None:
-        """Let go of it. Where nobody reads it, the WAL ends up in the database."""
+        """Let go of it. Where nobody reads it, the WAL ends up in the database. Raises `sqlite3.Error`."""
         self.connection.close()
+
+    def abandon(self) -> None:
+        """Let go of it, and leave its files as they are: after a failed write nothing may touch them.
+
+        SQLite moves the WAL into the database when the last connection closes, so the last one is one that cannot.
+        """
+        with suppress(sqlite3.Error), closing(read(self.path, is_sealed=False)) as witness:
+            witness.execute("select 1 from meta").fetchall()
+            self.connection.close()
+        with suppress(sqlite3.Error):
+            self.connection.close()

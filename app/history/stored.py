@@ -54,7 +54,10 @@ class Stored(NamedTuple):
     @property
     def is_sound(self) -> bool:
         """Whether the checksum fits the rest."""
-        return self.crc == checksum(self[:-1])
+        try:
+            return self.crc == checksum(self[:-1])
+        except TypeError:  # a flipped bit has made bytes of a text
+            return False
 
     @property
     def is_purged(self) -> bool:

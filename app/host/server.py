@@ -25,12 +25,14 @@ import uvicorn
 from app import __version__, metrics, telemetry
 from app.access.keys import BadKeys
 from app.embed import Halley, load
+from app.history.folder import FolderLocked, FolderUnusable
 from app.host.certificate import BadCertificate, Certificate
 from app.host.connection import Connection
 from app.host.resources import OUT_OF_FILES, Resources
 from app.host.short_way import BayeuxConnection, ShortWay
 from app.host.tls import Tls
 from app.host.watch import Watch
+from app.recorder import BadRecord
 from app.server import NotProtected
 from app.transports.operations import operations_app
 
@@ -60,6 +62,10 @@ class CannotListen(Exception):
     """A port is taken, or an address is not this machine's."""
 
 
+_WRONG = (BadCertificate, BadKeys, BadRecord, NotProtected, CannotListen, FolderLocked, FolderUnusable, ImportError)
+"""Why there is nothing to serve: all of it is for whoever started us to put right."""
+
+
 def run(settings: Settings, origins: Mapping[str, str] | None = None) -> int:
     """Serve until told to stop; returns the process' exit code.
 
@@ -73,10 +79,11 @@ def run(settings: Settings, origins: Mapping[str, str] | None = None) -> int:
         halley = Halley(settings)
         for name in settings.load:
             load(name, halley)
+        halley.house.open()
         sockets.append(bind(settings.host, settings.port, "--port"))
         if settings.operations.enabled:
             sockets.append(bind(settings.operations.host, settings.operations.port, "--operations-port"))
-    except (BadCertificate, BadKeys, NotProtected, CannotListen, ImportError) as error:
+    except _WRONG as error:
         for bound in sockets:
             bound.close()
         print(f"halley: {error}", file=sys.stderr)  # noqa: T201 - the one who started us reads it
@@ -113,7 +120,7 @@ async def _serve(halley: Halley, sockets: list[socket.socket], certificate: Cert
         )
         operations = _OperationsServer(app, house)
         running = asyncio.create_task(operations.serve(sockets[1:]))
-    public.on_startup = partial(announce, house.settings, sockets)
+    public.on_startup = partial(announce, house, sockets)
     await public.serve(sockets[:1])
     if operations is not None and running is not None:
         operations.should_exit = True
@@ -278,13 +285,14 @@ def bind(host: str, port: int, flag: str) -> socket.socket:
     return bound
 
 
-def announce(settings: Settings, sockets: list[socket.socket]) -> None:
+def announce(house: House, sockets: list[socket.socket]) -> None:
     """Tell whoever started us what to try; the last line is where we listen."""
-    tls = settings.tls
+    settings, tls = house.settings, house.settings.tls
     url = url_of(sockets[0], "https" if tls.cert else "http")
     path = settings.bayeux.paths[0]
     console = f"{url}/" if "/bayeux" in settings.bayeux.paths else f"{url}/?server={path}"
-    lines = []
+    recorder = house.recorder
+    lines = [f"history: {recorder.folder}" if recorder is not None else "history: off, in memory alone"]
     if len(sockets) > 1:
         lines.append(f"health and metrics: {url_of(sockets[1])}/health/ready, /metrics")
     for listens in (url, *map(url_of, sockets[1:])):

@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 import re
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from app import telemetry
 from app.host.connection import Connection
 from app.host.responses import begin, response
 from app.protocols.bayeux import hot
-from app.protocols.bayeux.exchanges import Hold, Wait
+from app.protocols.bayeux.exchanges import Hold, Reply, Wait
 from app.transports import long_polling
 from app.transports.bodies import plain_message
 from app.transports.cookies import lone_cookie
@@ -28,7 +28,7 @@ from app.transports.guard import TEXT_HEADERS, Rejection
 from app.transports.head import Head
 
 if TYPE_CHECKING:
-    from app.protocols.bayeux.exchanges import Outcome, Reply
+    from app.protocols.bayeux.exchanges import Outcome
     from app.server import House
 
     Header = tuple[bytes, bytes]
@@ -121,16 +121,11 @@ class BayeuxConnection(Connection):
         way = self._way
         try:
             outcome = way.engine.receive(way.endpoint.request(head, body, self), now)
-            if isinstance(outcome, Wait):
-                task = self.loop.create_task(self._wait(outcome, head))
-                self.tasks.add(task)
-                task.add_done_callback(self.tasks.discard)
-            else:
-                self._take_outcome(outcome)
+            self._take_outcome(outcome)
         except Exception as error:  # noqa: BLE001 - see `_fail`
             self._fail(error, head)
 
-    async def _wait(self, outcome: Outcome, head: Head) -> None:
+    async def _wait(self, outcome: Outcome) -> None:
         """A hook of the program is being waited for; here a task is worth its price."""
         engine = self._way.engine
         try:
@@ -141,26 +136,30 @@ class BayeuxConnection(Connection):
             reason = leaving()
             self.refuse(reason.status, reason.text, reason.headers)
         except Exception as error:  # noqa: BLE001 - see `_fail`
-            self._fail(error, head)
+            self._fail(error)
 
     def _head(self, fields: dict[bytes, bytes]) -> Head:
         return Head("POST", self.url.decode(), b"", fields, *self._seen)
 
-    def _take_outcome(self, outcome: Reply | Hold) -> None:
+    def _take_outcome(self, outcome: Outcome) -> None:
         if type(outcome) is Hold:
             if self._is_lost or self._has_ended:
                 self._way.engine.gone(outcome, monotonic())
             self._hold = outcome
-        else:
-            self._write(cast("Reply", outcome))
+        elif type(outcome) is Reply:
+            self._write(outcome)
+        elif type(outcome) is Wait:
+            task = self.loop.create_task(self._wait(outcome))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
 
-    def answer(self, reply: Reply | None) -> None:
-        """The held connect has its reply; None means that a newer connect makes this connection useless."""
+    def answer(self, outcome: Outcome | None) -> None:
+        """What was waited for has come; None means that a newer connect makes this connection useless."""
         self._hold = None
-        if reply is None:
+        if outcome is None:
             self.cut("replaced")
         else:
-            self._write(reply)
+            self._take_outcome(outcome)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The peer of a held connect may be the one who left."""
@@ -182,9 +181,9 @@ class BayeuxConnection(Connection):
         else:
             self.settle(lambda is_written: engine.written(reply) if is_written else engine.unwritten(reply))
 
-    def _fail(self, error: Exception, head: Head) -> None:
+    def _fail(self, error: Exception, head: Head | None = None) -> None:
         """Say why there is no answer: what the request is lacking, or nothing where the fault is ours."""
-        if isinstance(error, Rejection):
+        if isinstance(error, Rejection) and head is not None:
             self._way.endpoint.note(error, head)
             rejection = error
         else:

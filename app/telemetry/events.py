@@ -26,6 +26,16 @@ EVENTS: dict[str, LogEvent] = {
     ),
     "listening": LogEvent("a listener serves: `url`", LIFE),
     "not_listening": LogEvent("the clients' listener takes no further connections: `url`", LIFE),
+    "history_opened": LogEvent(
+        "the event history: its folder, `log_id`, `first` offset, the `next` one, its size", LIFE
+    ),
+    "history_damaged": LogEvent(
+        "offsets `first` to `last` cannot be read, or were lost: in which `file`, and why", 100
+    ),
+    "history_unavailable": LogEvent(
+        "the log takes nothing, and durable publishes are refused: `reason` is disk or free_bytes", LIFE
+    ),
+    "history_recovered": LogEvent("it does again", LIFE),
     "session_opened": LogEvent("a client has a session: its address and agent", SESSIONS),
     "session_closed": LogEvent(
         "it has ended: `reason` is disconnected, expired, dismissed, slow_consumer or token_expired", SESSIONS, "reason"

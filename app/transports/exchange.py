@@ -1,8 +1,8 @@
 """One HTTP request on its way through the engine and back.
 
-This is where Halley waits: for hooks of the program (with a deadline), for a held connect's reply (with the engine's
-deadline, and one of our own behind it) and for a slow socket. A peer that leaves is noticed in each case, and the
-engine is told what became of every reply.
+This is where Halley waits: for hooks of the program (with a deadline), for a held connect's reply or for the log (with
+the engine's deadline, and one of our own behind it) and for a slow socket. A peer that leaves is noticed in each case,
+and the engine is told what became of every reply.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from app.protocols.bayeux.engine import Engine
-    from app.protocols.bayeux.exchanges import Outcome, Request
+    from app.protocols.bayeux.exchanges import Outcome, Pending, Request
 
     Header = tuple[bytes, bytes]
 
@@ -54,47 +54,67 @@ class Exchange:
         self.receive = receive
         self._send = send
         self._socket = socket_of(scope)
-        self._answer: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
+        self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
-    def answer(self, reply: Reply | None) -> None:
-        """The held connect has its reply; None means that a newer connect makes this connection useless."""
-        if reply is None:
+    def answer(self, outcome: Outcome | None) -> None:
+        """What was waited for has come; None means that a newer connect makes this connection useless."""
+        if outcome is None:
             if self._socket is not None:
                 self._socket.cut("replaced")
-        elif self._answer.done():
-            self._engine.unwritten(reply)
+        elif self._outcome.done():
+            self._let_go(outcome)
         else:
-            self._answer.set_result(reply)
+            self._outcome.set_result(outcome)
 
     async def reply_to(self, request: Request) -> Reply | None:
-        """Take a request through the engine; None if its peer left while it was held."""
-        outcome: Outcome = self._engine.receive(request, monotonic())
-        while isinstance(outcome, Wait):
-            verdict = await verdict_on(outcome, self._engine.options.policy_s)
-            outcome = self._engine.resume(outcome, verdict, monotonic())
-        if isinstance(outcome, Hold):
-            return await self._held(outcome)
+        """Take a request through the engine; None if its peer has left before there was a reply."""
+        engine = self._engine
+        outcome: Outcome | None = engine.receive(request, monotonic())
+        departure: asyncio.Future[None] | None = None
+        try:
+            while outcome is not None and not isinstance(outcome, Reply):
+                if isinstance(outcome, Wait):
+                    verdict = await verdict_on(outcome, engine.options.policy_s)
+                    outcome = engine.resume(outcome, verdict, monotonic())
+                else:
+                    departure = departure or asyncio.ensure_future(self._departure())
+                    outcome = await self._later(outcome, departure)
+        finally:
+            if departure is not None:
+                departure.cancel()
         return outcome
 
-    async def _held(self, hold: Hold) -> Reply | None:
-        departure = asyncio.ensure_future(self._departure())
+    async def _later(self, waiting: Hold | Pending, departure: asyncio.Future[None]) -> Outcome | None:
+        """What `answer` brings; None if nobody is there for it. Whatever a peer has sent is worked through even so."""
+        ends: list[asyncio.Future[Any]] = [self._outcome]
+        limit_s = self._engine.broker.recording.options.commit_s
+        if isinstance(waiting, Hold):
+            ends.append(departure)
+            limit_s = waiting.wait_s
         has_left = True
         try:
-            ends: list[asyncio.Future[Any]] = [self._answer, departure]
-            await asyncio.wait(ends, timeout=hold.wait_s + _OVERDUE_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, timeout=limit_s + _OVERDUE_S, return_when=asyncio.FIRST_COMPLETED)
             has_left = departure.done()
         finally:
-            departure.cancel()
-            self._engine.gone(hold, monotonic())  # nothing, if it has been answered
-            if not self._answer.done():
-                self._answer.cancel()  # a reply that comes now is `unwritten` at once
-            elif has_left and (reply := self._answer.result()) is not None:
-                self._engine.unwritten(reply)
-        if has_left:
-            return None
-        if self._answer.cancelled():
-            raise TimeoutError("a hold was not ended by its deadline")
-        return self._answer.result()
+            if isinstance(waiting, Hold):
+                self._engine.gone(waiting, monotonic())  # nothing, if it has been answered
+            come, self._outcome = self._outcome, asyncio.get_running_loop().create_future()
+            outcome = come.result() if come.done() else None
+            if outcome is None:
+                self._outcome.cancel()  # what comes now is let go of at once
+            elif has_left and not isinstance(outcome, Wait):
+                self._let_go(outcome)
+                outcome = None
+        if outcome is None and not has_left:
+            raise TimeoutError("a request was not answered by its deadline")
+        return outcome
+
+    def _let_go(self, outcome: Outcome) -> None:
+        """Nobody is there any more for what has come."""
+        if isinstance(outcome, Reply):
+            self._engine.unwritten(outcome)
+        elif isinstance(outcome, Hold):
+            self._engine.gone(outcome, monotonic())
 
     async def _departure(self) -> None:
         """Returns when the peer has closed the connection."""

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     Header = tuple[bytes, bytes]
 
-_ALLOWED_METHODS = b"GET, POST, OPTIONS"
+_METHODS = ("GET", "POST", "OPTIONS")
+"""Of Bayeux' paths."""
+
 _PREFLIGHT = (
     (b"access-control-allow-methods", b"POST, GET"),
     (b"access-control-allow-headers", b"accept, authorization, cache-control, content-type, pragma, x-requested-with"),
@@ -86,13 +88,14 @@ class Guard:
         if not self._serves(hosts[0]):
             raise Rejection(400, "this Host is not served here")
 
-    def check(self, head: Head) -> tuple[Header, ...]:
-        """Everything else about a request to a protocol path; returns what CORS adds to any answer.
+    def check(self, head: Head, methods: tuple[str, ...] = _METHODS) -> tuple[Header, ...]:
+        """Everything else about a request to a path that knows these methods; returns what CORS adds to any answer.
 
         Raises `Rejection`.
         """
-        if head.method not in ("GET", "POST", "OPTIONS"):
-            raise Rejection(405, "only GET, POST and OPTIONS", headers=((b"allow", _ALLOWED_METHODS),))
+        if head.method not in methods:
+            *others, last = methods
+            raise Rejection(405, f"only {', '.join(others)} and {last}", headers=(_allow(methods),))
         fields = head.fields
         cors: tuple[Header, ...] = ()
         if b"origin" in fields:  # curl, robots and a page's own scripts send none
@@ -120,9 +123,16 @@ class Guard:
             return None
         return self._cors_of(fields[b"origin"], fields[b"host"], scheme) if b"origin" in fields else ()
 
-    def preflight(self, cors: tuple[Header, ...]) -> tuple[Header, ...]:
+    def preflight(self, cors: tuple[Header, ...], methods: tuple[str, ...] = _METHODS) -> tuple[Header, ...]:
         """The headers that answer OPTIONS."""
-        return (*cors, *self._preflight) if cors else ((b"allow", _ALLOWED_METHODS),)
+        return (*cors, *self._preflight) if cors else (_allow(methods),)
+
+    def check_same_site(self, head: Head) -> None:
+        """That no page of another site sends it, not even of those that may speak Bayeux. Raises `Rejection`."""
+        if b"origin" in head.fields:
+            origin, host = (head.fields[name].decode("latin-1").lower() for name in (b"origin", b"host"))
+            if origin != f"{head.scheme}://{host}":
+                raise Rejection(403, "pages of other origins must not do that")
 
     def _is_our_host(self, host: bytes) -> bool:
         name, _ = _split(host.decode("latin-1"))
@@ -171,3 +181,7 @@ def _split(host: str) -> tuple[str, int | None]:
     if match is None or int(match[2] or 0) > _LAST_PORT:
         return "", None
     return match[1].strip("[]"), int(match[2]) if match[2] else None
+
+
+def _allow(methods: tuple[str, ...]) -> Header:
+    return (b"allow", ", ".join(methods).encode())

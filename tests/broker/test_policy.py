@@ -50,10 +50,18 @@ def test_elsewhere_the_servers_own_room_is_not_heard(topic, expected):
 @pytest.mark.parametrize("loopback", [False, True])
 @pytest.mark.parametrize("allowed", [False, True])
 def test_publishing_without_a_session_is_a_right_of_its_own(loopback, allowed):
-    """A48, design 4.7: and never a right to subscribe."""
+    """A48, design 4.7: it is asked for nothing else."""
     house = rules(loopback=loopback, anonymous_publish=allowed)
     assert house.may(None, "publish", "a") is allowed
-    assert house.may(None, "subscribe", "a") is False
+    assert house.may(None, "subscribe", "a") is True
+
+
+@pytest.mark.parametrize("topic", ["a", "halley", "halley/sessions", "stats/1m/a"])
+@pytest.mark.parametrize("loopback", [False, True])
+def test_history_is_read_without_a_session_by_whoever_could_open_one(loopback, topic):
+    """Design 6: rights as for subscribing; the server's own room only where only this machine connects."""
+    house = rules(loopback=loopback)
+    assert house.may(None, "subscribe", topic) is house.may(session(), "subscribe", topic)
 
 
 @pytest.mark.parametrize("verb", ["export", "erase"])

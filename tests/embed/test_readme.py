@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 from pathlib import Path
+from unittest.mock import ANY
 
 import uvicorn
 from support.server import DEADLINE_S, serving
@@ -107,8 +108,9 @@ async def test_a_local_session_publishes_and_subscribes():
         assert (await wire.post(connect)).messages[1] == {"channel": "/clock/ticks", "data": {"for": "tea"}}
 
 
-async def test_halley_is_mounted_in_a_program_under_another_server():
+async def test_halley_is_mounted_in_a_program_under_another_server(tmp_path, monkeypatch):
     """A Starlette program under plain uvicorn: its own page publishes, a client below the mount hears it."""
+    monkeypatch.chdir(tmp_path)  # where its history goes
     app = example("Inside your own program")["app"]
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, ws="none"))
     server.capture_signals = contextlib.nullcontext  # signals are the test runner's
@@ -130,7 +132,8 @@ async def test_halley_is_mounted_in_a_program_under_another_server():
         other = await Wire.open(server.servers[0].sockets[0].getsockname()[1])
         page = await other.request(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert page.text == "welcome"
-        assert (await wire.read()).messages[1] == {"channel": "/visits", "data": {"path": "/"}}
+        event = (await wire.read()).messages[1]
+        assert (event["channel"], event["data"], event["ext"]) == ("/visits", {"path": "/"}, {"replay": ANY})
         console = await other.request(b"GET /realtime/ HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert console.headers["content-type"].startswith("text/html")
         await other.close()

@@ -23,7 +23,7 @@ from app.protocols.bayeux.sessions import BayeuxSession
 from app.protocols.bayeux.states import State
 from app.settings import Bayeux, History, Limits
 from support.bayeux_peers import Exchange, Peer
-from support.log import MemoryLog
+from support.memory_log import MemoryLog
 from support.messages import JSON, publish
 
 if TYPE_CHECKING:

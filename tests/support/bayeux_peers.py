@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from app.protocols.bayeux.exchanges import Hold, Reply, Transport, Verdict, Wait
+from app.protocols.bayeux.exchanges import Hold, Pending, Reply, Transport, Verdict, Wait
 from support.messages import HANDSHAKE, JSON
 
 if TYPE_CHECKING:
+    from app.protocols.bayeux.exchanges import Outcome
     from app.protocols.bayeux.sessions import BayeuxSession
     from support.bayeux import House
 
@@ -49,6 +50,7 @@ class Exchange:
         self.wait: Wait | None = None
         self.reply: Reply | None = None
         self.is_aborted = False
+        self.is_pending = False  # it waits for the log
 
     @property
     def is_held(self) -> bool:
@@ -112,12 +114,15 @@ class Exchange:
         self.house.turn()
         return self
 
-    def came(self, outcome: Reply | Hold | Wait | None) -> None:
+    def came(self, outcome: Outcome | None) -> None:
         """Take note of what the engine gave for this request; None: its connection was cut."""
+        self.is_pending = isinstance(outcome, Pending)
         if isinstance(outcome, Hold):
             self.hold = outcome
         elif isinstance(outcome, Wait):
             self.wait = outcome
+        elif isinstance(outcome, Pending):
+            pass
         elif outcome is None:
             self.is_aborted = True
         else:

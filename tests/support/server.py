@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import shutil
+import tempfile
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ from app.embed import Halley
 from app.host.certificate import Certificate
 from app.host.server import HalleyServer, bind, url_of
 from app.host.watch import Watch
-from app.settings import LIMITS, Drain, Settings
+from app.settings import LIMITS, Drain, History, Settings
 from support import authority
 from support.messages import HANDSHAKE, connect, subscribe
 from support.wire import DEADLINE_S, Wire, post
@@ -26,27 +28,37 @@ if TYPE_CHECKING:
     from app.server import House
 
 
-USUAL = Settings(port=0, sweep_s=0.02, drain=Drain(spread_s=0, grace_s=2))
+USUAL = Settings(port=0, sweep_s=0.02, drain=Drain(spread_s=0, grace_s=2), history=History(enabled=False))
 
 
 FACES = {"short-way": True, "asgi": False}
+RECORDED = "durable"
+"""By the short way too, but everything that is published goes to the disk first."""
+
 _short_way = True
+_folders: list[str] | None = None
 
 
 @contextmanager
 def facing(name: str) -> Iterator[None]:
-    """Within the block `brisk` settings serve hot requests by that one of `FACES`."""
-    global _short_way  # noqa: PLW0603 - a fixture's, for all tests below it
-    _short_way = FACES[name]
+    """Within the block `brisk` settings serve hot requests by that one of `FACES`, or are `RECORDED`."""
+    global _short_way, _folders  # noqa: PLW0603 - a fixture's, for all tests below it
+    _short_way = FACES.get(name, True)
+    _folders = [] if name == RECORDED else None
     try:
         yield
     finally:
-        _short_way = True
+        for folder in _folders or ():
+            shutil.rmtree(folder)
+        _short_way, _folders = True, None
 
 
 def brisk(**changed: Any) -> Settings:
     """Settings for tests: short deadlines, no spread. Tables are changed as `bayeux={"hold_s": 1}`."""
     settings = replace(USUAL, short_way=_short_way)
+    if _folders is not None:
+        _folders.append(tempfile.mkdtemp(prefix="halley-test-"))
+        settings = replace(settings, data_dir=_folders[-1], history=History(free_bytes=0))
     for name, value in changed.items():
         part = getattr(settings, name)
         settings = replace(settings, **{name: replace(part, **value) if isinstance(value, dict) else value})

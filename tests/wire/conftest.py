@@ -2,10 +2,10 @@
 
 import pytest
 import pytest_asyncio
-from support.server import FACES, facing, serving
+from support.server import FACES, RECORDED, facing, serving
 
 
-@pytest.fixture(scope="module", params=FACES, autouse=True)
+@pytest.fixture(scope="module", params=[*FACES, RECORDED], autouse=True)
 def face(request):
     """Every test of this folder runs over both faces of the server (design 3)."""
     with facing(request.param):

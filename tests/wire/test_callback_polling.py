@@ -134,7 +134,7 @@ async def test_a_held_script_is_called_when_an_event_comes():
         assert data_of(await wire.get(publish("/held", LINES, clientId=me))) == []
         answer = await held.read()
         name, (reply, event) = answer.called
-        assert (name, reply["id"], event) == ("held", "9", {"channel": "/held", "data": LINES})
+        assert (name, reply["id"], event["channel"], event["data"]) == ("held", "9", "/held", LINES)
         assert answer.headers["content-type"] == "text/javascript;charset=UTF-8"
         assert answer.headers["cache-control"] == "no-store"
         assert not {"<", "\u2028", "\u2029"} & set(answer.text)

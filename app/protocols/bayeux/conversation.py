@@ -12,34 +12,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from app.broker.errors import InvalidName, RateLimited, Refusal
-from app.broker.events import Event
-from app.broker.policy import ANONYMOUS
+from app.broker.errors import InvalidName, Refusal
 from app.protocols.bayeux import asking, errors, replay
-from app.protocols.bayeux.exchanges import Hold, Reply, Transport, Wait
+from app.protocols.bayeux.exchanges import Hold, Pending, Reply, Transport, Wait
 from app.protocols.bayeux.handshake import shake_hands
-from app.protocols.bayeux.identity import visitor
 from app.protocols.bayeux.messages import (
-    ABSENT,
     Fault,
     Message,
-    encode_data,
     has_out_of_range,
     reply_to,
 )
-from app.protocols.bayeux.names import META, SERVICE, is_wildcard, to_pattern, to_topic
+from app.protocols.bayeux.names import SERVICE, to_pattern
+from app.protocols.bayeux.publishing import fault_of, is_publish, publish
 from app.protocols.bayeux.sessions import DISCONNECTED, DISMISSED
 from app.protocols.bayeux.timesync import Timesync
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from app.broker.events import Event
     from app.broker.topics import Pattern
     from app.protocols.bayeux.engine import Engine
     from app.protocols.bayeux.exchanges import Request, Verdict
     from app.protocols.bayeux.sessions import BayeuxSession
 
-    Steps = Generator[Wait, tuple[Verdict, float], Any]
+    Steps = Generator[Wait | Pending, tuple[Verdict, float], Any]
 
 HANDSHAKE = "/meta/handshake"
 CONNECT = "/meta/connect"
@@ -56,8 +53,10 @@ class Conversation:
         self._client_id: str | None = None
         self._replies: list[dict[str, Any]] = []
         self.beside: list[dict[str, Any]] = []  # answers of services to a sender without a session
+        self._held_back: dict[Event, list[tuple[dict[str, Any], dict[str, Any]]]] = {}  # replies, and to which message
+        self._pending: Pending | None = None  # that waits for what is held back
 
-    def steps(self) -> Generator[Wait, tuple[Verdict, float], Reply | Hold]:
+    def steps(self) -> Generator[Wait | Pending, tuple[Verdict, float], Reply | Hold]:
         """Work through the request."""
         messages = self.request.messages
         if messages[0].get("channel") == HANDSHAKE:
@@ -66,6 +65,8 @@ class Conversation:
         self._choose_session()
         connects: list[tuple[int, Message]] = []
         for fields in messages:
+            if self._held_back and not is_publish(fields.get("channel")):
+                yield from self._publishes()
             try:
                 message = self.read(fields)
                 if message.channel == CONNECT:
@@ -75,8 +76,34 @@ class Conversation:
                     self._replies.append((yield from self._answer(message)))
             except Fault as fault:
                 self._replies.append(self.refusal(fields, fault))
+        yield from self._publishes()
         outcome: Reply | Hold = yield from self._finish(connects)
         return outcome
+
+    # Publishes on their way to the disk
+
+    def hold_back(self, event: Event, reply: dict[str, Any], message: Message) -> None:
+        """Let a reply wait for its event."""
+        self._held_back.setdefault(event, []).append((reply, message.sent))
+        event.waiters.append(self)
+
+    def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
+        """An event is through, or will not be (`broker.events.Waiter`)."""
+        for reply, fields in self._held_back.pop(event, ()):
+            if refusal is not None:
+                reply.clear()
+                reply.update(self.refusal(fields, fault_of(refusal)))
+            elif event.position:
+                reply["ext"] = {"position": event.position}
+        if self._pending is not None and not self._held_back:
+            pending, self._pending = self._pending, None
+            self.engine.proceed(pending, now)
+
+    def _publishes(self) -> Steps:
+        """Wait until none is held back."""
+        if self._held_back:
+            self._pending = Pending(self.request.connection)
+            _, self.now = yield self._pending
 
     def _finish(self, connects: list[tuple[int, Message]]) -> Steps:
         events: list[Event] = []
@@ -153,7 +180,8 @@ class Conversation:
             return None
         return self.session if self.session is not None and self.session.closed is None else None
 
-    def _session_of(self, message: Message) -> BayeuxSession:
+    def session_of(self, message: Message) -> BayeuxSession:
+        """The session a message belongs to. Raises `Fault` where it has none."""
         session = self._session_if_known(message)
         if session is None:
             raise Fault(errors.SESSION_UNKNOWN)
@@ -186,7 +214,7 @@ class Conversation:
     def _poll(self, message: Message) -> Hold:
         """What a connect asks for. Raises `Fault`."""
         engine = self.engine
-        session = self._session_of(message)
+        session = self.session_of(message)
         if message.fields.get("connectionType") not in engine.connection_types:
             raise Fault(errors.CONNECTION_TYPES_UNSUPPORTED.format(",".join(engine.connection_types)))
         timeout_ms = message.milliseconds("timeout")
@@ -216,23 +244,23 @@ class Conversation:
         reply = reply_to(message.sent, successful=True)
         # By exact name: a prefix match once let /meta/subscribe/x past the checks of Faye (CVE-2020-11020).
         if channel == "/meta/subscribe":
-            session = self._session_of(message)
+            session = self.session_of(message)
             ext = yield from self._subscribe(session, message)
             reply["clientId"] = session.id
             if ext is not None:
                 reply["ext"] = ext
         elif channel == "/meta/unsubscribe":
-            session = self._session_of(message)
+            session = self.session_of(message)
             self._unsubscribe(session, message)
             reply["clientId"] = session.id
         elif channel == "/meta/disconnect":
-            session = self._session_of(message)
+            session = self.session_of(message)
             reply["clientId"] = session.id
             self.engine.leave(session, self.now, by_client=True)
         elif channel == HANDSHAKE:
             raise Fault(errors.HANDSHAKE_NOT_FIRST)
         else:
-            yield from self._publish(message)
+            yield from publish(self, message, reply)
         return reply
 
     def _subscribe(self, session: BayeuxSession, message: Message) -> Steps:
@@ -282,67 +310,3 @@ class Conversation:
         except InvalidName as refusal:
             self.engine.broker.counted(refusal)
             raise Fault(errors.SUBSCRIPTION_INVALID) from None
-
-    def _publish(self, message: Message) -> Steps:
-        engine, channel = self.engine, message.channel
-        topic = self._topic(channel)
-        if channel.startswith(META) or channel == META[:-1]:
-            raise Fault(errors.PUBLISH_DENIED.format(errors.DENIED_BY_POLICY))
-        session: BayeuxSession | None = None
-        identity = ANONYMOUS
-        if message.client_id is not None or self.request.session is not None:
-            session = self._session_of(message)
-        elif self.request.transport is not Transport.LONG_POLLING:  # a <script> must not publish
-            raise Fault(errors.SESSION_UNKNOWN)
-        else:
-            identity = visitor(engine, self.request, self.now)
-        payload = self._encode(message)
-        if not engine.rights.may(session, "publish", topic, identity):
-            is_told = session is not None or engine.rights.are_written
-            raise Fault(errors.PUBLISH_DENIED.format(errors.DENIED_BY_POLICY) if is_told else errors.SESSION_UNKNOWN)
-        self._check_publish(session)
-        yield from asking.may_publish(self, session, channel, message)
-        if session is not None and session.closed is not None:  # ended while the policy was thinking
-            raise Fault(errors.SESSION_UNKNOWN)
-        asking.bring_into_being(self, channel)
-        if asking.listen(self, session, topic, message, payload):
-            payload = self._encode(message)
-        if channel.startswith(SERVICE):
-            yield from asking.serve(self, session, topic, message)
-            return
-        event = Event(topic, payload, publisher=session.id if session else None)
-        without = session if session is not None and not session.broadcast_to_publisher else None
-        engine.broker.publish(event, self.now, without=without)
-
-    def _check_publish(self, session: BayeuxSession | None) -> None:
-        address = self.request.context.address if session is None and self.request.context is not None else ""
-        try:
-            self.engine.broker.check_publish(session, address, self.now)
-        except RateLimited as refusal:
-            raise Fault(errors.PUBLISH_DENIED.format(refusal.reason)) from None
-        except Refusal:
-            raise Fault(errors.OVERLOADED) from None
-
-    def _topic(self, channel: str) -> str:
-        try:
-            if is_wildcard(channel):
-                to_pattern(channel, self.engine.bounds)
-                raise Fault(errors.CHANNEL_IS_WILDCARD.format(channel))
-            return to_topic(channel, self.engine.bounds)
-        except InvalidName as refusal:
-            self.engine.broker.counted(refusal)
-            raise Fault(errors.CHANNEL_INVALID) from None
-
-    def _encode(self, message: Message) -> bytes:
-        """The message's data as JSON text. Raises `Fault` where there is none or too much."""
-        if message.data is ABSENT:
-            raise Fault(errors.DATA_MISSING)
-        try:
-            payload = encode_data(message.data)
-        except TypeError as error:  # an extension's doing: what came from outside was JSON
-            self.engine.hooks.report("extension.incoming", error)
-            raise Fault(errors.MESSAGE_DELETED) from None
-        if len(payload) > self.engine.broker.limits.data_bytes:
-            self.engine.broker.hits["data_bytes"] += 1
-            raise Fault(errors.DATA_TOO_LARGE)
-        return payload

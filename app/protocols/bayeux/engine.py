@@ -21,7 +21,7 @@ from app.protocols.bayeux import errors, farewells, hot, replay
 from app.protocols.bayeux.advice import Advisor
 from app.protocols.bayeux.channels import Channels, is_used
 from app.protocols.bayeux.conversation import Conversation
-from app.protocols.bayeux.exchanges import Hold, Reply, Transport, Verdict, Wait
+from app.protocols.bayeux.exchanges import Hold, Pending, Reply, Transport, Verdict, Wait
 from app.protocols.bayeux.messages import encode, encode_data, reply_to
 from app.protocols.bayeux.names import Bounds, to_pattern, to_topic
 from app.protocols.bayeux.responses import Responses
@@ -75,7 +75,7 @@ class Engine:
         self.advisor = Advisor(options)
         self._responses = Responses(hooks, has_timestamp=options.timestamp)
         self.holds_by_browser: dict[str, int] = {}
-        self._answers: deque[tuple[object, Reply | None]] = deque()
+        self._answers: deque[tuple[object, Outcome | None]] = deque()
         # plain counts, read by telemetry
         self.holds = 0
         self.connects = 0
@@ -93,9 +93,15 @@ class Engine:
         assert wait.steps is not None
         return self._go_on(wait.steps, (verdict, now))
 
+    def proceed(self, pending: Pending, now: float) -> None:
+        """Go on with a request whose publishes are through; `answers` has what comes of it."""
+        outcome = self._go_on(pending.steps, (Verdict(), now))
+        if not isinstance(outcome, Pending):
+            self.send(pending.connection, outcome)
+
     def _go_on(self, steps: Any, news: tuple[Verdict, float] | None = None) -> Outcome:
         try:
-            wait: Wait = steps.send(news)
+            wait: Wait | Pending = steps.send(news)
         except StopIteration as end:
             outcome: Reply | Hold = end.value
             return outcome
@@ -104,8 +110,11 @@ class Engine:
 
     # What a transport reports
 
-    def answers(self) -> Iterator[tuple[object, Reply | None]]:
-        """The connections whose hold has ended and their replies, each once; None means: abort that connection."""
+    def answers(self) -> Iterator[tuple[object, Outcome | None]]:
+        """The connections whose hold has ended and their replies, each once; None means: abort that connection.
+
+        Also those whose publishes are through, and what has come of the request: any outcome but `Pending`.
+        """
         while self._answers:
             yield self._answers.popleft()
 
@@ -381,8 +390,8 @@ class Engine:
         if self.hooks.resumed:
             self.hooks.tell(self.hooks.resumed, hold.session)
 
-    def send(self, connection: object, reply: Reply | None) -> None:
-        """Have a held connect's reply handed out by `answers`."""
-        self._answers.append((connection, reply))
+    def send(self, connection: object, outcome: Outcome | None) -> None:
+        """Have something handed out by `answers`."""
+        self._answers.append((connection, outcome))
         if len(self._answers) == 1:
             self.broker.wake()

@@ -17,6 +17,11 @@ NUMBER_OUT_OF_RANGE = "400::number_out_of_range"
 
 OVERLOADED = "503::overloaded"  # memory is short: a publish may be tried again later
 
+HISTORY_UNAVAILABLE = "503::history_unavailable"  # the log did not take it, and nobody got it
+HISTORY_OUTCOME_UNKNOWN = "503::history_outcome_unknown"  # the log has not said in time whether it has it
+IDEMPOTENCY_KEY_INVALID = "400::idempotency_key_invalid"
+IDEMPOTENCY_KEY_REUSED = "409::idempotency_key_reused"  # it was another channel's publish
+
 DATA_MISSING = "400::data_missing"
 DATA_TOO_LARGE = "413::data_too_large"
 

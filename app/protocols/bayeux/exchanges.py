@@ -5,8 +5,9 @@ A transport makes a `Request` and gives it to `Engine.receive`, which returns an
 * `Reply`: write it, then say whether it was `written` or `unwritten`.
 * `Hold`: a connect that waits. Its reply comes later from `Engine.flush`, for the same `connection`; if the peer goes
   first, say so by `Engine.gone`.
-* `Wait`: something outside must be waited for (an async policy, a service, the history). Await it,
-  then `Engine.resume`.
+* `Wait`: something outside must be waited for (an async policy, a service, the history). Await it, then
+  `Engine.resume`.
+* `Pending`: what it published is on its way to the disk. Its outcome, whichever, comes later as a hold's reply does.
 """
 
 from __future__ import annotations
@@ -135,7 +136,15 @@ class Wait:
 
     awaitable: Awaitable[Any]
     limit_s: float | None = None
-    steps: Generator[Wait, tuple[Verdict, float], Reply | Hold] | None = None
+    steps: Generator[Wait | Pending, tuple[Verdict, float], Reply | Hold] | None = None
 
 
-Outcome = Reply | Hold | Wait
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A request that goes on when the log has what it published, or says that it has not; the log has a deadline."""
+
+    connection: object
+    steps: Generator[Wait | Pending, tuple[Verdict, float], Reply | Hold] | None = None
+
+
+Outcome = Reply | Hold | Wait | Pending

@@ -12,23 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from app.broker.errors import InvalidName
+from app.broker.errors import HistoryUnavailable, InvalidName
 from app.broker.events import Event
-from app.protocols.bayeux.exchanges import Hold, Reply
-from app.protocols.bayeux.messages import ECHOED_CHARS, ID, encode_data, event_frame
+from app.protocols.bayeux.exchanges import Hold, Pending, Reply
+from app.protocols.bayeux.messages import ECHOED_CHARS, ID, encode, encode_data, event_frame, reply_to
 from app.protocols.bayeux.names import META, SERVICE, to_topic
+from app.protocols.bayeux.publishing import fault_of
 from app.protocols.bayeux.sessions import BayeuxSession
 from app.protocols.bayeux.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from app.broker.errors import Refusal
     from app.protocols.bayeux.engine import Engine
 
 
 def receive(
     engine: Engine, fields: dict[str, Any], cookies: Sequence[str], connection: object, now: float
-) -> Reply | Hold | None:
+) -> Reply | Hold | Pending | None:
     """Serve a long-polling request that is one plain message of a session; None where it is anything else."""
     client_id, message_id = fields.get("clientId"), fields.get("id")
     if (
@@ -103,7 +105,7 @@ def flush(engine: Engine, session: BayeuxSession, now: float) -> bool:
 
 def _publish(
     engine: Engine, session: BayeuxSession, fields: dict[str, Any], connection: object, now: float
-) -> Reply | None:
+) -> Reply | Pending | None:
     """Publish to a plain channel that no hook of the program wants to know about."""
     hooks, broker, channel = engine.hooks, engine.broker, fields.get("channel")
     if (
@@ -128,13 +130,60 @@ def _publish(
     if broker.waiting.is_over or broker.memory.is_over or not (session.meter is None or session.meter.admits(now)):
         return None  # a meter that says no takes nothing, so the general way hears the same
     engine.heard_from(session, now)
-    event = Event(topic, payload, publisher=session.id)
-    broker.publish(event, now, without=None if session.broadcast_to_publisher else session)
-    part = b'{"id":%b,"channel":%b,"successful":true}' % (orjson.dumps(fields["id"]), orjson.dumps(channel))
-    reply = Reply([part], session, [], connection)
-    may_ride = session.acks is None and not session.connect_delivery_only and not session.open_batches
-    if session.unsettled is None and len(session.outbox) and may_ride and session.cursor is None:
-        reply.events = session.outbox.take()
-        reply.parts.extend(map(event_frame, reply.events))
-        session.unsettled = reply
-    return reply
+    event = Event(topic, payload, publisher=session.id, authid=session.authid, role=session.role)
+    return _Publish(engine, session, fields, connection).begin(event, now)
+
+
+class _Publish:
+    """A publish whose reply may have to wait for the log."""
+
+    __slots__ = ("connection", "engine", "fields", "session")
+
+    def __init__(self, engine: Engine, session: BayeuxSession, fields: dict[str, Any], connection: object) -> None:
+        self.engine = engine
+        self.session = session
+        self.fields = fields
+        self.connection = connection
+
+    def begin(self, event: Event, now: float) -> Reply | Pending:
+        """Hand it to the broker."""
+        session = self.session
+        without = None if session.broadcast_to_publisher else session
+        try:
+            self.engine.broker.publish(event, now, without=without, source=session)
+        except HistoryUnavailable as refusal:
+            return self.refused(refusal)
+        if event.is_pending:
+            event.waiters.append(self)
+            return Pending(self.connection)
+        return self.accepted(0)
+
+    def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:  # noqa: ARG002 - Waiter's form
+        """See `broker.events.Waiter`."""
+        reply = self.accepted(event.position) if refusal is None else self.refused(refusal)
+        self.engine.send(self.connection, reply)
+
+    def accepted(self, position: int) -> Reply:
+        """The reply; what waits for the publisher rides along."""
+        fields = self.fields
+        head = (orjson.dumps(fields["id"]), orjson.dumps(fields["channel"]))
+        if position:
+            return self._reply(b'{"id":%b,"channel":%b,"successful":true,"ext":{"position":%d}}' % (*head, position))
+        return self._reply(b'{"id":%b,"channel":%b,"successful":true}' % head)
+
+    def refused(self, refusal: Refusal) -> Reply:
+        """The reply that says why not."""
+        error = fault_of(refusal).error
+        self.engine.refused[error.partition(":")[0]] += 1
+        return self._reply(encode(reply_to(self.fields, successful=False) | {"error": error}))
+
+    def _reply(self, part: bytes) -> Reply:
+        session = self.session
+        reply = Reply([part], session, [], self.connection, is_last=self.engine.is_draining)
+        is_plain = session.acks is None and session.cursor is None
+        may_ride = is_plain and not session.connect_delivery_only and not session.open_batches
+        if len(session.outbox) and may_ride and session.unsettled is None and session.closed is None:
+            reply.events = session.outbox.take()
+            reply.parts.extend(map(event_frame, reply.events))
+            session.unsettled = reply
+        return reply

@@ -1,15 +1,14 @@
 """Replay: a session says from where in the history it wants its channels, and goes on from there to what is live.
 
 Wire form (Salesforce's): `ext.replay: true` in the handshake reply; a subscribe carries `ext.replay: {channel: id}`,
-where id is the position after which events are wanted, -1 for only new ones, -2 for all there are. The reply says which
-positions these are. Halley adds
-`ext.replay_log`, which names the log that positions belong to, in the handshake reply and, as a condition, in a
-subscribe; and in every connect reply `ext.replay: {channel: position reached}`, also where no event has come: where to
+where id is the position after which events are wanted, -1 for only new ones, -2 for all there are. Halley adds to the
+reply which positions these are; `ext.replay_log`, which names the log that positions belong to, in the handshake reply
+and, as a condition, in a subscribe; and in every connect reply `ext.replay: {channel: position reached}`, also where no event has come: where to
 go on in another session. What is no longer there is told by `ext.replay_gap: {channel: [first, last]}`, once.
 
 From its first such subscribe on, or from its handshake if that carries `ext.replay`, a session is a cursor
-(`broker/cursors.py`) and gets events on connect replies only. `ext.replay: {"in_data": false}` there keeps data as it was
-published, for clients that read positions from `ext.replay` of events.
+(`broker/cursors.py`) and gets events on connect replies only. `ext.replay: {"in_data": false}` there keeps data as it
+was published, for clients that read positions from the `ext.replay` of events.
 While it is behind, each of its connects waits for a page of the history and is answered with that; none is held.
 """
 
@@ -133,7 +132,7 @@ def begin(engine: Engine, session: BayeuxSession, *, in_data: bool = True) -> Cu
     given = frozenset(
         event.publication
         for event in recording.pending
-        if event.is_delivered and any(pattern in session.subscriptions for pattern in patterns_heard(event.topic))
+        if not event.is_pending and any(pattern in session.subscriptions for pattern in patterns_heard(event.topic))
     )
     session.cursor = cursor = Cursor(given)
     session.replay = Replay(in_data=in_data and engine.options.replay_in_data)
@@ -143,7 +142,10 @@ def begin(engine: Engine, session: BayeuxSession, *, in_data: bool = True) -> Cu
 
 
 def seek(engine: Engine, session: BayeuxSession, after: dict[Pattern, int]) -> dict[str, Any]:
-    """Let a session hear patterns from after those offsets on, as `wishes` has found them; returns the reply's `ext`."""
+    """Let a session hear patterns from after those offsets on, as `wishes` has found them.
+
+    Returns the `ext` of the subscribe's reply.
+    """
     head = engine.broker.recording.tail.head
     cursor = session.cursor or begin(engine, session)
     _clear_the_way(session, cursor, after, head)

@@ -1,11 +1,12 @@
 """Replay in Salesforce's wire form (design 6): every row of it, and what each resuming client is answered (B6)."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from support.bayeux import House
 from support.bayeux_peers import Exchange, Peer, handshake
-from support.log import LOG_ID
+from support.memory_log import LOG_ID
 
 from app.broker.events import Audience, Event
 from app.broker.log import Keeping
@@ -334,7 +335,7 @@ def test_no_position_in_the_data_by_setting():
 
 def test_salesforces_path(house):
     """Clients that come to a path of Salesforce's get positions in the data without asking: some count on it."""
-    context = _Context("/cometd/42.0/handshake")
+    context = SimpleNamespace(path="/cometd/42.0/handshake", headers={}, address="127.0.0.1")
     peer = Peer(house)
     peer.id = house.send(handshake(), context=context).only["clientId"]
     peer.connect()
@@ -342,17 +343,6 @@ def test_salesforces_path(house):
     house.broker.publish(Event("a", b"{}"), house.now)
     house.log.commit(now=house.now)
     assert data(poll(peer))[0]["event"]["replayId"] == 1
-
-
-class _Context:
-    headers: dict[str, str] = {}
-    cookies: dict[str, str] = {}
-    query: dict[str, str] = {}
-    scheme = "http"
-    address = "127.0.0.1"
-
-    def __init__(self, path):
-        self.path = path
 
 
 # How far it has come

@@ -1,0 +1,119 @@
+"""A copy of a log, made while a server goes on writing it: everything up to the moment when it was begun.
+
+Sealed segments never change, so they are copied as files; the one that is being written is copied by SQLite, as it is
+at one moment, and before the others. The copy is marked: a server that opens it begins a log of its own, with a new
+`log_id`, since what happens to it from then on is not what happens to the original.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple
+
+from app.history import segment
+from app.history.documents import DocumentDamaged, sync_folder
+from app.history.folder import RESTORED, FolderUnusable, Identity, segment_files
+from app.history.seals import BLOCK_BYTES, DIGEST_BYTES, Seal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_TRIES = 3
+
+
+class Copied(NamedTuple):
+    """How much was copied, and which files were copied as they are although they are not what was sealed."""
+
+    segments: int
+    nbytes: int
+    damaged: list[str]
+
+
+def backup(source: Path, target: Path, tell: Callable[[int, int], None] = lambda _done, _of: None) -> Copied:
+    """Copy the log in a folder into an empty or new one; `tell` hears how many bytes are done, and of how many.
+
+    Raises `FolderUnusable`, `OSError`, `sqlite3.Error`; what was copied until then has no `log.json`, so no server
+    takes it for a log.
+    """
+    try:
+        identity = Identity.load(source / "log.json")
+    except (OSError, DocumentDamaged) as error:
+        raise FolderUnusable(f"there is no log in {source} that could be copied: {error}") from None
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if any(target.iterdir()):
+        raise FolderUnusable(f"{target} is not empty")
+    files = segment_files(source)
+    total = sum(_size(file) for _, file in files)
+    done, damaged, copied = 0, [], 0
+    for _, file in reversed(files):  # the newest first: it ends here and now
+        try:
+            is_as_sealed = _copy(file, target / file.name)
+        except FileNotFoundError:
+            break  # retention has taken it, and so all that is older
+        copied += 1
+        done += _size(target / file.name)
+        if not is_as_sealed:
+            damaged.append(file.name)
+        tell(min(done, total), total)
+    (target / RESTORED).touch(mode=0o600)
+    sync_folder(target)
+    identity.save(target / "log.json")  # last: now it is a log
+    sync_folder(target.parent)
+    tell(total, total)
+    return Copied(copied, done, damaged)
+
+
+def _copy(file: Path, target: Path) -> bool:
+    """Copy a segment, with its seal if it has one; False if it is not what was sealed. Raises `FileNotFoundError`."""
+    for _ in range(_TRIES):
+        try:
+            seal = Seal.load(file)
+        except FileNotFoundError:
+            _copy_open(file, target)
+            return True
+        except DocumentDamaged:
+            _copy_bytes(file, target)
+            return False
+        if tuple(_copy_bytes(file, target)) == seal.digests:
+            seal.save(target)
+            return True
+        # perhaps a purge has replaced it in this moment
+    return False  # without a seal: whoever opens the copy looks at each row
+
+
+def _copy_bytes(file: Path, target: Path) -> list[str]:
+    """Copy a file that nobody changes, and see it on disk; the digest of each of its blocks."""
+    digests = []
+    with file.open("rb", buffering=0) as reading, target.open("wb") as writing:
+        while block := reading.read(BLOCK_BYTES):
+            writing.write(block)
+            digests.append(blake2b(block, digest_size=DIGEST_BYTES).hexdigest())
+        writing.flush()
+        os.fsync(writing.fileno())
+    return digests
+
+
+def _copy_open(file: Path, target: Path) -> None:
+    """Copy a segment that may be written meanwhile, as it is at one moment."""
+    if not file.exists():
+        raise FileNotFoundError(str(file))
+    try:
+        with closing(segment.read(file, is_sealed=False)) as reading, closing(sqlite3.connect(target)) as writing:
+            reading.backup(writing)  # in one step: in several, whatever is written between begins it anew
+    except sqlite3.OperationalError:
+        if file.exists():
+            raise
+        raise FileNotFoundError(str(file)) from None
+    with target.open("rb") as written:
+        os.fsync(written.fileno())
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,260 @@
+"""The data folder: who may write it, which log it is, and which segments it has.
+
+It knows files by their names and never looks into one that is being written: what is in them, and whether it is sound,
+is found out by `recovery.py`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import sqlite3
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import orjson
+
+from app.broker.publications import new_key
+from app.history import documents, segment
+from app.history.mark import Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_MOST_DAMAGE = 1_000
+_PREFIX, _SUFFIX = "seg-", ".db"
+
+
+class FolderLocked(Exception):
+    """Another server has the folder; `pid` is its process, 0 if it has not said so."""
+
+    def __init__(self, path: Path, pid: int) -> None:
+        super().__init__(f"{path} is in use by another server" + f" (process {pid})" * bool(pid))
+        self.pid = pid
+
+
+class FolderUnusable(Exception):
+    """It cannot be opened; the text is a sentence for whoever starts the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Offsets, first and last, that are lost or unsound; `what` says how. Both are 0 where no offset is concerned."""
+
+    first: int
+    last: int
+    file: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """A file of the log. Two are the same only if they are one object: what has changed is a new one.
+
+    last       the last offset that counts; rows beyond it were refused. None: it is being written, up to the head
+    is_sealed  nobody will change it; it may be read without locks
+    is_sound   False: its indexes are not to be believed, and each row only with its checksum
+    nbytes     its size, once it is full
+    """
+
+    path: Path
+    first: int
+    last: int | None
+    is_sealed: bool = False
+    is_sound: bool = True
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What `log.json` says: which log this is.
+
+    ancestors  the logs it was restored from, whose segments are its own
+    holes      offsets, first and last, that were lost for good
+    """
+
+    log_id: str
+    publication_key: int
+    format: int = segment.FORMAT
+    ancestors: tuple[str, ...] = ()
+    holes: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def new(cls) -> Identity:
+        """That of a log which begins now."""
+        return cls(secrets.token_hex(16), new_key())
+
+    @classmethod
+    def load(cls, path: Path) -> Identity:
+        """Raises `DocumentDamaged`, `OSError`, and `FolderUnusable` where a later Halley has written it."""
+        content = documents.load(path)
+        if content.get("format", 0) > segment.FORMAT:
+            raise FolderUnusable(f"{path} was written by a later version of Halley")
+        try:
+            holes = tuple((first, last) for first, last in content["holes"])
+            key = int(content["publication_key"])  # too long for a JSON number
+            return cls(content["log_id"], key, content["format"], tuple(content["ancestors"]), holes)
+        except (KeyError, TypeError, ValueError):
+            raise documents.DocumentDamaged(f"{path.name} is damaged") from None
+
+    def save(self, path: Path) -> None:
+        """Raises `OSError`."""
+        documents.save(path, asdict(self) | {"publication_key": str(self.publication_key)})
+
+    def meta(self, first: int) -> dict[str, str | int]:
+        """What each segment repeats of it, in case `log.json` is lost; also the hole before it, if there is one."""
+        meta: dict[str, str | int] = {"publication_key": str(self.publication_key)}
+        meta["ancestors"] = orjson.dumps(self.ancestors).decode()
+        before = [hole for hole in self.holes if hole[1] == first - 1]
+        return meta | {"hole_first": before[0][0]} if before else meta
+
+    def owns(self, log_id: object) -> bool:
+        """Whether a segment with that id belongs to this log."""
+        return log_id == self.log_id or log_id in self.ancestors
+
+
+def first_of(path: Path) -> int | None:
+    """The offset in a segment's name; None for other files."""
+    digits = path.name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+    is_segment = path.name == f"{_PREFIX}{digits}{_SUFFIX}" and len(digits) == 20 and digits.isdecimal()
+    return int(digits) if is_segment else None
+
+
+def segment_files(path: Path) -> list[tuple[int, Path]]:
+    """The segments' files in a folder, with the first offset of each, in order. Raises `OSError`."""
+    return sorted((first, file) for file in path.iterdir() if (first := first_of(file)) is not None)
+
+
+class Folder:
+    """A data folder that this process alone writes. `segments` and `damage` are replaced, never changed."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it, or make it. Raises `FolderLocked`, `FolderUnusable`."""
+        self.path = path
+        self.segments: tuple[Segment, ...] = ()
+        self.damage: tuple[Damage, ...] = ()
+        self._changing = Lock()
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock_file = _lock(path)
+        except OSError as error:
+            raise FolderUnusable(f"{path} cannot be used as data folder: {error.strerror}") from error
+        try:
+            self.identity = self._identify()
+            self.mark = Mark(path / "mark")
+        except OSError as error:
+            os.close(self._lock_file)
+            raise FolderUnusable(f"{path} cannot be used as data folder: {error.strerror}") from error
+        except BaseException:
+            os.close(self._lock_file)
+            raise
+
+    @property
+    def log_id(self) -> str:
+        """Names this log among all."""
+        return self.identity.log_id
+
+    def segment_path(self, first: int) -> Path:
+        """The file of the segment that begins with that offset."""
+        return self.path / f"{_PREFIX}{first:020}{_SUFFIX}"
+
+    def add(self, new: Segment) -> None:
+        """List a segment, the newest."""
+        with self._changing:
+            self.segments = (*self.segments, new)
+
+    def replace(self, old: Segment, new: Segment) -> bool:
+        """List `new` instead of `old`; False, and nothing is done, where `old` has gone."""
+        with self._changing:
+            if old not in self.segments:
+                return False
+            self.segments = tuple(new if each is old else each for each in self.segments)
+            return True
+
+    def remove(self, old: Iterable[Segment]) -> None:
+        """Delete segments; readers in the middle of one keep what they have open. Raises `OSError`."""
+        gone = set(old)
+        with self._changing:
+            self.segments = tuple(each for each in self.segments if each not in gone)
+        for each in sorted(gone, key=lambda each: each.first):  # the oldest first: no hole after a crash
+            delete(each.path)
+        documents.sync_folder(self.path)
+
+    def note(self, damage: Damage) -> None:
+        """Remember damage, once; from any thread."""
+        with self._changing:
+            if damage not in self.damage and len(self.damage) < _MOST_DAMAGE:
+                self.damage = (*self.damage, damage)
+
+    def add_hole(self, first: int, last: int) -> None:
+        """Offsets that will never be used again are lost. Raises `OSError`."""
+        self.identity = replace(self.identity, holes=(*self.identity.holes, (first, last)))
+        self.identity.save(self.path / "log.json")
+
+    def close(self) -> None:
+        """Let the next server have it."""
+        self.mark.close()
+        os.close(self._lock_file)
+
+    def _identify(self) -> Identity:
+        document = self.path / "log.json"
+        files = [file for _, file in segment_files(self.path)]
+        try:
+            return Identity.load(document)
+        except FileNotFoundError:
+            identity = _from_segments(files) if files else Identity.new()
+        except documents.DocumentDamaged:
+            identity = _from_segments(files)
+        if identity is None:
+            raise FolderUnusable(f"{document} is missing or damaged, and no segment beside it says whose log this is")
+        identity.save(document)
+        if files:
+            self.note(Damage(0, 0, document.name, "was missing or damaged; restored from the segments"))
+        return identity
+
+
+def _lock(path: Path) -> int:
+    """Take the folder, until the process ends. Raises `FolderLocked`, `OSError`."""
+    number = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(number, 0)
+        os.pwrite(number, str(os.getpid()).encode(), 0)
+    except BlockingIOError:
+        text = os.pread(number, 20, 0)
+        os.close(number)
+        raise FolderLocked(path, int(text) if text.isdigit() else 0) from None
+    except BaseException:
+        os.close(number)
+        raise
+    return number
+
+
+def _from_segments(files: list[Path]) -> Identity | None:
+    """The identity that segments tell; the newest's, and every hole."""
+    identity = None
+    holes = []
+    for file in reversed(files):
+        try:
+            with closing(segment.read(file, is_sealed=False)) as connection:
+                meta = dict(connection.execute("select name, value from meta"))
+            if identity is None:
+                key, ancestors = int(meta["publication_key"]), tuple(orjson.loads(meta["ancestors"]))
+                identity = Identity(str(meta["log_id"]), key, ancestors=ancestors)
+            if "hole_first" in meta and identity.owns(meta["log_id"]):
+                holes.append((meta["hole_first"], meta["first"] - 1))
+        except (sqlite3.Error, OSError, KeyError, TypeError, ValueError):
+            continue  # damaged too; `recovery.py` will say so
+    return None if identity is None else replace(identity, holes=tuple(reversed(holes)))
+
+
+def delete(path: Path) -> None:
+    """Delete a segment's files. Raises `OSError`."""
+    path.unlink(missing_ok=True)  # first: without it the others mean nothing
+    path.with_suffix(".seal").unlink(missing_ok=True)
+    for companion in segment.companions(path):
+        companion.unlink(missing_ok=True)

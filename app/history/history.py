@@ -1,0 +1,275 @@
+"""The port of the event history: a data folder that is open, for appending and for reading.
+
+Appending and asking what is kept belong to the event loop and never wait. Reading, retention and closing block; they
+are called from threads.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import time
+from contextlib import closing, suppress
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from app.broker.keys import Published
+from app.history import segment
+from app.history.connections import Connections
+from app.history.folder import Folder, FolderUnusable
+from app.history.reader import Reader
+from app.history.recovery import recover
+from app.history.retention import Retention
+from app.history.rows import keyed, walk
+from app.history.sealer import Sealer
+from app.history.writer import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from app.broker.errors import HistoryUnavailable
+    from app.broker.events import Event
+    from app.broker.log import Keeping, Page, Query
+    from app.broker.topics import Pattern
+    from app.history.folder import Damage, Segment
+    from app.history.rules import Rules
+    from app.history.stored import Stored
+    from app.history.writer import Report
+    from app.settings import History as Options
+
+_SWITCH_S = 0.0005
+_CLOSE_S = 30.0
+
+
+class _Haste:
+    """While a log is open, threads hand the interpreter over ten times as often as usual.
+
+    The writer takes it back after every call into SQLite, and beside a busy event loop waits a whole interval for it
+    each time: at Python's 5 ms a third of the groups would get through.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._logs = 0
+        self._usual_s = 0.0
+
+    def begin(self) -> None:
+        with self._lock:
+            if self._logs == 0:
+                self._usual_s = sys.getswitchinterval()
+                sys.setswitchinterval(min(_SWITCH_S, self._usual_s))
+            self._logs += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._logs -= 1
+            if self._logs == 0:
+                sys.setswitchinterval(self._usual_s)
+
+
+_haste = _Haste()
+
+
+class History:
+    """An open log; see `broker.log.Log` for what the broker wants of it."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        options: Options,
+        rules: Rules,
+        writer: Writer,
+        sealer: Sealer,
+        clock: Callable[[], float],
+    ) -> None:
+        self.folder = folder
+        self.options = options
+        self._rules = rules
+        self._writer = writer
+        self._sealer = sealer
+        self._clock = clock
+        self._connections = Connections(folder)
+        self._reader = Reader(folder, rules, self._connections)
+        self._retention = Retention(folder, rules, self._connections, options.max_bytes, clock)
+        self._is_closed = False
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        options: Options,
+        rules: Rules,
+        report: Callable[[Report], None],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> History:
+        """Open the log in `folder`, which is made if it is not there. `clock` gives seconds since 1970.
+
+        Raises `FolderLocked`, `FolderUnusable`.
+        """
+        opened = Folder(folder)
+        try:
+            log = recover(opened)
+        except OSError as error:
+            opened.close()
+            raise FolderUnusable(f"{folder} cannot be read: {error.strerror}") from error
+        except BaseException:
+            opened.close()
+            raise
+        _haste.begin()
+        sealer = Sealer(opened)
+        for each in log.unsealed:
+            sealer.put(each)
+        writer = Writer(
+            opened, options, report, sealer, head=log.head, last_number=log.last_number, current=log.current
+        )
+        return cls(opened, options, rules, writer, sealer, clock)
+
+    @property
+    def log_id(self) -> str:
+        """Names this log among all; a restored copy has another."""
+        return self.folder.log_id
+
+    @property
+    def publication_key(self) -> int:
+        """What its publication ids are made with (`broker/publications.py`)."""
+        return self.folder.identity.publication_key
+
+    @property
+    def last_number(self) -> int:
+        """Of the newest publication in the log."""
+        return self._writer.last_number
+
+    @property
+    def head(self) -> int:
+        """The last committed offset; 0 where there is none."""
+        return self._writer.head
+
+    @property
+    def start(self) -> int:
+        """The first offset that is still there; `head + 1` where nothing is."""
+        segments = self.folder.segments
+        return segments[0].first if segments else self.head + 1
+
+    @property
+    def damage(self) -> Sequence[Damage]:
+        """What is lost or unsound, found at start or later."""
+        return self.folder.damage
+
+    @property
+    def refusal(self) -> HistoryUnavailable | None:
+        """Why it takes nothing at the moment, if so."""
+        return self._writer.refusal
+
+    @property
+    def bytes(self) -> int:
+        """What its segments take of the disk."""
+        return sum(each.nbytes or segment.nbytes_with_wal(each.path) for each in self.folder.segments)
+
+    @property
+    def segments(self) -> int:
+        """How many segments it has."""
+        return len(self.folder.segments)
+
+    @property
+    def groups(self) -> int:
+        """How many commits there were since it was opened."""
+        return self._writer.groups
+
+    @property
+    def committed_rows(self) -> int:
+        """How many events were in them."""
+        return self._writer.committed_rows
+
+    @property
+    def failures(self) -> int:
+        """How often the disk has failed since it was opened."""
+        return self._writer.failures + self._sealer.failures
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of events that wait to be written."""
+        return self._writer.waiting_bytes
+
+    def keeping(self, topic: str) -> Keeping:
+        """What is to become of a topic's events."""
+        return self._rules.keeping(topic)
+
+    def append(self, event: Event) -> None:
+        """Have an event written, or passed on in its turn. Raises `HistoryUnavailable`, `InboxFull`, `DiskFull`."""
+        self._writer.append(event)
+
+    def start_of(self, pattern: Pattern) -> int:
+        """The first offset from which on nothing that `pattern` matches has been removed."""
+        return max(self.start, self._rules.start_of(pattern))
+
+    def read(self, query: Query) -> Page:
+        """A query's page. Blocks; for a few threads at once.
+
+        Raises `UnknownPublication`; `sqlite3.Error` where the system is short of something.
+        """
+        return self._reader.read(query)
+
+    def retain(self, now_mono: float) -> bool:
+        """Hide what is too old, and delete segments of which nothing is left to be seen. Blocks; for one thread.
+
+        True if there is more to do at once. Raises `OSError`, `sqlite3.Error`; the next call tries again.
+        """
+        return self._retention.step(now_mono, self.head)
+
+    def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
+        """The sound rows between two offsets, both included, in order and in batches; what is purged is a tombstone.
+
+        What is missing is damaged, or was removed, also while this goes on. Blocks. Raises `OSError`.
+        """
+        at, last = first, min(last, self.head)
+        while at <= last and (found := self._segment_from(at)) is not None:
+            until = last if found.last is None else min(last, found.last)
+            with suppress(sqlite3.Error), closing(segment.read(found.path, is_sealed=found.is_sealed)) as connection:
+                for rows, _ in walk(connection, max(at, found.first), until):
+                    if rows:
+                        yield rows
+            at = until + 1
+
+    def recent_keys(self) -> list[tuple[str | None, str, Published, float]]:
+        """The idempotency keys in the log that may still be repeated, oldest first: whose, which, what, and when.
+
+        Blocks.
+        """
+        since_us = int((self._clock() - self.options.key_age_s) * 1_000_000)
+        found: list[tuple[str | None, str, Published, float]] = []
+        rows: list[Stored]
+        latest: list[Stored]
+        for each in reversed(self.folder.segments):
+            last = self.head if each.last is None else each.last
+            rows, latest = [], []
+            with suppress(sqlite3.Error), closing(segment.read(each.path, is_sealed=each.is_sealed)) as connection:
+                rows = keyed(connection, last, since_us, self.options.keys - len(found))
+                latest = next(iter(walk(connection, last, last)))[0]
+            for row in rows:
+                assert row.idempotency_key is not None
+                published = Published(row.topic, row.offset, row.publication)
+                found.append((row.authid, row.idempotency_key, published, row.time_us / 1_000_000))
+            if len(found) >= self.options.keys or (latest and latest[0].time_us < since_us):
+                break
+        return found[::-1]
+
+    def _segment_from(self, offset: int) -> Segment | None:
+        """The segment in which to look for an offset, and what comes after it."""
+        return next((each for each in self.folder.segments if each.last is None or each.last >= offset), None)
+
+    def written(self, timeout_s: float | None = None) -> bool:
+        """Wait until everything appended before is committed or refused; False if that takes too long."""
+        return self._writer.written(self.options.commit_s if timeout_s is None else timeout_s)
+
+    def close(self) -> None:
+        """Write what waits, and let go of the folder. Blocks."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._writer.close(_CLOSE_S)
+        self._sealer.close(_CLOSE_S)
+        self._connections.close()
+        self.folder.close()
+        _haste.end()

@@ -1,0 +1,189 @@
+"""A segment open for reading, and the questions that can be put to it.
+
+Every answer comes as one row of JSON: each row that SQLite steps to costs a hand-over of the interpreter's lock, which
+beside a busy event loop takes far longer than the row (measured: 0.1 to 5 ms, by the switch interval).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from app.history.rows import walk
+from app.history.stored import COLUMNS, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from app.history.folder import Segment
+
+_COLUMNS = ", ".join(COLUMNS)
+_ROWS = f"""
+    select json_group_array(json_array({_COLUMNS}))
+    from (select {_COLUMNS} from events where offset in (select value from json_each(?)) order by offset)
+"""  # noqa: S608 - the columns' own names
+_TOPICS_NAMED = """
+    select json_group_array(json_array(id, topic)) from topics where topic in (select value from json_each(?))
+"""
+_TOPICS_WITHIN = """
+    select json_group_array(json_array(id, topic))
+    from (select id, topic from topics where topic >= ? and topic < ? limit ?)
+"""
+# Which audiences a topic's events have: by jumps along the index, from each to the next.
+_PAIRS = """
+    with recursive pair (topic_id, audience_id) as (
+        select value, (select min(audience_id) from stored where topic_id = value) from json_each(?)
+        union all
+        select topic_id, (
+            select min(audience_id) from stored where topic_id = pair.topic_id and audience_id > pair.audience_id
+        ) from pair where audience_id is not null
+        limit ?
+    )
+    select json_group_array(json_array(topic_id, audience_id, audience))
+    from pair join audiences on id = audience_id
+"""
+_OFFSETS = """
+    select json_group_array(offset) from (
+        select offset from stored where topic_id = ? and audience_id = ? and offset between ? and ?
+        order by offset ORDER limit ?
+    )
+"""
+_OFFSETS_UP, _OFFSETS_DOWN = _OFFSETS.replace("ORDER", "asc"), _OFFSETS.replace("ORDER", "desc")
+_WINDOW = "select json_group_array(json_array(offset, topic_id)) from stored where offset between ? and ?"
+_TOPICS_NUMBERED = """
+    select json_group_array(json_array(id, topic)) from topics where id in (select value from json_each(?))
+"""
+_STEPS = "select json_group_array(offset) from (select offset from steps order by offset limit ?)"
+# The first offset from ? to ? whose time is not below ?; where there is no row it is taken for later.
+_FIRST_SINCE = """
+    with recursive bound (low, high) as (
+        values (?1, ?2 + 1)
+        union all
+        select
+            iif((select time_us from stored where offset = (low + high) / 2) < ?3, (low + high) / 2 + 1, low),
+            iif((select time_us from stored where offset = (low + high) / 2) < ?3, high, (low + high) / 2)
+        from bound where low < high
+    )
+    select low from bound where low = high
+"""
+
+
+_PASSING = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PROTOCOL,
+}
+
+
+class Unsound(Exception):
+    """What a segment's file says is not what was written there."""
+
+
+class Opened:
+    """A connection to one segment's file.
+
+    Raises `Unsound` where SQLite finds the file damaged, or a row's checksum does not fit.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, segment: Segment) -> None:
+        self.segment = segment
+        self._connection = connection
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def rows(self, offsets: Sequence[int]) -> list[Stored]:
+        """The rows at these offsets, all of them and sound, oldest first."""
+        rows = [Stored(*values) for values in self._array(_ROWS, orjson.dumps(offsets).decode())]
+        if len(rows) != len(offsets) or not all(row.is_sound for row in rows):
+            raise Unsound(self.segment.path)
+        return rows
+
+    def sound_rows(self, low: int, high: int) -> list[Stored]:
+        """The sound rows among these offsets as far as they can be read, by the table alone, oldest first."""
+        try:
+            return [row for found, _ in walk(self._connection, low, high) for row in found]
+        except sqlite3.Error:
+            return []
+
+    def topics_named(self, topics: Sequence[str]) -> list[tuple[int, str]]:
+        """Those of these topics that are here, with their numbers."""
+        return self._array(_TOPICS_NAMED, orjson.dumps(topics).decode())
+
+    def topics_within(self, span: tuple[str, str], most: int) -> list[tuple[int, str]]:
+        """The topics in a range of texts, with their numbers, so many at most."""
+        return self._array(_TOPICS_WITHIN, *span, most)
+
+    def topics_numbered(self, numbers: Sequence[int]) -> list[tuple[int, str]]:
+        """The topics that have these numbers."""
+        return self._array(_TOPICS_NUMBERED, orjson.dumps(numbers).decode())
+
+    def pairs(self, topic_ids: Sequence[int], most: int) -> list[tuple[int, int, str | None]]:
+        """The topics' numbers, each with the number and text of each audience it has; somewhat over `most` at most."""
+        return self._array(_PAIRS, orjson.dumps(topic_ids).decode(), most + len(topic_ids) + 1)
+
+    def offsets(self, pair: tuple[int, int], low: int, high: int, most: int, *, is_reverse: bool) -> list[int]:
+        """The offsets of a topic's events for an audience, from one end of the range, so many at most."""
+        return self._array(_OFFSETS_DOWN if is_reverse else _OFFSETS_UP, *pair, low, high, most)
+
+    def window(self, low: int, high: int) -> list[tuple[int, int]]:
+        """Each offset of the range with the number of its topic, oldest first."""
+        return self._array(_WINDOW, low, high)
+
+    def steps(self, most: int) -> list[int]:
+        """The offsets at which the clock had been set back, so many at most."""
+        return self._array(_STEPS, most)
+
+    def first_since(self, low: int, high: int, time_us: int) -> int:
+        """The first offset from `low` to `high`, where times grow, with that time or later; else `high + 1`."""
+        found: int = self._value(_FIRST_SINCE, low, high, time_us)
+        return found
+
+    def publication_at(self, offset: int) -> int | None:
+        """The publication at an offset; None where there is no row."""
+        found: int | None = self._value("select (select publication from stored where offset = ?)", offset)
+        return found
+
+    def place_of(self, publication: int) -> int | None:
+        """Where a publication is, by reading the whole table of a segment that is damaged."""
+        try:
+            found = self._connection.execute("select offset from stored where publication = ?", (publication,))
+            offsets = [offset for (offset,) in found if isinstance(offset, int)]
+        except sqlite3.Error:
+            return None
+        return next((row.offset for at in offsets for row in self.sound_rows(at, at)), None)
+
+    @property
+    def last(self) -> int:
+        """The last offset that is here and counts."""
+        if self.segment.last is not None:
+            return self.segment.last
+        last: int | None = self._value("select max(offset) from stored")
+        return self.segment.first - 1 if last is None else last
+
+    def _array(self, statement: str, *values: Any) -> list[Any]:
+        try:
+            found: list[Any] = orjson.loads(self._value(statement, *values))
+        except (ValueError, TypeError) as error:
+            raise Unsound(self.segment.path) from error
+        return found
+
+    def _value(self, statement: str, *values: Any) -> Any:
+        try:
+            return self._connection.execute(statement, values).fetchone()[0]
+        except sqlite3.Error as error:
+            if is_passing(error):
+                raise
+            raise Unsound(self.segment.path) from error
+
+
+def is_passing(error: sqlite3.Error) -> bool:
+    """Whether it says nothing about the file: locks, memory, file descriptors."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF in _PASSING

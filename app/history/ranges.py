@@ -1,0 +1,92 @@
+"""Bounds in time and by publication, as offsets: by binary search, since both grow with the offset.
+
+Times do so but at a segment's `steps`, where the clock had been set back; between two of them they grow.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from app.broker.log import UnknownPublication
+from app.history.opened import Unsound
+from app.history.rules import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from app.broker.log import Query
+    from app.broker.publications import Publications
+    from app.history.connections import Connections
+    from app.history.folder import Segment
+    from app.history.opened import Opened
+
+MOST_STEPS = 256
+"""In one segment; where a broken clock has made more, all of it is looked at, row by row."""
+
+
+def within_time(opened: Opened, low: int, high: int, query: Query) -> Iterator[tuple[int, int]]:
+    """The ranges of a segment's offsets `low` to `high` in which every time is within the query's bounds.
+
+    Where there are too many steps: all of it, and each row's time is to be looked at. Raises `Unsound`.
+    """
+    since, until = query.from_time_us, query.until_time_us
+    steps = [] if since is None and until is None else opened.steps(MOST_STEPS + 1)
+    if not steps or len(steps) > MOST_STEPS:
+        runs = [(low, high)]
+    else:
+        starts = [low, *(step for step in steps if low < step <= high)]
+        runs = list(zip(starts, [start - 1 for start in starts[1:]] + [high], strict=True))
+    if len(steps) > MOST_STEPS:
+        since = until = None
+    for run_low, run_high in runs:
+        first = run_low if since is None else opened.first_since(run_low, run_high, since)
+        last = run_high if until is None else opened.first_since(run_low, run_high, until + 1) - 1
+        if first <= last:
+            yield first, last
+
+
+def place_of(
+    publication: int,
+    publications: Publications,
+    segments: Sequence[Segment],
+    connections: Connections,
+) -> int:
+    """The offset of a publication, whoever may read it. Raises `UnknownPublication`, `Unsound`, `Gone`."""
+    number = publications.number_of(publication)
+
+    def first_number(segment: Segment) -> int:
+        with connections.open(segment) as opened:
+            first = opened.publication_at(segment.first)
+            return NEVER if first is None else publications.number_of(first)
+
+    trusted = [segment for segment in segments if connections.trusts(segment)]
+    at = bisect_right(trusted, number, key=first_number) - 1
+    if at >= 0:
+        offset = _search(trusted[at], number, publications, connections)
+        if offset is not None:
+            return offset
+    for segment in segments:
+        if not connections.trusts(segment):
+            with suppress(Unsound), connections.open(segment) as opened:
+                offset = opened.place_of(publication)
+                if offset is not None:
+                    return offset
+    raise UnknownPublication(publication)
+
+
+def _search(segment: Segment, number: int, publications: Publications, connections: Connections) -> int | None:
+    with connections.open(segment) as opened:
+        low, high = segment.first, opened.last
+        while low <= high:
+            middle = (low + high) // 2
+            found = opened.publication_at(middle)
+            found_number = NEVER if found is None else publications.number_of(found)
+            if found_number == number:
+                return middle
+            if found_number < number:
+                low = middle + 1
+            else:
+                high = middle - 1
+    return None

@@ -1,0 +1,217 @@
+"""A query's page: what was asked for, from however many segments, in bounded work.
+
+Called from any thread. Segments may be sealed, rewritten or deleted meanwhile: the folder's list is looked at again
+for each, and what has gone is told as a gap. Nothing is served whose checksum does not fit.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+from app.broker.log import Page
+from app.broker.publications import Publications
+from app.history.connections import Gone
+from app.history.folder import Damage
+from app.history.opened import Unsound
+from app.history.ranges import place_of, within_time
+from app.history.stored import event_of
+from app.history.walks import Batch, Budget, Walk
+from app.history.wanted import Wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from app.broker.events import Event
+    from app.broker.log import Query
+    from app.broker.topics import Pattern
+    from app.history.connections import Connections
+    from app.history.folder import Folder, Segment
+    from app.history.rules import Rules
+
+
+class Bounds(NamedTuple):
+    """Offsets to look at, first and last, and from which end."""
+
+    low: int
+    high: int
+    is_reverse: bool
+
+    def cut(self, low: int, high: int) -> Bounds:
+        """The part within these."""
+        return Bounds(max(self.low, low), min(self.high, high), self.is_reverse)
+
+    def beyond(self, reached: int) -> Bounds:
+        """What is left when all up to there has been looked at."""
+        return self._replace(high=reached - 1) if self.is_reverse else self._replace(low=reached + 1)
+
+    @property
+    def end(self) -> int:
+        """Where one who looks at all of it comes to."""
+        return self.low if self.is_reverse else self.high
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left."""
+        return self.low > self.high
+
+
+class Reader:
+    """Answers queries from a folder, by what `rules` let be seen."""
+
+    def __init__(self, folder: Folder, rules: Rules, connections: Connections) -> None:
+        self._folder = folder
+        self._rules = rules
+        self._connections = connections
+
+    def read(self, query: Query) -> Page:
+        """A page. Raises `UnknownPublication`; `sqlite3.Error` where the system is short of something."""
+        self._connections.prune()
+        wanted = Wanted(query, self._rules)
+        bounds = self._bounds(query)
+        draft = _Draft(query, wanted, self._lapsed(query))
+        budget = Budget()
+        while not bounds.is_empty:
+            try:
+                for batch in self._batches(bounds, wanted, query, budget):
+                    if not draft.take(batch):
+                        return draft.page(is_end=False)
+                    bounds = bounds.beyond(batch.reached)
+                    if budget.is_spent and not bounds.is_empty:
+                        return draft.page(is_end=False)
+            except (Gone, Unsound):
+                continue  # from where it has come to, in what is there now, or row by row
+        draft.finish()
+        return draft.page(is_end=True)
+
+    def _bounds(self, query: Query) -> Bounds:
+        start = min((self._first_of(query, after, pattern)[1] for pattern, after in query.wanted), default=1)
+        low, high = max(start, query.first), query.last
+        for publication, by, is_lower in (
+            (query.from_publication, 0, True),
+            (query.after_publication, 1, True),
+            (query.until_publication, 0, False),
+            (query.before_publication, -1, False),
+        ):
+            if publication is not None:
+                place = self._place_of(publication) + by
+                low, high = (max(low, place), high) if is_lower else (low, min(high, place))
+        return Bounds(low, high, query.is_reverse)
+
+    def _place_of(self, publication: int) -> int:
+        publications = Publications(self._folder.identity.publication_key)
+        while True:
+            try:
+                return place_of(publication, publications, self._folder.segments, self._connections)
+            except (Gone, Unsound):
+                continue
+
+    def _first_of(self, query: Query, after: int, pattern: Pattern) -> tuple[int, int]:
+        """The first offset asked for of a pattern, and the first that there can be."""
+        asked = max(after + 1, query.first)
+        segments = self._folder.segments
+        start = max(self._rules.start_of(pattern), segments[0].first if segments else 1)
+        return asked, max(asked, start)
+
+    def _lapsed(self, query: Query) -> list[tuple[int, int]]:
+        """What is no longer there of what was asked for by offset; "from the start" means whatever there is."""
+        firsts = (self._first_of(query, after, pattern) for pattern, after in query.wanted)
+        return [(asked, first - 1) for asked, first in firsts if 1 < asked < first]
+
+    def _batches(self, bounds: Bounds, wanted: Wanted, query: Query, budget: Budget) -> Iterator[Batch]:
+        """All within the bounds, segment by segment. Raises `Gone`, `Unsound`."""
+        while not bounds.is_empty:
+            segment, part = self._piece(bounds)
+            if segment is None:
+                yield Batch([], part.end, [(part.low, part.high)])
+            elif self._connections.trusts(segment):
+                yield from self._walk(segment, part, wanted, query, budget)
+            else:
+                yield from self._salvage(segment, part, wanted, budget)
+            bounds = bounds.beyond(part.end)
+
+    def _piece(self, bounds: Bounds) -> tuple[Segment | None, Bounds]:
+        """The next segment, or hole between two, and the part of the bounds that lies there."""
+        segments = self._folder.segments
+        at = bounds.high if bounds.is_reverse else bounds.low
+        index = bisect_right(segments, at, key=lambda segment: segment.first) - 1
+        end = segments[index + 1].first - 1 if index + 1 < len(segments) else bounds.high
+        if index < 0:
+            return None, bounds.cut(1, end)
+        segment = segments[index]
+        last = end if segment.last is None else min(segment.last, end)
+        if at > last:
+            return None, bounds.cut(last + 1, end)
+        return segment, bounds.cut(segment.first, last)
+
+    def _walk(self, segment: Segment, part: Bounds, wanted: Wanted, query: Query, budget: Budget) -> Iterator[Batch]:
+        with self._connections.open(segment) as opened:
+            walk = Walk(opened, wanted, budget, is_reverse=part.is_reverse)
+            pairs = walk.pairs()
+            if pairs is None or pairs:
+                ranges = list(within_time(opened, part.low, part.high, query))
+                budget.spend(40 * len(ranges))
+                for low, high in reversed(ranges) if part.is_reverse else ranges:
+                    yield from walk.scan(low, high) if pairs is None else walk.merge(pairs, low, high)
+        yield Batch([], part.end, [])
+
+    def _salvage(self, segment: Segment, part: Bounds, wanted: Wanted, budget: Budget) -> Iterator[Batch]:
+        try:
+            with self._connections.open(segment) as opened:
+                for batch in Walk(opened, wanted, budget, is_reverse=part.is_reverse).salvage(part.low, part.high):
+                    for first, last in batch.gaps:
+                        self._folder.note(Damage(first, last, segment.path.name, "cannot be read"))
+                    yield batch
+        except Unsound:
+            self._folder.note(Damage(part.low, part.high, segment.path.name, "cannot be opened"))
+            yield Batch([], part.end, [(part.low, part.high)])
+
+
+class _Draft:
+    """A page while it is being filled."""
+
+    def __init__(self, query: Query, wanted: Wanted, gaps: list[tuple[int, int]]) -> None:
+        self._query = query
+        self._wanted = wanted
+        self._gaps = gaps
+        self._events: list[Event] = []
+        self._nbytes = 0
+        self._reached = query.last + 1 if query.is_reverse else query.first - 1
+
+    def take(self, batch: Batch) -> bool:
+        """Put in what is wanted; False, and the page ends before it, where something has no room."""
+        self._gaps += batch.gaps
+        for row in batch.rows:
+            if not self._wanted.has(row):
+                continue
+            event = event_of(row)
+            self._nbytes += len(event.payload)
+            if self._events and (len(self._events) >= self._query.limit or self._nbytes > self._query.max_bytes):
+                self._reached = row.offset + 1 if self._query.is_reverse else row.offset - 1
+                return False
+            self._events.append(event)
+        self._reached = batch.reached
+        return True
+
+    def finish(self) -> None:
+        """All has been looked at."""
+        self._reached = self._query.first if self._query.is_reverse else self._query.last
+
+    def page(self, *, is_end: bool) -> Page:
+        """As it is now."""
+        low, high = self._query.first, self._query.last
+        low, high = (self._reached, high) if self._query.is_reverse else (low, self._reached)
+        return Page(self._events, self._reached, is_end, _joined(self._gaps, low, high))
+
+
+def _joined(gaps: list[tuple[int, int]], low: int, high: int) -> list[tuple[int, int]]:
+    """Ranges in order, those that touch made one, as far as they lie between two offsets."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted((max(first, low), min(last, high)) for first, last in gaps):
+        if first > last:
+            continue
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(joined[-1][1], last)
+        else:
+            joined.append((first, last))
+    return joined

@@ -1,0 +1,237 @@
+"""Opening a log after whatever has happened: what is sound, what is not and where, and from which offset on to write.
+
+Nothing here changes or deletes a file that may hold events. A damaged segment stays as it is, the newest one too: the
+log goes on in a new segment, above every offset that may ever have been used.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from app.broker.publications import Publications
+from app.history import documents, segment
+from app.history.folder import Damage, Folder, FolderUnusable, Segment, first_of, segment_files
+from app.history.rows import walk
+from app.history.seals import Seal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LEAST_ROW_BYTES = 32  # in a file; bounds the search for rows in one that cannot say how many it has
+_UNSEEN_PUBLICATIONS = 1 << 20  # there may have been as many of which nothing is left
+
+
+@dataclass(slots=True)
+class Recovered:
+    """Where the log ends.
+
+    head         the last offset that was ever used
+    last_number  of the newest publication
+    current      the newest segment, where it can be gone on with
+    unsealed     full segments that are sound and have no seal
+    """
+
+    head: int = 0
+    last_number: int = 0
+    current: segment.SegmentWriter | None = None
+    unsealed: list[Segment] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a look into every row of a segment has shown; `last` is `first - 1` where no row is sound."""
+
+    last: int
+    publication: int = 0  # of the last sound row
+    is_ours: bool = True
+    is_sound: bool = True
+
+
+def recover(folder: Folder) -> Recovered:
+    """List the segments of a folder, and note their damage. Raises `FolderUnusable`, `OSError`."""
+    return _Recovery(folder).run()
+
+
+class _Recovery:
+    """One walk over the segments, oldest first; `expected` is the offset that comes next if nothing is missing."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self.expected = 0
+        self.head = folder.mark.offset
+        self.publication = (0, 0)  # the last sound row's offset and publication
+        self.newest: Segment | None = None  # if it can be gone on with
+        self.unsealed: list[Segment] = []
+
+    def run(self) -> Recovered:
+        _tidy(self.folder.path)
+        for first, last in self.folder.identity.holes:
+            self.folder.note(Damage(first, last, "log.json", "lost before an earlier start"))
+        files = segment_files(self.folder.path)
+        followings = [*(first for first, _ in files[1:]), None]
+        for (first, path), following in zip(files, followings, strict=False):  # no file, no following one
+            if not self._sealed(path, first, following):
+                self._unsealed(path, first, following)
+        is_torn = bool(files) and self.folder.mark.offset >= self.expected
+        if is_torn:
+            self._lose_tail()
+        current = None
+        if self.newest is not None:
+            current = None if is_torn else _go_on(self.newest)
+            self._list_newest(self.newest, current)
+        return Recovered(max(self.head, self.expected - 1), self._last_number(), current, self.unsealed)
+
+    def _sealed(self, path: Path, first: int, following: int | None) -> bool:
+        """List a segment as its seal says it is; False where there is no seal to be believed."""
+        try:
+            seal = Seal.load(path)
+            nbytes = path.stat().st_size
+        except (documents.DocumentDamaged, OSError):
+            return False
+        if seal.first != first or seal.nbytes != nbytes or not self.folder.identity.owns(seal.log_id):
+            return False
+        last = seal.last if following is None else min(seal.last, following - 1)
+        if following is None:
+            with suppress(sqlite3.Error), closing(segment.read(path, is_sealed=True)) as connection:
+                for rows, _ in walk(connection, last, last):
+                    self.publication = max(self.publication, *((row.offset, row.publication) for row in rows))
+        self._list(Segment(path, first, last, is_sealed=True, nbytes=nbytes))
+        return True
+
+    def _unsealed(self, path: Path, first: int, following: int | None) -> None:
+        """List a segment as its rows say it is."""
+        limit = following - 1 if following is not None else first - 1 + _most_rows(path)
+        found = self._examine(path, first, limit)
+        nbytes = segment.nbytes_with_wal(path)
+        if not found.is_ours:
+            self.folder.note(Damage(first, first, path.name, "belongs to another log; it is left out"))
+            self.head = max(self.head, first)
+            return
+        self.publication = max(self.publication, (found.last, found.publication))
+        if not found.is_sound:
+            self.head = max(self.head, first)
+            if found.last >= first:
+                self._list(Segment(path, first, found.last, is_sound=False, nbytes=nbytes))
+        elif following is None:
+            self._missing_before(first)
+            self.expected = found.last + 1
+            self.newest = Segment(path, first, found.last, nbytes=nbytes)
+        elif found.last >= first:
+            self.unsealed.append(self._list(Segment(path, first, found.last, nbytes=nbytes)))
+
+    def _examine(self, path: Path, first: int, limit: int) -> _Found:
+        """Look at every row, and whether the indexes fit them. Notes what is damaged. Raises `FolderUnusable`."""
+        found = _Found(first - 1)
+
+        def note(from_: int, until: int, what: str) -> None:
+            found.is_sound = False
+            self.folder.note(Damage(from_, until, path.name, what))
+
+        try:
+            with closing(segment.read(path, is_sealed=False)) as connection:
+                problem = self._problem(connection, path, first, found)
+                if not found.is_ours:
+                    return found
+                for rows, _ in walk(connection, first, limit):
+                    for row in rows:
+                        if row.offset != found.last + 1:
+                            note(found.last + 1, row.offset - 1, "unsound rows")
+                        found.last, found.publication = row.offset, row.publication
+        except sqlite3.Error as error:
+            problem = str(error)
+        if problem and found.last < first:
+            note(first, max(first, self.folder.mark.offset), f"cannot be read: {problem}")
+        elif problem:
+            note(first, found.last, f"read row by row: {problem}")
+        return found
+
+    def _problem(self, connection: sqlite3.Connection, path: Path, first: int, found: _Found) -> str:
+        """What is wrong with a database as a whole, or nothing."""
+        try:
+            meta = dict(connection.execute("select name, value from meta"))
+            if isinstance(meta.get("format"), int) and meta["format"] > segment.FORMAT:
+                raise FolderUnusable(f"{path} was written by a later version of Halley")
+            found.is_ours = self.folder.identity.owns(meta.get("log_id"))
+            if meta.get("first") != first:
+                return f"its first offset is {meta.get('first')}"
+            check = str(connection.execute("pragma integrity_check(1)").fetchone()[0])
+        except sqlite3.Error as error:
+            return str(error)
+        return "" if check == "ok" else check
+
+    def _list(self, segment: Segment) -> Segment:
+        self._missing_before(segment.first)
+        assert segment.last is not None
+        self.expected = segment.last + 1
+        self.folder.add(segment)
+        return segment
+
+    def _list_newest(self, newest: Segment, current: segment.SegmentWriter | None) -> None:
+        assert newest.last is not None
+        if newest.last < newest.first:
+            return  # it is listed when it has a row
+        if current is not None:
+            newest = Segment(newest.path, newest.first, None)
+        else:
+            self.unsealed.append(newest)
+        self.folder.add(newest)
+
+    def _missing_before(self, first: int) -> None:
+        """Note what is missing between the segments, if that is no news."""
+        missing = (self.expected, first - 1)
+        is_known = missing in self.folder.identity.holes or any(
+            damage.first <= missing[0] and missing[1] <= damage.last for damage in self.folder.damage
+        )
+        if 0 < self.expected < first and not is_known:
+            self.folder.note(Damage(*missing, self.folder.segment_path(first).name, "missing before this segment"))
+
+    def _lose_tail(self) -> None:
+        """The mark knows of more than there is: the end of a WAL is lost, and its offsets must not be used again."""
+        first, last = self.expected or self.folder.mark.offset, self.folder.mark.offset
+        if self.newest is not None:
+            self.folder.note(Damage(first, last, self.newest.path.name, "lost: written, and not there any more"))
+            with suppress(OSError):  # the next segment's meta says it too
+                self.folder.add_hole(first, last)
+        else:
+            self._missing_before(last + 1)
+
+    def _last_number(self) -> int:
+        mark, (offset, publication) = self.folder.mark, self.publication
+        known = mark.number
+        if publication:
+            known = max(known, Publications(self.folder.identity.publication_key).number_of(publication))
+        is_all = max(mark.offset, offset) >= max(self.head, self.expected - 1)
+        return known if is_all else known + _UNSEEN_PUBLICATIONS
+
+
+def _go_on(newest: Segment) -> segment.SegmentWriter | None:
+    """Open a sound segment for writing, with all that is in its WAL on disk; None where that cannot be."""
+    if segment.is_finished(newest.path):
+        return None
+    writer = None
+    try:
+        writer = segment.reopen(newest.path)
+        # What a failed commit has left may be in the page cache only; from here on it counts.
+        writer.checkpoint()
+    except (sqlite3.Error, OSError):
+        if writer is not None:
+            writer.abandon()
+        return None
+    return writer
+
+
+def _most_rows(path: Path) -> int:
+    return segment.nbytes_with_wal(path) // _LEAST_ROW_BYTES + 1
+
+
+def _tidy(path: Path) -> None:
+    """Delete what a crash has left: unfinished files, and what belonged to a segment that is deleted."""
+    for file in list(path.iterdir()):
+        is_draft = file.name.startswith(documents.DRAFT)
+        owner = file.with_suffix(".db")
+        is_orphan = file != owner and first_of(owner) is not None and not owner.exists()
+        if is_draft or is_orphan:
+            file.unlink()

@@ -1,0 +1,68 @@
+"""Rows of one segment in the order of their offsets, as many as can be had: what is damaged is left out, and told."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING
+
+from app.history.stored import COLUMNS, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BATCH = 256
+_SELECT = f"select {', '.join(COLUMNS)} from events where offset between ? and ? order by offset limit ?"  # noqa: S608
+
+_SELECT_KEYED = (
+    f"select {', '.join(COLUMNS)} from events where offset <= ? and idempotency_key is not null and time_us >= ? "  # noqa: S608
+    "order by offset desc limit ?"
+)
+
+
+def walk(connection: sqlite3.Connection, first: int, last: int) -> Iterator[tuple[list[Stored], int]]:
+    """The sound rows from `first` to `last`, in batches; each with the offset up to which there are no others.
+
+    An unreadable page, an undecodable text or a wrong checksum costs the rows concerned and no more.
+    """
+    at = first
+    while at <= last:
+        try:
+            found = _select(connection, at, last)
+            reached = found[-1].offset if len(found) == BATCH else last
+        except sqlite3.Error:
+            reached = min(at + BATCH - 1, last)
+            found = list(_rescue(connection, at, reached))
+        sound = []
+        previous = at - 1
+        for row in found:
+            if row.is_sound and previous < row.offset <= last:
+                sound.append(row)
+                previous = row.offset
+        if sound and reached != last:
+            reached = previous  # an offset that is not sound says nothing about how far this is
+        yield sound, max(reached, at)
+        at = max(reached, at) + 1
+
+
+def _rescue(connection: sqlite3.Connection, first: int, last: int) -> Iterator[Stored]:
+    """What can be read of a range that cannot be read at once: its halves, their halves, and so on."""
+    try:
+        yield from _select(connection, first, last)
+    except sqlite3.Error:
+        if first < last:
+            middle = (first + last) // 2
+            yield from _rescue(connection, first, middle)
+            yield from _rescue(connection, middle + 1, last)
+
+
+def _select(connection: sqlite3.Connection, first: int, last: int) -> list[Stored]:
+    return [Stored._make(row) for row in connection.execute(_SELECT, (first, last, BATCH))]
+
+
+def keyed(connection: sqlite3.Connection, last: int, since_us: int, most: int) -> list[Stored]:
+    """The sound rows with an idempotency key up to `last` that are not older than `since_us`, newest first.
+
+    Raises `sqlite3.Error`.
+    """
+    found = connection.execute(_SELECT_KEYED, (last, since_us, most))
+    return [row for row in map(Stored._make, found) if row.is_sound]

@@ -1,0 +1,110 @@
+"""The [[record]] rules: which topics are kept, how, and for how long.
+
+The first rule whose pattern matches a topic decides. Behind the operator's stand those of the house; nothing but their
+order tells them apart. A rule also says from which offset on its events can be seen: `retention.py` moves that.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from app.broker.log import Keeping
+from app.broker.topics import RESERVED, Match, Pattern, common, matches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+DEFAULT_AGE_S = 72 * 3600.0
+NEVER = (1 << 63) - 1
+"""The first visible offset where nothing is: no offset reaches it."""
+
+_REMEMBERED_TOPICS = 100_000
+_AGE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd])")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+# What ticks is no event: whoever reads it later gains nothing.
+_UNKEPT = (
+    Pattern(Match.DESCENDANTS, "meta"),
+    Pattern(Match.EXACT, f"{RESERVED}/rates"),
+    Pattern(Match.EXACT, f"{RESERVED}/topics"),
+    Pattern(Match.EXACT, f"{RESERVED}/pipeline"),
+)
+
+
+def parse_age(text: str) -> float:
+    """Seconds that an age such as "90s", "30m", "72h" or "7d" stands for; "0" is none.
+
+    Raises `ValueError`, whose text says what was expected.
+    """
+    found = _AGE.fullmatch(text)
+    if found is not None:
+        return float(found[1]) * _UNIT_S[found[2]]
+    if text == "0":
+        return 0.0
+    raise ValueError(f'expected an age such as "90s", "30m", "72h" or "7d", or "0" for none, found "{text}"')
+
+
+class Rule:
+    """What becomes of the topics that `pattern` matches. `start` is the first offset whose event is young enough."""
+
+    __slots__ = ("age_s", "keeping", "pattern", "start")
+
+    def __init__(self, pattern: Pattern, age_s: float, keeping: Keeping) -> None:
+        self.pattern = pattern
+        self.age_s = age_s
+        self.keeping = keeping if age_s > 0 else Keeping.NOT
+        self.start = NEVER if self.keeping is Keeping.NOT else 1
+
+
+class Rules:
+    """All rules, the operator's (pattern, age in seconds, whether durable) before the house's.
+
+    `kept` are those that keep any topic's events. Asked on the event loop and by readers; one thread sets each `start`.
+    """
+
+    def __init__(self, records: Iterable[tuple[Pattern, float, bool]] = ()) -> None:
+        self.all = (
+            *(Rule(pattern, 0, Keeping.NOT) for pattern in _UNKEPT),
+            *(Rule(pattern, age_s, _keeping(is_durable)) for pattern, age_s, is_durable in records),
+            Rule(Pattern(Match.DESCENDANTS, "service"), 0, Keeping.NOT),
+            Rule(Pattern(Match.EXACT, RESERVED), DEFAULT_AGE_S, Keeping.AFTERWARDS),
+            Rule(Pattern(Match.DESCENDANTS, RESERVED), DEFAULT_AGE_S, Keeping.AFTERWARDS),
+            Rule(Pattern(Match.DESCENDANTS, ""), DEFAULT_AGE_S, Keeping.DURABLE),
+        )
+        self.kept = [rule for at, rule in enumerate(self.all) if self._is_kept(rule.pattern, at)]
+        self._decided: dict[str, Rule] = {}
+
+    def of(self, topic: str) -> Rule:
+        """The rule that decides about a topic."""
+        rule = self._decided.get(topic)
+        if rule is None:
+            if len(self._decided) >= _REMEMBERED_TOPICS:  # topics are made up by clients: never without end
+                self._decided.clear()
+            # The last one matches whatever those before it leave, a topic without a slash too.
+            rule = self._decided[topic] = next(rule for rule in self.all if matches(rule.pattern, topic))
+        return rule
+
+    def keeping(self, topic: str) -> Keeping:
+        """What is to become of a topic's events."""
+        return self.of(topic).keeping
+
+    def start_of(self, pattern: Pattern) -> int:
+        """The first offset from which on whoever asks for `pattern` has lost nothing by age.
+
+        Where several rules decide about what it matches, the one that reaches back furthest counts: whoever asks for
+        everything may resume from an hour ago although some of it was to be kept for a minute only. Where nothing is
+        kept nothing is lost: 1.
+        """
+        shared = ((common(rule.pattern, pattern), at) for at, rule in enumerate(self.all))
+        starts = [self.all[at].start for part, at in shared if part is not None and self._is_kept(part, at)]
+        return min(starts, default=1)
+
+    def _is_kept(self, part: Pattern, at: int) -> bool:
+        """Whether that rule keeps events of some topic in `part`, which it matches: none before it takes them all."""
+        is_left = not any(common(before.pattern, part) == part for before in self.all[:at])
+        return is_left and self.all[at].keeping is not Keeping.NOT
+
+
+def _keeping(is_durable: bool) -> Keeping:  # noqa: FBT001 - a setting's value
+    return Keeping.DURABLE if is_durable else Keeping.AFTERWARDS

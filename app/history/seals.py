@@ -1,0 +1,111 @@
+"""What makes a full segment final: nobody writes it any more, and beside it stands what its bytes were.
+
+A seal is a document (`documents.py`) named like its segment: which offsets and times are in it, and a digest of each
+block. It is believed for its size at start, and for its digests when somebody verifies the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Self
+
+from app.history import documents, segment
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BLOCK_BYTES = 65_536
+_DIGEST_BYTES = 16
+_READ_ONLY = 0o444
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """What a sealed segment was when it was sealed.
+
+    log_id         of the log that wrote it
+    first, last    offsets; `last` is the last that counts
+    rows           how many lie between
+    *_time_us      of the first and the last row; 0 where there is none
+    nbytes         the size of the file
+    digests        of each block of `BLOCK_BYTES`: BLAKE2b, 16 bytes, as hex
+    """
+
+    log_id: str
+    first: int
+    last: int
+    rows: int
+    first_time_us: int
+    last_time_us: int
+    nbytes: int
+    digests: tuple[str, ...]
+
+    @classmethod
+    def of(cls, path: Path, log_id: str, first: int, last: int) -> Self:
+        """That of a segment as it is now. Raises `sqlite3.Error`, `OSError`."""
+        connection = segment.read(path, is_sealed=True)
+        try:
+            span = "from stored where offset between ? and ?"
+            rows = connection.execute(f"select count(*) {span}", (first, last)).fetchone()[0]
+            ends = [connection.execute(f"select {end}(offset) {span}", (first, last)).fetchone()[0] for end in _ENDS]
+            times = [_time_us(connection, offset) for offset in ends]
+        finally:
+            connection.close()
+        digests = tuple(digests_of(path))
+        return cls(log_id, first, last, rows, times[0], times[1], path.stat().st_size, digests)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """That of the segment `path`. Raises `DocumentDamaged`, `OSError`."""
+        content = documents.load(seal_path(path))
+        try:
+            return cls(**content | {"digests": tuple(content["digests"])})
+        except (KeyError, TypeError):
+            raise documents.DocumentDamaged(f"{seal_path(path).name} is damaged") from None
+
+    def save(self, path: Path) -> None:
+        """Put it beside the segment `path`. Raises `OSError`."""
+        documents.save(seal_path(path), asdict(self))
+
+    def damaged_blocks(self, path: Path) -> Iterator[int | None]:
+        """For each block in turn None, or its number if it is not what it was. Raises `OSError`."""
+        found = digests_of(path)
+        for block, digest in enumerate(self.digests):
+            yield None if next(found, "") == digest else block
+        for block, _ in enumerate(found, len(self.digests)):
+            yield block
+
+
+_ENDS = ("min", "max")
+
+
+def _time_us(connection: sqlite3.Connection, offset: int | None) -> int:
+    found = connection.execute("select time_us from stored where offset = ?", (offset,)).fetchone()
+    return found[0] if found else 0
+
+
+def seal_path(path: Path) -> Path:
+    """Where a segment's seal is."""
+    return path.with_suffix(".seal")
+
+
+def digests_of(path: Path) -> Iterator[str]:
+    """The digest of each block of a file. Raises `OSError`."""
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(BLOCK_BYTES):
+            yield blake2b(block, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def seal(path: Path, log_id: str, first: int, last: int) -> Seal:
+    """Make a full segment final. Raises `sqlite3.Error`, `OSError`; `SegmentBusy`, if somebody reads it just now.
+
+    It may be interrupted anywhere, and repeated.
+    """
+    segment.finish(path)
+    path.chmod(_READ_ONLY)
+    made = Seal.of(path, log_id, first, last)
+    made.save(path)
+    return made

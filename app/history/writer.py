@@ -1,0 +1,283 @@
+"""The thread that writes: whatever came meanwhile is a group, and a group is one commit, on disk when it is reported.
+
+A commit that fails is refused as a whole, and its segment is not written again: after an error nobody knows what of it
+the disk has (fsync(2)). The next group goes into a new segment, from the last good offset on. If there can be none,
+everything is refused at once until there can be one again, which is tried once a second.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from threading import Event as Flag
+from threading import Thread
+from time import monotonic
+from typing import TYPE_CHECKING, Literal
+
+from app.broker.errors import DiskFull, HistoryUnavailable, InboxFull
+from app.broker.events import Event
+from app.broker.publications import Publications
+from app.history import segment
+from app.history.folder import Segment, delete
+from app.history.stored import row_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from app.broker.errors import Refusal
+    from app.history.folder import Folder
+    from app.history.sealer import Sealer
+    from app.history.segment import SegmentWriter
+    from app.history.stored import Stored
+    from app.settings import History as Options
+
+_GROUP_ROWS = 4_096
+_GROUP_BYTES = 4_194_304
+_WAL_BYTES = 8_388_608
+_LOOK_S = 1.0
+"""How often the free space is looked at, and a broken disk tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """All of `events` are through; those that are recorded are on disk, with the offsets from `first` on."""
+
+    events: list[Event]
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """None of `events` is in the log, as far as anybody can say."""
+
+    events: list[Event]
+    refusal: Refusal
+
+
+Report = Committed | Refused
+
+
+class Writer:
+    """Writes the log that ends at `head`, going on in `current` if there is such a segment.
+
+    `append` belongs to one thread, the event loop's. `report` is called on the writer's.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        options: Options,
+        report: Callable[[Report], None],
+        sealer: Sealer,
+        *,
+        head: int,
+        last_number: int,
+        current: SegmentWriter | None,
+    ) -> None:
+        self.head = head
+        self.last_number = last_number  # of the newest publication
+        # plain counts, read by telemetry
+        self.groups = 0
+        self.committed_rows = 0
+        self.failures = 0
+        self._folder = folder
+        self._options = options
+        self._report = report
+        self._sealer = sealer
+        self._publications = Publications(folder.identity.publication_key)
+        self._inbox: SimpleQueue[Event | Flag | None] = SimpleQueue()
+        self._taken_bytes = 0  # by `append` alone
+        self._done_bytes = 0  # by the writer alone
+        self._is_full = self._is_broken = self._is_closed = False
+        self._current = current
+        self._listed = next((each for each in folder.segments if current and each.path == current.path), None)
+        self._looked_at = self._tried_at = -_LOOK_S
+        self._look()
+        self._is_ready()
+        self._thread = Thread(target=self._run, name="history-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What is in the inbox, or being written."""
+        return self._taken_bytes - self._done_bytes
+
+    @property
+    def refusal(self) -> HistoryUnavailable | None:
+        """Why nothing can be written at the moment, if so."""
+        if self._is_broken or self._is_closed:
+            return HistoryUnavailable()
+        return DiskFull() if self._is_full else None
+
+    def append(self, event: Event) -> None:
+        """See `broker.log.Log.append`. Never waits: the queue costs no system call while the writer is at work."""
+        if event.is_recorded and (refusal := self.refusal):
+            raise refusal
+        waiting_bytes = self.waiting_bytes
+        if waiting_bytes and waiting_bytes + event.nbytes > self._options.inbox_bytes:
+            raise InboxFull
+        self._taken_bytes += event.nbytes
+        self._inbox.put(event)
+
+    def written(self, timeout_s: float) -> bool:
+        """Wait until everything appended before is reported; False if that takes too long. For any thread."""
+        if self._is_closed:
+            return True
+        flag = Flag()
+        self._inbox.put(flag)
+        return flag.wait(timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Write what waits, and stop."""
+        self._is_closed = True
+        self._inbox.put(None)
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            group: list[Event] = []
+            flag = self._collect(group)
+            if group:
+                self._write(group)
+                self._done_bytes += sum(event.nbytes for event in group)
+            if isinstance(flag, Flag):
+                flag.set()
+            is_open = flag is not None
+            self._look()
+            if self._is_broken:
+                self._is_ready()
+        if self._current is not None:
+            with suppress(sqlite3.Error):
+                self._current.close()
+
+    def _collect(self, group: list[Event]) -> Flag | Literal[True] | None:
+        """Fill `group` with what there is; the flag that stands behind it, or None where the end does."""
+        try:
+            item = self._inbox.get(timeout=_LOOK_S)
+            nbytes = 0
+            while isinstance(item, Event):
+                group.append(item)
+                nbytes += item.nbytes
+                if len(group) == _GROUP_ROWS or nbytes > _GROUP_BYTES:
+                    return True
+                item = self._inbox.get_nowait()
+        except Empty:
+            return True
+        return item
+
+    def _write(self, group: list[Event]) -> None:
+        """Write a group, and report it: the rows that cannot be made are refused, in their place."""
+        part: list[Event] = []
+        rows: list[Stored] = []
+        for event in group:
+            if event.is_recorded:
+                try:
+                    rows.append(row_of(event, self.head + 1 + len(rows)))
+                except (TypeError, ValueError):  # nothing that the door lets in
+                    self._commit(part, rows)
+                    self._refuse([event])
+                    part, rows = [], []
+                    continue
+            part.append(event)
+        self._commit(part, rows)
+
+    def _commit(self, events: list[Event], rows: list[Stored]) -> None:
+        first = self.head + 1
+        if rows:
+            if self._current is None and not self._is_ready():
+                self._refuse(events)
+                return
+            assert self._current is not None
+            try:
+                self._current.write(rows)
+            except (sqlite3.Error, OSError):
+                self._abandon()
+                self._refuse(events)
+                return
+            self._committed(rows)
+        if events:
+            self._report(Committed(events, first))
+        if rows:
+            self._tend()
+
+    def _committed(self, rows: list[Stored]) -> None:
+        assert self._current is not None
+        if self._listed is None:
+            self._listed = Segment(self._current.path, self._current.first, None)
+            self._folder.add(self._listed)
+        self.head = rows[-1].offset
+        self.last_number = self._publications.number_of(rows[-1].publication)
+        self.groups += 1
+        self.committed_rows += len(rows)
+        try:
+            self._folder.mark.write(self.head, self.last_number)
+        except OSError:  # it says too little then, which it may
+            self.failures += 1
+
+    def _refuse(self, events: list[Event]) -> None:
+        self._report(Refused(events, DiskFull() if self._is_full else HistoryUnavailable()))
+
+    def _tend(self) -> None:
+        """Keep the WAL short, and begin the next segment when this one is full. Between groups."""
+        current, segment_bytes = self._current, self._options.segment_bytes
+        assert current is not None
+        if current.wal_bytes < min(_WAL_BYTES, segment_bytes):
+            return
+        try:
+            current.checkpoint()
+            if current.nbytes < segment_bytes:
+                return
+        except (sqlite3.Error, OSError):
+            self._abandon()
+            return
+        self._sealer.put(self._end_segment(current.nbytes), current)
+        self._is_ready()
+
+    def _is_ready(self) -> bool:
+        """Have a segment to write to, if that can be; after a failure it is tried once in a while."""
+        if self._current is None and monotonic() - self._tried_at >= _LOOK_S:
+            first = self.head + 1
+            path = self._folder.segment_path(first)
+            try:
+                delete(path)  # a failed one without a row that counts; readers never saw it
+                self._current = segment.create(path, self._folder.log_id, first, **self._folder.identity.meta(first))
+            except (sqlite3.Error, OSError):
+                self.failures += 1
+                self._tried_at = monotonic()
+        self._is_broken = self._current is None
+        return not self._is_broken
+
+    def _end_segment(self, nbytes: int) -> Segment:
+        """List the current segment as one that is full; there is none for now."""
+        listed, self._listed, self._current = self._listed, None, None
+        assert listed is not None
+        ended = replace(listed, last=self.head, nbytes=nbytes)
+        self._folder.replace(listed, ended)
+        return ended
+
+    def _abandon(self) -> None:
+        """After a failure: leave the current segment as it is, and go on in another."""
+        current = self._current
+        assert current is not None
+        self.failures += 1
+        current.abandon()
+        if self._listed is None:
+            self._current, self._tried_at = None, monotonic()  # the disk takes nothing: not again at once
+        else:
+            self._end_segment(current.nbytes)
+        self._is_ready()
+
+    def _look(self) -> None:
+        """See how much of the disk is free, from time to time."""
+        now = monotonic()
+        if now - self._looked_at >= _LOOK_S:
+            self._looked_at = now
+            try:
+                disk = os.statvfs(self._folder.path)
+            except OSError:
+                return
+            self._is_full = disk.f_bavail * disk.f_frsize < self._options.free_bytes

@@ -1,0 +1,228 @@
+"""The history on the event loop: opened with the server, fed by the broker, read by threads, closed at the end.
+
+The log's writer has a thread of its own. What it reports is carried here to the loop, in order, once a turn however
+much there is; reads, and what else blocks, are done by a few threads with a deadline each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, TypeVar
+
+from app import telemetry
+from app.broker.errors import InvalidName
+from app.broker.publications import Publications
+from app.history.history import History
+from app.history.rules import Rules, parse_age
+from app.history.writer import Committed
+from app.protocols.bayeux.names import Bounds, to_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from app.broker.broker import Broker
+    from app.broker.errors import Refusal
+    from app.broker.events import Event
+    from app.broker.log import Page, Query
+    from app.history.stored import Stored
+    from app.history.writer import Report
+    from app.settings import Settings
+
+    Result = TypeVar("Result")
+
+_STEP_S = 1.0
+"""How often retention looks."""
+
+_EPOCH_S = 1_767_225_600
+"""2026-01-01: publication numbers count microseconds from then, as long as they are not ahead of that."""
+
+
+class BadRecord(Exception):
+    """A [[record]] rule that says nothing: its pattern or age cannot be read."""
+
+
+def rules_of(settings: Settings) -> Rules:
+    """The [[record]] rules. Raises `BadRecord`."""
+    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    records = []
+    for number, record in enumerate(settings.record):
+        try:
+            records.append((to_pattern(record.pattern, bounds), parse_age(record.age), record.durable))
+        except InvalidName:
+            raise BadRecord(f"record[{number}].pattern: {record.pattern!r} is no channel or pattern") from None
+        except ValueError as error:
+            raise BadRecord(f"record[{number}].age: {error}") from None
+    return Rules(records)
+
+
+class Recorder:
+    """One server's history while it is open. `flush` is called in the turn in which the broker has been told news."""
+
+    def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None]) -> None:
+        """Raises `BadRecord`, `FolderLocked`, `FolderUnusable`."""
+        self._options = settings.history
+        self._broker = broker
+        self._flush = flush
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+        self._reports: list[Report] = []  # not yet carried to the loop
+        self._pool = ThreadPoolExecutor(self._options.readers, "history-reader")
+        self._step: asyncio.Future[None] | None = None
+        self._stepped_at = 0.0
+        self._damage_told = 0
+        self._reason_told = ""
+        self.history = history = History.open(Path(settings.data_dir), self._options, rules_of(settings), self._report)
+        broker.publications = Publications(history.publication_key, max(history.last_number, _number_of_now()))
+        broker.recording.begin(history, history.head)
+        for authid, key, published, wall_s in history.recent_keys():
+            broker.recording.keys.remember(authid, key, published, wall_s)
+        telemetry.log.info(
+            "history_opened",
+            folder=str(history.folder.path),
+            log_id=history.log_id,
+            first=history.start,
+            next=history.head + 1,
+            bytes=history.bytes,
+        )
+        self._tell()
+
+    def listen(self) -> None:
+        """The event loop is running: carry reports to it."""
+        with self._lock:
+            self._loop = asyncio.get_running_loop()
+        self._take_reports()
+
+    async def close(self) -> None:
+        """Have what waits written, tell the broker, and close the log."""
+        await asyncio.to_thread(self.history.close)
+        self._take_reports()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._broker.recording.end()
+
+    # What is asked of it (`transports.archive.Archive`)
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        return self.history.folder.path
+
+    @property
+    def log_id(self) -> str:
+        """Names this log among all."""
+        return self.history.log_id
+
+    @property
+    def start(self) -> int:
+        """The first offset that is still there."""
+        return self.history.start
+
+    @property
+    def head(self) -> int:
+        """The last offset that the broker has been told of."""
+        return self._broker.recording.tail.head
+
+    async def settle(self) -> None:
+        """Returns when all that was published before is committed or refused, or has had its time."""
+        pending = self._broker.recording.pending
+        if pending:
+            settled = _Settled()
+            pending[-1].waiters.append(settled)
+            await settled.future
+
+    async def read(self, query: Query) -> Page:
+        """One page. Raises `UnknownPublication`, and `TimeoutError` past its deadline."""
+        return await self.aside(lambda: self.history.read(query))
+
+    async def aside(self, work: Callable[[], Result]) -> Result:
+        """Have a thread of the readers do something that blocks. Raises `TimeoutError` past the deadline of reads."""
+        async with asyncio.timeout(self._options.read_s):
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
+        """Blocks: the stored rows between two offsets, in batches of bounded size."""
+        return self.history.rows(first, last)
+
+    # Once in a while
+
+    def sweep(self, now: float) -> None:
+        """Tell publishers that have waited too long, forget old keys, and have retention take a step."""
+        recording = self._broker.recording
+        recording.expire(now)
+        if now - self._stepped_at < _STEP_S:
+            return
+        self._stepped_at = now
+        recording.keys.sweep(now + self._broker.clock_offset_s)
+        self._tell()
+        if self._step is None or self._step.done():
+            self._step = asyncio.get_running_loop().run_in_executor(self._pool, self._retain, now)
+
+    def _retain(self, now: float) -> None:
+        try:
+            self.history.retain(now)
+        except Exception as error:  # noqa: BLE001 - the next step may do better, and must come
+            telemetry.fault("retention", error)
+
+    def _tell(self) -> None:
+        """Let operators know what has changed."""
+        history = self.history
+        for damage in history.damage[self._damage_told :]:
+            telemetry.log.error(
+                "history_damaged", first=damage.first, last=damage.last, file=damage.file, what=damage.what
+            )
+        self._damage_told = len(history.damage)
+        reason = (history.refusal.limit or "disk") if history.refusal is not None else ""
+        if reason != self._reason_told:
+            self._reason_told = reason
+            if reason:
+                telemetry.log.error("history_unavailable", reason=reason)
+            else:
+                telemetry.log.info("history_recovered")
+
+    # From the writer's thread to the loop
+
+    def _report(self, report: Report) -> None:
+        with self._lock:
+            self._reports.append(report)
+            is_first = len(self._reports) == 1
+            loop = self._loop
+        if is_first and loop is not None:
+            with suppress(RuntimeError):  # the loop has been closed: `close` takes the rest
+                loop.call_soon_threadsafe(self._take_reports)
+
+    def _take_reports(self) -> None:
+        with self._lock:
+            reports, self._reports = self._reports, []
+        now = monotonic()
+        for report in reports:
+            try:
+                if isinstance(report, Committed):
+                    self._broker.recording.committed(report.events, report.first, now)
+                else:
+                    self._broker.recording.refused(report.events, report.refusal, now)
+            except Exception as error:  # noqa: BLE001 - the reports behind it must be heard
+                telemetry.fault("history", error)
+        if reports:
+            self._flush()
+
+
+class _Settled:
+    """Waits for one event."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:  # noqa: ARG002 - Waiter's form
+        """See `broker.events.Waiter`."""
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+def _number_of_now() -> int:
+    """A publication number that no earlier run can have reached: nobody publishes a million times a second for long."""
+    return int((time.time() - _EPOCH_S) * 1_000_000)

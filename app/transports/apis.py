@@ -1,0 +1,53 @@
+"""The paths beside Bayeux that read or erase the history, as one ASGI application."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.transports.door import Door
+from app.transports.history_api import PATH, HistoryApi
+from app.transports.log_api import PATHS, LogApi
+from app.transports.pages import route_path
+from app.transports.visitors import Visitors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import Receive, Scope, Send
+
+    from app.broker.policy import Identity, Rights
+    from app.protocols.bayeux.hooks import Hooks
+    from app.settings import Settings
+    from app.transports.archive import Archive
+    from app.transports.guard import Guard, Rejection
+    from app.transports.head import Head
+
+
+class Apis:
+    """`archive` tells the log, None where history is off; `authenticate` is None where no token is known."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        guard: Guard,
+        rights: Rights,
+        hooks: Hooks,
+        *,
+        authenticate: Callable[[str, float], Identity] | None,
+        archive: Callable[[], Archive | None],
+        note: Callable[[Rejection, Head], None],
+    ) -> None:
+        door = Door(guard, note)
+        visitors = Visitors(rights, authenticate)
+        self._history = HistoryApi(settings, door, visitors, archive, hooks)
+        self._log = LogApi(settings, door, visitors, archive)
+
+    @staticmethod
+    def leads_to(path: str) -> bool:
+        """Whether a path is one of theirs."""
+        return path == PATH or path.startswith(f"{PATH}/") or path in PATHS
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        api = self._log if route_path(scope) in PATHS else self._history
+        await api(scope, receive, send)

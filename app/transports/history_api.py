@@ -1,0 +1,166 @@
+"""`GET /history/CHANNEL`: the events of a channel or pattern, page by page, to whoever may subscribe to it.
+
+What it answers is written here; what it takes is in `history_query.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from app.broker.log import Page, UnknownPublication
+from app.broker.timestamps import to_text
+from app.protocols.bayeux.names import Bounds, to_channel
+from app.transports.guard import Rejection
+from app.transports.history_query import link, read
+from app.transports.history_rights import may_read
+from app.transports.pages import route_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import Receive, Scope, Send
+
+    from app.broker.events import Event
+    from app.broker.policy import Identity
+    from app.protocols.bayeux.hooks import Hooks
+    from app.settings import Settings
+    from app.transports.archive import Archive
+    from app.transports.door import Door, Visit
+    from app.transports.history_query import Reading
+    from app.transports.visitors import Visitors
+
+    Header = tuple[bytes, bytes]
+
+PATH = "/history"
+OFF = "history is off on this server"
+UNKNOWN_PUBLICATION = "unknown publication, or no longer in the history"
+BUSY = "the history cannot be read fast enough; try later"
+_JSON, _LINES = b"application/json", b"application/x-ndjson"
+_QUALITY = re.compile(r";\s*q=([0-9.]{1,5})")
+_RETRY_AFTER = (b"retry-after", b"5")
+
+
+class Links(NamedTuple):
+    """The URLs of the pages beside this one; None where there is none."""
+
+    next: str | None
+    previous: str | None
+
+
+class HistoryApi:
+    """`archive` tells the log, None where history is off."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        door: Door,
+        visitors: Visitors,
+        archive: Callable[[], Archive | None],
+        hooks: Hooks,
+    ) -> None:
+        self._door = door
+        self._visitors = visitors
+        self._archive = archive
+        self._hooks = hooks
+        self._policy_s = settings.bayeux.policy_s
+        self._options = settings.history
+        self._bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await self._door.let_in(("GET", "HEAD"), self._serve, scope, receive, send)
+
+    async def _serve(self, visit: Visit) -> None:
+        archive = self._archive()
+        if archive is None:
+            raise Rejection(404, OFF)
+        visitor = self._visitors.identify(visit.head)
+        channel = route_path(visit.scope).removeprefix(PATH)
+        reading = read(channel, visit.head.query_string, self._bounds, self._options.page_events)
+        self._visitors.demand("subscribe", reading.pattern, visitor)
+        await may_read(self._hooks, channel, reading.pattern, visit.head, self._policy_s)
+        page, links = await self._page(archive, reading, visitor, visit, channel)
+        if _wants_lines(visit.head.fields.get(b"accept", b"").decode("latin-1")):
+            await visit.answer(
+                _LINES, b"".join(b"%b\n" % render(event) for event in page.events), *_headers(page, links)
+            )
+        else:
+            await visit.answer(_JSON, _body(page, links), (b"vary", b"Accept"))
+
+    async def _page(
+        self, archive: Archive, reading: Reading, visitor: Identity, visit: Visit, channel: str
+    ) -> tuple[Page, Links]:
+        """One page in the order that was asked for, and the links to those beside it."""
+        try:
+            await archive.settle()
+            start, head = archive.start, archive.head
+            wanted = reading.wanted
+            if wanted is None:
+                return Page([], head, is_end=True, gaps=[]), Links(None, None)
+            query = reading.query(wanted, start, head, visitor, self._options.page_bytes)
+            if query.first > query.last:
+                page = Page([], query.last, is_end=True, gaps=[])
+            else:
+                page = await archive.read(query)
+        except UnknownPublication:
+            raise Rejection(404, UNKNOWN_PUBLICATION) from None
+        except TimeoutError:
+            raise Rejection(503, BUSY, headers=(_RETRY_AFTER,)) from None
+        first, last = reading.bounds(start, head)
+        older = newer = None
+        if reading.is_backward:
+            older = None if page.is_end else f"before-{page.reached}"
+            newer = f"after-{query.last}" if query.last < last else None
+        else:
+            newer = None if page.is_end else f"after-{page.reached}"
+            older = f"before-{query.first}" if query.first > first else None
+        if reading.is_backward is not reading.is_reverse:
+            page.events.reverse()
+        cursors = (older, newer) if reading.is_reverse else (newer, older)
+        query_string = visit.head.query_string
+        return page, Links(*(cursor and link(visit.base, channel, query_string, cursor) for cursor in cursors))
+
+
+def render(event: Event) -> bytes:
+    """An event as a JSON object."""
+    return b'{"channel":"%b","data":%b,"position":%d,"time":"%b","publication":%d,"protocol":"%b"}' % (
+        to_channel(event.topic).encode(),  # nothing in it needs escaping
+        event.payload,
+        event.position,
+        to_text(event.time_us).encode(),
+        event.publication,
+        event.protocol.encode(),
+    )
+
+
+def _body(page: Page, links: Links) -> bytes:
+    next_page, previous = (b"null" if url is None else b'"%b"' % url.encode() for url in links)
+    gaps = b',"gaps":[%b]' % b",".join(b"[%d,%d]" % gap for gap in page.gaps) if page.gaps else b""
+    events = b",".join(map(render, page.events))
+    return b'{"events":[%b],"next":%b,"previous":%b%b}' % (events, next_page, previous, gaps)
+
+
+def _headers(page: Page, links: Links) -> list[Header]:
+    """What stands beside the events in JSON, as headers."""
+    headers: list[Header] = [(b"vary", b"Accept")]
+    related = [f'<{url}>; rel="{name}"' for name, url in zip(Links._fields, links, strict=True) if url is not None]
+    if related:
+        headers.append((b"link", ", ".join(related).encode()))
+    if page.gaps:
+        headers.append((b"halley-gaps", b", ".join(b"%d-%d" % gap for gap in page.gaps)))
+    return headers
+
+
+def _wants_lines(accept: str) -> bool:
+    """Whether JSON lines are asked for by name, and not liked less than JSON."""
+    liked = {}
+    for entry in accept.lower().split(","):
+        name, _, _ = entry.partition(";")
+        quality = _QUALITY.search(entry)
+        try:
+            liked[name.strip()] = 1.0 if quality is None else float(quality[1])
+        except ValueError:
+            liked[name.strip()] = 0.0
+    lines = liked.get(_LINES.decode(), 0.0)
+    return lines > 0 and lines >= liked.get(_JSON.decode(), 0.0)

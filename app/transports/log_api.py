@@ -1,0 +1,226 @@
+"""`/log`: the whole log for programs that have the right to it, and `/log/purge`, which erases from it.
+
+`GET /log` streams every stored row with all of its columns, batch by batch: no more than one is in memory, and who does
+not read is cut by the deadline for writing. An answer that cannot be ended well ends without its last chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from app import telemetry
+from app.broker.errors import InvalidName
+from app.broker.topics import Match, Pattern
+from app.history.segment import FORMAT
+from app.protocols.bayeux.names import Bounds, to_pattern
+from app.transports.archive import PurgeUnderWay
+from app.transports.bodies import read_body
+from app.transports.door import PRIVATE, Begun
+from app.transports.exchange import socket_of
+from app.transports.guard import Rejection
+from app.transports.history_api import OFF
+from app.transports.history_query import parameters, whole
+from app.transports.log_formats import Arrow, JsonLines
+from app.transports.pages import route_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import Receive, Scope, Send
+
+    from app.settings import Settings
+    from app.transports.archive import Archive
+    from app.transports.door import Door, Visit
+    from app.transports.visitors import Visitors
+
+    Format = Arrow | JsonLines
+    Header = tuple[bytes, bytes]
+
+PATHS = ("/log", "/log/head", "/log/purge")
+MOST_ROWS = 100_000
+"""In one answer; where it goes on stands in its `Link`."""
+
+_EVERYTHING = Pattern(Match.DESCENDANTS, "")
+_PROGRESS_S = 0.2
+_CUT_S = 1.0
+_OFFSET = "an offset, a whole number from 1 on"
+_RANGE = {"from_offset": _OFFSET, "until_offset": _OFFSET}
+UNKNOWN = "unknown parameter; expected from_offset or until_offset"
+NONE_KNOWN = "no parameter is known here"
+BAD_ORDER = 'the body must be {"channel": CHANNEL} or {"publisher": AUTHID}'
+GONE = "that offset is no longer there; /log/head tells the first one"
+AHEAD = "from_offset: expected at most the next offset, which /log/head tells"
+
+
+class LogApi:
+    """`archive` tells the log, None where history is off."""
+
+    def __init__(
+        self, settings: Settings, door: Door, visitors: Visitors, archive: Callable[[], Archive | None]
+    ) -> None:
+        self._door = door
+        self._visitors = visitors
+        self._archive = archive
+        self._limits = settings.limits
+        self._bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        path = route_path(scope)
+        if path == "/log/purge":
+            await self._door.let_in(("POST",), self._purge, scope, receive, send)
+        else:
+            serve = self._head if path == "/log/head" else self._rows
+            await self._door.let_in(("GET", "HEAD"), serve, scope, receive, send)
+
+    def _log(self) -> Archive:
+        archive = self._archive()
+        if archive is None:
+            raise Rejection(404, OFF)
+        return archive
+
+    # What there is
+
+    async def _head(self, visit: Visit) -> None:
+        archive = self._log()
+        self._visitors.demand("export", _EVERYTHING, self._visitors.identify(visit.head))
+        parameters(visit.head.query_string, {}, NONE_KNOWN)
+        await archive.settle()
+        told = {"log_id": archive.log_id, "first": archive.start, "next": archive.head + 1, "format": FORMAT}
+        await visit.answer(b"application/json", orjson.dumps(told))
+
+    # Its rows
+
+    async def _rows(self, visit: Visit) -> None:
+        archive = self._log()
+        self._visitors.demand("export", _EVERYTHING, self._visitors.identify(visit.head))
+        given = parameters(visit.head.query_string, _RANGE, UNKNOWN)
+        wanted = {name: whole(given, name, 1, expected=_OFFSET) for name in given}
+        form = _form(visit.head.fields.get(b"accept", b"").decode("latin-1"))
+        await archive.settle()
+        first = wanted.get("from_offset", archive.start)
+        if first < archive.start:
+            raise Rejection(410, GONE)
+        if first > archive.head + 1:
+            raise Rejection(400, AHEAD)
+        asked = min(wanted.get("until_offset", archive.head), archive.head)
+        last = min(asked, first + MOST_ROWS - 1)
+        headers = [(b"content-type", form.content_type), *PRIVATE, *visit.cors]
+        headers += [(b"vary", b"Accept"), (b"halley-log-id", archive.log_id.encode())]
+        if last < asked:
+            until = f"&until_offset={asked}" if "until_offset" in wanted else ""
+            url = f"{visit.base}/log?from_offset={last + 1}{until}"
+            headers.append((b"link", f'<{url}>; rel="next"'.encode()))
+        await visit.send({"type": "http.response.start", "status": 200, "headers": headers})
+        if visit.head.method == "HEAD":
+            await visit.send({"type": "http.response.body", "body": b""})
+            return
+        gone = asyncio.ensure_future(_disconnect(visit))
+        try:
+            await self._stream(archive, form, first, last, visit, gone)
+        except Exception as error:
+            if not isinstance(error, TimeoutError):
+                telemetry.fault("request", error)
+            await _cut(visit, gone)
+            raise Begun from error
+        finally:
+            gone.cancel()
+
+    async def _stream(
+        self, archive: Archive, form: Format, first: int, last: int, visit: Visit, gone: asyncio.Future[None]
+    ) -> None:
+        def batch(first: int) -> tuple[bytes, int]:
+            """Some rows as bytes, and the offset behind them. Nothing of the log stays open for a slow reader."""
+            rows = next(iter(archive.rows(first, last)), None) if first <= last else None
+            return (form.write(rows), rows[-1].offset + 1) if rows else (form.end(), 0)
+
+        while first and not gone.done():
+            data, first = await archive.aside(partial(batch, first))
+            async with asyncio.timeout(self._write_s(visit)):
+                await visit.send({"type": "http.response.body", "body": data, "more_body": True})
+        await visit.send({"type": "http.response.body", "body": b""})
+
+    # Erasing
+
+    async def _purge(self, visit: Visit) -> None:
+        head = visit.head
+        archive = self._log()
+        visitor = self._visitors.identify(head)
+        content_type = head.fields.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if content_type != b"application/json":  # a form of any site may be posted here, this may not
+            raise Rejection(415, "the body must be application/json")
+        self._door.check_same_site(head)
+        parameters(head.query_string, {}, NONE_KNOWN)
+        pattern, publisher = self._order(await read_body(visit.receive, self._limits))
+        self._visitors.demand("erase", pattern or _EVERYTHING, visitor)
+        await archive.settle()
+        steps = [(0, 0)]
+        working = asyncio.ensure_future(archive.purge(pattern, publisher, lambda *step: steps.append(step)))
+        await asyncio.wait({working}, timeout=_PROGRESS_S)
+        if working.done() and isinstance(working.exception(), PurgeUnderWay):
+            raise Rejection(409, "another purge is under way")
+        headers = [(b"content-type", b"application/x-ndjson"), *PRIVATE, *visit.cors]
+        await visit.send({"type": "http.response.start", "status": 200, "headers": headers})
+        told = 1
+        while not working.done():
+            if len(steps) > told:
+                told = len(steps)
+                await self._tell(visit, {"done": steps[-1][0], "of": steps[-1][1]})
+            await asyncio.wait({working}, timeout=_PROGRESS_S)
+        error = working.exception()
+        if error is not None:
+            telemetry.fault("purge", error)
+        await self._tell(
+            visit, {"erased": working.result()} if error is None else {"error": "the log cannot be written"}
+        )
+        await visit.send({"type": "http.response.body", "body": b""})
+
+    def _order(self, body: bytes) -> tuple[Pattern | None, str | None]:
+        try:
+            order = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            order = None
+        match order:
+            case {"channel": str(channel), **rest} if not rest:
+                try:
+                    return to_pattern(channel, self._bounds), None
+                except InvalidName:
+                    raise Rejection(400, BAD_ORDER) from None
+            case {"publisher": str(publisher), **rest} if publisher and not rest:
+                return None, publisher
+        raise Rejection(400, BAD_ORDER)
+
+    def _write_s(self, visit: Visit) -> float | None:
+        """How long a peer may read nothing. Our own host cuts it by itself; a foreign one may wait for ever."""
+        return None if socket_of(visit.scope) is not None else self._limits.write_s
+
+    async def _tell(self, visit: Visit, what: dict[str, Any]) -> None:
+        async with asyncio.timeout(self._write_s(visit)):
+            await visit.send({"type": "http.response.body", "body": orjson.dumps(what) + b"\n", "more_body": True})
+
+
+async def _disconnect(visit: Visit) -> None:
+    while (await visit.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cut(visit: Visit, gone: asyncio.Future[None]) -> None:
+    """End the connection without the last chunk; a foreign server does that when nothing more comes."""
+    socket = socket_of(visit.scope)
+    if socket is not None:
+        socket.cut("log")
+        await asyncio.wait({gone}, timeout=_CUT_S)
+
+
+def _form(accept: str) -> Format:
+    """How rows are written. Raises `Rejection`."""
+    if Arrow.content_type.decode() not in accept.lower():
+        return JsonLines()
+    try:
+        return Arrow()
+    except ImportError:
+        raise Rejection(406, "Arrow is not installed here; JSON lines are there without it") from None

@@ -1,0 +1,62 @@
+"""How `GET /log` writes stored rows: as JSON lines, or as an Arrow stream where that library is installed."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from app.history.stored import COLUMNS, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_WHOLE_NUMBERS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "crc"})
+
+
+class JsonLines:
+    """An object a row, with every column."""
+
+    content_type = b"application/x-ndjson"
+
+    def write(self, rows: Sequence[Stored]) -> bytes:
+        """Some rows; never none."""
+        return b"".join(orjson.dumps(row._asdict(), option=orjson.OPT_APPEND_NEWLINE) for row in rows)
+
+    def end(self) -> bytes:
+        """What stands behind all rows."""
+        return b""
+
+
+class Arrow:
+    """The same as record batches of one stream. Raises `ImportError` where pyarrow is not installed."""
+
+    content_type = b"application/vnd.apache.arrow.stream"
+
+    def __init__(self) -> None:
+        import pyarrow as pa  # noqa: PLC0415 - it comes with the pipeline; the server does not need it
+
+        self._arrow: Any = pa
+        kinds = {name: pa.int64() if name in _WHOLE_NUMBERS else pa.string() for name in COLUMNS}
+        self._schema = pa.schema(list(kinds.items()))
+        self._sink = io.BytesIO()
+        self._stream = pa.ipc.new_stream(self._sink, self._schema)
+
+    def write(self, rows: Sequence[Stored]) -> bytes:
+        """Some rows; never none."""
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        arrays = [self._arrow.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        self._stream.write_batch(self._arrow.record_batch(arrays, schema=self._schema))
+        return self._taken()
+
+    def end(self) -> bytes:
+        """What stands behind all rows."""
+        self._stream.close()
+        return self._taken()
+
+    def _taken(self) -> bytes:
+        data = self._sink.getvalue()
+        self._sink.seek(0)
+        self._sink.truncate()
+        return data

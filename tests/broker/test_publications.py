@@ -1,0 +1,25 @@
+"""Publication ids (WAMP's, and everyone's)."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.broker.publications import Publications, new_key
+
+KEYS = st.integers(0, (1 << 106) - 1)
+
+
+@given(KEYS, st.integers(0, (1 << 53) - 2))
+def test_an_id_tells_its_place_to_whoever_has_the_key(key, before):
+    """WAMP: from 1 to 2^53; and the log finds an event by its id without an index."""
+    publications = Publications(key, before)
+    publication = publications.next()
+    assert 1 <= publication <= 1 << 53
+    assert publications.number_of(publication) == before + 1
+
+
+def test_ids_do_not_repeat_and_look_like_no_sequence():
+    """WAMP wants them drawn from all of their range."""
+    publications = Publications(new_key())
+    ids = [publications.next() for _ in range(10_000)]
+    assert len(set(ids)) == 10_000
+    assert min(ids) < 1 << 43 < 1 << 52 < max(ids)

@@ -1,0 +1,54 @@
+"""A process that appends to a log until it is killed, and says which events have been acknowledged to it.
+
+    python appending.py FOLDER ROUND
+
+On standard output a line `ready`, then `PUBLISHER NUMBER OFFSET` for each event when it is reported as committed. Five
+publishers, each with up to twenty events under way.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import orjson
+from support.history import EverythingDurable
+
+from app.broker.events import Event
+from app.history.history import History
+from app.history.writer import Refused
+from app.settings import History as Options
+
+PUBLISHERS = 5
+UNDER_WAY = 20
+
+
+def main(folder, round_):
+    number = [0] * PUBLISHERS
+    acknowledged = [0] * PUBLISHERS
+
+    def report(report):
+        assert not isinstance(report, Refused)
+        lines = []
+        for offset, event in enumerate(report.events, report.first):
+            publisher = int(event.topic)
+            acknowledged[publisher] += 1
+            lines.append(f"{publisher} {orjson.loads(event.payload)[2]} {offset}\n")
+        os.write(1, "".join(lines).encode())
+
+    history = History.open(Path(folder), Options(segment_bytes=65_536, free_bytes=0), EverythingDurable(), report)
+    publication = history.last_number
+    os.write(1, b"ready\n")
+    while True:
+        for publisher in range(PUBLISHERS):
+            while number[publisher] - acknowledged[publisher] < UNDER_WAY:
+                number[publisher] += 1
+                event = Event(str(publisher), orjson.dumps([int(round_), publisher, number[publisher]]))
+                event.is_recorded = True
+                publication += 1
+                event.publication, event.time_us = publication, time.time_ns() // 1_000
+                history.append(event)
+        time.sleep(0.0005)
+
+
+main(*sys.argv[1:])

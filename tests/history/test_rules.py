@@ -1,0 +1,122 @@
+"""Which topics are recorded, how, and what is still to be seen of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.broker.log import Keeping
+from app.broker.topics import Match, Pattern, common, matches, patterns_over, span
+from app.history.rules import DEFAULT_AGE_S, NEVER, Rules, parse_age
+
+ALL = Pattern(Match.DESCENDANTS, "")
+SEGMENTS = st.sampled_from(["a", "b", "ab", "service", "meta", "halley", "a-", "a_"])
+TOPICS = st.lists(SEGMENTS, min_size=1, max_size=4).map("/".join)
+PATTERNS = st.one_of(
+    st.builds(Pattern, st.just(Match.EXACT), TOPICS),
+    st.builds(Pattern, st.sampled_from([Match.CHILDREN, Match.DESCENDANTS]), st.one_of(st.just(""), TOPICS)),
+)
+
+
+def under(topic, match=Match.DESCENDANTS):
+    return Pattern(match, topic)
+
+
+@pytest.mark.parametrize(
+    ("topic", "keeping"),
+    [
+        ("chat/room", Keeping.DURABLE),
+        ("service", Keeping.DURABLE),
+        ("halley/sessions", Keeping.AFTERWARDS),
+        ("halley", Keeping.AFTERWARDS),
+        ("halley/rates", Keeping.NOT),
+        ("halley/topics", Keeping.NOT),
+        ("halley/pipeline", Keeping.NOT),
+        ("service/x", Keeping.NOT),
+        ("meta/connect", Keeping.NOT),
+    ],
+)
+def test_without_a_rule_the_house_decides(topic, keeping):
+    """All is durable but the server's own, which is written afterwards, what ticks, and what is each protocol's own."""
+    assert Rules().keeping(topic) is keeping
+
+
+def test_the_first_rule_that_matches_decides():
+    """The order of the [[record]] tables is the order of asking."""
+    rules = Rules([(under("a/b"), 60, False), (under("a"), 0, True), (ALL, 30, True)])
+    assert rules.keeping("a/b/c") is Keeping.AFTERWARDS
+    assert rules.keeping("a/c") is Keeping.NOT
+    assert rules.keeping("b") is Keeping.DURABLE
+    assert rules.of("b").age_s == 30
+
+
+def test_a_wildcard_above_reaches_neither_service_nor_the_servers_own_topics():
+    """/** says nothing about /service/** and /halley/**; rules that name them do."""
+    assert Rules([(ALL, 60, True)]).keeping("service/x") is Keeping.NOT
+    assert Rules([(ALL, 60, True)]).of("halley/sessions").age_s == DEFAULT_AGE_S
+    rules = Rules([(under("service/x"), 60, True), (under("halley"), 60, True)])
+    assert rules.keeping("service/x/y") is Keeping.DURABLE
+    assert rules.keeping("service/z") is Keeping.NOT
+    assert rules.keeping("halley/sessions") is Keeping.DURABLE
+    assert rules.keeping("halley/rates") is Keeping.NOT
+
+
+def test_where_several_rules_decide_the_one_that_reaches_back_furthest_counts():
+    """A subscriber of /** may resume from an hour ago although one channel is kept for half a minute."""
+    rules = Rules([(under("ticks"), 30, True), (under("never"), 0, True)])
+    rules.of("ticks/x").start = 900
+    rules.of("chat").start = 100
+    assert rules.start_of(ALL) == 100
+    assert rules.start_of(under("ticks")) == 900
+    assert rules.start_of(Pattern(Match.EXACT, "ticks/x")) == 900
+    assert rules.start_of(under("never")) == 1
+    assert rules.of("never/x").start == NEVER
+
+
+@pytest.mark.parametrize(
+    ("text", "age_s"), [("0", 0), ("90s", 90), ("30m", 1800), ("72h", 259_200), ("7d", 604_800), ("1.5h", 5400)]
+)
+def test_an_age_is_a_number_and_a_unit(text, age_s):
+    """Ages are written as people say them."""
+    assert parse_age(text) == age_s
+
+
+@pytest.mark.parametrize("text", ["", "72", "h", "-1h", "1 h", "1w", "1e3s", "10H", "\u0661h", "0\n"])
+def test_any_other_age_is_refused_in_words(text):
+    """What is no age is told with what would be one."""
+    with pytest.raises(ValueError, match="expected an age such as"):
+        parse_age(text)
+
+
+@given(PATTERNS, TOPICS)
+def test_a_pattern_matches_what_its_subscribers_hear(pattern, topic):
+    """`matches` says the same of one topic as the index of subscriptions, and `span` has all that it matches."""
+    heard = any(over == pattern for over in patterns_over(topic))
+    apart = topic.split("/")[0] == "halley" or (topic.split("/")[0] in {"meta", "service"} and "/" in topic)
+    assert matches(pattern, topic) == (heard and (bool(pattern.topic) or not apart))
+    if matches(pattern, topic):
+        low, high = span(pattern)
+        assert low <= topic < high
+
+
+@given(PATTERNS, PATTERNS, st.lists(TOPICS, max_size=20))
+def test_what_two_patterns_share_is_one_of_them_or_nothing(one, other, topics):
+    """`common` matches exactly what both match."""
+    shared = common(one, other)
+    assert shared in {one, other, None}
+    for topic in [*topics, one.topic, other.topic, one.topic + "/x", other.topic + "/x", other.topic + "/x/y"]:
+        both = matches(one, topic) and matches(other, topic)
+        assert both == (shared is not None and matches(shared, topic)), topic
+
+
+@given(st.lists(PATTERNS, max_size=5), PATTERNS, st.lists(TOPICS, max_size=10))
+def test_a_pattern_starts_no_later_than_any_topic_it_matches(patterns, pattern, topics):
+    """Whatever decides about a topic that a pattern matches counts for the pattern's start."""
+    rules = Rules([(each, 60, True) for each in patterns])
+    for number, rule in enumerate(rules.all):
+        if rule.keeping is not Keeping.NOT:
+            rule.start = 10 + number
+    for topic in topics:
+        if matches(pattern, topic) and rules.keeping(topic) is not Keeping.NOT:
+            assert rules.start_of(pattern) <= rules.of(topic).start

@@ -1,0 +1,120 @@
+"""An `Archive` (`app/transports/archive.py`) on rows in memory: what the HTTP paths ask of the house, without a disk.
+
+It answers queries as the docstrings of `Query` and `Page` say, by the plainest of loops.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.broker.events import Audience, Event
+from app.broker.log import Page, UnknownPublication
+from app.broker.topics import is_apart, patterns_over
+from app.history.stored import event_of, row_of, tombstone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from app.broker.log import Query
+    from app.broker.topics import Pattern
+    from app.history.stored import Stored
+
+BEGAN_US = 1_782_907_200_000_000
+"""2026-07-01T12:00:00Z."""
+
+
+class MemoryArchive:
+    """`at_once` is how many offsets a read looks at before it gives a short page."""
+
+    def __init__(self, at_once: int = 1_000) -> None:
+        self.log_id = "log-of-a-test"
+        self.start = 1
+        self.rows_of: list[Stored] = []
+        self.gaps: list[tuple[int, int]] = []
+        self.at_once = at_once
+        self.settled = 0
+        self.fault: Exception | None = None
+
+    def record(self, topic: str, payload: str = "1", **fields: object) -> Stored:
+        """Append one event, a second after the last; its publication is its offset times 1,000."""
+        offset = self.head + 1
+        audience = fields.pop("audience", None)
+        assert audience is None or isinstance(audience, Audience)
+        event = Event(topic, payload.encode(), audience=audience)
+        event.time_us, event.publication = BEGAN_US + offset * 1_000_000, offset * 1_000
+        for name, value in fields.items():
+            setattr(event, name, value)
+        self.rows_of.append(row_of(event, offset))
+        return self.rows_of[-1]
+
+    @property
+    def head(self) -> int:
+        """The last offset."""
+        return len(self.rows_of)
+
+    async def settle(self) -> None:
+        """Nothing waits here; only counted."""
+        self.settled += 1
+
+    async def read(self, query: Query) -> Page:
+        """One page."""
+        if self.fault is not None:
+            raise self.fault
+        first, last = max(query.first, self.start), query.last
+        for bound, is_low, step in (("from", True, 0), ("after", True, 1), ("before", False, -1), ("until", False, 0)):
+            publication = getattr(query, f"{bound}_publication")
+            if publication is not None:
+                at = next((row.offset for row in self.rows_of if row.publication == publication), None)
+                if at is None:
+                    raise UnknownPublication
+                first, last = (max(first, at + step), last) if is_low else (first, min(last, at + step))
+        if query.is_reverse:
+            seen = range(last, max(first, last - self.at_once + 1) - 1, -1)
+        else:
+            seen = range(first, min(last, first + self.at_once - 1) + 1)
+        events: list[Event] = []
+        reached = seen.start
+        for offset in seen:
+            if len(events) == query.limit:
+                return Page(events, reached, is_end=False, gaps=self.gaps)
+            reached = offset
+            row = self.rows_of[offset - 1]
+            if not row.is_purged and _is_wanted(query, event_of(row)):
+                events.append(event_of(row))
+        is_end = not seen or reached == (first if query.is_reverse else last)
+        return Page(events, reached, is_end=is_end, gaps=self.gaps)
+
+    async def aside(self, work: Callable[[], object]) -> object:
+        """At once."""
+        return work()
+
+    def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
+        """In batches of a hundred."""
+        for offset in range(first, last + 1, 100):
+            yield self.rows_of[offset - 1 : min(offset + 99, last)]
+
+    async def purge(self, pattern: Pattern | None, publisher: str | None, tell: Callable[[int, int], None]) -> int:
+        """Put tombstones."""
+        if self.fault is not None:
+            raise self.fault
+        erased = 0
+        for at, row in enumerate(self.rows_of):
+            is_meant = row.authid == publisher if pattern is None else _matches(pattern, row.topic)
+            if is_meant:
+                self.rows_of[at] = tombstone(row)
+                erased += 1
+            tell(at + 1, self.head)
+        return erased
+
+
+def _is_wanted(query: Query, event: Event) -> bool:
+    return (
+        any(_matches(pattern, event.topic) and event.position > after for pattern, after in query.wanted)
+        and (event.audience is None or event.audience.admits(query.authid, query.role))
+        and (query.from_time_us is None or event.time_us >= query.from_time_us)
+        and (query.until_time_us is None or event.time_us <= query.until_time_us)
+    )
+
+
+def _matches(pattern: Pattern, topic: str) -> bool:
+    return pattern in patterns_over(topic) and bool(pattern.topic or not is_apart(topic))

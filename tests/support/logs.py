@@ -1,0 +1,66 @@
+"""Logs made for readers: rows that a test has thought of, in segments of the lengths it wants."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, NamedTuple
+
+import orjson
+
+from app.broker.publications import Publications
+from app.history import seals, segment
+from app.history.folder import Folder, Segment
+from app.history.stored import Stored, checksum, tombstone
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from app.broker.events import Audience
+
+
+class Row(NamedTuple):
+    """What matters of an event to a reader; all else a test can do without."""
+
+    topic: str
+    time_us: int = 0
+    audience: Audience | None = None
+    payload: str = "{}"
+    is_purged: bool = False
+
+
+def stored(rows: Sequence[Row], publications: Publications, first: int = 1) -> list[Stored]:
+    """The rows as a log has them."""
+    found = []
+    for offset, row in enumerate(rows, first):
+        audience = None if row.audience is None else orjson.dumps([*row.audience]).decode()
+        place = (offset, row.time_us, row.topic, publications.next())
+        made = Stored(*place, "bayeux", "bare", row.payload, None, audience, None, None, None, None, None, 0)
+        made = made._replace(crc=checksum(made[:-1]))
+        found.append(tombstone(made) if row.is_purged else made)
+    return found
+
+
+def write(path: Path, segments: Sequence[Sequence[Row]], *, skip: int = 0) -> tuple[Folder, list[Stored]]:
+    """A folder with these segments, all sealed but the last; between two of them `skip` offsets are lost.
+
+    Returns it, open, and all rows.
+    """
+    folder = Folder(path)
+    publications = Publications(folder.identity.publication_key)
+    everything: list[Stored] = []
+    first = 1
+    for number, rows in enumerate(segments, 1):
+        is_last = number == len(segments)
+        file = folder.segment_path(first)
+        found = stored(rows, publications, first)
+        with closing(segment.create(file, folder.log_id, first)) as writer:
+            if found:
+                writer.write(found)
+        last = first + len(rows) - 1
+        if not is_last:
+            seals.seal(file, folder.log_id, first, last)
+        folder.add(Segment(file, first, None if is_last else last, is_sealed=not is_last))
+        everything += found
+        first = last + 1 + skip
+    return folder, everything

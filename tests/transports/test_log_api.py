@@ -1,0 +1,373 @@
+"""`/log`, `/log/head` and `/log/purge` as programs meet them: over real sockets, from a log of known rows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+import httpx
+import pytest
+import pytest_asyncio
+from support.archive import MemoryArchive
+from support.server import brisk, serving
+from support.wire import request
+
+from app.access.tokens import hash_of
+from app.broker.events import Audience
+from app.history.stored import COLUMNS, Stored
+from app.settings import Access, Token
+from app.transports import log_api
+from app.transports.archive import PurgeUnderWay
+from app.transports.visitors import NOT_ALLOWED
+
+TOKEN = "a-token-that-is-long-enough-for-halley"
+ARROW = "application/vnd.apache.arrow.stream"
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+
+
+@pytest_asyncio.fixture
+async def served():
+    async with serving(brisk()) as served:
+        served.house.archive = MemoryArchive()
+        served.house.archive.record("a", '{"text":"ü"}', authid="ada", idempotency_key="key-1")
+        served.house.archive.record("halley/sessions", '"opened"', audience=Audience(eligible_roles=("admin",)))
+        served.house.archive.record("b", "[1,2.5,null]", role="member", details='{"x":1}')
+        yield served
+
+
+@pytest_asyncio.fixture
+async def http(served):
+    """A client that unpacks chunks."""
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
+        yield client
+
+
+def rows_of(response):
+    """The rows of an answer."""
+    assert response.status_code == 200, response.text
+    return [json.loads(line) for line in response.text.splitlines()]
+
+
+# What there is
+
+
+async def test_the_head(http):
+    """Design 6: log_id, first and next offset, and the format of the rows."""
+    response = await http.get("/log/head")
+    assert response.json() == {"log_id": "log-of-a-test", "first": 1, "next": 4, "format": 1}
+    assert response.headers["cache-control"] == "no-store"
+
+
+async def test_every_row_comes_with_all_its_columns(served, http):
+    """Design 6: what is for few and what is the server's own too; the checksum still fits."""
+    response = await http.get("/log")
+    found = rows_of(response)
+    assert [tuple(row) for row in found] == [COLUMNS] * 3
+    assert [Stored(**row) for row in found] == served.house.archive.rows_of
+    assert all(Stored(**row).is_sound for row in found)
+    assert response.headers["content-type"] == "application/x-ndjson"
+    assert response.headers["halley-log-id"] == "log-of-a-test"
+    assert "link" not in response.headers
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", [1, 2, 3]),
+        ("?from_offset=2", [2, 3]),
+        ("?until_offset=2", [1, 2]),
+        ("?from_offset=2&until_offset=2", [2]),
+        ("?from_offset=3&until_offset=2", []),
+        ("?from_offset=4", []),
+        ("?until_offset=9223372036854775807", [1, 2, 3]),
+    ],
+)
+async def test_a_range(query, expected, http):
+    """Both bounds are inclusive; the next offset is no mistake, there is just nothing yet."""
+    assert [row["offset"] for row in rows_of(await http.get(f"/log{query}"))] == expected
+
+
+async def test_an_erased_row_comes_as_its_tombstone(served, http):
+    """Offsets have no holes: a reader that counts sees that something was there, and no more."""
+    await served.house.archive.purge(None, "ada", lambda *_: None)
+    first, *_ = rows_of(await http.get("/log"))
+    assert (first["offset"], first["shape"], first["topic"], first["payload"]) == (1, "purged", "", None)
+    assert (first["authid"], first["idempotency_key"]) == (None, None)
+
+
+@pytest.mark.parametrize("until", ["", "&until_offset=240"])
+async def test_no_more_than_so_many_rows_at_once(until, served, http, monkeypatch):
+    """Design 6: where it goes on stands in `Link`, to the end of what was asked for."""
+    monkeypatch.setattr(log_api, "MOST_ROWS", 100)
+    for _ in range(247):
+        served.house.archive.record("a")
+    found, url = [], f"/log?from_offset=1{until}"
+    answers = 0
+    while url:
+        response = await http.get(url)
+        found += [row["offset"] for row in rows_of(response)]
+        answers += 1
+        url = response.links.get("next", {}).get("url")
+    assert found == [*range(1, 241 if until else 251)]
+    assert answers == 3
+
+
+BAD = [
+    *(
+        (f"{name}={value}", f"{name}: expected an offset, a whole number from 1 on")
+        for name in ("from_offset", "until_offset")
+        for value in ("", "0", "-1", "x", "1.0", str(2**63), "9" * 30)
+    ),
+    ("offset=1", log_api.UNKNOWN),
+    ("from_offset=1&from_offset=1", "a parameter stands there twice"),
+    ("from_offset=%ff", "the query is not UTF-8"),
+    ("from_offset=5", log_api.AHEAD),
+]
+
+
+@pytest.mark.parametrize(("query", "text"), BAD)
+async def test_a_bad_parameter_is_named(query, text, http):
+    """400 with one fixed text for each."""
+    response = await http.get(f"/log?{query}")
+    assert (response.status_code, response.text) == (400, text)
+
+
+@pytest.mark.parametrize("path", ["/log/head?x=1"])
+async def test_the_head_takes_no_parameters(path, http):
+    """What would be ignored is a mistake."""
+    response = await http.get(path)
+    assert (response.status_code, response.text) == (400, log_api.NONE_KNOWN)
+
+
+async def test_what_was_removed_is_gone_and_not_skipped(served, http):
+    """Issue 5.7: a reader that comes too late is told so; without a bound of its own it gets what there is."""
+    served.house.archive.start = 3
+    response = await http.get("/log?from_offset=2")
+    assert (response.status_code, response.text) == (410, log_api.GONE)
+    assert [row["offset"] for row in rows_of(await http.get("/log"))] == [3]
+
+
+# Arrow
+
+
+async def test_arrow_where_it_is_installed(served, http):
+    """The same rows, columns and names as JSON lines, as one stream."""
+    arrow = pytest.importorskip("pyarrow")
+    response = await http.get("/log", headers={"accept": ARROW})
+    assert response.headers["content-type"] == ARROW
+    table = arrow.ipc.open_stream(response.content).read_all()
+    assert table.column_names == list(COLUMNS)
+    assert [Stored(**row) for row in table.to_pylist()] == served.house.archive.rows_of
+
+
+async def test_arrow_where_it_is_not(http, monkeypatch):
+    """It comes with the pipeline; the server says that it is not there."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    response = await http.get("/log", headers={"accept": ARROW})
+    assert (response.status_code, response.text) == (
+        406,
+        "Arrow is not installed here; JSON lines are there without it",
+    )
+
+
+# A slow reader, and a fault
+
+
+async def test_a_reader_that_reads_nothing_is_cut():
+    """S, slow readers: the deadline for writing holds here too, and no more than a batch waits in memory."""
+    async with serving(brisk(limits={"write_s": 0.3})) as served:
+        archive = served.house.archive = MemoryArchive()
+        for _ in range(2_000):
+            archive.record("a", json.dumps("x" * 10_000))
+        wire = await served.wire(receive_buffer_bytes=4_096)
+        await wire.send(request("GET", "/log"))
+        await served.until(lambda: served.house.broker.hits["write_s"] == 1)
+        came = await wire.rest()
+        assert len(came) < 10_000_000
+        assert not came.endswith(b"0\r\n\r\n")
+
+
+async def test_a_fault_in_the_middle_is_not_taken_for_the_end(served, monkeypatch):
+    """The answer ends without its last chunk, so a reader knows that it has not got everything."""
+    archive = served.house.archive
+
+    def rows(first, last):
+        if first > 1:
+            raise OSError("the disk is gone")
+        yield archive.rows_of[:1]
+
+    monkeypatch.setattr(archive, "rows", rows)
+    wire = await served.wire()
+    await wire.send(request("GET", "/log"))
+    came = await wire.rest()
+    assert b'"offset":1,' in came
+    assert not came.endswith(b"0\r\n\r\n")
+    assert len(served.faults("request")) == 1
+    served.log.clear()
+
+
+async def test_a_reader_that_leaves_ends_the_reading(served):
+    """Nobody reads the disk for somebody who has gone."""
+    archive = served.house.archive
+    for _ in range(5_000):
+        archive.record("a", json.dumps("x" * 10_000))
+    wire = await served.wire(receive_buffer_bytes=4_096)
+    await wire.send(request("GET", "/log"))
+    await wire.reader.readuntil(b"\r\n\r\n")
+    wire.reset()
+    await served.until(lambda: served.watch.connections == 0)
+
+
+# Rights
+
+
+def ruled(*verbs):
+    """Settings in which the role of the token may do these verbs, and the anonymous may hear everything."""
+    access = (Access("*", "subscribe", "/**"), *(Access("auditor", verb, "/**") for verb in verbs))
+    return brisk(access=access, tokens=(Token("eve", "auditor", hash_of(TOKEN)),))
+
+
+@pytest.mark.parametrize("target", ["/log", "/log/head"])
+async def test_export_is_a_right_of_its_own(target):
+    """Design 6: who may hear everything may still not read the log; a rule must grant it."""
+    for verbs, expected in (((), 403), (("erase",), 403), (("export",), 200)):
+        async with serving(ruled(*verbs)) as served:
+            served.house.archive = MemoryArchive()
+            wire = await served.wire()
+            assert (await wire.request(request("GET", target))).status == 401
+            await wire.send(request("GET", target, connection="close", **BEARER))
+            assert (await wire.rest()).startswith(b"HTTP/1.1 %d " % expected)
+
+
+async def test_elsewhere_than_on_loopback_it_needs_a_rule():
+    """Without rules others may publish and hear there (--open), but not take or erase the log."""
+    async with serving(brisk(open=True, proxies=("127.0.0.9",))) as served:
+        served.house.archive = MemoryArchive()
+        for method, target, verb in (("GET", "/log", "export"), ("POST", "/log/purge", "erase")):
+            wire = await served.wire()
+            body = b'{"channel":"/**"}' if method == "POST" else b""
+            response = await wire.request(request(method, target, body, content_type="application/json"))
+            assert (response.status, response.text) == (403, NOT_ALLOWED[verb])
+
+
+# Erasing
+
+
+async def purge(http, order, **headers):
+    """What a purge answers."""
+    return await http.post("/log/purge", json=order, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("order", "left"),
+    [
+        ({"channel": "/a"}, [2, 3]),
+        ({"channel": "/**"}, [2]),
+        ({"channel": "/halley/**"}, [1, 3]),
+        ({"channel": "/elsewhere"}, [1, 2, 3]),
+        ({"publisher": "ada"}, [2, 3]),
+        ({"publisher": "nobody"}, [1, 2, 3]),
+    ],
+)
+async def test_what_is_erased(order, left, served, http):
+    """By channel or pattern, which as everywhere leaves the server's own topics out, or by publisher."""
+    lines = rows_of(await purge(http, order))
+    assert lines[-1] == {"erased": 3 - len(left)}
+    assert [row.offset for row in served.house.archive.rows_of if not row.is_purged] == left
+
+
+async def test_progress_is_told(served, http, monkeypatch):
+    """A line now and then, the result last."""
+    going_on = asyncio.Event()
+
+    async def slow(pattern, publisher, tell):
+        tell(1, 3)
+        await going_on.wait()
+        return 2
+
+    monkeypatch.setattr(served.house.archive, "purge", slow)
+    async with http.stream("POST", "/log/purge", json={"channel": "/a"}) as response:
+        lines = response.aiter_lines()
+        assert json.loads(await anext(lines)) == {"done": 1, "of": 3}
+        going_on.set()
+        assert [json.loads(line) async for line in lines] == [{"erased": 2}]
+
+
+async def test_one_purge_at_a_time(served, http):
+    """The second is told to wait."""
+    served.house.archive.fault = PurgeUnderWay()
+    response = await purge(http, {"channel": "/a"})
+    assert (response.status_code, response.text) == (409, "another purge is under way")
+
+
+async def test_a_purge_that_fails_says_so(served, http):
+    """The answer has begun by then: the last line is the error."""
+    served.house.archive.fault = OSError("no space")
+    assert rows_of(await purge(http, {"channel": "/a"})) == [{"error": "the log cannot be written"}]
+    assert len(served.faults("purge")) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"/a"',
+        b"{}",
+        b'{"channel":1}',
+        b'{"channel":""}',
+        b'{"channel":"a"}',
+        b'{"channel":"/a*"}',
+        b'{"publisher":""}',
+        b'{"publisher":null}',
+        b'{"channel":"/a","publisher":"ada"}',
+        b'{"channel":"/a","really":true}',
+        b'{"channel":"\xff"}',
+    ],
+)
+async def test_a_bad_order_erases_nothing(body, served, http):
+    """400 with one text, whatever it is."""
+    response = await http.post("/log/purge", content=body, headers={"content-type": "application/json"})
+    assert (response.status_code, response.text) == (400, log_api.BAD_ORDER)
+    assert not any(row.is_purged for row in served.house.archive.rows_of)
+
+
+@pytest.mark.parametrize("content_type", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp"])
+async def test_what_a_form_could_post_is_refused(content_type, served, http):
+    """A page of any site may send a form; JSON needs the leave of CORS."""
+    headers = {"content-type": content_type} if content_type else {}
+    response = await http.post("/log/purge", content=b'{"channel":"/a"}', headers=headers)
+    assert (response.status_code, response.text) == (415, "the body must be application/json")
+    assert not any(row.is_purged for row in served.house.archive.rows_of)
+
+
+@pytest.mark.parametrize("origin", ["http://localhost:3000", "https://evil.example", "null", "http://127.0.0.1:1"])
+async def test_no_page_of_another_origin_erases(origin, served, http):
+    """Not even one of this machine, which may speak Bayeux; the console's own origin may."""
+    response = await purge(http, {"channel": "/a"}, origin=origin)
+    assert response.status_code == 403
+    assert not any(row.is_purged for row in served.house.archive.rows_of)
+    assert rows_of(await purge(http, {"channel": "/a"}, origin=served.url))[-1] == {"erased": 1}
+
+
+@pytest.mark.parametrize(("verbs", "expected"), [((), 403), (("export",), 403), (("erase",), 200)])
+async def test_erase_is_a_right_of_its_own(verbs, expected):
+    """Design 6: by rule, where there are rules."""
+    async with serving(ruled(*verbs)) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
+        served.house.archive = MemoryArchive()
+        assert (await purge(http, {"channel": "/a"})).status_code == 401
+        assert (await purge(http, {"channel": "/a"}, **BEARER)).status_code == expected
+        assert (await purge(http, {"publisher": "ada"}, **BEARER)).status_code == expected
+
+
+async def test_methods(http):
+    """Each path has its own."""
+    for path, allowed in (("/log", "GET, HEAD, OPTIONS"), ("/log/purge", "POST, OPTIONS")):
+        assert (await http.options(path)).headers["allow"] == allowed
+        assert (await http.put(path)).status_code == 405
+    assert (await http.get("/log/purge")).status_code == 405
+    assert (await http.post("/log")).status_code == 405
+    assert (await http.head("/log")).content == b""
