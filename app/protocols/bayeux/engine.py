@@ -288,7 +288,7 @@ class Engine:
                 ext["ack"] = session.acks.batch
         if hold.timesync is not None and hold.timesync.is_wanted:
             ext["timesync"] = hold.timesync.answer(self.wall_ms(now))
-        ext |= replay.told(self, session, with_events=with_events)
+        ext |= replay.told(self, hold, with_events=with_events)
         if ext:
             reply["ext"] = ext
         self.broker.touch(session, now + self.advisor.interval_s(hold) + session.max_interval_s)

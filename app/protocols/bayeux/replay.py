@@ -3,13 +3,14 @@
 Wire form (Salesforce's): `ext.replay: true` in the handshake reply; a subscribe carries `ext.replay: {channel: id}`,
 where id is the position after which events are wanted, -1 for only new ones, -2 for all there are. Halley adds to the
 reply which positions these are; `ext.replay_log`, which names the log that positions belong to, in the handshake reply
-and, as a condition, in a subscribe; and in every connect reply `ext.replay: {channel: position reached}`, also where no event has come: where to
-go on in another session. What is no longer there is told by `ext.replay_gap: {channel: [first, last]}`, once.
+and, as a condition, in a subscribe; and in every connect reply `ext.replay: {channel: position reached}`, also where no
+event has come: where to go on in another session. What is no longer there is told by
+`ext.replay_gap: {channel: [first, last]}`, once.
 
 From its first such subscribe on, or from its handshake if that carries `ext.replay`, a session is a cursor
-(`broker/cursors.py`) and gets events on connect replies only. `ext.replay: {"in_data": false}` there keeps data as it
+(`broker/cursors.py`) and gets events on connect replies only. While it is behind, each of its connects waits for a page
+of the history and is answered with that; none is held. `ext.replay: {"in_data": false}` in a handshake keeps data as it
 was published, for clients that read positions from the `ext.replay` of events.
-While it is behind, each of its connects waits for a page of the history and is answered with that; none is held.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from app.broker.log import Query
 from app.broker.topics import Match, Pattern, patterns_heard
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.exchanges import Wait
+from app.protocols.bayeux.gaps import Gap, Replay, span
 from app.protocols.bayeux.messages import ABSENT, Fault
 from app.protocols.bayeux.names import to_subscription
 
@@ -43,32 +45,6 @@ _SALESFORCE_PATH = re.compile(r"/cometd/\d{1,3}\.\d(/|$)")
 
 _PAGES = 100
 """Read for one connect at most, where most of them have nothing for its session."""
-
-
-class Replay:
-    """What one session must be told of its replay: `gaps` not told yet, and those that ride on a reply, `told`.
-
-    `in_data`: it finds positions in events' data too. `reader` is the newest connect that has waited for a page.
-    """
-
-    __slots__ = ("gaps", "in_data", "reader", "told")
-
-    def __init__(self, *, in_data: bool) -> None:
-        self.in_data = in_data
-        self.gaps: dict[Pattern, tuple[int, int]] = {}
-        self.told: dict[Pattern, tuple[int, int]] = {}
-        self.reader: Hold | None = None
-
-    def miss(self, pattern: Pattern, first: int, last: int) -> None:
-        """Take note that events of a pattern may be missing; of two gaps the client is told the whole span."""
-        known = self.gaps.get(pattern, (first, last))
-        self.gaps[pattern] = (min(first, known[0]), max(last, known[1]))
-
-    def tell_again(self) -> None:
-        """Whoever was `told` may not have heard it."""
-        told, self.told = self.told, {}
-        for pattern, (first, last) in told.items():
-            self.miss(pattern, first, last)
 
 
 # Handshake and subscribe
@@ -172,8 +148,7 @@ def forget(session: BayeuxSession, patterns: Iterable[Pattern]) -> None:
     waiting = {event for event in session.outbox if cursor.owes(event)}
     for pattern in patterns:
         cursor.drop(pattern)
-        replay.gaps.pop(pattern, None)
-        replay.told.pop(pattern, None)
+        replay.forget(pattern)
     session.outbox.discard(lambda event: event in waiting and not cursor.owes(event))
 
 
@@ -243,19 +218,20 @@ def answer_late(engine: Engine, hold: Hold, now: float) -> dict[str, Any]:
 def settled(reply: Reply, *, is_written: bool) -> None:
     """The reply to a connect has left, or never will: then its gaps are told again."""
     replay = reply.session.replay if reply.session is not None else None
-    if replay is None or not reply.answers_connect:
+    if replay is None or not reply.answers_connect or reply.connection is not replay.told_to:
         return
     if is_written:
-        replay.told = {}
+        replay.told = []
     else:
         replay.tell_again()
 
 
-def told(engine: Engine, session: BayeuxSession, *, with_events: bool) -> dict[str, Any]:
+def told(engine: Engine, hold: Hold, *, with_events: bool) -> dict[str, Any]:
     """What a connect reply's `ext` says of a replay: never more than its client will have when it has the reply.
 
     To be called when the events that go `with_events` have been taken; the others may or may not arrive.
     """
+    session = hold.session
     cursor, replay = session.cursor, session.replay
     if cursor is None or replay is None:
         return {}
@@ -266,11 +242,14 @@ def told(engine: Engine, session: BayeuxSession, *, with_events: bool) -> dict[s
     reached = cursor.reached(engine.broker.recording.tail.head, missing)
     ext: dict[str, Any] = {}
     replay.tell_again()  # what an earlier reply told, if nobody knows yet whether that has left
-    if replay.gaps and with_events and not missing:  # what comes before a gap comes first
-        ext["replay_gap"] = {to_subscription(pattern): list(gap) for pattern, gap in replay.gaps.items()}
-        replay.told, replay.gaps = replay.gaps, {}
-    for pattern, (first, _) in replay.gaps.items():
-        reached[pattern] = min(reached[pattern], first - 1)
+    due = [gap for gap in replay.gaps if with_events and gap.last <= reached[gap.pattern]]  # nothing waits before it
+    if due:
+        by_pattern = {gap.pattern: span(other for other in due if other.pattern == gap.pattern) for gap in due}
+        ext["replay_gap"] = {to_subscription(pattern): [first, last] for pattern, first, last in by_pattern.values()}
+        replay.told, replay.told_to = due, hold.connection
+        replay.gaps = [gap for gap in replay.gaps if gap not in due]
+    for gap in replay.gaps:
+        reached[gap.pattern] = min(reached[gap.pattern], gap.first - 1)
     ext["replay"] = {to_subscription(pattern): offset for pattern, offset in reached.items()}
     return ext
 
@@ -310,7 +289,7 @@ def _take(engine: Engine, session: BayeuxSession, page: Page) -> bool:
     for pattern, after in cursor.wanted():
         for first, last in page.gaps:
             if last > after:
-                replay.miss(pattern, max(first, after + 1), last)
+                replay.miss(Gap(pattern, max(first, after + 1), last))
     _note_removed(engine, session)
     _give(engine, session, [event for event in page.events if event.publication not in cursor.given], page.reached)
     return bool(len(session.outbox) or replay.gaps)
@@ -338,5 +317,5 @@ def _note_removed(engine: Engine, session: BayeuxSession) -> None:
     for pattern, after in cursor.wanted():
         start = log.start_of(pattern)
         if start > after + 1:
-            replay.miss(pattern, after + 1, start - 1)
+            replay.miss(Gap(pattern, after + 1, start - 1))
             cursor.skip(pattern, start - 1)
