@@ -123,6 +123,7 @@ class Client:
         self.flights.clear()
         self.polled: list[Exchange] = []
         self.batch = 0
+        self.sought: set[str] = set()  # in this session
         self.peer = Peer(self.world.house, ext={"ack": True} if self.has_acks else None)
         self.peer.handshake()
         for pattern in list(self.last):
@@ -137,6 +138,7 @@ class Client:
             assert reply["ext"]["replay_start"] == {pattern: start}
             self.subscribe(pattern, -2)
             return
+        self.sought.add(pattern)
         self.last[pattern] = {-1: head, -2: start - 1}.get(position, position)
         self.reached[pattern] = self.last[pattern]
 
@@ -149,7 +151,7 @@ class Client:
             self.arrive()
         head = len(self.world.log.events)
         pattern = self.world.random.choice(list(PATTERNS))
-        if self.has_acks and pattern in self.last:  # what it has not acknowledged would come again
+        if self.has_acks and pattern in self.sought:  # what it has not acknowledged would come again
             return
         self.subscribe(pattern, self.world.random.choice([-1, -2, self.world.random.randint(0, head)]))
         self.seen = {number for number in self.seen if number not in self.positions(pattern)}
