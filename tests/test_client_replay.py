@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from clients.server_thread import ServerThread
 from support.server import brisk, serving
 
 from app.client import ALL, ONLY_NEW, Client, Link, Patience, Refused
@@ -51,25 +51,24 @@ async def test_where_to_begin(tmp_path):
 
 async def test_over_a_restart(tmp_path):
     """What is published while a client has no session comes in its next one, once and in order (P3)."""
-    settings = stored(tmp_path)
+    server = ServerThread(data_dir=str(tmp_path), history={"enabled": True})
+    await server.start()
     links = []
     patience = Patience(backoff_s=0.05, most_backoff_s=0.2)
-    async with serving(settings) as served:
-        settings = replace(settings, port=served.port)
-        url = f"http://127.0.0.1:{served.port}"
-        client = Client(url, patience=patience, on_link=lambda link, _: links.append(link))
-        await client.__aenter__()
-        await client.subscribe("/a")
-        await client.publish("/a", 1)
-        assert [data for data, _ in await take(client, 1)] == [1]
     try:
-        async with serving(settings):
+        url = f"http://127.0.0.1:{server.port}"
+        async with Client(url, patience=patience, on_link=lambda link, _: links.append(link)) as client:
+            await client.subscribe("/a")
+            await client.publish("/a", 1)
+            assert [data for data, _ in await take(client, 1)] == [1]
+            await server.stop()
+            await server.start()
             async with Client(url) as other:
                 await other.publish_many("/a", [2, 3])
             assert [data for data, _ in await take(client, 2)] == [2, 3]
-            assert Link.RENEWED not in links
     finally:
-        await client.__aexit__(None, None, None)
+        await server.stop()
+    assert Link.RENEWED not in links
 
 
 @pytest.mark.parametrize(
