@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from app.broker.errors import Refusal
     from app.broker.events import Event
     from app.broker.log import Page, Query
+    from app.history.purge import Erasure
     from app.history.stored import Stored
     from app.history.writer import Report
     from app.settings import Settings
@@ -77,7 +78,9 @@ class Recorder:
         self._stepped_at = 0.0
         self._damage_told = 0
         self._reason_told = ""
-        self.history = history = History.open(Path(settings.data_dir), self._options, rules_of(settings), self._report)
+        self.history = history = History.open(
+            Path(settings.data_dir).resolve(), self._options, rules_of(settings), self._report
+        )
         broker.publications = Publications(history.publication_key, max(history.last_number, _number_of_now()))
         broker.recording.begin(history, history.head)
         for authid, key, published, wall_s in history.recent_keys():
@@ -147,6 +150,19 @@ class Recorder:
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """Blocks: the stored rows between two offsets, in batches of bounded size."""
         return self.history.rows(first, last)
+
+    async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
+        """Erase events, by a thread of its own; see `Archive.purge`.
+
+        Idempotency keys are remembered for their time all the same: a repeat must not bring back what was erased.
+        """
+        working = asyncio.get_running_loop().run_in_executor(None, self.history.purge, erasure, tell)
+        working.add_done_callback(lambda _: self._forget_tail())
+        return await asyncio.shield(working)
+
+    def _forget_tail(self) -> None:
+        tail = self._broker.recording.tail
+        tail.skip_to(tail.head)  # what was erased may be in it
 
     # Once in a while
 

@@ -83,6 +83,30 @@ class PhaseBar:
             self._phase = ""
 
 
+class ShareBar:
+    """The bar of something whose size is known."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._bar: Any = None
+
+    def show(self, done: int, of: int, note: str) -> None:
+        """Draw how far it is."""
+        if not os.isatty(STDERR):
+            return
+        if self._bar is None:
+            self._bar = click.progressbar(
+                length=100, item_show_func=lambda note: note, label=self._label, file=sys.stderr
+            )
+        self._bar.update(int(100 * done / max(of, 1)) - self._bar.pos, note)
+
+    def finish(self) -> None:
+        """Leave the bar as it stands."""
+        if self._bar is not None:
+            self._bar.render_finish()
+            self._bar = None
+
+
 def input_bytes(descriptor: int) -> int | None:
     """How much there is to read, if that is a file; None for a pipe or a terminal, or where there is no input."""
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -14,54 +13,21 @@ from app.access.tokens import new_token
 from app.cli.bench_verbs import bench_group
 from app.cli.check_config import listing
 from app.cli.console import DONE, FAILED, INTERRUPTED, WRONG_USE, run, say
+from app.cli.history_verbs import history_group
+from app.cli.options import config_option, load_settings, server_options
 from app.cli.pipes import STDIN
 from app.cli.publish import NotJson, publish_lines, publish_value, read_json
 from app.cli.subscribe import Start, report_link, subscribe
 from app.cli.token import NoToken, entry, read_token
 from app.client import Client
-from app.configuration import KNOBS, BadSettings, limits_table, load
+from app.configuration import KNOBS, limits_table
 from app.settings import Verb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
     from typing import BinaryIO
 
-    from app.configuration import Configuration
     from app.settings import Settings
-
-    Command = Callable[..., None]
-
-DEFAULT_FILE = Path("halley.toml")
-DEFAULT_SERVER = "http://127.0.0.1:8080"
-
-config_option = click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    envvar="HALLEY_CONFIG",
-    show_envvar=True,
-    help=f"Settings file (TOML). [default: {DEFAULT_FILE} in the working directory, if there is one]",
-)
-
-
-def server_options(verb: Command) -> Command:
-    """The options of every verb that speaks to a server."""
-    server = click.option(
-        "--server",
-        default=DEFAULT_SERVER,
-        envvar="HALLEY_SERVER",
-        show_default=True,
-        show_envvar=True,
-        metavar="URL",
-        help="The server. Its Bayeux path is /bayeux unless the URL has a path of its own.",
-    )
-    token = click.option(
-        "--token",
-        envvar="HALLEY_TOKEN",
-        show_envvar=True,
-        help="Sent as 'Authorization: Bearer'. Others may see command lines: better use the variable.",
-    )
-    return server(token(verb))
 
 
 class Verbs(click.Group):
@@ -82,6 +48,7 @@ def main() -> None:
 
 
 main.add_command(bench_group)
+main.add_command(history_group)
 
 
 @main.command()
@@ -137,7 +104,7 @@ def serve(  # noqa: PLR0913 - one for each flag
         "open": is_open or None,
         "load": hooks or None,
     }
-    configuration = _load(file, {key: value for key, value in flags.items() if value is not None})
+    configuration = load_settings(file, {key: value for key, value in flags.items() if value is not None})
     from app.host.server import run as run_server  # noqa: PLC0415 - the other verbs need none of the server
 
     sys.exit(run_server(configuration.settings, configuration.changes))
@@ -220,7 +187,7 @@ def check_config(
         for line in limits_table():
             click.echo(line)
         return
-    configuration = _load(file, {})
+    configuration = load_settings(file, {})
     _check_files(configuration.settings)
     if role is verb is channel is None:
         for line in listing(configuration):
@@ -256,18 +223,6 @@ def token(*, name: str, role: str, days: int | None, source: BinaryIO | None) ->
         raise click.UsageError(str(error)) from None
     for line in lines if source is not None else [secret, "", *lines]:
         click.echo(line)
-
-
-def _load(file: Path | None, flags: dict[str, Any]) -> Configuration:
-    """The settings; ends the program where they cannot be used."""
-    if file is None and DEFAULT_FILE.exists():
-        file = DEFAULT_FILE
-    try:
-        return load(file, os.environ, flags)
-    except BadSettings as error:
-        for problem in error.problems:
-            say(str(problem))
-        sys.exit(WRONG_USE)
 
 
 def _client(server: str, token: str | None, **options: Any) -> Client:

@@ -13,6 +13,7 @@ Halley's history nothing between sessions either. It uses the standard library a
 
 from app.client.client import Client
 from app.client.errors import ClientError, Dismissed, OutcomeUnknown, Refused, Unreachable
+from app.client.history import HistoryClient
 from app.client.messages import Event
 from app.client.resumption import ALL, ONLY_NEW
 from app.client.session import Link, Patience
@@ -24,6 +25,7 @@ __all__ = [
     "ClientError",
     "Dismissed",
     "Event",
+    "HistoryClient",
     "Link",
     "OutcomeUnknown",
     "Patience",

@@ -34,12 +34,8 @@ class Wire:
 
     def __init__(self, url: str, token: str | None) -> None:
         """Take a server's address and the token to show it. Raises `ValueError` where either can be none."""
-        self.url = _bayeux_url(url)
-        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "User-Agent": "halley"}
-        if token is not None:
-            if not _TOKEN.fullmatch(token):
-                raise ValueError("a token consists of letters, digits and -._~+/ with = at its end")
-            headers["Authorization"] = f"Bearer {token}"
+        self.url = server_url(url)
+        headers = headers_for(token) | {"Content-Type": "application/json"}
         self._http = httpx.AsyncClient(headers=headers, timeout=httpx.Timeout(None, connect=_CONNECT_S))
 
     @property
@@ -84,7 +80,18 @@ class Wire:
             return response, bytes(answer)
 
 
-def _bayeux_url(text: str) -> httpx.URL:
+def headers_for(token: str | None) -> dict[str, str]:
+    """What every request carries. Raises `ValueError` for a token that can be none."""
+    headers = {"Accept-Encoding": "identity", "User-Agent": "halley"}
+    if token is not None:
+        if not _TOKEN.fullmatch(token):
+            raise ValueError("a token consists of letters, digits and -._~+/ with = at its end")
+        headers["Authorization"] = f"Bearer {token}"
+    return headers
+
+
+def server_url(text: str) -> httpx.URL:
+    """Where a server's Bayeux is. Raises `ValueError`."""
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL as error:

@@ -8,19 +8,26 @@ at one moment, and before the others. The copy is marked: a server that opens it
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 import sqlite3
 from contextlib import closing
-from hashlib import blake2b
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from app.history import segment
 from app.history.documents import DocumentDamaged, sync_folder
-from app.history.folder import RESTORED, FolderUnusable, Identity, segment_files
-from app.history.seals import BLOCK_BYTES, DIGEST_BYTES, Seal
+from app.history.folder import FolderUnusable, Identity, segment_files
+from app.history.seals import Seal, digests_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from app.history.folder import Folder
+
+MARK = "backup"
+"""The empty file by which a copy is known for one."""
 
 _TRIES = 3
 
@@ -59,12 +66,26 @@ def backup(source: Path, target: Path, tell: Callable[[int, int], None] = lambda
         if not is_as_sealed:
             damaged.append(file.name)
         tell(min(done, total), total)
-    (target / RESTORED).touch(mode=0o600)
+    (target / MARK).touch(mode=0o600)
     sync_folder(target)
     identity.save(target / "log.json")  # last: now it is a log
     sync_folder(target.parent)
     tell(total, total)
     return Copied(copied, done, damaged)
+
+
+def begin_anew(folder: Folder) -> None:
+    """Give the log in a folder that is a backup an identity of its own. Raises `OSError`.
+
+    A crash before the mark is gone leads to one more identity that nobody has seen.
+    """
+    mark = folder.path / MARK
+    if mark.exists():
+        old = folder.identity
+        folder.identity = replace(old, log_id=secrets.token_hex(16), ancestors=(*old.ancestors, old.log_id))
+        folder.identity.save(folder.path / "log.json")
+        mark.unlink()
+        sync_folder(folder.path)
 
 
 def _copy(file: Path, target: Path) -> bool:
@@ -78,23 +99,20 @@ def _copy(file: Path, target: Path) -> bool:
         except DocumentDamaged:
             _copy_bytes(file, target)
             return False
-        if tuple(_copy_bytes(file, target)) == seal.digests:
+        _copy_bytes(file, target)
+        if tuple(digests_of(target)) == seal.digests:
             seal.save(target)
             return True
         # perhaps a purge has replaced it in this moment
     return False  # without a seal: whoever opens the copy looks at each row
 
 
-def _copy_bytes(file: Path, target: Path) -> list[str]:
-    """Copy a file that nobody changes, and see it on disk; the digest of each of its blocks."""
-    digests = []
-    with file.open("rb", buffering=0) as reading, target.open("wb") as writing:
-        while block := reading.read(BLOCK_BYTES):
-            writing.write(block)
-            digests.append(blake2b(block, digest_size=DIGEST_BYTES).hexdigest())
+def _copy_bytes(file: Path, target: Path) -> None:
+    """Copy a file that nobody changes, and see it on disk."""
+    with file.open("rb") as reading, target.open("wb") as writing:
+        shutil.copyfileobj(reading, writing)
         writing.flush()
         os.fsync(writing.fileno())
-    return digests
 
 
 def _copy_open(file: Path, target: Path) -> None:

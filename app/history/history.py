@@ -6,6 +6,7 @@ are called from threads.
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import sys
 import time
@@ -14,7 +15,8 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from app.broker.keys import Published
-from app.history import segment
+from app.history import purge, segment
+from app.history.backup import begin_anew
 from app.history.connections import Connections
 from app.history.folder import Folder, FolderUnusable
 from app.history.reader import Reader
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from app.broker.log import Keeping, Page, Query
     from app.broker.topics import Pattern
     from app.history.folder import Damage, Segment
+    from app.history.purge import Erasure
     from app.history.rules import Rules
     from app.history.stored import Stored
     from app.history.writer import Report
@@ -40,6 +43,12 @@ if TYPE_CHECKING:
 
 _SWITCH_S = 0.0005
 _CLOSE_S = 30.0
+_SEAL_S = 30.0
+_SEAL_STEP_S = 0.02
+
+
+class PurgeUnderWay(Exception):
+    """Somebody else's purge must end first."""
 
 
 class _Haste:
@@ -93,6 +102,10 @@ class History:
         self._reader = Reader(folder, rules, self._connections)
         self._retention = Retention(folder, rules, self._connections, options.max_bytes, clock)
         self._is_closed = False
+        with suppress(sqlite3.Error):  # what is too old is not served even before the first step of retention
+            self._retention.hide(clock(), writer.head)
+        self._purging = Lock()
+        self._upkeep = Lock()  # segments are removed by one at a time
 
     @classmethod
     def open(
@@ -110,6 +123,7 @@ class History:
         """
         opened = Folder(folder)
         try:
+            begin_anew(opened)
             log = recover(opened)
         except OSError as error:
             opened.close()
@@ -216,7 +230,46 @@ class History:
 
         True if there is more to do at once. Raises `OSError`, `sqlite3.Error`; the next call tries again.
         """
-        return self._retention.step(now_mono, self.head)
+        if not self._upkeep.acquire(blocking=False):
+            return False  # a purge is under way
+        try:
+            return self._retention.step(now_mono, self.head)
+        finally:
+            self._upkeep.release()
+
+    def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
+        """Erase events that are committed by now; how many those were. `tell`: offsets done, and of how many.
+
+        Blocks. Raises `PurgeUnderWay`; `OSError`, `sqlite3.Error`, and then some is erased and it may be repeated.
+        """
+        if not self._purging.acquire(blocking=False):
+            raise PurgeUnderWay
+
+        def tell_on(done: int, of: int) -> None:
+            if self._is_closed:
+                raise InterruptedError(errno.EINTR, "the log is being closed")
+            tell(done, of)
+
+        try:
+            with self._upkeep:
+                self._all_sealed()
+                erased = purge.purge(self.folder, erasure, tell_on)
+                self._connections.prune()
+                return erased
+        finally:
+            self._purging.release()
+
+    def _all_sealed(self) -> None:
+        """Have the current segment ended, and all that are ended sealed. Raises `OSError`."""
+        until = time.monotonic() + _SEAL_S
+        is_rolled = self._writer.roll(_SEAL_S)
+        while any(each.last is not None and each.is_sound and not each.is_sealed for each in self.folder.segments):
+            if time.monotonic() > until:
+                is_rolled = False
+                break
+            time.sleep(_SEAL_STEP_S)
+        if not is_rolled:
+            raise OSError(errno.EBUSY, "a segment cannot be sealed; it may be open elsewhere")
 
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """The sound rows between two offsets, both included, in order and in batches; what is purged is a tombstone.
@@ -268,6 +321,8 @@ class History:
         if self._is_closed:
             return
         self._is_closed = True
+        with self._upkeep:  # a purge ends with its segment
+            pass
         self._writer.close(_CLOSE_S)
         self._sealer.close(_CLOSE_S)
         self._connections.close()

@@ -104,14 +104,22 @@ def _rewrite(folder: Folder, listed: Segment, erasure: Erasure) -> None:
         finally:
             new.close()
     seal = seals.seal(draft, log_id, listed.first, listed.last)
-    _take_place(draft, listed.path)
-    folder.replace(listed, replace(listed, is_sealed=True, is_sound=True, nbytes=seal.nbytes))
+    between = replace(listed, is_sealed=False)  # lest a reader miss the seal and call it damage
+    after = replace(listed)
+    folder.replace(listed, between)
+    try:
+        _take_place(draft, listed.path)
+        after = replace(listed, is_sealed=True, is_sound=True, nbytes=seal.nbytes)
+    finally:
+        folder.replace(between, after)
 
 
 def _take_place(draft: Path, path: Path) -> None:
     """Put a sealed draft where a segment was."""
     seals.seal_path(path).unlink(missing_ok=True)
     sync_folder(path.parent)
+    for leftover in segment.companions(path):  # only a damaged segment that could not be sealed has any
+        leftover.unlink(missing_ok=True)
     draft.replace(path)
     sync_folder(path.parent)
     seals.seal_path(draft).replace(seals.seal_path(path))

@@ -14,7 +14,7 @@ import errno
 import os
 import sqlite3
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import orjson
@@ -39,6 +39,7 @@ _EMPTY_BYTES = 10 * PAGE_BYTES
 """A database without events."""
 
 _READ_CACHE_KIB = 512
+_VERSIONS_AT, _NOT_WAL = 18, b"\1\1"  # SQLite's file format, 1.3.3
 _TOPIC, _AUDIENCE = COLUMNS.index("topic"), COLUMNS.index("audience")
 _SCHEMA = """
     create table meta (name text primary key, value) without rowid;
@@ -100,38 +101,29 @@ def reopen(path: Path) -> SegmentWriter:
 
 
 class SegmentBusy(Exception):
-    """Somebody has it open, so its WAL cannot go."""
+    """Somebody is in the middle of reading it, so its WAL cannot be emptied."""
 
 
 def is_finished(path: Path) -> bool:
-    """Whether it is no longer in WAL mode (SQLite's file format, 1.3.3), so that nobody writes it. Raises `OSError`."""
+    """Whether it was finished, and nothing is left beside it. Raises `OSError`."""
     with path.open("rb") as file:
-        return file.read(20)[18:20] == b"\1\1" and not any(each.exists() for each in companions(path))
-
-
-def finish(path: Path) -> None:
-    """Move all of the WAL into the database, for good. Raises `sqlite3.Error`, `OSError`, `SegmentBusy`."""
-    if is_finished(path):
-        return
-    with closing(_connect(path, "rw", timeout_s=0)) as connection:
-        connection.execute("pragma synchronous=extra")  # the rollback journal's end is synced too
-        try:
-            mode = connection.execute("pragma journal_mode=delete").fetchone()[0]
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise SegmentBusy from None
-            raise
-    if mode != "delete":
-        raise SegmentBusy
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    sync_folder(path.parent)
+        file.seek(_VERSIONS_AT)
+        return file.read(2) == _NOT_WAL and not any(each.exists() for each in companions(path))
 
 
 def read(path: Path, *, is_sealed: bool) -> sqlite3.Connection:
-    """A connection that reads; of a sealed segment, on which nobody takes locks. Raises `sqlite3.Error`."""
-    connection = _connect(path, "ro" + "&immutable=1" * is_sealed)
-    connection.execute(f"pragma cache_size=-{_READ_CACHE_KIB}")
+    """A connection that reads; of a sealed segment, on which nobody takes locks. Raises `sqlite3.Error`.
+
+    One with nothing beside it has no writer, and is read like a sealed one: that works on a disk that takes nothing,
+    where what SQLite wants beside it could not be made.
+    """
+    is_final = is_sealed or not any(each.exists() for each in companions(path))
+    connection = _connect(path, "ro" + "&immutable=1" * is_final)
+    try:
+        connection.execute(f"pragma cache_size=-{_READ_CACHE_KIB}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -152,7 +144,19 @@ def nbytes_with_wal(path: Path) -> int:
 def _connect(path: Path, mode: str, timeout_s: float = 5.0) -> sqlite3.Connection:
     uri = f"file:{quote(str(path))}?mode={mode}"
     # Threads use a connection in turn, never at once.
-    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=timeout_s)
+    return sqlite3.connect(
+        uri, uri=True, isolation_level=None, check_same_thread=False, timeout=timeout_s, factory=_Connection
+    )
+
+
+class _Connection(sqlite3.Connection):
+    """One whose errors are all `sqlite3.Error`: where a name in the schema is damaged, their text is no UTF-8."""
+
+    def execute(self, *arguments: Any) -> sqlite3.Cursor:
+        try:
+            return super().execute(*arguments)
+        except UnicodeDecodeError as error:
+            raise sqlite3.DatabaseError("database is malformed, and so is what SQLite says of it") from error
 
 
 def _configure(connection: sqlite3.Connection) -> None:
@@ -172,6 +176,10 @@ class SegmentWriter:
         self.first = first
         self.last = last
         self.wal_bytes = 0  # written since the last checkpoint, about
+        # SQLite moves the WAL into the database when the last connection closes. After a failure that must not be, so
+        # the last one is this, which cannot.
+        self._witness = read(path, is_sealed=False)
+        self._witness.execute("select 1 from meta").fetchall()
         self._topics: dict[str, int] = dict(connection.execute("select topic, id from topics"))
         self._audiences: dict[str | None, int] = dict(connection.execute("select audience, id from audiences"))
         latest = connection.execute("select time_us from stored where offset = ?", (last,)).fetchone()
@@ -227,17 +235,30 @@ class SegmentWriter:
         self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
         self.wal_bytes = 0
 
+    def finish(self) -> None:
+        """Have all of the WAL in the database, for good: it is never written again, and no longer in WAL mode.
+
+        Readers may go on, and so may whoever opens it on a disk that fails in the middle of this: SQLite's own way out
+        of WAL mode wants to be alone, and a rollback journal. Raises `sqlite3.Error`, `OSError`, `SegmentBusy`.
+        """
+        self.connection.execute("pragma busy_timeout=0")
+        if self.connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
+            raise SegmentBusy
+        with self.path.open("r+b", buffering=0) as file:
+            file.seek(_VERSIONS_AT)
+            file.write(_NOT_WAL)
+            os.fsync(file.fileno())
+
     def close(self) -> None:
         """Let go of it. Where nobody reads it, the WAL ends up in the database. Raises `sqlite3.Error`."""
+        self._witness.close()
         self.connection.close()
 
-    def abandon(self) -> None:
-        """Let go of it, and leave its files as they are: after a failed write nothing may touch them.
+    def abandon(self) -> sqlite3.Connection:
+        """Write it no more, and leave its files as they are: after a failed write nothing may touch them.
 
-        SQLite moves the WAL into the database when the last connection closes, so the last one is one that cannot.
+        While the connection that is returned is open, it can be read on a disk that takes nothing.
         """
-        with suppress(sqlite3.Error), closing(read(self.path, is_sealed=False)) as witness:
-            witness.execute("select 1 from meta").fetchall()
-            self.connection.close()
         with suppress(sqlite3.Error):
             self.connection.close()
+        return self._witness

@@ -10,11 +10,11 @@ import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from app.history import segment
 from app.history.documents import DocumentDamaged
 from app.history.folder import Damage, FolderUnusable, Identity, segment_files
-from app.history.mark import peek
 from app.history.rows import walk
 from app.history.seals import BLOCK_BYTES, Seal, seal_path
 
@@ -52,7 +52,7 @@ def verify(path: Path, tell: Tell = lambda _done, _of: None) -> Verdict:
     Raises `FolderUnusable` where there is no log, or one of a later version, and `OSError`.
     """
     verdict = Verdict()
-    marked = peek(path / "mark")  # before the rows: what is committed later is above it
+    marked = _marked(path / "mark")  # before the rows: what is committed later is above it
     identity = _identity(path, verdict)
     files = segment_files(path)
     sizes = [_size(file) for _, file in files]
@@ -201,6 +201,16 @@ class _Look:
         last = self.last if self.following is None else min(seal.last, self.following - 1)
         if seal.first != self.first or min(seal.last, last) != self.last:
             self._wrong(f"its seal speaks of {seal.first} to {seal.last}", self.first, self.last)
+
+
+def _marked(file: Path) -> int:
+    """The offset that the mark (`mark.py`) tells, without making one; 0 if there is none."""
+    try:
+        found = file.read_bytes()
+    except FileNotFoundError:
+        return 0
+    is_sound = len(found) == 20 and int.from_bytes(found[16:], "little") == crc32(found[:16])
+    return int.from_bytes(found[:8], "little") if is_sound else 0
 
 
 def _size(file: Path) -> int:

@@ -37,8 +37,13 @@ if TYPE_CHECKING:
 _GROUP_ROWS = 4_096
 _GROUP_BYTES = 4_194_304
 _WAL_BYTES = 8_388_608
+_MOST_ABANDONED = 64
 _LOOK_S = 1.0
 """How often the free space is looked at, and a broken disk tried again."""
+
+
+class _Roll(Flag):
+    """A flag that also asks for a new segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,7 @@ class Writer:
         self._is_full = self._is_broken = self._is_closed = False
         self._current = current
         self._listed = next((each for each in folder.segments if current and each.path == current.path), None)
+        self._abandoned: list[sqlite3.Connection] = []
         self._looked_at = self._tried_at = -_LOOK_S
         self._look()
         self._is_ready()
@@ -124,9 +130,15 @@ class Writer:
 
     def written(self, timeout_s: float) -> bool:
         """Wait until everything appended before is reported; False if that takes too long. For any thread."""
+        return self._flagged(Flag(), timeout_s)
+
+    def roll(self, timeout_s: float) -> bool:
+        """Likewise, and end the current segment there, so that it is sealed."""
+        return self._flagged(_Roll(), timeout_s)
+
+    def _flagged(self, flag: Flag, timeout_s: float) -> bool:
         if self._is_closed:
             return True
-        flag = Flag()
         self._inbox.put(flag)
         return flag.wait(timeout_s)
 
@@ -144,6 +156,8 @@ class Writer:
             if group:
                 self._write(group)
                 self._done_bytes += sum(event.nbytes for event in group)
+            if isinstance(flag, _Roll) and self._listed is not None:
+                self._tend(is_over=True)
             if isinstance(flag, Flag):
                 flag.set()
             is_open = flag is not None
@@ -153,6 +167,8 @@ class Writer:
         if self._current is not None:
             with suppress(sqlite3.Error):
                 self._current.close()
+        for each in self._abandoned:
+            each.close()
 
     def _collect(self, group: list[Event]) -> Flag | Literal[True] | None:
         """Fill `group` with what there is; the flag that stands behind it, or None where the end does."""
@@ -221,15 +237,15 @@ class Writer:
     def _refuse(self, events: list[Event]) -> None:
         self._report(Refused(events, DiskFull() if self._is_full else HistoryUnavailable()))
 
-    def _tend(self) -> None:
-        """Keep the WAL short, and begin the next segment when this one is full. Between groups."""
+    def _tend(self, *, is_over: bool = False) -> None:
+        """Keep the WAL short, and begin the next segment when this one is full, or over. Between groups."""
         current, segment_bytes = self._current, self._options.segment_bytes
         assert current is not None
-        if current.wal_bytes < min(_WAL_BYTES, segment_bytes):
+        if not is_over and current.wal_bytes < min(_WAL_BYTES, segment_bytes):
             return
         try:
             current.checkpoint()
-            if current.nbytes < segment_bytes:
+            if not is_over and current.nbytes < segment_bytes:
                 return
         except (sqlite3.Error, OSError):
             self._abandon()
@@ -264,7 +280,9 @@ class Writer:
         current = self._current
         assert current is not None
         self.failures += 1
-        current.abandon()
+        self._abandoned.append(current.abandon())
+        if len(self._abandoned) > _MOST_ABANDONED:
+            self._abandoned.pop(0).close()
         if self._listed is None:
             self._current, self._tried_at = None, monotonic()  # the disk takes nothing: not again at once
         else:

@@ -37,10 +37,14 @@ class Apis:
         archive: Callable[[], Archive | None],
         note: Callable[[Rejection, Head], None],
     ) -> None:
+        self.archive = archive
         door = Door(guard, note)
         visitors = Visitors(rights, authenticate)
-        self._history = HistoryApi(settings, door, visitors, archive, hooks)
-        self._log = LogApi(settings, door, visitors, archive)
+        self._history = HistoryApi(settings, door, visitors, self._archive, hooks)
+        self._log = LogApi(settings, door, visitors, self._archive)
+
+    def _archive(self) -> Archive | None:
+        return self.archive()
 
     @staticmethod
     def leads_to(path: str) -> bool:

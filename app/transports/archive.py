@@ -8,14 +8,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from app.broker.log import Page, Query
-    from app.broker.topics import Pattern
+    from app.history.purge import Erasure
     from app.history.stored import Stored
 
 Result = TypeVar("Result")
-
-
-class PurgeUnderWay(Exception):
-    """Somebody else's purge must end first."""
 
 
 class Archive(Protocol):
@@ -45,8 +41,8 @@ class Archive(Protocol):
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """Blocks: the stored rows between two offsets, in batches of bounded size."""
 
-    async def purge(self, pattern: Pattern | None, publisher: str | None, tell: Callable[[int, int], None]) -> int:
-        """Erase what a pattern matches, or what somebody published; returns how many events that were.
+    async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
+        """Erase events; returns how many that were.
 
         `tell` is called by a thread with how many offsets are done, and of how many. It is carried to its end even if
         nobody awaits it any more. Raises `PurgeUnderWay`, `OSError`.

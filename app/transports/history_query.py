@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from app.broker.errors import InvalidName
 from app.broker.log import Query
 from app.broker.timestamps import Span, to_ns
-from app.broker.topics import Match, Pattern, is_apart, patterns_over
+from app.broker.topics import Match, Pattern, matches
 from app.protocols.bayeux.names import to_pattern, to_topic
 from app.transports.guard import Rejection
 
@@ -79,8 +79,7 @@ class Reading:
         """What is looked for in the log; None where nothing can be found."""
         if self.topic is None:
             return self.pattern
-        is_matched = self.pattern in patterns_over(self.topic) and (self.pattern.topic or not is_apart(self.topic))
-        return Pattern(Match.EXACT, self.topic) if is_matched else None
+        return Pattern(Match.EXACT, self.topic) if matches(self.pattern, self.topic) else None
 
     @property
     def is_backward(self) -> bool:

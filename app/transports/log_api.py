@@ -15,9 +15,10 @@ import orjson
 from app import telemetry
 from app.broker.errors import InvalidName
 from app.broker.topics import Match, Pattern
+from app.history.history import PurgeUnderWay
+from app.history.purge import Erasure
 from app.history.segment import FORMAT
 from app.protocols.bayeux.names import Bounds, to_pattern
-from app.transports.archive import PurgeUnderWay
 from app.transports.bodies import read_body
 from app.transports.door import PRIVATE, Begun
 from app.transports.exchange import socket_of
@@ -155,11 +156,11 @@ class LogApi:
             raise Rejection(415, "the body must be application/json")
         self._door.check_same_site(head)
         parameters(head.query_string, {}, NONE_KNOWN)
-        pattern, publisher = self._order(await read_body(visit.receive, self._limits))
-        self._visitors.demand("erase", pattern or _EVERYTHING, visitor)
+        erasure = self._order(await read_body(visit.receive, self._limits))
+        self._visitors.demand("erase", erasure.pattern or _EVERYTHING, visitor)
         await archive.settle()
         steps = [(0, 0)]
-        working = asyncio.ensure_future(archive.purge(pattern, publisher, lambda *step: steps.append(step)))
+        working = asyncio.ensure_future(archive.purge(erasure, lambda *step: steps.append(step)))
         await asyncio.wait({working}, timeout=_PROGRESS_S)
         if working.done() and isinstance(working.exception(), PurgeUnderWay):
             raise Rejection(409, "another purge is under way")
@@ -179,7 +180,7 @@ class LogApi:
         )
         await visit.send({"type": "http.response.body", "body": b""})
 
-    def _order(self, body: bytes) -> tuple[Pattern | None, str | None]:
+    def _order(self, body: bytes) -> Erasure:
         try:
             order = orjson.loads(body)
         except orjson.JSONDecodeError:
@@ -187,11 +188,11 @@ class LogApi:
         match order:
             case {"channel": str(channel), **rest} if not rest:
                 try:
-                    return to_pattern(channel, self._bounds), None
+                    return Erasure(to_pattern(channel, self._bounds), None)
                 except InvalidName:
                     raise Rejection(400, BAD_ORDER) from None
             case {"publisher": str(publisher), **rest} if publisher and not rest:
-                return None, publisher
+                return Erasure(None, publisher)
         raise Rejection(400, BAD_ORDER)
 
     def _write_s(self, visit: Visit) -> float | None:

@@ -5,19 +5,22 @@ It answers queries as the docstrings of `Query` and `Page` say, by the plainest 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from app.broker.events import Audience, Event
 from app.broker.log import Page, UnknownPublication
-from app.broker.topics import is_apart, patterns_over
+from app.broker.topics import matches
 from app.history.stored import event_of, row_of, tombstone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from app.broker.log import Query
-    from app.broker.topics import Pattern
+    from app.history.purge import Erasure
     from app.history.stored import Stored
+    from support.server import Served
+
+Result = TypeVar("Result")
 
 BEGAN_US = 1_782_907_200_000_000
 """2026-07-01T12:00:00Z."""
@@ -84,7 +87,7 @@ class MemoryArchive:
         is_end = not seen or reached == (first if query.is_reverse else last)
         return Page(events, reached, is_end=is_end, gaps=self.gaps)
 
-    async def aside(self, work: Callable[[], object]) -> object:
+    async def aside(self, work: Callable[[], Result]) -> Result:
         """At once."""
         return work()
 
@@ -93,28 +96,30 @@ class MemoryArchive:
         for offset in range(first, last + 1, 100):
             yield self.rows_of[offset - 1 : min(offset + 99, last)]
 
-    async def purge(self, pattern: Pattern | None, publisher: str | None, tell: Callable[[int, int], None]) -> int:
+    async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
         """Put tombstones."""
         if self.fault is not None:
             raise self.fault
         erased = 0
         for at, row in enumerate(self.rows_of):
-            is_meant = row.authid == publisher if pattern is None else _matches(pattern, row.topic)
-            if is_meant:
+            if erasure.concerns(row):
                 self.rows_of[at] = tombstone(row)
                 erased += 1
             tell(at + 1, self.head)
         return erased
 
 
+def given(served: Served) -> MemoryArchive:
+    """What a server's HTTP paths read from now on: an empty archive."""
+    archive = MemoryArchive()
+    served.house.apis.archive = lambda: archive
+    return archive
+
+
 def _is_wanted(query: Query, event: Event) -> bool:
     return (
-        any(_matches(pattern, event.topic) and event.position > after for pattern, after in query.wanted)
+        any(matches(pattern, event.topic) and event.position > after for pattern, after in query.wanted)
         and (event.audience is None or event.audience.admits(query.authid, query.role))
         and (query.from_time_us is None or event.time_us >= query.from_time_us)
         and (query.until_time_us is None or event.time_us <= query.until_time_us)
     )
-
-
-def _matches(pattern: Pattern, topic: str) -> bool:
-    return pattern in patterns_over(topic) and bool(pattern.topic or not is_apart(topic))

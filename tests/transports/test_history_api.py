@@ -7,11 +7,13 @@ positions; the odd ones on /chat/a, the even ones on /chat/b.
 from __future__ import annotations
 
 import json
+import re
 from urllib.parse import quote, urlsplit
 
 import pytest
 import pytest_asyncio
-from support.archive import MemoryArchive
+from support.archive import BEGAN_US, given
+from support.logbook import DiskArchive, logbook
 from support.server import brisk, serving
 from support.wire import request
 
@@ -27,9 +29,9 @@ TOKEN = "a-token-that-is-long-enough-for-halley"
 @pytest_asyncio.fixture
 async def served():
     async with serving(brisk()) as served:
-        served.house.archive = MemoryArchive()
+        archive = given(served)
         for number in range(1, 11):
-            served.house.archive.record("chat/a" if number % 2 else "chat/b", json.dumps({"n": number}))
+            archive.record("chat/a" if number % 2 else "chat/b", json.dumps({"n": number}))
         yield served
 
 
@@ -84,68 +86,90 @@ async def test_an_event_is_told_as_the_readme_says(served):
 async def test_a_read_waits_for_what_was_published_before(served):
     """Design 7.12: the house is asked to settle before it is asked for a page."""
     await page(served, "/history/chat/a")
-    assert served.house.archive.settled == 1
+    assert served.house.apis.archive().settled == 1
 
 
-@pytest.mark.parametrize(
-    ("target", "expected"),
-    [
-        ("/history/chat/a", [1, 3, 5, 7, 9]),
-        ("/history/chat/b", [2, 4, 6, 8, 10]),
-        ("/history/chat/*", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
-        ("/history/chat/**", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
-        ("/history/**", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
-        ("/history/*", []),
-        ("/history/elsewhere", []),
-        ("/history/chat/%2A", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
-        ("/history/chat/*?topic=/chat/b", [2, 4, 6, 8, 10]),
-        ("/history/chat/a?topic=/chat/a", [1, 3, 5, 7, 9]),
-        ("/history/chat/a?topic=/chat/b", []),
-        ("/history/**?topic=/halley/sessions", []),
-        ("/history/chat/*?limit=3", [1, 2, 3]),
-        ("/history/chat/*?limit=3&reverse=true", [10, 9, 8]),
-        ("/history/chat/*?limit=3&reverse=false", [1, 2, 3]),
-        ("/history/chat/*?limit=100000", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
-        ("/history/chat/*?after_position=0&limit=2", [1, 2]),
-        ("/history/chat/*?after_position=7", [8, 9, 10]),
-        ("/history/chat/*?after_position=10", []),
-        ("/history/chat/*?after_position=9223372036854775807", []),
-        ("/history/chat/*?before_position=4", [1, 2, 3]),
-        ("/history/chat/*?before_position=1", []),
-        ("/history/chat/*?before_position=9223372036854775807&after_position=8", [9, 10]),
-        ("/history/chat/*?after_position=3&before_position=6&reverse=true", [5, 4]),
-        ("/history/chat/*?from_publication=8000", [8, 9, 10]),
-        ("/history/chat/*?after_publication=8000", [9, 10]),
-        ("/history/chat/*?before_publication=3000", [1, 2]),
-        ("/history/chat/*?until_publication=3000", [1, 2, 3]),
-        ("/history/chat/*?after_publication=3000&before_publication=6000&limit=1", [4]),
-        ("/history/chat/*?before_publication=6000&reverse=true&limit=2", [5, 4]),
-        ("/history/chat/*?from_time=2026-07-01T12:00:08Z", [8, 9, 10]),
-        ("/history/chat/*?after_time=2026-07-01T12:00:08Z", [9, 10]),
-        ("/history/chat/*?before_time=2026-07-01T12:00:03Z", [1, 2]),
-        ("/history/chat/*?until_time=2026-07-01T12:00:03Z", [1, 2, 3]),
-        ("/history/chat/*?until_time=2026-07-01t12:00:03.0000z", [1, 2, 3]),
-        ("/history/chat/*?from_time=2026-07-01T14:00:08%2B02:00", [8, 9, 10]),
-        ("/history/chat/*?from_time=2026-07-01T14:00:08+02:00", [8, 9, 10]),
-        ("/history/chat/*?from_time=2026-07-01T07:00:08-05:00", [8, 9, 10]),
-        ("/history/chat/*?from_time=2026-07-01T12:00:08.000000001Z", [9, 10]),
-        ("/history/chat/*?after_time=2026-07-01T12:00:07.999999999Z", [8, 9, 10]),
-        ("/history/chat/*?before_time=2026-07-01T12:00:03.000000001Z", [1, 2, 3]),
-        ("/history/chat/*?until_time=2026-07-01T12:00:02.999999999Z", [1, 2]),
-        ("/history/chat/*?until_time=2016-12-31T23:59:60Z", []),
-        ("/history/chat/*?from_time=2016-12-31T23:59:60Z&limit=1", [1]),
-        ("/history/chat/*?from_time=2026-07-01T12:00:04Z&from_publication=3000&after_position=5&limit=1", [6]),
-    ],
-)
+FILTERS = [
+    ("/history/chat/a", [1, 3, 5, 7, 9]),
+    ("/history/chat/b", [2, 4, 6, 8, 10]),
+    ("/history/chat/*", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+    ("/history/chat/**", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+    ("/history/**", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+    ("/history/*", []),
+    ("/history/elsewhere", []),
+    ("/history/chat/%2A", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+    ("/history/chat/*?topic=/chat/b", [2, 4, 6, 8, 10]),
+    ("/history/chat/a?topic=/chat/a", [1, 3, 5, 7, 9]),
+    ("/history/chat/a?topic=/chat/b", []),
+    ("/history/**?topic=/halley/sessions", []),
+    ("/history/chat/*?limit=3", [1, 2, 3]),
+    ("/history/chat/*?limit=3&reverse=true", [10, 9, 8]),
+    ("/history/chat/*?limit=3&reverse=false", [1, 2, 3]),
+    ("/history/chat/*?limit=100000", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+    ("/history/chat/*?after_position=0&limit=2", [1, 2]),
+    ("/history/chat/*?after_position=7", [8, 9, 10]),
+    ("/history/chat/*?after_position=10", []),
+    ("/history/chat/*?after_position=9223372036854775807", []),
+    ("/history/chat/*?before_position=4", [1, 2, 3]),
+    ("/history/chat/*?before_position=1", []),
+    ("/history/chat/*?before_position=9223372036854775807&after_position=8", [9, 10]),
+    ("/history/chat/*?after_position=3&before_position=6&reverse=true", [5, 4]),
+    ("/history/chat/*?from_publication=8000", [8, 9, 10]),
+    ("/history/chat/*?after_publication=8000", [9, 10]),
+    ("/history/chat/*?before_publication=3000", [1, 2]),
+    ("/history/chat/*?until_publication=3000", [1, 2, 3]),
+    ("/history/chat/*?after_publication=3000&before_publication=6000&limit=1", [4]),
+    ("/history/chat/*?before_publication=6000&reverse=true&limit=2", [5, 4]),
+    ("/history/chat/*?from_time=2026-07-01T12:00:08Z", [8, 9, 10]),
+    ("/history/chat/*?after_time=2026-07-01T12:00:08Z", [9, 10]),
+    ("/history/chat/*?before_time=2026-07-01T12:00:03Z", [1, 2]),
+    ("/history/chat/*?until_time=2026-07-01T12:00:03Z", [1, 2, 3]),
+    ("/history/chat/*?until_time=2026-07-01t12:00:03.0000z", [1, 2, 3]),
+    ("/history/chat/*?from_time=2026-07-01T14:00:08%2B02:00", [8, 9, 10]),
+    ("/history/chat/*?from_time=2026-07-01T14:00:08+02:00", [8, 9, 10]),
+    ("/history/chat/*?from_time=2026-07-01T07:00:08-05:00", [8, 9, 10]),
+    ("/history/chat/*?from_time=2026-07-01T12:00:08.000000001Z", [9, 10]),
+    ("/history/chat/*?after_time=2026-07-01T12:00:07.999999999Z", [8, 9, 10]),
+    ("/history/chat/*?before_time=2026-07-01T12:00:03.000000001Z", [1, 2, 3]),
+    ("/history/chat/*?until_time=2026-07-01T12:00:02.999999999Z", [1, 2]),
+    ("/history/chat/*?until_time=2016-12-31T23:59:60Z", []),
+    ("/history/chat/*?from_time=2016-12-31T23:59:60Z&limit=1", [1]),
+    ("/history/chat/*?from_time=2026-07-01T12:00:04Z&from_publication=3000&after_position=5&limit=1", [6]),
+]
+
+
+@pytest.mark.parametrize(("target", "expected"), FILTERS)
 async def test_filters(target, expected, served):
     """Seed on event history, spec A7.38-39: bounds in the order of the log, all at once, then reverse, then limit."""
     assert await positions(served, target) == expected
 
 
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory):
+    """The same ten events in a log on disk, and their publications by position."""
+    with logbook(tmp_path_factory.mktemp("log")) as book:
+        publications = {}
+        for number in range(1, 11):
+            topic, time_us = "chat/a" if number % 2 else "chat/b", BEGAN_US + number * 1_000_000
+            publications[number] = book.write(topic, json.dumps({"n": number}), time_us=time_us)
+        assert book.history.written(10)
+        yield DiskArchive(book.history), publications
+
+
+@pytest.mark.parametrize(("target", "expected"), FILTERS)
+async def test_filters_of_a_log_on_disk(target, expected, disk):
+    """The same, by the indexes of segments."""
+    archive, publications = disk
+    target = re.sub(r"(?<=_publication=)(\d+)000", lambda found: str(publications[int(found[1])]), target)
+    async with serving(brisk()) as served:
+        served.house.apis.archive = lambda: archive
+        assert await positions(served, target) == expected
+
+
 async def test_a_page_has_a_hundred_events_unless_told_and_three_hundred_at_most(served):
     """Design 6 and 7.12."""
     for _ in range(400):
-        served.house.archive.record("many/a")
+        served.house.apis.archive().record("many/a")
     assert len(await positions(served, "/history/many/a")) == 100
     assert len(await positions(served, "/history/many/a?limit=250")) == 250
     assert len(await positions(served, "/history/many/a?limit=1000")) == 300
@@ -158,7 +182,7 @@ async def test_a_page_has_a_hundred_events_unless_told_and_three_hundred_at_most
 @pytest.mark.parametrize("at_once", [1_000, 4, 1])
 async def test_pages_lead_to_each_other_both_ways(at_once, reverse, served):
     """Design 6: `next` to the end and `previous` back again, in one order, without gap or double, short pages too."""
-    served.house.archive.at_once = at_once
+    served.house.apis.archive().at_once = at_once
     target = f"/history/chat/b?limit=2&reverse={reverse}&after_position=2"
     expected = [4, 6, 8, 10] if reverse == "false" else [10, 8, 6, 4]
     forth, last = [], target
@@ -187,13 +211,13 @@ async def test_what_comes_later_is_behind_the_same_link(served):
     """A page that was the last has a next one as soon as there is more within its bounds."""
     assert (await page(served, "/history/chat/b?after_position=8"))["next"] is None
     first = await page(served, "/history/chat/b?limit=4")
-    served.house.archive.record("chat/b")
+    served.house.apis.archive().record("chat/b")
     assert await positions(served, path_of(first["next"])) == [10, 11]
 
 
 async def test_what_is_missing_is_told(served):
     """Design 3, History: a hole is recorded, and readers are told of it."""
-    served.house.archive.gaps = [(3, 4), (7, 7)]
+    served.house.apis.archive().gaps = [(3, 4), (7, 7)]
     assert (await page(served, "/history/chat/a"))["gaps"] == [[3, 4], [7, 7]]
     lines = await answer(served, "/history/chat/a", accept="application/x-ndjson")
     assert lines.headers["halley-gaps"] == "3-4, 7-7"
@@ -271,7 +295,7 @@ async def test_a_bad_parameter_is_named_and_nothing_is_read(query, text, served)
     response = await answer(served, f"/history/chat/a?{query}")
     assert (response.status, response.text) == (400, text)
     assert response.headers["content-type"] == "text/plain; charset=utf-8"
-    assert served.house.archive.settled == 0
+    assert served.house.apis.archive().settled == 0
 
 
 @pytest.mark.parametrize("path", ["/history", "/history/"])
@@ -298,7 +322,7 @@ async def test_an_unknown_publication_is_not_an_empty_page(bound, served):
 
 async def test_a_disk_that_does_not_answer(served):
     """Every wait has a deadline: 503, and when to come again."""
-    served.house.archive.fault = TimeoutError()
+    served.house.apis.archive().fault = TimeoutError()
     response = await answer(served, "/history/chat/a")
     assert (response.status, response.text) == (503, BUSY)
     assert response.headers["retry-after"] == "5"
@@ -306,7 +330,7 @@ async def test_a_disk_that_does_not_answer(served):
 
 async def test_without_a_history(served):
     """It says so, instead of showing an empty one."""
-    served.house.archive = None
+    served.house.apis.archive = lambda: None
     for target in ("/history/chat/a", "/log", "/log/head"):
         response = await answer(served, target)
         assert (response.status, response.text) == (404, OFF)
@@ -360,8 +384,8 @@ async def test_rights_are_those_of_subscribing():
     """Issue 5.6: by the role of the token; what may not be heard may not be read."""
     rules = [("anonymous", "subscribe", "/open/**", True), ("member", "subscribe", "/chat/**", True)]
     async with serving(ruled(*rules)) as served:
-        served.house.archive = MemoryArchive()
-        served.house.archive.record("chat/a")
+        given(served)
+        served.house.apis.archive().record("chat/a")
         bearer = {"authorization": f"Bearer {TOKEN}"}
         assert (await answer(served, "/history/open/a")).status == 200
         refused = await answer(served, "/history/chat/a")
@@ -376,7 +400,7 @@ async def test_rights_are_those_of_subscribing():
 
 async def test_the_servers_own_topics_are_readable_on_loopback_without_rules(served):
     """Design 3, Topics: as long as nobody has written rules."""
-    served.house.archive.record("halley/sessions", '"opened"')
+    served.house.apis.archive().record("halley/sessions", '"opened"')
     assert await positions(served, "/history/halley/**") == [11]
     assert await positions(served, "/history/**?after_position=10") == []
 
@@ -384,9 +408,9 @@ async def test_the_servers_own_topics_are_readable_on_loopback_without_rules(ser
 async def test_an_audience_is_kept():
     """Design 3, Publishing: whoever was left out of the delivery is left out of the history."""
     async with serving(ruled(("*", "subscribe", "/**", True))) as served:
-        served.house.archive = MemoryArchive()
-        served.house.archive.record("a", audience=Audience(eligible_authids=("ada",)))
-        served.house.archive.record("a", audience=Audience(excluded_roles=("member",)))
+        given(served)
+        served.house.apis.archive().record("a", audience=Audience(eligible_authids=("ada",)))
+        served.house.apis.archive().record("a", audience=Audience(excluded_roles=("member",)))
         assert await positions(served, "/history/a") == [2]
         found = await page(served, "/history/a", authorization=f"Bearer {TOKEN}")
         assert [event["position"] for event in found["events"]] == [1]
@@ -406,7 +430,7 @@ class _Policy:
 async def test_a_programs_policy_is_asked_as_for_a_subscription(said, status):
     """What a policy keeps from subscribers is not to be had by the other door; one that raises says no."""
     async with serving(brisk(), lambda halley: halley.set_policy(_Policy(said))) as served:
-        served.house.archive = MemoryArchive()
+        given(served)
         assert (await answer(served, "/history/chat/*")).status == status
 
 
@@ -418,6 +442,6 @@ async def test_a_programs_authorizers_are_asked(verdict, status):
         halley.authorizer("/chat/**")(lambda session, verb, channel, message: verdict if verb == "subscribe" else None)
 
     async with serving(brisk(), register) as served:
-        served.house.archive = MemoryArchive()
+        given(served)
         assert (await answer(served, "/history/chat/a")).status == status
         assert (await answer(served, "/history/elsewhere")).status == 200

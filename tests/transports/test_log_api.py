@@ -9,16 +9,17 @@ import sys
 import httpx
 import pytest
 import pytest_asyncio
-from support.archive import MemoryArchive
+from support.archive import given
 from support.server import brisk, serving
 from support.wire import request
 
 from app.access.tokens import hash_of
 from app.broker.events import Audience
+from app.history.history import PurgeUnderWay
+from app.history.purge import Erasure
 from app.history.stored import COLUMNS, Stored
 from app.settings import Access, Token
 from app.transports import log_api
-from app.transports.archive import PurgeUnderWay
 from app.transports.visitors import NOT_ALLOWED
 
 TOKEN = "a-token-that-is-long-enough-for-halley"
@@ -29,10 +30,10 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
 @pytest_asyncio.fixture
 async def served():
     async with serving(brisk()) as served:
-        served.house.archive = MemoryArchive()
-        served.house.archive.record("a", '{"text":"ü"}', authid="ada", idempotency_key="key-1")
-        served.house.archive.record("halley/sessions", '"opened"', audience=Audience(eligible_roles=("admin",)))
-        served.house.archive.record("b", "[1,2.5,null]", role="member", details='{"x":1}')
+        given(served)
+        served.house.apis.archive().record("a", '{"text":"ü"}', authid="ada", idempotency_key="key-1")
+        served.house.apis.archive().record("halley/sessions", '"opened"', audience=Audience(eligible_roles=("admin",)))
+        served.house.apis.archive().record("b", "[1,2.5,null]", role="member", details='{"x":1}')
         yield served
 
 
@@ -64,7 +65,7 @@ async def test_every_row_comes_with_all_its_columns(served, http):
     response = await http.get("/log")
     found = rows_of(response)
     assert [tuple(row) for row in found] == [COLUMNS] * 3
-    assert [Stored(**row) for row in found] == served.house.archive.rows_of
+    assert [Stored(**row) for row in found] == served.house.apis.archive().rows_of
     assert all(Stored(**row).is_sound for row in found)
     assert response.headers["content-type"] == "application/x-ndjson"
     assert response.headers["halley-log-id"] == "log-of-a-test"
@@ -90,7 +91,7 @@ async def test_a_range(query, expected, http):
 
 async def test_an_erased_row_comes_as_its_tombstone(served, http):
     """Offsets have no holes: a reader that counts sees that something was there, and no more."""
-    await served.house.archive.purge(None, "ada", lambda *_: None)
+    await served.house.apis.archive().purge(Erasure(None, "ada"), lambda *_: None)
     first, *_ = rows_of(await http.get("/log"))
     assert (first["offset"], first["shape"], first["topic"], first["payload"]) == (1, "purged", "", None)
     assert (first["authid"], first["idempotency_key"]) == (None, None)
@@ -101,7 +102,7 @@ async def test_no_more_than_so_many_rows_at_once(until, served, http, monkeypatc
     """Design 6: where it goes on stands in `Link`, to the end of what was asked for."""
     monkeypatch.setattr(log_api, "MOST_ROWS", 100)
     for _ in range(247):
-        served.house.archive.record("a")
+        served.house.apis.archive().record("a")
     found, url = [], f"/log?from_offset=1{until}"
     answers = 0
     while url:
@@ -142,7 +143,7 @@ async def test_the_head_takes_no_parameters(path, http):
 
 async def test_what_was_removed_is_gone_and_not_skipped(served, http):
     """Issue 5.7: a reader that comes too late is told so; without a bound of its own it gets what there is."""
-    served.house.archive.start = 3
+    served.house.apis.archive().start = 3
     response = await http.get("/log?from_offset=2")
     assert (response.status_code, response.text) == (410, log_api.GONE)
     assert [row["offset"] for row in rows_of(await http.get("/log"))] == [3]
@@ -158,7 +159,7 @@ async def test_arrow_where_it_is_installed(served, http):
     assert response.headers["content-type"] == ARROW
     table = arrow.ipc.open_stream(response.content).read_all()
     assert table.column_names == list(COLUMNS)
-    assert [Stored(**row) for row in table.to_pylist()] == served.house.archive.rows_of
+    assert [Stored(**row) for row in table.to_pylist()] == served.house.apis.archive().rows_of
 
 
 async def test_arrow_where_it_is_not(http, monkeypatch):
@@ -177,7 +178,7 @@ async def test_arrow_where_it_is_not(http, monkeypatch):
 async def test_a_reader_that_reads_nothing_is_cut():
     """S, slow readers: the deadline for writing holds here too, and no more than a batch waits in memory."""
     async with serving(brisk(limits={"write_s": 0.3})) as served:
-        archive = served.house.archive = MemoryArchive()
+        archive = given(served)
         for _ in range(2_000):
             archive.record("a", json.dumps("x" * 10_000))
         wire = await served.wire(receive_buffer_bytes=4_096)
@@ -190,7 +191,7 @@ async def test_a_reader_that_reads_nothing_is_cut():
 
 async def test_a_fault_in_the_middle_is_not_taken_for_the_end(served, monkeypatch):
     """The answer ends without its last chunk, so a reader knows that it has not got everything."""
-    archive = served.house.archive
+    archive = served.house.apis.archive()
 
     def rows(first, last):
         if first > 1:
@@ -209,7 +210,7 @@ async def test_a_fault_in_the_middle_is_not_taken_for_the_end(served, monkeypatc
 
 async def test_a_reader_that_leaves_ends_the_reading(served):
     """Nobody reads the disk for somebody who has gone."""
-    archive = served.house.archive
+    archive = served.house.apis.archive()
     for _ in range(5_000):
         archive.record("a", json.dumps("x" * 10_000))
     wire = await served.wire(receive_buffer_bytes=4_096)
@@ -233,7 +234,7 @@ async def test_export_is_a_right_of_its_own(target):
     """Design 6: who may hear everything may still not read the log; a rule must grant it."""
     for verbs, expected in (((), 403), (("erase",), 403), (("export",), 200)):
         async with serving(ruled(*verbs)) as served:
-            served.house.archive = MemoryArchive()
+            given(served)
             wire = await served.wire()
             assert (await wire.request(request("GET", target))).status == 401
             await wire.send(request("GET", target, connection="close", **BEARER))
@@ -243,7 +244,7 @@ async def test_export_is_a_right_of_its_own(target):
 async def test_elsewhere_than_on_loopback_it_needs_a_rule():
     """Without rules others may publish and hear there (--open), but not take or erase the log."""
     async with serving(brisk(open=True, proxies=("127.0.0.9",))) as served:
-        served.house.archive = MemoryArchive()
+        given(served)
         for method, target, verb in (("GET", "/log", "export"), ("POST", "/log/purge", "erase")):
             wire = await served.wire()
             body = b'{"channel":"/**"}' if method == "POST" else b""
@@ -274,19 +275,19 @@ async def test_what_is_erased(order, left, served, http):
     """By channel or pattern, which as everywhere leaves the server's own topics out, or by publisher."""
     lines = rows_of(await purge(http, order))
     assert lines[-1] == {"erased": 3 - len(left)}
-    assert [row.offset for row in served.house.archive.rows_of if not row.is_purged] == left
+    assert [row.offset for row in served.house.apis.archive().rows_of if not row.is_purged] == left
 
 
 async def test_progress_is_told(served, http, monkeypatch):
     """A line now and then, the result last."""
     going_on = asyncio.Event()
 
-    async def slow(pattern, publisher, tell):
+    async def slow(erasure, tell):
         tell(1, 3)
         await going_on.wait()
         return 2
 
-    monkeypatch.setattr(served.house.archive, "purge", slow)
+    monkeypatch.setattr(served.house.apis.archive(), "purge", slow)
     async with http.stream("POST", "/log/purge", json={"channel": "/a"}) as response:
         lines = response.aiter_lines()
         assert json.loads(await anext(lines)) == {"done": 1, "of": 3}
@@ -296,14 +297,14 @@ async def test_progress_is_told(served, http, monkeypatch):
 
 async def test_one_purge_at_a_time(served, http):
     """The second is told to wait."""
-    served.house.archive.fault = PurgeUnderWay()
+    served.house.apis.archive().fault = PurgeUnderWay()
     response = await purge(http, {"channel": "/a"})
     assert (response.status_code, response.text) == (409, "another purge is under way")
 
 
 async def test_a_purge_that_fails_says_so(served, http):
     """The answer has begun by then: the last line is the error."""
-    served.house.archive.fault = OSError("no space")
+    served.house.apis.archive().fault = OSError("no space")
     assert rows_of(await purge(http, {"channel": "/a"})) == [{"error": "the log cannot be written"}]
     assert len(served.faults("purge")) == 1
 
@@ -332,7 +333,7 @@ async def test_a_bad_order_erases_nothing(body, served, http):
     """400 with one text, whatever it is."""
     response = await http.post("/log/purge", content=body, headers={"content-type": "application/json"})
     assert (response.status_code, response.text) == (400, log_api.BAD_ORDER)
-    assert not any(row.is_purged for row in served.house.archive.rows_of)
+    assert not any(row.is_purged for row in served.house.apis.archive().rows_of)
 
 
 @pytest.mark.parametrize("content_type", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp"])
@@ -341,7 +342,7 @@ async def test_what_a_form_could_post_is_refused(content_type, served, http):
     headers = {"content-type": content_type} if content_type else {}
     response = await http.post("/log/purge", content=b'{"channel":"/a"}', headers=headers)
     assert (response.status_code, response.text) == (415, "the body must be application/json")
-    assert not any(row.is_purged for row in served.house.archive.rows_of)
+    assert not any(row.is_purged for row in served.house.apis.archive().rows_of)
 
 
 @pytest.mark.parametrize("origin", ["http://localhost:3000", "https://evil.example", "null", "http://127.0.0.1:1"])
@@ -349,7 +350,7 @@ async def test_no_page_of_another_origin_erases(origin, served, http):
     """Not even one of this machine, which may speak Bayeux; the console's own origin may."""
     response = await purge(http, {"channel": "/a"}, origin=origin)
     assert response.status_code == 403
-    assert not any(row.is_purged for row in served.house.archive.rows_of)
+    assert not any(row.is_purged for row in served.house.apis.archive().rows_of)
     assert rows_of(await purge(http, {"channel": "/a"}, origin=served.url))[-1] == {"erased": 1}
 
 
@@ -357,7 +358,7 @@ async def test_no_page_of_another_origin_erases(origin, served, http):
 async def test_erase_is_a_right_of_its_own(verbs, expected):
     """Design 6: by rule, where there are rules."""
     async with serving(ruled(*verbs)) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
-        served.house.archive = MemoryArchive()
+        given(served)
         assert (await purge(http, {"channel": "/a"})).status_code == 401
         assert (await purge(http, {"channel": "/a"}, **BEARER)).status_code == expected
         assert (await purge(http, {"publisher": "ada"}, **BEARER)).status_code == expected

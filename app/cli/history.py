@@ -1,0 +1,111 @@
+"""`halley history`: what a running server has recorded, printed, exported or erased."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.cli.console import DONE, FAILED, say
+from app.cli.pipes import STDOUT, write_all
+from app.client import ClientError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from app.cli.progress import ShareBar
+    from app.client import HistoryClient
+
+# JSON escapes the control characters below U+0020, but terminals also obey those from U+0080 on.
+_CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+
+
+async def show(client: HistoryClient, channel: str, filters: Mapping[str, str], limit: int | None) -> int:
+    """Print the events of a channel or pattern, as many as there are or as `limit` says."""
+    left = limit
+    try:
+        async with client:
+            async for lines in client.pages(channel, filters):
+                found = lines if left is None else lines[:left]
+                await write_all(STDOUT, "".join(f"{line}\n" for line in found).translate(_CONTROLS).encode())
+                if left is not None:
+                    left -= len(found)
+                    if left == 0:
+                        break
+    except BrokenPipeError:
+        return DONE
+    except (ClientError, OSError) as error:
+        say(_words(error))
+        return FAILED
+    return DONE
+
+
+async def export(client: HistoryClient, target: str, first: int | None, last: int | None, bar: ShareBar) -> int:
+    """Write all stored rows to a file, or with - to standard output; says where to go on if it is interrupted."""
+    reached = None
+    try:
+        async with client:
+            head = await client.log_head()
+            begin = head["first"] if first is None else first
+            end = head["next"] - 1 if last is None else min(last, head["next"] - 1)
+            number = STDOUT if target == "-" else os.open(target, _flags(resumes=first is not None), 0o600)
+            reached = begin - 1
+            try:
+                async for offset, lines in client.rows(begin, end):
+                    await write_all(number, "".join(f"{line}\n" for line in lines).encode())
+                    reached = offset
+                    bar.show(offset - begin + 1, end - begin + 1, f"offset {offset:,}")
+                if number != STDOUT:
+                    os.fsync(number)
+            finally:
+                if number != STDOUT:
+                    os.close(number)
+    except (ClientError, OSError, asyncio.CancelledError) as error:
+        bar.finish()
+        if not isinstance(error, asyncio.CancelledError):
+            say(_words(error))
+        if reached is not None:
+            say(f"to go on: --from-offset {reached + 1}")
+        if isinstance(error, asyncio.CancelledError):
+            raise
+        return FAILED
+    bar.finish()
+    say(f"exported offsets {begin} to {end} of log {head['log_id']}")
+    return DONE
+
+
+def _flags(*, resumes: bool) -> int:
+    """A new file, or the end of one that is there."""
+    return os.O_WRONLY | os.O_CREAT | (os.O_APPEND if resumes else os.O_EXCL)
+
+
+async def purge(client: HistoryClient, what: Mapping[str, str], bar: ShareBar) -> int:
+    """Have a running server erase events."""
+    last: dict[str, Any] = {}
+    try:
+        async with client:
+            async for last in client.purge(what):
+                if "of" in last:
+                    bar.show(last["done"], last["of"], "")
+    except (ClientError, OSError) as error:
+        say(_words(error))
+        return FAILED
+    finally:
+        bar.finish()
+    if "erased" not in last:
+        say(f"not everything is erased: {last.get('error', 'the server has not said why')}")
+        return FAILED
+    say(erased(last["erased"]))
+    return DONE
+
+
+def erased(count: int) -> str:
+    """What is said at the end of a purge."""
+    return "erased 1 event" if count == 1 else f"erased {count:,} events"
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, FileExistsError):
+        return f"{Path(error.filename)} is there already; --from-offset goes on at its end"
+    return f"{error.filename or 'standard output'}: {error.strerror}" if isinstance(error, OSError) else str(error)

@@ -1,0 +1,90 @@
+"""`halley history verify | backup | purge` in a data folder of this machine."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from app.cli.console import DONE, FAILED, say
+from app.cli.history import erased
+from app.history.backup import backup as copy
+from app.history.folder import FolderLocked, FolderUnusable
+from app.history.history import History
+from app.history.rules import Rules
+from app.history.verify import verify as look
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from app.cli.progress import ShareBar
+    from app.history.folder import Damage
+    from app.history.purge import Erasure
+    from app.settings import Settings
+
+
+def verify(folder: Path, bar: ShareBar) -> int:
+    """Look at every byte of a log, and print what is wrong with it, and where."""
+    try:
+        verdict = look(folder, lambda done, of: bar.show(done, of, ""))
+    except (FolderUnusable, OSError) as error:
+        bar.finish()
+        say(str(error))
+        return FAILED
+    bar.finish()
+    for first, last in verdict.holes:
+        say(f"{_offsets(first, last)} were lost in an earlier accident")
+    for damage in verdict.damage:
+        print(_line(damage))  # noqa: T201 - a result
+    segments = "1 segment" if verdict.segments == 1 else f"{verdict.segments} segments"
+    say(f"{verdict.rows:,} events in {segments}: {'something is wrong' if verdict.damage else 'sound'}")
+    return FAILED if verdict.damage else DONE
+
+
+def _line(damage: Damage) -> str:
+    where = f"{damage.file}: {_offsets(damage.first, damage.last)}" if damage.first else damage.file
+    return f"{where}: {damage.what}"
+
+
+def _offsets(first: int, last: int) -> str:
+    return f"offset {first}" if first == last else f"offsets {first} to {last}"
+
+
+def backup(folder: Path, target: Path, bar: ShareBar) -> int:
+    """Copy a log, whether or not a server writes it meanwhile."""
+    try:
+        copied = copy(folder, target, lambda done, of: bar.show(done, of, ""))
+    except (FolderUnusable, OSError, sqlite3.Error) as error:
+        bar.finish()
+        say(str(error))
+        return FAILED
+    bar.finish()
+    for name in copied.damaged:
+        say(f"{name} is damaged, and was copied as it is; see halley history verify")
+    say(f"copied {copied.nbytes:,} bytes to {target}")
+    return FAILED if copied.damaged else DONE
+
+
+def purge(folder: Path, settings: Settings, erasure: Erasure, bar: ShareBar) -> int:
+    """Erase from a log that no server has open."""
+    if not (folder / "log.json").exists():
+        say(f"there is no log in {folder}")
+        return FAILED
+    history = None
+    try:
+        options = replace(settings.history, free_bytes=0)  # nothing is published, and erasing makes room
+        history = History.open(folder, options, Rules(), lambda _: None)
+        count = history.purge(erasure, lambda done, of: bar.show(done, of, ""))
+    except FolderLocked as locked:
+        say(f"{locked}; purge without --data-dir asks that server")
+        return FAILED
+    except (FolderUnusable, OSError, sqlite3.Error) as error:
+        bar.finish()
+        say(f"not everything is erased: {error}")
+        return FAILED
+    finally:
+        if history is not None:
+            history.close()
+    bar.finish()
+    say(erased(count))
+    return DONE

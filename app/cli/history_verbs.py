@@ -1,0 +1,194 @@
+"""The verbs of `halley history` and what each takes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from app.broker.errors import InvalidName
+from app.cli import history
+from app.cli.console import WRONG_USE, run, say
+from app.cli.options import config_option, load_settings, server_options
+from app.cli.pipes import STDERR, STDIN
+from app.cli.progress import ShareBar
+from app.client import HistoryClient
+from app.protocols.bayeux.names import Bounds, to_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from app.settings import Settings
+
+    Verb = Callable[..., None]
+
+_SHOW = "show"
+_TIME = "An RFC 3339 time, such as 2026-07-01T12:00:00Z."
+_FILTERS = {
+    "from-time": f"Nothing before this. {_TIME}",
+    "after-time": "Only what is later than this.",
+    "before-time": "Only what is earlier than this.",
+    "until-time": "Nothing after this.",
+    "topic": "Of a pattern only this channel.",
+    "from-publication": "From this publication on.",
+    "after-publication": "What comes after it.",
+    "before-publication": "What comes before it.",
+    "until-publication": "Up to this publication.",
+    "after-position": "What comes after this position.",
+    "before-position": "What comes before it.",
+}
+
+
+class HistoryGroup(click.Group):
+    """Takes a channel where a verb could stand: `halley history /chat/lobby`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the verb that is meant before a channel, or before options of that verb."""
+        if args and (args[0].startswith("/") or (args[0].startswith("--") and args[0] != "--help")):
+            args = [_SHOW, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("history", cls=HistoryGroup, subcommand_metavar="CHANNEL | VERB ...")
+def history_group() -> None:
+    """Read what was published, look after the log, or erase from it.
+
+    `halley history CHANNEL` prints the events of a channel or pattern, one JSON object a line, oldest first; `halley
+    history show --help` tells what else it takes.
+    """
+
+
+def _filters(verb: Verb) -> Verb:
+    for name, text in reversed(_FILTERS.items()):
+        verb = click.option(f"--{name}", help=text)(verb)
+    return verb
+
+
+data_dir_option = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    help="The data folder. [default: what the settings say: halley-data]",
+)
+
+
+@history_group.command(_SHOW)
+@click.argument("channel")
+@_filters
+@click.option("--reverse", is_flag=True, help="Newest first.")
+@click.option("--limit", type=click.IntRange(1), help="No more than so many. [default: all]")
+@server_options
+def show(*, channel: str, reverse: bool, limit: int | None, server: str, token: str | None, **filters: Any) -> None:
+    """Print the events of a CHANNEL or pattern, one JSON object a line, oldest first."""
+    given = {name: value for name, value in filters.items() if value is not None}
+    if reverse:
+        given["reverse"] = "true"
+    given["limit"] = str(min(limit or 300, 300))
+    if not channel.startswith("/"):
+        raise click.UsageError(f"{channel} is no channel; it begins with /")
+    sys.exit(run(history.show(_client(server, token), channel, given, limit)))
+
+
+@history_group.command()
+@click.argument("file", metavar="FILE|-")
+@click.option("--from-offset", type=click.IntRange(1), help="Go on there, at the end of FILE. [default: the first]")
+@click.option("--until-offset", type=click.IntRange(1), help="The last one. [default: what is the last now]")
+@server_options
+def export(*, file: str, from_offset: int | None, until_offset: int | None, server: str, token: str | None) -> None:
+    """Write every stored row with all its columns to FILE, one JSON object a line; the right `export` is needed.
+
+    If it is interrupted it says with which --from-offset to go on.
+    """
+    work = history.export(_client(server, token), file, from_offset, until_offset, ShareBar("exporting"))
+    sys.exit(run(work))
+
+
+@history_group.command()
+@config_option
+@data_dir_option
+def verify(*, file: Path | None, data_dir: Path | None) -> None:
+    """Check every checksum, digest and index of the log on this machine, also while a server writes it.
+
+    What is wrong is printed, a line each; the exit code is 1 then.
+    """
+    from app.cli import history_upkeep  # noqa: PLC0415 - the others need none of the store
+
+    sys.exit(history_upkeep.verify(_folder(file, data_dir)[0], ShareBar("verifying")))
+
+
+@history_group.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@config_option
+@data_dir_option
+def backup(*, directory: Path, file: Path | None, data_dir: Path | None) -> None:
+    """Copy the log on this machine into DIR, which is new or empty, also while a server writes it.
+
+    DIR can be a server's data folder then; what happens there is a log of its own.
+    """
+    from app.cli import history_upkeep  # noqa: PLC0415 - likewise
+
+    sys.exit(history_upkeep.backup(_folder(file, data_dir)[0], directory, ShareBar("copying")))
+
+
+@history_group.command()
+@click.argument("channel", required=False)
+@click.option("--publisher", metavar="ID", help="Instead: what this authid has published, and was recorded of it.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@config_option
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Erase here, where no server runs.")
+@server_options
+def purge(
+    *,
+    channel: str | None,
+    publisher: str | None,
+    yes: bool,
+    file: Path | None,
+    data_dir: Path | None,
+    server: str,
+    token: str | None,
+) -> None:
+    """Erase the events of a CHANNEL or pattern for good; the right `erase` is needed.
+
+    Positions stay as they are. Copies that others have made are no part of this.
+    """
+    if (channel is None) is (publisher is None):
+        raise click.UsageError("say either a CHANNEL or --publisher")
+    what = {"channel": channel} if channel is not None else {"publisher": publisher or ""}
+    _confirm(" ".join(what.values()), is_sure=yes)
+    bar = ShareBar("erasing")
+    if data_dir is None:
+        sys.exit(run(history.purge(_client(server, token), what, bar)))
+    from app.cli import history_upkeep  # noqa: PLC0415 - likewise
+    from app.history.purge import Erasure  # noqa: PLC0415 - likewise
+
+    folder, settings = _folder(file, data_dir)
+    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    try:
+        erasure = Erasure(None if channel is None else to_pattern(channel, bounds), publisher)
+    except InvalidName:
+        raise click.UsageError(f"{channel} is no channel, nor one that ends in /* or /**") from None
+    sys.exit(history_upkeep.purge(folder, settings, erasure, bar))
+
+
+def _confirm(what: str, *, is_sure: bool) -> None:
+    """Ask whoever sits at a terminal; nobody else can be asked."""
+    if is_sure:
+        return
+    if not (os.isatty(STDIN) and os.isatty(STDERR)):
+        say("what is erased cannot be had back; say --yes")
+        sys.exit(WRONG_USE)
+    click.confirm(f"Erase {what} for good?", abort=True, err=True)
+
+
+def _folder(file: Path | None, data_dir: Path | None) -> tuple[Path, Settings]:
+    settings = load_settings(file, {} if data_dir is None else {"data_dir": str(data_dir)}).settings
+    return Path(settings.data_dir), settings
+
+
+def _client(server: str, token: str | None) -> HistoryClient:
+    try:
+        return HistoryClient(server, token=token)
+    except ValueError as error:
+        raise click.UsageError(f"--server or --token: {error}") from None

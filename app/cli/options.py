@@ -1,0 +1,64 @@
+"""Options that several verbs take, and the settings that they lead to."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from app.cli.console import WRONG_USE, say
+from app.configuration import BadSettings, load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from app.configuration import Configuration
+
+    Command = Callable[..., None]
+
+DEFAULT_FILE = Path("halley.toml")
+DEFAULT_SERVER = "http://127.0.0.1:8080"
+
+config_option = click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    envvar="HALLEY_CONFIG",
+    show_envvar=True,
+    help=f"Settings file (TOML). [default: {DEFAULT_FILE} in the working directory, if there is one]",
+)
+
+
+def server_options(verb: Command) -> Command:
+    """The options of every verb that speaks to a server."""
+    server = click.option(
+        "--server",
+        default=DEFAULT_SERVER,
+        envvar="HALLEY_SERVER",
+        show_default=True,
+        show_envvar=True,
+        metavar="URL",
+        help="The server. Its Bayeux path is /bayeux unless the URL has a path of its own.",
+    )
+    token = click.option(
+        "--token",
+        envvar="HALLEY_TOKEN",
+        show_envvar=True,
+        help="Sent as 'Authorization: Bearer'. Others may see command lines: better use the variable.",
+    )
+    return server(token(verb))
+
+
+def load_settings(file: Path | None, flags: dict[str, Any]) -> Configuration:
+    """The settings; ends the program where they cannot be used."""
+    if file is None and DEFAULT_FILE.exists():
+        file = DEFAULT_FILE
+    try:
+        return load(file, os.environ, flags)
+    except BadSettings as error:
+        for problem in error.problems:
+            say(str(problem))
+        sys.exit(WRONG_USE)

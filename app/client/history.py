@@ -1,0 +1,133 @@
+"""The client of the history: reads events and stored rows over HTTP, and has them erased.
+
+It knows no session. Every answer is JSON lines, handed on as they come and never kept; what ends before its end is
+`OutcomeUnknown`.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import parse_qs, quote, urlsplit
+
+import httpx
+
+from app.client.errors import ClientError, OutcomeUnknown, Refused, Unreachable
+from app.client.wire import headers_for, server_url
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from types import TracebackType
+
+_CONNECT_S = 10.0
+_SILENCE_S = 60.0
+_REASON_CHARS = 300
+_LINES = "application/x-ndjson"
+
+
+class HistoryClient:
+    """Speaks to one server. Raises `ValueError` for a URL or token that can be none."""
+
+    def __init__(self, server: str, *, token: str | None = None) -> None:
+        url = server_url(server)
+        self._root = url.copy_with(path=url.path.removesuffix("/").rpartition("/")[0] + "/", query=None)
+        timeout = httpx.Timeout(_SILENCE_S, connect=_CONNECT_S)
+        self._http = httpx.AsyncClient(headers=headers_for(token) | {"Accept": _LINES}, timeout=timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def pages(self, channel: str, filters: Mapping[str, str]) -> AsyncIterator[list[str]]:
+        """The events of a channel or pattern, page by page, each event a line of JSON; all of them.
+
+        Raises `ClientError`.
+        """
+        cursor: dict[str, str] = {}
+        while True:
+            async with self._stream("GET", f"history{quote(channel, safe='/*!~()$@')}", {**filters, **cursor}) as page:
+                yield [line async for line in page.aiter_lines()]
+                found = page.links.get("next", {}).get("url")
+            if found is None:
+                return
+            # Only this much of the link: a token goes nowhere but to the server that it was meant for.
+            cursor = {"cursor": parse_qs(urlsplit(found).query)["cursor"][0]}
+
+    async def log_head(self) -> dict[str, Any]:
+        """The log's id, its first and its next offset. Raises `ClientError`."""
+        async with self._stream("GET", "log/head", {}) as answer:
+            head: dict[str, Any] = json.loads(await answer.aread())
+            return head
+
+    async def rows(self, first: int, last: int) -> AsyncIterator[tuple[int, list[str]]]:
+        """The stored rows between two offsets: lines of JSON as they come, with the offset up to which all have come.
+
+        Raises `ClientError`.
+        """
+        while first <= last:
+            following = None
+            async with self._stream("GET", "log", {"from_offset": str(first), "until_offset": str(last)}) as answer:
+                async for lines in _lines(answer):
+                    yield json.loads(lines[-1])["offset"], lines
+                found = answer.links.get("next", {}).get("url")
+                following = int(parse_qs(urlsplit(found).query)["from_offset"][0]) if found else None
+            if following is None:
+                return
+            first = following
+
+    async def purge(self, what: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
+        """Have events erased, of a `channel` or a `publisher`: tells how far it is, and at last how many there were.
+
+        Raises `ClientError`.
+        """
+        async with self._stream("POST", "log/purge", {}, json=what) as answer:
+            async for line in answer.aiter_lines():
+                yield json.loads(line)
+
+    @asynccontextmanager
+    async def _stream(
+        self, method: str, path: str, parameters: Mapping[str, str], **more: Any
+    ) -> AsyncIterator[httpx.Response]:
+        url = self._root.join(path)
+        is_answered = False
+        try:
+            async with self._http.stream(method, url, params=dict(parameters), **more) as answer:
+                is_answered = True
+                if answer.status_code != 200:
+                    raise await _refusal(answer)
+                yield answer
+        except httpx.HTTPError as error:
+            reason = str(error) or type(error).__name__
+            if not is_answered:
+                raise Unreachable(f"no answer from {self._root.copy_with(userinfo=b'')} ({reason})") from error
+            raise OutcomeUnknown(f"the answer has ended too early ({reason})") from error
+        except (ValueError, KeyError, IndexError) as error:
+            raise OutcomeUnknown("the answer is not that of a Halley server") from error
+
+
+async def _lines(answer: httpx.Response) -> AsyncIterator[list[str]]:
+    """The whole lines of each part of the answer as it comes."""
+    rest = b""
+    async for part in answer.aiter_bytes():
+        *lines, rest = (rest + part).split(b"\n")
+        if lines:
+            yield [line.decode() for line in lines]
+    if rest:
+        raise OutcomeUnknown("the answer has ended too early")
+
+
+async def _refusal(answer: httpx.Response) -> ClientError:
+    text = ""
+    async for part in answer.aiter_text():
+        text += part
+        if len(text) > _REASON_CHARS:
+            break
+    said = f"HTTP {answer.status_code}: {text[:_REASON_CHARS].strip() or answer.reason_phrase}"
+    if answer.status_code in (429, 503):
+        return Unreachable(said)
+    return Refused(said, status=answer.status_code)

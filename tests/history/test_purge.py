@@ -1,0 +1,202 @@
+"""Purging: what was erased is nowhere in the folder any more, and everything else is where it was."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from support.logbook import logbook
+
+from app.broker.log import Query
+from app.broker.topics import Match, Pattern
+from app.history import purge as purging
+from app.history.history import PurgeUnderWay
+from app.history.purge import Erasure
+from app.history.verify import verify
+
+ONE = Erasure(Pattern(Match.EXACT, "a/1"), None)
+TRACES = (b"secret-1", b"key-1-", b"user-1", b"a/1")
+"""What the events of a/1 have left: payload, idempotency key, authid, topic."""
+
+
+def folder_bytes(folder):
+    """Every byte of every file in it."""
+    return b"".join(file.read_bytes() for file in sorted(folder.iterdir()) if file.is_file())
+
+
+@pytest.mark.parametrize("erasure", [ONE, Erasure(None, "user-1")], ids=["channel", "publisher"])
+def test_nothing_is_left_of_what_was_erased(erasure, tmp_path):
+    """Issue 5.6: not in rows, indexes, free pages, WAL or names; while the log is open, and after."""
+    with logbook(tmp_path) as book:
+        book.fill()
+        before = book.rows()
+        assert all(trace in folder_bytes(tmp_path) for trace in TRACES)
+        steps = []
+        assert book.history.purge(erasure, lambda *step: steps.append(step)) == 200
+        assert steps[-1] == (600, 600)
+        assert not any(trace in folder_bytes(tmp_path) for trace in TRACES)
+        after = book.rows()
+        book.fill(count=10, first=600)
+    assert [row.offset for row in after] == list(range(1, 601))
+    for old, new in zip(before, after, strict=True):
+        if old.topic == "a/1":
+            assert new.is_purged
+            assert (new.offset, new.time_us, new.publication) == (old.offset, old.time_us, old.publication)
+        else:
+            assert new == old
+    assert verify(tmp_path).damage == []
+    with logbook(tmp_path) as book:
+        assert list(book.history.damage) == []
+        assert len(book.rows()) == 610
+
+
+def test_only_segments_that_have_some_of_it_are_written_anew(tmp_path):
+    """The others keep their files."""
+    with logbook(tmp_path) as book:
+        book.fill(topics=1)
+        book.write("b/1", '"once"')
+        assert book.history.written(10)
+        before = {file.name: file.stat().st_ino for file in tmp_path.glob("seg-*.db")}
+        assert book.history.purge(Erasure(Pattern(Match.EXACT, "b/1"), None), lambda *_: None) == 1
+        after = {file.name: file.stat().st_ino for file in tmp_path.glob("seg-*.db")}
+    assert sum(after[name] != inode for name, inode in before.items()) == 1
+
+
+def test_a_pattern_leaves_the_servers_own_topics_alone(tmp_path):
+    """As everywhere: /** does not reach /halley/**, which must be named."""
+    with logbook(tmp_path) as book:
+        book.write("a")
+        book.write("halley/sessions", '{"authid":"ada"}')
+        everything = Erasure(Pattern(Match.DESCENDANTS, ""), None)
+        assert book.history.purge(everything, lambda *_: None) == 1
+        assert [row.topic for row in book.rows()] == ["", "halley/sessions"]
+
+
+def test_what_the_server_has_recorded_of_a_person_goes_with_what_they_published(tmp_path):
+    """A right to be forgotten: when they came and went is about them too."""
+    with logbook(tmp_path) as book:
+        book.write("halley/sessions", '{"authid":"ada","address":"10.0.0.7"}')
+        book.write("halley/sessions", '{"authid":"bob","address":"10.0.0.8"}')
+        book.write("a", '{"authid":"ada"}', authid="bob")
+        book.write("a", authid="ada")
+        assert book.history.purge(Erasure(None, "ada"), lambda *_: None) == 2
+        assert [row.is_purged for row in book.rows()] == [True, False, False, True]
+        assert b"10.0.0.7" not in folder_bytes(tmp_path)
+
+
+def test_it_may_be_repeated(tmp_path):
+    """The second time there is nothing to do."""
+    with logbook(tmp_path) as book:
+        book.fill()
+        assert book.history.purge(ONE, lambda *_: None) == 200
+        before = {file.name: file.stat().st_ino for file in tmp_path.glob("seg-*.db")}
+        assert book.history.purge(ONE, lambda *_: None) == 0
+        assert {name: (tmp_path / name).stat().st_ino for name in before} == before
+
+
+def test_one_at_a_time(tmp_path):
+    """Two would write the same files."""
+    with logbook(tmp_path) as book:
+        book.fill(count=10)
+
+        def another(*_):
+            with pytest.raises(PurgeUnderWay):
+                book.history.purge(ONE, lambda *_: None)
+
+        assert book.history.purge(ONE, another) == 3
+
+
+class _Crash(Exception):
+    """The process ends here."""
+
+
+def test_a_crash_at_any_step_leaves_each_segment_old_or_new(tmp_path, monkeypatch):
+    """Each rename, unlink and fsync of the folder in turn is the last: the log is whole; a repeat erases the rest."""
+    with logbook(tmp_path / "log") as book:
+        book.fill()
+        rows = book.rows()
+    step, is_over = 0, False
+    while not is_over:
+        step += 1
+        copy = tmp_path / f"crash-{step}"
+        shutil.copytree(tmp_path / "log", copy)
+        is_over = _purged_up_to(step, copy, monkeypatch)
+        with logbook(copy) as book:
+            assert list(book.history.damage) == []
+            found = book.rows()
+            assert [row.offset for row in found] == [row.offset for row in rows]
+            assert all(
+                new == old or (new.is_purged and old.topic == "a/1") for old, new in zip(rows, found, strict=True)
+            )
+            if not is_over:
+                book.history.purge(ONE, lambda *_: None)
+            assert not any(trace in folder_bytes(copy) for trace in TRACES)
+        assert verify(copy).damage == []
+        shutil.rmtree(copy)
+    assert step > 10
+
+
+def _purged_up_to(step, folder, monkeypatch):
+    """Purge, but end before the file operation of that number; True if there were not so many."""
+    left = [step]
+
+    def counted(operation):
+        def do(*arguments, **named):
+            left[0] -= 1
+            if left[0] <= 0:
+                raise _Crash
+            return operation(*arguments, **named)
+
+        return do
+
+    with logbook(folder) as book:
+        book.history._all_sealed()
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", counted(Path.replace))
+            patch.setattr(Path, "unlink", counted(Path.unlink))
+            patch.setattr(purging, "sync_folder", counted(purging.sync_folder))
+            try:
+                purging.purge(book.history.folder, ONE, lambda *_: None)
+            except _Crash:
+                return False
+    return True
+
+
+def test_readers_go_on_and_see_no_damage(tmp_path):
+    """Whoever reads while segments are replaced gets the old or the new of each event, and nobody speaks of damage."""
+    pattern = Pattern(Match.DESCENDANTS, "")
+    with logbook(tmp_path) as book:
+        book.fill()
+        history, faults, pages = book.history, [], []
+        is_over = threading.Event()
+
+        def read():
+            while not is_over.is_set() and not faults:
+                try:
+                    pages.append(history.read(Query(((pattern, 0),), last=600, first=200, limit=300)))
+                except Exception as fault:  # noqa: BLE001 - shown below
+                    faults.append(fault)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            for which in range(3):
+                history.purge(Erasure(Pattern(Match.EXACT, f"a/{which}"), None), lambda *_: None)
+        finally:
+            is_over.set()
+            reader.join()
+        assert faults == []
+        assert list(history.damage) == []
+        assert all(page.gaps == [] for page in pages)
+        assert history.read(Query(((pattern, 0),), last=600)).events == []
+
+
+def test_no_file_of_the_old_one_stays_open(tmp_path):
+    """A deleted file takes its room, and its bytes can be read, until nobody has it open."""
+    with logbook(tmp_path) as book:
+        book.fill()
+        book.history.purge(ONE, lambda *_: None)
+        held = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        assert [path for path in held if path.startswith(str(tmp_path)) and path.endswith("(deleted)")] == []

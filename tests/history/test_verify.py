@@ -1,0 +1,140 @@
+"""Verifying a log: what is sound is said to be, and whatever is not is named with its place."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from contextlib import closing
+
+import pytest
+from support.logbook import logbook
+
+from app.history.folder import FolderUnusable
+from app.history.seals import BLOCK_BYTES
+from app.history.verify import verify
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A closed log of 620 events in several sealed segments and an open one."""
+    with logbook(tmp_path / "log") as book:
+        book.fill(count=620)
+    return tmp_path / "log"
+
+
+def sealed(folder):
+    """The segments that have a seal."""
+    return sorted(file.with_suffix(".db") for file in folder.glob("*.seal"))
+
+
+def writable(file):
+    file.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    return file
+
+
+def told(folder):
+    """What is wrong, as (file, what)."""
+    return [(damage.file, damage.what) for damage in verify(folder).damage]
+
+
+def test_a_sound_log_is_said_to_be(folder):
+    """All segments and rows are looked at, and the progress ends at its end."""
+    steps = []
+    verdict = verify(folder, lambda done, of: steps.append((done, of)))
+    assert verdict.damage == []
+    assert (verdict.rows, verdict.last) == (620, 620)
+    assert verdict.segments == len(list(folder.glob("seg-*.db"))) > 2
+    assert steps[-1][0] == steps[-1][1] == sum(file.stat().st_size for file in folder.glob("seg-*.db"))
+    assert steps == sorted(steps)
+
+
+def test_a_log_that_a_server_has_open_can_be_verified(tmp_path):
+    """It takes no lock and changes nothing; what is committed meanwhile is no fault."""
+    with logbook(tmp_path / "log") as book:
+        book.fill(count=100)
+        assert book.history.written(10)
+        verdict = verify(tmp_path / "log", lambda *_: book.write("b"))
+        assert verdict.damage == []
+        assert verdict.rows >= 100
+        book.fill(count=10, first=100)
+
+
+def test_a_flipped_bit_is_found_in_its_block(folder):
+    """B3: in a sealed segment, wherever it is, the digest of its block tells."""
+    file = writable(sealed(folder)[1])
+    data = bytearray(file.read_bytes())
+    data[BLOCK_BYTES + 77] ^= 1
+    file.write_bytes(data)
+    assert (file.name, f"bytes {BLOCK_BYTES} to {2 * BLOCK_BYTES - 1} are not what was sealed") in told(folder)
+
+
+def test_a_changed_row_is_found_where_there_is_no_seal(folder):
+    """Each row's checksum tells, with its offset."""
+    newest = max(folder.glob("seg-*.db"))
+    with closing(sqlite3.connect(newest)) as connection, connection:
+        offset = connection.execute("select max(offset) - 1 from stored").fetchone()[0]
+        connection.execute("update stored set payload = '\"y\"' where offset = ?", (offset,))
+    (damage,) = verify(folder).damage
+    assert (damage.first, damage.last, damage.file) == (offset, offset, newest.name)
+
+
+def test_a_missing_row_and_a_missing_segment_are_found(folder):
+    """Offsets have no holes."""
+    newest = max(folder.glob("seg-*.db"))
+    with closing(sqlite3.connect(newest)) as connection, connection:
+        offset = connection.execute("select min(offset) from stored").fetchone()[0]
+        connection.execute("delete from stored where offset = ?", (offset + 1,))
+    gone = sealed(folder)[1]
+    following = sealed(folder)[2]
+    first = int(gone.stem.removeprefix("seg-"))
+    gone.unlink()
+    gone.with_suffix(".seal").unlink()
+    found = {(damage.first, damage.last): damage.file for damage in verify(folder).damage}
+    assert found[offset + 1, offset + 1] == newest.name
+    assert found[first, int(following.stem.removeprefix("seg-")) - 1] == following.name
+
+
+def test_a_lost_end_is_found(folder):
+    """B2: the mark knows of more than there is."""
+    newest = max(folder.glob("seg-*.db"))
+    with closing(sqlite3.connect(newest)) as connection, connection:
+        connection.execute("delete from stored where offset > 615")
+    (damage,) = verify(folder).damage
+    assert (damage.first, damage.last, damage.file) == (616, 620, "mark")
+
+
+def test_a_wrong_index_is_found(folder):
+    """Rows that an index does not lead to would vanish from answers."""
+    newest = max(folder.glob("seg-*.db"))
+    with closing(sqlite3.connect(newest)) as connection, connection:
+        connection.execute("pragma writable_schema=on")
+        other = "CREATE INDEX by_topic on stored (audience_id, topic_id, offset)"
+        connection.execute("update sqlite_schema set sql = ? where name = 'by_topic'", (other,))
+    problems = told(folder)
+    assert problems
+    assert all(what.startswith("the database is damaged: ") for _, what in problems)
+
+
+@pytest.mark.parametrize("name", ["log.json", "seal"])
+def test_a_damaged_document_is_found(name, folder):
+    """The log's identity, and each seal."""
+    file = folder / name if name == "log.json" else sealed(folder)[0].with_suffix(".seal")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    writable(file).write_bytes(data)
+    assert (file.name, f"{file.name} is damaged") in told(folder)
+
+
+def test_another_logs_segment_is_found(folder, tmp_path):
+    """A file that was copied to the wrong place."""
+    with logbook(tmp_path / "other") as other:
+        other.fill()
+    file = sealed(folder)[0]
+    writable(file).write_bytes((tmp_path / "other" / file.name).read_bytes())
+    assert (file.name, "belongs to another log") in told(folder)
+
+
+def test_where_there_is_no_log(tmp_path):
+    """A wrong folder is no sound log."""
+    with pytest.raises(FolderUnusable, match="there is no log in"):
+        verify(tmp_path)

@@ -1,0 +1,238 @@
+"""`halley history` as its users meet it: real processes, a real server, real files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import pytest_asyncio
+from support.process import ended, launched, started
+from support.server import brisk, serving
+from support.terminal import terminal
+
+from app.access.tokens import hash_of
+from app.settings import Access, Token
+
+DONE, FAILED, WRONG_USE = 0, 1, 2
+TOKEN = "a-token-that-is-long-enough-for-halley"
+
+
+async def publish(served, channel, *values):
+    """Publish, and see it acknowledged: it is on disk then."""
+    wire = await served.wire()
+    replies = (await wire.post(*({"channel": channel, "data": value} for value in values))).replies
+    assert all(reply["successful"] for reply in replies), replies
+    await wire.close()
+
+
+@pytest_asyncio.fixture
+async def served(tmp_path):
+    """A server with ten events: the odd ones on /chat/a, the even ones on /chat/b."""
+    async with serving(brisk(data_dir=str(tmp_path / "data"), history={"segment_bytes": 65_536})) as served:
+        for number in range(1, 11):
+            await publish(served, "/chat/a" if number % 2 else "/chat/b", number)
+        yield served
+
+
+async def history(served, *arguments, cwd, **more):
+    """Run the verb against the server."""
+    return await ended("history", *arguments, "--server", served.url, cwd=cwd, **more)
+
+
+def data_of(output):
+    """The data of printed events."""
+    return [json.loads(line)["data"] for line in output]
+
+
+# Reading
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["/chat/a"], [1, 3, 5, 7, 9]),
+        (["/chat/*"], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+        (["show", "/chat/b"], [2, 4, 6, 8, 10]),
+        (["--limit", "3", "/chat/**"], [1, 2, 3]),
+        (["/chat/**", "--reverse", "--limit", "2"], [10, 9]),
+        (["/**", "--topic", "/chat/b", "--limit", "1"], [2]),
+        (["/elsewhere"], []),
+    ],
+)
+async def test_events_are_printed(arguments, expected, served, tmp_path):
+    """`halley history CHANNEL`: an object a line, oldest first; the verb need not be said."""
+    code, output, lines = await history(served, *arguments, cwd=tmp_path)
+    assert (code, lines) == (DONE, [])
+    assert data_of(output) == expected
+    for line in output:
+        assert set(json.loads(line)) == {"channel", "data", "position", "time", "publication", "protocol"}
+
+
+async def test_all_pages_are_printed(served, tmp_path):
+    """More than a page holds; or as many as were asked for, over pages too."""
+    await publish(served, "/many", *range(800))
+    assert data_of((await history(served, "/many", cwd=tmp_path)).output) == list(range(800))
+    assert data_of((await history(served, "/many", "--limit", "450", cwd=tmp_path)).output) == list(range(450))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["chat"], WRONG_USE, "No such command 'chat'"),
+        (["show", "chat"], WRONG_USE, "chat is no channel; it begins with /"),
+        (["/chat/a", "--limit", "0"], WRONG_USE, "Invalid value for '--limit'"),
+        (["/chat/a", "--from-time", "now"], FAILED, "halley: HTTP 400: from_time: expected an RFC 3339 time"),
+        (["/chat/a", "--after-publication", "77"], FAILED, "halley: HTTP 404: unknown publication"),
+        (["/a*"], FAILED, "halley: HTTP 400: channel: expected"),
+    ],
+)
+async def test_wrong_use(arguments, code, text, served, tmp_path):
+    """What is no channel is told at once; what the server refuses is told in its words."""
+    found, output, lines = await history(served, *arguments, cwd=tmp_path)
+    assert (found, output) == (code, [])
+    assert text in "\n".join(lines)
+
+
+async def test_where_no_server_is(tmp_path):
+    """1, and who was asked."""
+    code, output, (line,) = await ended("history", "/a", "--server", "http://127.0.0.1:1", cwd=tmp_path)
+    assert (code, output) == (FAILED, [])
+    assert line.startswith("halley: no answer from http://127.0.0.1:1/")
+
+
+# Export
+
+
+async def test_an_export_is_every_row_and_can_be_continued(served, tmp_path):
+    """To standard output or a new file; --from-offset goes on at its end, so that nothing is there twice."""
+    await publish(served, "/many", *range(300))
+    code, output, _ = await history(served, "export", "-", cwd=tmp_path)
+    assert code == DONE
+    offsets = [json.loads(line)["offset"] for line in output]
+    assert offsets == list(range(1, len(offsets) + 1))
+    assert len(offsets) >= 310
+    assert (await history(served, "export", "log.jsonl", "--until-offset", "100", cwd=tmp_path)).code == DONE
+    again = await history(served, "export", "log.jsonl", cwd=tmp_path)
+    assert again.code == FAILED
+    assert "is there already" in again.lines[0]
+    rest = await history(served, "export", "log.jsonl", "--from-offset", "101", cwd=tmp_path)
+    assert rest.code == DONE
+    found = [json.loads(line)["offset"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert found == list(range(1, len(found) + 1))
+    assert len(found) >= len(offsets)
+
+
+# Verify and backup
+
+
+async def test_verify_says_what_is_wrong_and_where(served, tmp_path):
+    """While the server runs: sound, 0. A flipped byte in a sealed segment: its file and place, 1."""
+    for _ in range(10):
+        await publish(served, "/many", *("x" * 1_000 for _ in range(40)))
+    code, output, lines = await ended("history", "verify", "--data-dir", "data", cwd=tmp_path)
+    assert (code, output) == (DONE, [])
+    assert lines[-1].endswith(": sound")
+    folder = tmp_path / "data"
+    await served.until(lambda: any(folder.glob("*.seal")))
+    file = min(folder.glob("*.seal")).with_suffix(".db")
+    file.chmod(0o600)
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    code, output, lines = await ended("history", "verify", cwd=tmp_path, HALLEY_DATA_DIR="data")
+    assert code == FAILED
+    assert output[0].startswith(f"{file.name}: bytes ")
+    assert lines[-1].endswith(": something is wrong")
+
+
+async def test_verify_where_there_is_no_log(tmp_path):
+    """1, and which folder was looked at."""
+    code, output, (line,) = await ended("history", "verify", cwd=tmp_path)
+    assert (code, output, line) == (FAILED, [], "halley: there is no log in halley-data")
+
+
+async def test_a_backup_is_a_data_folder(served, tmp_path):
+    """Hot; a server that is started with it serves what was there, as a log of its own."""
+    code, _, lines = await ended("history", "backup", "copy", "--data-dir", "data", cwd=tmp_path)
+    assert code == DONE
+    assert lines[-1].startswith("halley: copied ")
+    await publish(served, "/chat/a", "later")
+    async with launched(cwd=tmp_path, HALLEY_DATA_DIR="copy") as server:
+        url = f"http://127.0.0.1:{server.port}"
+        found = await ended("history", "/chat/a", "--server", url, cwd=tmp_path)
+        assert data_of(found.output) == [1, 3, 5, 7, 9]
+        assert server.process.returncode is None
+    again = await ended("history", "backup", "copy", "--data-dir", "data", cwd=tmp_path)
+    assert (again.code, again.lines) == (FAILED, ["halley: copy is not empty"])
+
+
+# Purge
+
+
+async def test_a_running_server_erases(served, tmp_path):
+    """By HTTP; what was erased is read no more, by nobody, and the rest is."""
+    code, output, lines = await history(served, "purge", "/chat/a", "--yes", cwd=tmp_path)
+    assert (code, output, lines) == (DONE, [], ["halley: erased 5 events"])
+    assert (await history(served, "/chat/a", cwd=tmp_path)).output == []
+    assert data_of((await history(served, "/chat/**", cwd=tmp_path)).output) == [2, 4, 6, 8, 10]
+    await publish(served, "/chat/a", "new")
+    assert data_of((await history(served, "/chat/a", cwd=tmp_path)).output) == ["new"]
+    verified = await ended("history", "verify", "--data-dir", "data", cwd=tmp_path)
+    assert verified.code == DONE
+
+
+async def test_without_a_server_it_erases_in_the_folder(served, tmp_path):
+    """--data-dir; where a server has it, it says so and does nothing."""
+    locked = await ended("history", "purge", "/chat/a", "--yes", "--data-dir", "data", cwd=tmp_path)
+    assert locked.code == FAILED
+    assert "is in use by another server" in locked.lines[0]
+    await ended("history", "backup", "copy", "--data-dir", "data", cwd=tmp_path)
+    done = await ended("history", "purge", "/chat/a", "--yes", "--data-dir", "copy", cwd=tmp_path)
+    assert (done.code, done.lines) == (DONE, ["halley: erased 5 events"])
+    nowhere = await ended("history", "purge", "/chat/a", "--yes", "--data-dir", "nowhere", cwd=tmp_path)
+    assert (nowhere.code, nowhere.lines) == (FAILED, ["halley: there is no log in nowhere"])
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("arguments", [["/chat/a"], ["--publisher", "ada"]])
+async def test_it_asks_whoever_can_be_asked(arguments, served, tmp_path):
+    """At no terminal --yes must be said; nothing is erased without."""
+    code, _, (line,) = await history(served, "purge", *arguments, cwd=tmp_path)
+    assert (code, line) == (WRONG_USE, "halley: what is erased cannot be had back; say --yes")
+    assert len((await history(served, "/chat/**", cwd=tmp_path)).output) == 10
+
+
+@pytest.mark.parametrize("arguments", [[], ["/a", "--publisher", "ada"]])
+async def test_either_a_channel_or_a_publisher(arguments, tmp_path):
+    """Not none, not both."""
+    code, _, lines = await ended("history", "purge", "--yes", *arguments, cwd=tmp_path)
+    assert code == WRONG_USE
+    assert lines[-1] == "Error: say either a CHANNEL or --publisher"
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y", 5), ("n", 10)])
+async def test_at_a_terminal_it_asks(answer, left, served, tmp_path):
+    """Yes erases, anything else does not."""
+    with terminal() as at:
+        arguments = ("history", "purge", "/chat/a", "--server", served.url)
+        async with started(*arguments, cwd=tmp_path, stdin=at.line, stderr=at.line) as process:
+            await at.until_shown("Erase /chat/a for good?")
+            at.type(f"{answer}\n")
+            assert await process.exit_code() == (DONE if answer == "y" else FAILED)
+    assert len((await history(served, "/chat/**", cwd=tmp_path)).output) == left
+
+
+async def test_rights_hold_here_too(tmp_path):
+    """The token is shown; without the right the server's words are told."""
+    access = (Access("*", "subscribe", "/**"), Access("*", "publish", "/**"), Access("auditor", "export", "/**"))
+    settings = brisk(data_dir=str(tmp_path / "data"), access=access, tokens=(Token("eve", "auditor", hash_of(TOKEN)),))
+    async with serving(settings) as served:
+        await publish(served, "/a", 1)
+        refused = await history(served, "export", "-", cwd=tmp_path)
+        assert refused.code == FAILED
+        assert refused.lines[0].startswith("halley: HTTP 401: ")
+        granted = await history(served, "export", "-", cwd=tmp_path, HALLEY_TOKEN=TOKEN)
+        assert granted.code == DONE
+        purged = await history(served, "purge", "/a", "--yes", cwd=tmp_path, HALLEY_TOKEN=TOKEN)
+        assert purged.code == FAILED
+        assert purged.lines[0].startswith("halley: HTTP 403: ")
