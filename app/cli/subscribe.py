@@ -82,10 +82,11 @@ async def _print_events(client: Client, patterns: Sequence[str], after: int | No
                 raise ClientError(f"{pattern}: refused: {refused}") from refused
         say(f"subscribed to {' '.join(patterns)} at {client.url}")
         async for events in client.batches():
-            await write_all(STDOUT, "".join(map(_line, events)).encode(errors="backslashreplace"))
+            lines = [_line(event, with_position=after is not None) for event in events]
+            await write_all(STDOUT, "".join(lines).encode(errors="backslashreplace"))
 
 
-def _line(event: Event) -> str:
-    position = {} if event.position is None else {"position": event.position}
+def _line(event: Event, *, with_position: bool) -> str:
+    position = {"position": event.position} if with_position else {}
     text = json.dumps({"channel": event.channel, "data": event.data, **position}, ensure_ascii=False)
     return text.translate(_CONTROLS) + "\n"

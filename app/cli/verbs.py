@@ -142,11 +142,11 @@ def publish(*, channel: str, value: str, server: str, token: str | None) -> None
 )
 @server_options
 def subscribe_verb(*, patterns: tuple[str, ...], after: int | None, server: str, token: str | None) -> None:
-    """Print what is published, one JSON object a line: {"channel": ..., "data": ..., "position": ...}.
+    """Print what is published, one JSON object a line: {"channel": ..., "data": ...}.
 
-    A PATTERN is a channel (/a/b), all channels one level below (/a/*), or all below (/a/**). The position is the
-    event's place in the server's history, if it has one. The client comes back by itself after an outage, goes on from
-    where it was, and says so. End it with Ctrl-C.
+    A PATTERN is a channel (/a/b), all channels one level below (/a/*), or all below (/a/**). With --replay a line has
+    the event's "position" in the server's history as well. The client comes back by itself after an outage, goes on
+    from where it was if the server has a history, and says so. End it with Ctrl-C.
     """
     client = _client(server, token, on_link=report_link)
     sys.exit(run(subscribe(client, patterns, after)))
