@@ -28,7 +28,8 @@ async def publish(served, channel, *values):
 @pytest_asyncio.fixture
 async def served(tmp_path):
     """A server with ten events: the odd ones on /chat/a, the even ones on /chat/b."""
-    async with serving(brisk(data_dir=str(tmp_path / "data"), history={"segment_bytes": 65_536})) as served:
+    recorded = {"enabled": True, "free_bytes": 0, "segment_bytes": 65_536}
+    async with serving(brisk(data_dir=str(tmp_path / "data"), history=recorded)) as served:
         for number in range(1, 11):
             await publish(served, "/chat/a" if number % 2 else "/chat/b", number)
         yield served
@@ -225,7 +226,9 @@ async def test_at_a_terminal_it_asks(answer, left, served, tmp_path):
 async def test_rights_hold_here_too(tmp_path):
     """The token is shown; without the right the server's words are told."""
     access = (Access("*", "subscribe", "/**"), Access("*", "publish", "/**"), Access("auditor", "export", "/**"))
-    settings = brisk(data_dir=str(tmp_path / "data"), access=access, tokens=(Token("eve", "auditor", hash_of(TOKEN)),))
+    tokens = (Token("eve", "auditor", hash_of(TOKEN)),)
+    recorded = {"enabled": True, "free_bytes": 0}
+    settings = brisk(data_dir=str(tmp_path / "data"), history=recorded, access=access, tokens=tokens)
     async with serving(settings) as served:
         await publish(served, "/a", 1)
         refused = await history(served, "export", "-", cwd=tmp_path)
