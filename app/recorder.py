@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 
 _STEP_S = 1.0
 """How often retention looks."""
+
+_EVENTS_AT_ONCE = 250
+"""Delivered in one turn of the loop, as long as about 5 ms if each has a hearer and a publisher that waits."""
 
 _EPOCH_S = 1_767_225_600
 """2026-01-01: publication numbers count microseconds from then, as long as they are not ahead of that."""
@@ -72,7 +77,8 @@ class Recorder:
         self._flush = flush
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
-        self._reports: list[Report] = []  # not yet carried to the loop
+        self._reports: deque[Report] = deque()  # what the broker has yet to be told
+        self._is_told = False  # the loop, that there are some
         self._pool = ThreadPoolExecutor(self._options.readers, "history-reader")
         self._step: asyncio.Future[None] | None = None
         self._stepped_at = 0.0
@@ -104,7 +110,8 @@ class Recorder:
     async def close(self) -> None:
         """Have what waits written, tell the broker, and close the log."""
         await asyncio.to_thread(self.history.close)
-        self._take_reports()
+        while self._reports:
+            self._take_reports()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._broker.recording.end()
 
@@ -205,26 +212,44 @@ class Recorder:
     def _report(self, report: Report) -> None:
         with self._lock:
             self._reports.append(report)
-            is_first = len(self._reports) == 1
-            loop = self._loop
-        if is_first and loop is not None:
-            with suppress(RuntimeError):  # the loop has been closed: `close` takes the rest
-                loop.call_soon_threadsafe(self._take_reports)
+            if not self._is_told:
+                self._call_soon()
+
+    def _call_soon(self) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has been closed: `close` takes the rest
+                self._loop.call_soon_threadsafe(self._take_reports)
+                self._is_told = True
 
     def _take_reports(self) -> None:
-        with self._lock:
-            reports, self._reports = self._reports, []
-        now = monotonic()
-        for report in reports:
+        """Tell the broker what the log has done: so much in one turn of the loop that everyone else has theirs too."""
+        left = _EVENTS_AT_ONCE
+        while left > 0 and self._reports:
+            report = self._reports.popleft()
             try:
-                if isinstance(report, Committed):
-                    self._broker.recording.committed(report.events, report.first, now)
-                else:
-                    self._broker.recording.refused(report.events, report.refusal, now)
+                self._tell_broker(report, left)
             except Exception as error:  # noqa: BLE001 - the reports behind it must be heard
                 telemetry.fault("history", error)
-        if reports:
-            self._flush()
+            left -= len(report.events)
+        self._flush()
+        with self._lock:
+            self._is_told = False
+            if self._reports:
+                self._call_soon()
+
+    def _tell_broker(self, report: Report, most: int) -> None:
+        recording, now = self._broker.recording, monotonic()
+        events, rest = report.events[:most], report.events[most:]
+        try:
+            if isinstance(report, Committed):
+                recording.committed(events, report.first, now)
+            else:
+                recording.refused(events, report.refusal, now)
+        finally:
+            if rest and isinstance(report, Committed):
+                self._reports.appendleft(Committed(rest, recording.tail.head + 1))
+            elif rest:
+                self._reports.appendleft(replace(report, events=rest))
 
 
 class _Settled:

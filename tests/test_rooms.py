@@ -26,7 +26,7 @@ ROOMS = {
     "app.telemetry": {"app.settings", "app.transports", "structlog", "orjson"},
     "app.metrics": ENGINES | {"app.host", "app.server", "prometheus_client"},
     "app.transports": EDGES | {"app.history", "starlette", "orjson", "pyarrow"},  # Arrow: only where it is installed
-    "app.configuration": ENGINES | {"app.access"},  # the names of roles, tokens and patterns
+    "app.configuration": ENGINES | {"app.access", "app.history"},  # roles, tokens, patterns, ages
     "app.client": {"httpx", "app"},
     "app.bench": {"httpx", "uvloop", "matplotlib"},
     "app.recorder": ENGINES | {"app.history", "app.telemetry"},

@@ -15,6 +15,7 @@ from app.broker.errors import InvalidName
 from app.broker.policy import SERVER
 from app.configuration.entries import entry_key
 from app.configuration.values import shown
+from app.history.rules import parse_age
 from app.protocols.bayeux.names import META, Bounds, to_pattern
 from app.settings import is_loopback
 
@@ -51,6 +52,7 @@ def broken_rules(settings: Settings) -> Broken:
     yield from _cors(settings.cors)
     yield from _limits(settings.limits)
     yield from _access(settings)
+    yield from _record(settings)
     yield from _tokens(settings.tokens)
     yield from _jwt(settings.jwt)
 
@@ -148,14 +150,30 @@ def _access(settings: Settings) -> Broken:
             yield entry_key("access", number, "role"), f'"{SERVER}" may do everything, and no rule can change that'
         elif rule.role != "*" and not is_role(rule.role):
             yield entry_key("access", number, "role"), f"{_ROLE_NEED}, found {shown(rule.role)}"
+        yield from _pattern(entry_key("access", number, "pattern"), rule.pattern, bounds)
+
+
+def _record(settings: Settings) -> Broken:
+    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    for number, rule in enumerate(settings.record):
+        yield from _pattern(entry_key("record", number, "pattern"), rule.pattern, bounds)
         try:
-            to_pattern(rule.pattern, bounds)
-        except InvalidName:
-            problem = f"expected a channel or pattern like /chat/room, /chat/* or /chat/**, found {shown(rule.pattern)}"
-            yield entry_key("access", number, "pattern"), problem
-        else:
-            if rule.pattern.startswith(META):
-                yield entry_key("access", number, "pattern"), "no rule can change what is done on meta channels"
+            parse_age(rule.age)
+        except ValueError as error:
+            yield entry_key("record", number, "age"), str(error)
+    history = settings.history
+    if history.max_bytes < 2 * history.segment_bytes:  # what goes, goes by segments, and never the newest
+        yield "history.max_bytes", f"expected at least twice history.segment_bytes ({history.segment_bytes})"
+
+
+def _pattern(key: str, pattern: str, bounds: Bounds) -> Broken:
+    try:
+        to_pattern(pattern, bounds)
+    except InvalidName:
+        yield key, f"expected a channel or pattern like /chat/room, /chat/* or /chat/**, found {shown(pattern)}"
+    else:
+        if pattern.startswith(META):
+            yield key, "no rule can change what is done on meta channels"
 
 
 def _tokens(tokens: tuple[Token, ...]) -> Broken:

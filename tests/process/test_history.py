@@ -1,0 +1,171 @@
+"""The event history of `halley serve`: where it is, what it promises over a restart, and how it says no."""
+
+from __future__ import annotations
+
+import json
+import signal
+from functools import partial
+
+import pytest
+from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.process import ended, launched
+from support.wire import request
+
+WRONG_USE = 2
+
+
+async def read(server, path):
+    """What a path of the history answers."""
+    return json.loads((await (await server.wire()).request(request("GET", path))).body)
+
+
+async def positions(server, channel):
+    """Position and data of all events of a channel."""
+    return [(event["position"], event["data"]) for event in (await read(server, f"/history{channel}"))["events"]]
+
+
+async def test_its_folder_is_told_at_start_and_can_be_chosen(tmp_path):
+    """Issue 5, 1: `halley-data` where the server was started, unless somebody says otherwise."""
+    (tmp_path / "here").mkdir()
+    for arguments, folder in (((), tmp_path / "here/halley-data"), (("--data-dir", "../else"), tmp_path / "else")):
+        async with launched(*arguments, cwd=tmp_path / "here") as server:
+            assert f"history: {folder}" in server.lines
+            assert (folder / "log.json").is_file()
+            assert folder.stat().st_mode & 0o077 == 0
+
+
+async def test_without_history_nothing_is_written(tmp_path):
+    """Issue 5, 1: `--history off` runs in memory alone, and whoever asks for the history is told."""
+    async with launched("--history", "off", cwd=tmp_path) as server:
+        wire = await server.wire()
+        assert (await wire.post(publish("/a", 1))).messages == [{"channel": "/a", "successful": True}]
+        assert (await wire.request(request("GET", "/history/a"))).status == 404
+        assert "ext" not in (await wire.post(HANDSHAKE)).messages[0]
+        assert "history: off, in memory alone" in server.lines
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+async def test_what_was_acknowledged_is_there_after_a_restart(end, tmp_path):
+    """P1: after kill -9 at once too; positions go on where they were, and the log is the same."""
+    async with launched(cwd=tmp_path) as server:
+        wire = await server.wire()
+        replies = (await wire.post(*(publish("/a", number) for number in range(5)))).messages
+        assert [reply["ext"]["position"] for reply in replies] == [1, 2, 3, 4, 5]
+        before = await read(server, "/log/head")
+        server.send_signal(end)
+        await server.exit_code()
+    async with launched(cwd=tmp_path) as server:
+        assert await positions(server, "/a") == [(number + 1, number) for number in range(5)]
+        after = await read(server, "/log/head")
+        assert (after["log_id"], after["next"]) == (before["log_id"], before["next"])
+        (reply,) = (await (await server.wire()).post(publish("/a", 5))).messages
+        assert reply["ext"]["position"] == 6
+
+
+async def test_a_repeat_with_its_key_is_answered_as_the_first_was_and_delivers_nothing(tmp_path):
+    """Issue 5, 3: in the same batch, later, and over a restart; without a session as with one."""
+    once = publish("/a", "once", ext={"idempotency_key": "job 7/1"})
+    async with launched(cwd=tmp_path) as server:
+        wire = await server.wire()
+        client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+        await wire.post(connect(client_id))
+        await wire.post(subscribe(client_id, "/a"))
+        replies = (await (await server.wire()).post(once, publish("/a", "other"), once)).messages
+        replies += (await (await server.wire()).post(once)).messages
+        assert [reply["ext"]["position"] for reply in replies] == [replies[0]["ext"]["position"]] * 1 + [
+            replies[1]["ext"]["position"],
+            replies[0]["ext"]["position"],
+            replies[0]["ext"]["position"],
+        ]
+        assert (await wire.post(connect(client_id))).data == ["once", "other"]
+        refused = (await wire.post(publish("/b", "once", ext={"idempotency_key": "job 7/1"}))).messages[0]
+        assert refused["error"] == "409::idempotency_key_reused"
+        position = replies[0]["ext"]["position"]
+        server.send_signal(signal.SIGKILL)
+        await server.exit_code()
+    async with launched(cwd=tmp_path) as server:
+        (reply,) = (await (await server.wire()).post(once)).messages
+        assert reply == {"channel": "/a", "successful": True, "ext": {"position": position}}
+        assert [data for _, data in await positions(server, "/a")] == ["once", "other"]
+
+
+@pytest.mark.parametrize("key", ["", "k" * 129, "\n", "é", 7, ["k"]])
+async def test_a_key_that_is_none_is_refused(key, tmp_path):
+    """Bad input gets its documented answer and changes nothing."""
+    async with launched(cwd=tmp_path) as server:
+        (reply,) = (await (await server.wire()).post(publish("/a", 1, ext={"idempotency_key": key}))).messages
+        assert reply == {"channel": "/a", "successful": False, "error": "400::idempotency_key_invalid"}
+        assert await positions(server, "/a") == []
+
+
+async def test_a_second_server_on_the_same_folder_does_not_start(tmp_path):
+    """F6, issue 5, 2: code 2 and a sentence that names the folder; the first is unharmed."""
+    async with launched(cwd=tmp_path) as server:
+        code, output, lines = await ended("serve", "--port", "0", "--operations-port", "0", cwd=tmp_path)
+        assert (code, output) == (WRONG_USE, [])
+        assert lines[-1] == (
+            f"halley: {tmp_path / 'halley-data'} is in use by another server (process {server.process.pid})"
+        )
+        assert (await (await server.wire()).post(publish("/a", 1))).messages[0]["successful"]
+
+
+@pytest.mark.parametrize(
+    ("record", "setting", "sentence"),
+    [
+        ('pattern = "chat"', "record.pattern", "expected a channel or pattern like /chat/room"),
+        ('pattern = "/meta/**"', "record.pattern", "no rule can change what is done on meta channels"),
+        ('pattern = "/a"\nage = "soon"', "record.age", 'expected an age such as "90s", "30m", "72h" or "7d"'),
+        ('pattern = "/a"\n[history]\nmax_bytes = 1048576', "history.max_bytes", "expected at least twice"),
+    ],
+)
+async def test_a_rule_that_cannot_be_kept_ends_with_2(record, setting, sentence, tmp_path):
+    """Issue 5, 1: it is named, with its line, and nothing is served."""
+    (tmp_path / "halley.toml").write_text(f"[[record]]\n{record}\n")
+    for verb in (("serve", "--port", "0", "--operations-port", "0"), ("check-config",)):
+        code, _, lines = await ended(*verb, cwd=tmp_path)
+        assert code == WRONG_USE
+        assert setting in lines[-1]
+        assert sentence in lines[-1]
+    assert not (tmp_path / "halley-data").exists()
+
+
+async def test_record_rules_say_what_is_kept(tmp_path):
+    """Issue 5, 1: not at all, after delivery, or first of all; services are not recorded unless a rule names them."""
+    (tmp_path / "halley.toml").write_text(
+        '[[record]]\npattern = "/quiet/**"\nage = "0"\n[[record]]\npattern = "/loose/**"\nage = "1h"\ndurable = false\n'
+    )
+    async with launched(cwd=tmp_path) as server:
+        wire = await server.wire()
+        channels = ("/quiet/a", "/loose/a", "/a")
+        replies = (await wire.post(*(publish(channel, 1) for channel in channels))).messages
+        assert [reply.get("ext") is not None for reply in replies] == [False, False, True]
+        found = await read(server, "/history/**")
+        assert sorted(event["channel"] for event in found["events"]) == ["/a", "/loose/a"]
+
+
+async def test_what_the_server_itself_does_is_recorded(tmp_path):
+    """Issue 5, 8: sessions opened and closed, subscriptions made and undone; no session's id is shown."""
+    async with launched(cwd=tmp_path) as server:
+        wire = await server.wire()
+        client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+        await wire.post(connect(client_id))
+        await wire.post(subscribe(client_id, "/a", "/b/*"))
+        await wire.post({"channel": "/meta/unsubscribe", "clientId": client_id, "subscription": "/a"})
+        await wire.post({"channel": "/meta/disconnect", "clientId": client_id})
+        data_of = partial(map, lambda event: event["data"])
+        opened, closed = data_of((await read(server, "/history/halley/sessions"))["events"])
+        subscriptions = [*data_of((await read(server, "/history/halley/subscriptions"))["events"])]
+        (name,) = {told["session"] for told in (opened, closed, *subscriptions)}
+        assert client_id not in json.dumps([opened, closed, subscriptions])
+        assert len(name) == 16
+        who = {"session": name, "protocol": "bayeux", "authid": None, "role": "anonymous"}
+        assert opened == {"event": "opened", **who, "address": "127.0.0.1"}
+        assert closed == {"event": "closed", **who, "reason": "disconnected"}
+        assert [(told["event"], told["channels"]) for told in subscriptions] == [
+            ("subscribed", ["/a"]),
+            ("subscribed", ["/b/*"]),
+            ("unsubscribed", ["/a"]),
+            ("unsubscribed", ["/b/*"]),
+        ]
+        assert (await read(server, "/history/**"))["events"] == []  # no wildcard reaches them
