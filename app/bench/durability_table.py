@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 def durability_table(found: Durability) -> str:
     """All of it, with what must be known to believe it."""
     plan = found.plan
+    rounds = "1 round" if plan["rounds"] == 1 else f"{plan['rounds']} rounds"
     title = (
-        f"history at halley: {plan['publishers']} publishers, closed loop; medians of {plan['rounds']} rounds of "
-        f"{plan['seconds']:g} s"
+        f"history at halley: {plan['publishers']} publishers, closed loop; medians of {rounds} of {plan['seconds']:g} s"
     )
     lines = [["", "history off", "history on", "on to off"], *_lines(found)]
     widths = [max(len(line[column]) for line in lines) for column in range(4)]
