@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from pathlib import Path
 
 from support.process import ended, started
 
@@ -24,7 +25,7 @@ async def finished(*arguments, cwd):
 
 
 def left_behind():
-    return {name for name in os.listdir(MEMORY) if name.startswith("halley-bench-")}
+    return {path.name for path in Path(MEMORY).glob("halley-bench-*")}
 
 
 def check_figures(found):
