@@ -1,14 +1,18 @@
 """The load generator: what Halley, or any other Bayeux server, does under load, and what each unit of work costs it.
 
 A measurement (`measurement.py`) is made by load processes (`worker.py`, led by `fleet.py`) against a `Target`. What
-comes out is a `Result`; `table.py` shows it to a person, `growth.py` collects many.
+comes out is a `Result`; `table.py` shows it to a person, `growth.py` collects many. `history.py` puts the same loads on
+a server with a durable history and on one without.
 
 It speaks to servers only over their sockets, so that every server is treated alike: it must not import the rooms of
 the server, and must not decide what a good figure is.
 """
 
+from app.bench.durability import Durability
+from app.bench.durability_table import durability_table
 from app.bench.failure import BenchFailed
 from app.bench.growth import Growth, grow
+from app.bench.history import Plan, measure_history
 from app.bench.load import Load
 from app.bench.measurement import Phase, measure
 from app.bench.result import Result
@@ -17,17 +21,21 @@ from app.bench.target import Target, attached, halley_command, started
 
 __all__ = [
     "BenchFailed",
+    "Durability",
     "Growth",
     "Load",
     "Phase",
+    "Plan",
     "Result",
     "Target",
     "attached",
     "comparison",
+    "durability_table",
     "grow",
     "growth_table",
     "halley_command",
     "measure",
+    "measure_history",
     "started",
     "table",
 ]

@@ -71,7 +71,8 @@ class Crowd:
 
     def _publisher(self) -> Publisher:
         load = self._share.load
-        return Publisher(self._requests, self._tally, data_bytes=load.data_bytes, is_timed=load.verb == "publish")
+        is_timed = load.verb == "publish"
+        return Publisher(self._requests, self._tally, data_bytes=load.data_bytes, batch=load.batch, is_timed=is_timed)
 
     async def _open_wave(self, wave: Sequence[Receiver | Publisher]) -> float:
         """Open these at once; returns how long connections and handshakes took."""

@@ -16,7 +16,7 @@ class Load:
     every publish goes to one receiver; the channels are dealt out among the receivers. `idle`: held polls, and with a
     `rate` publishes to all of them. `rate` is in publishes a second over all publishers; 0 is a closed loop, in which
     every publisher waits until its event was acknowledged and has arrived everywhere. What has not come `grace_s` after
-    the end is lost.
+    the end is lost. A request publishes `batch` events at once, which are due and answered together.
     """
 
     verb: Verb
@@ -30,6 +30,7 @@ class Load:
     data_bytes: int = 20
     browser_headers: bool = False
     processes: int = 1
+    batch: int = 1
 
     @property
     def sessions(self) -> int:

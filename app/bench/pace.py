@@ -49,11 +49,12 @@ class Groups:
 
 
 class Pace(ABC):
-    """Publishes between `begin` and `stop`; `step` looks whether something can be published now."""
+    """Publishes between `begin` and `stop`, `batch` events at once; `step` looks whether some can be published now."""
 
-    def __init__(self, publishers: Sequence[Publisher], groups: Groups, tally: Tally) -> None:
+    def __init__(self, publishers: Sequence[Publisher], groups: Groups, tally: Tally, *, batch: int) -> None:
         self.tally = tally
         self.groups = groups
+        self.batch = batch
         self._idle: deque[Publisher] = deque()
         self._publishers = publishers
         self._is_running = False
@@ -91,9 +92,12 @@ class Pace(ABC):
         """Publish what can be published now."""
 
     def _publish(self, due_ns: int) -> None:
-        channel, group, number = self.groups.next()
-        self._idle.popleft().publish(channel, group, self.tally.floor + number, due_ns)
-        self.tally.published += 1
+        events: list[int] = []
+        for _ in range(self.batch):
+            channel, group, number = self.groups.next()
+            events += (channel, due_ns, group, self.tally.floor + number)
+        self._idle.popleft().publish(tuple(events), due_ns)
+        self.tally.published += self.batch
 
     def _freed(self, publisher: Publisher) -> None:
         self._idle.append(publisher)
@@ -102,22 +106,22 @@ class Pace(ABC):
 
 
 class ClosedLoop(Pace):
-    """As many events under way as there are publishers. `fan`: how many receivers in this process hear each of them.
+    """As many batches under way as there are publishers. `fan`: how many receivers in this process hear each event.
 
     `elsewhere` is how many events have arrived at every receiver of the other processes.
     """
 
     def __init__(
-        self, publishers: Sequence[Publisher], groups: Groups, tally: Tally, *, fan: int, has_others: bool
+        self, publishers: Sequence[Publisher], groups: Groups, tally: Tally, *, batch: int, fan: int, has_others: bool
     ) -> None:
-        super().__init__(publishers, groups, tally)
+        super().__init__(publishers, groups, tally, batch=batch)
         self._fan = fan
         self._has_others = has_others
         self._elsewhere = 0
         self._written_off = 0
 
     def begin(self) -> None:
-        """Start to publish: one event each."""
+        """Start to publish: one batch each."""
         super().begin()
         self._elsewhere = 0
         self._written_off = 0
@@ -126,8 +130,8 @@ class ClosedLoop(Pace):
         self.step()
 
     def step(self) -> None:
-        """Publish as long as fewer events are under way than there are publishers."""
-        while self._idle and self.tally.published - self._arrived() < len(self._publishers):
+        """Publish as long as fewer batches are under way than there are publishers."""
+        while self._idle and self.tally.published - self._arrived() < len(self._publishers) * self.batch:
             self._publish(time.monotonic_ns())
 
     def arrived_elsewhere(self, count: int) -> None:
@@ -157,8 +161,10 @@ class ClosedLoop(Pace):
 class OpenLoop(Pace):
     """Events are due at `rate` a second, whatever the server does."""
 
-    def __init__(self, publishers: Sequence[Publisher], groups: Groups, tally: Tally, *, rate: float) -> None:
-        super().__init__(publishers, groups, tally)
+    def __init__(
+        self, publishers: Sequence[Publisher], groups: Groups, tally: Tally, *, batch: int, rate: float
+    ) -> None:
+        super().__init__(publishers, groups, tally, batch=batch)
         self._interval_ns = _NS / rate
         self._start_ns = 0
         self._timer: asyncio.TimerHandle | None = None

@@ -1,11 +1,11 @@
-"""A session that publishes one event at a time and sees that each is acknowledged."""
+"""A session that publishes, one request at a time, and sees that each event is acknowledged."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from app.bench.sessions import SUCCESS, Session, is_success
+from app.bench.sessions import Session, successes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 class Publisher(Session):
     """`freed` is called whenever it can publish again. With `is_timed`, acknowledgements are the work that is timed."""
 
-    def __init__(self, requests: Requests, tally: Tally, *, data_bytes: int, is_timed: bool) -> None:
+    def __init__(self, requests: Requests, tally: Tally, *, data_bytes: int, batch: int, is_timed: bool) -> None:
         super().__init__(requests, tally)
         self.freed: Callable[[Publisher], None] = lambda _: None
         self.is_busy = False
         self._data_bytes = data_bytes
+        self._batch = batch
         self._is_timed = is_timed
         self._template = self._keep_alive = b""
         self._due_ns = 0
@@ -31,14 +32,17 @@ class Publisher(Session):
         """Connect, so that the session lasts. Raises `BenchFailed`."""
         self._keep_alive = self._requests.connect(self.client_id, self.cookie, is_held=False)
         await self.ask(self._keep_alive, "a connect")
-        self._template = self._requests.publish_template(self.client_id, self.cookie, self._data_bytes)
+        self._template = self._requests.publish_template(self.client_id, self.cookie, self._data_bytes, self._batch)
         self.opened()
 
-    def publish(self, channel: int, group: int, number: int, due_ns: int) -> None:
-        """Send an event that was due at that time. Only while not busy."""
+    def publish(self, events: tuple[int, ...], due_ns: int) -> None:
+        """Send a batch of events that was due at that time. Only while not busy.
+
+        `events` has four numbers for each: channel, when it was due in ns, group, number within the group.
+        """
         self.is_busy = True
         self._due_ns = due_ns
-        self.transport.write(self._template % (channel, due_ns, group, number))
+        self.transport.write(self._template % events)
 
     def renew(self) -> None:
         """Keep the session alive with a connect, as soon as there is nothing else under way."""
@@ -50,11 +54,12 @@ class Publisher(Session):
 
     def worked(self, status: int, body: bytes) -> None:
         """A publish is acknowledged, or the session is renewed."""
-        if status != 200 or not (SUCCESS in body or is_success(body)):
+        wanted = 1 if self._is_renewing else self._batch
+        if status != 200 or (refused := wanted - successes(body)):
             what = "connect refused" if self._is_renewing else "publish refused"
-            self._tally.errors[f"HTTP {status}" if status != 200 else what] += 1
+            self._tally.errors[f"HTTP {status}" if status != 200 else what] += refused if status == 200 else wanted
         elif not self._is_renewing:
-            self._tally.acknowledged += 1
+            self._tally.acknowledged += wanted
             if self._is_timed:
                 self._tally.time(self._due_ns, time.monotonic_ns())
         self.is_busy = self._is_renewing = False

@@ -44,6 +44,7 @@ class Requests:
         if token is not None:
             more += f"Authorization: Bearer {token}\r\n".encode()
         self._head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n".encode() + more
+        self._rest_of_get = f" HTTP/1.1\r\nHost: {host}\r\n".encode() + more + b"\r\n"
 
     def handshake(self) -> bytes:
         """The one request without a session."""
@@ -66,18 +67,23 @@ class Requests:
         }
         return self._request(_body(message if is_held else message | {"advice": {"timeout": 0}}), cookie)
 
-    def publish_template(self, client_id: str, cookie: bytes, data_bytes: int) -> bytes:
-        """A publish, to be filled with the channel's number and what `token.TEMPLATE` takes."""
+    def publish_template(self, client_id: str, cookie: bytes, data_bytes: int, batch: int) -> bytes:
+        """So many publishes, each to be filled with the channel's number and what `token.TEMPLATE` takes."""
         filled = token.TEMPLATE % (0, 0, 0)
         data = {"mark": filled.decode(), "pad": "x" * data_bytes}
-        body = _body({"channel": channel_name(0), "clientId": client_id, "data": data, "id": "4"})
-        before, after = self._request(body, cookie).replace(b"%", b"%%").split(filled)
-        return before.replace(channel_name(0).encode(), b"/bench/%06d") + token.TEMPLATE + after
+        message: dict[str, object] = {"channel": channel_name(0), "clientId": client_id, "data": data, "id": "4"}
+        body = _body(*[message] * batch)
+        request = self._request(body, cookie).replace(b"%", b"%%")
+        return request.replace(channel_name(0).encode(), b"/bench/%06d").replace(filled, token.TEMPLATE)
+
+    def get(self, path: str) -> bytes:
+        """A request without a body, for another path of the server."""
+        return b"GET " + path.encode() + self._rest_of_get
 
     def _request(self, body: bytes, cookie: bytes) -> bytes:
         cookies = b"Cookie: %b\r\n" % cookie if cookie else b""
         return b"%b%bContent-Length: %d\r\n\r\n%b" % (self._head, cookies, len(body), body)
 
 
-def _body(message: dict[str, object]) -> bytes:
-    return json.dumps([message], separators=(",", ":")).encode()
+def _body(*messages: dict[str, object]) -> bytes:
+    return json.dumps(messages, separators=(",", ":")).encode()

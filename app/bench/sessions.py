@@ -27,6 +27,11 @@ def is_success(body: bytes) -> bool:
     return SUCCESS in body or _SPACED_SUCCESS.search(body) is not None
 
 
+def successes(body: bytes) -> int:
+    """How many successful replies a body has."""
+    return body.count(SUCCESS) or len(_SPACED_SUCCESS.findall(body))
+
+
 class Session(Connection):
     """Opens in dialogue (`ask`); afterwards `worked` sees every answer."""
 

@@ -9,6 +9,7 @@ import socket
 import tempfile
 import time
 from contextlib import asynccontextmanager, suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 
@@ -18,7 +19,8 @@ from app.bench.processes import end, module_command, module_environment, pin
 from app.bench.usage import UNKNOWN, Usage, usage_of, usage_told_by
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from pathlib import Path
 
 _START_S = 20.0
 
@@ -80,10 +82,11 @@ def attached(url: str, *, token: str | None = None, pid: int | None = None, metr
     return Target(f"http://{parts.netloc}{path}", url, token=token, pid=pid, metrics_url=metrics_url)
 
 
-def halley_command(config: str | None = None) -> list[str]:
-    """How this very Halley is served at {port}."""
+def halley_command(config: str | None = None, *, data_dir: Path | None = None) -> list[str]:
+    """How this very Halley is served at {port}: with those settings, or with a history there, or with none."""
     settings = ["--config", config] if config else []
-    return [*module_command("app"), "serve", "--port", "{port}", "--operations-port", "0", *settings]
+    history = ["--data-dir", str(data_dir)] if data_dir else [] if config else ["--history", "off"]
+    return [*module_command("app"), "serve", "--port", "{port}", "--operations-port", "0", *settings, *history]
 
 
 @asynccontextmanager
@@ -94,11 +97,12 @@ async def started(
     path: str = "/bayeux",
     token: str | None = None,
     is_pinned: bool = True,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Target]:
     """A server of its own at a free port, which takes the place of `{port}` in the command.
 
-    With `is_pinned` and two or more cores, the server has the first to itself and the load the others. Raises
-    `BenchFailed` if it does not start.
+    With `is_pinned` and two or more cores, the server has the first to itself and the load the others. `environment` is
+    added to this process' own. Raises `BenchFailed` if it does not start.
     """
     raise_file_limit()
     port = _free_port()
@@ -109,7 +113,8 @@ async def started(
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=said,
-                env=module_environment() | {"HALLEY_LOG_LEVEL": "warning"},  # not a line for each session
+                env=module_environment()
+                | {"HALLEY_LOG_LEVEL": "warning", **environment},  # not a line for each session
                 start_new_session=True,
             )
         except OSError as error:

@@ -65,9 +65,11 @@ class Worker:
             channels = [share.channels_of(receiver) for receiver in range(share.receivers)]
         groups = Groups(share.first_group, channels)
         if load.rate:
-            self._pace = OpenLoop(publishers, groups, self._tally, rate=share.rate)
+            self._pace = OpenLoop(publishers, groups, self._tally, batch=load.batch, rate=share.rate)
         elif load.verb != "idle":
-            self._pace = ClosedLoop(publishers, groups, self._tally, fan=self._fan, has_others=share.has_others)
+            self._pace = ClosedLoop(
+                publishers, groups, self._tally, batch=load.batch, fan=self._fan, has_others=share.has_others
+            )
 
     async def prepare(self, number: int) -> None:
         """Expect the events of a round. No process may publish before all of them do."""

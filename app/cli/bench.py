@@ -8,8 +8,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from app.bench import BenchFailed, Growth, comparison, grow, growth_table, measure, table
+from app.bench import (
+    BenchFailed,
+    Growth,
+    comparison,
+    durability_table,
+    grow,
+    growth_table,
+    measure,
+    measure_history,
+    table,
+)
 from app.bench.plot import check_plotting, plot
+from app.bench.processes import module_command
 from app.cli.console import DONE, FAILED, say
 from app.cli.progress import PhaseBar
 
@@ -18,13 +29,16 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from app.bench import Load, Target
+    from app.bench import Load, Plan, Target
 
     Serve = Callable[[], AbstractAsyncContextManager[Target]]
 
 
+_FILL = [*module_command("app.cli.bench_stock"), "{folder}", "{count}", "{channels}"]
+
+
 class Outcome(Protocol):
-    """A `Result` or a `Growth`."""
+    """A `Result`, a `Growth` or a `Durability`."""
 
     @property
     def is_clean(self) -> bool:
@@ -68,6 +82,17 @@ async def bench_growth(
         say(str(error))
         return FAILED
     return _report(growth, growth_table(growth.receivers, growth.channels), is_json=is_json, saved=saved)
+
+
+async def bench_history(plan: Plan, *, is_json: bool, saved: dict[str, Any] | None) -> int:
+    """Measure what the durable history costs, and how fast it is read."""
+    try:
+        with _bar() as bar:
+            found = await measure_history(plan, _FILL, bar.show)
+    except BenchFailed as error:
+        say(str(error))
+        return FAILED
+    return _report(found, durability_table(found), is_json=is_json, saved=saved)
 
 
 @contextmanager

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from app.access.tokens import can_be_sent
-from app.bench import Load, attached, halley_command, started
+from app.bench import Load, Plan, attached, halley_command, started
 from app.bench.growth import CHANNELS, RECEIVERS
+from app.bench.history import STORED
 from app.bench.plot import SUFFIXES
-from app.cli.bench import bench, bench_growth
+from app.cli.bench import bench, bench_growth, bench_history
 from app.cli.console import run
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     Verb = Callable[..., None]
 
+_MOST_STORED = 1_000_000_000
 _MOST = 1_000_000  # what the events' numbering has room for
 
 
@@ -51,15 +53,20 @@ def _token(ctx: click.Context, param: click.Parameter, token: str | None) -> str
     return token
 
 
-def _counts(ctx: click.Context, param: click.Parameter, text: str) -> tuple[int, ...]:
+def _counts(ctx: click.Context, param: click.Parameter, text: str, most: int = _MOST) -> tuple[int, ...]:
     """Whole numbers with commas between them."""
     try:
         counts = tuple(map(int, text.split(",")))
     except ValueError:
         raise click.BadParameter("expected numbers like 1,10,100", ctx, param) from None
-    if not all(1 <= count <= _MOST for count in counts):
-        raise click.BadParameter(f"expected numbers from 1 to {_MOST:,}", ctx, param)
+    if not all(1 <= count <= most for count in counts):
+        raise click.BadParameter(f"expected numbers from 1 to {most:,}", ctx, param)
     return counts
+
+
+def _stocks(ctx: click.Context, param: click.Parameter, text: str) -> tuple[int, ...]:
+    """Sizes of logs; none, where nothing is to be read."""
+    return _counts(ctx, param, text, _MOST_STORED) if text else ()
 
 
 def _options(*options: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:
@@ -138,6 +145,7 @@ def bench_group() -> None:
 
 @bench_group.command("publish")
 @_count("--publishers", 32, "Connections that publish.")
+@click.option("--batch", type=click.IntRange(1, 1_000), default=1, show_default=True, help="Events in a request.")
 @load_options
 @server_options
 @start_options
@@ -206,6 +214,51 @@ def growth_verb(
         raise click.UsageError(f"--plot: expected a file that ends with {' or '.join(SUFFIXES)}")
     counts = {"receivers": receivers, "channels": channels}
     sys.exit(run(bench_growth(_serve(options), counts, file=file, **options)))
+
+
+@bench_group.command("history")
+@_count("--publishers", 100, "Connections that publish.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1, 1_000),
+    default=20,
+    show_default=True,
+    help="Events in a request, where they are published in batches.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    default=20_000.0,
+    show_default=True,
+    metavar="N",
+    help="Publishes a second while the event loop's lag is watched.",
+)
+@click.option(
+    "--stored",
+    callback=_stocks,
+    default=",".join(map(str, STORED)),
+    show_default=True,
+    metavar="N,...",
+    help="Events in the logs that are read; '' reads none.",
+)
+@_count("--rounds", 3, "Of each measurement, with the history and without it in turn.")
+@click.option("--warm-up", "warm_up_s", type=click.FloatRange(0), default=2.0, show_default=True, help="Seconds.")
+@click.option(
+    "--data-dir",
+    type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
+    help="Where a folder is made for the logs, and removed. [default: /var/tmp]",
+)
+@click.option(
+    "--pin/--no-pin",
+    "is_pinned",
+    default=True,
+    show_default=True,
+    help="Give the servers and the load cores of their own.",
+)
+@run_options
+def history_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any) -> None:
+    """What the durable history costs, and how fast it is read; starts servers with it and without it."""
+    sys.exit(run(bench_history(Plan(**options), is_json=is_json, saved=saved)))
 
 
 def _bench(verb: Any, options: dict[str, Any]) -> None:

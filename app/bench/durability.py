@@ -1,0 +1,85 @@
+"""What a measurement of the durable history has found: figures with it and without it, and of logs by size."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from app.bench.result import Result
+    from app.bench.stock import Stock
+
+    Figures = dict[str, float]
+    """Milliseconds by name."""
+
+_MEMORY = {"tmpfs", "ramfs"}
+_MUCH = 0.1
+
+
+@dataclass(slots=True)
+class Durability:
+    """Medians over the rounds are what counts; every round's figures are kept.
+
+    `figures`: by load (`single`, `batched`, `received`, `steady`), by history `off` or `on`, by name. `wrong`: what no
+    healthy server shows. `warnings`: where the load generator was the limit. `is_in_memory`: the log was on no disk.
+    """
+
+    plan: dict[str, object]
+    date: str
+    is_in_memory: bool
+    figures: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
+    stock: dict[int, Stock] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether everything went as it should; speed does not count."""
+        return not self.wrong
+
+    def take(self, load: str, switch: str, found: tuple[Result, Figures]) -> None:
+        """Take note of one measurement."""
+        result, more = found
+        figures = self.figures.setdefault(load, {}).setdefault(switch, {})
+        figures_now = {"publishes_per_s": result.publishes_per_s, **result.latency_ms, **more}
+        if result.server_cpu_us is not None:
+            figures_now["server_cpu_us"] = result.server_cpu_us
+        for name, value in figures_now.items():
+            figures.setdefault(name, []).append(value)
+        name = f"{load}, history {switch}"
+        if not result.is_clean:
+            self.wrong.append(f"{name}: {result.lost} lost, {result.repeated} repeated, errors {result.errors}")
+        if result.unsent:
+            self.warnings.append(f"{name}: {result.unsent:,} events that were due found no free publisher")
+        if (result.server_waited_share or 0) >= _MUCH:
+            self.warnings.append(
+                f"{name}: something else used the server's core {result.server_waited_share:.0%} of the time"
+            )
+        if result.limit == "load":
+            self.warnings.append(f"{name}: the load generator was the limit")
+
+    def median(self, load: str, switch: str, name: str) -> float | None:
+        """Over the rounds; None if there is no such figure."""
+        values = self.figures.get(load, {}).get(switch, {}).get(name)
+        return statistics.median(values) if values else None
+
+    def as_json(self) -> dict[str, Any]:
+        """As saved and compared."""
+        medians = {
+            load: {switch: {name: statistics.median(values) for name, values in found.items()} for switch, found in by}
+            for load, by in ((load, by.items()) for load, by in self.figures.items())
+        }
+        return {"verb": "history", "load": self.plan, "medians": medians, **asdict(self)}
+
+
+def is_in_memory(folder: Path) -> bool:
+    """Whether a folder's file system is no disk; False where that cannot be told."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False
+    above = {str(each) for each in (folder.resolve(), *folder.resolve().parents)}
+    kinds = {place: kind for _, place, kind, *_ in map(str.split, mounts) if place in above}
+    return kinds.get(max(kinds, key=len, default="")) in _MEMORY

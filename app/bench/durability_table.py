@@ -1,0 +1,72 @@
+"""The table of a `Durability` for a person."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from app.bench.durability import Durability
+
+
+def durability_table(found: Durability) -> str:
+    """All of it, with what must be known to believe it."""
+    plan = found.plan
+    rounds = "1 round" if plan["rounds"] == 1 else f"{plan['rounds']} rounds"
+    title = (
+        f"history at halley: {plan['publishers']} publishers, closed loop; medians of {rounds} of {plan['seconds']:g} s"
+    )
+    lines = [["", "history off", "history on", "on to off"], *_lines(found)]
+    widths = [max(len(line[column]) for line in lines) for column in range(4)]
+    table = [
+        f"  {name:<{widths[0]}}  "
+        + "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True))
+        for name, *cells in lines
+    ]
+    return "\n".join([title, *(line.rstrip() for line in table), *warnings(found)])
+
+
+def warnings(found: Durability) -> list[str]:
+    """What is wrong, as sentences."""
+    said = [*dict.fromkeys(found.warnings)]
+    if found.is_in_memory:
+        said.append("The log was in memory, not on a disk: use --data-dir.")
+    return [*said, *found.wrong]
+
+
+def _lines(found: Durability) -> Iterator[list[str]]:
+    plan = found.plan
+    batch, rate = plan["batch"], plan["rate"]
+    for load, what in (("single", "one a request"), ("batched", f"{batch} a request")):
+        yield _line(found, f"publishes acknowledged, {what}", load, "publishes_per_s", "/s")
+        yield _line(found, "  reply, p50", load, "p50", "ms")
+        yield _line(found, "  reply, p99", load, "p99", "ms")
+        yield _line(found, "  server CPU per publish", load, "server_cpu_us", "us")
+    yield _line(found, "publish to receive, 1 to 1, p50", "received", "p50", "ms", is_added=True)
+    yield _line(found, f"at {rate:,.0f} publishes/s: reached", "steady", "publishes_per_s", "/s")
+    yield _line(found, "  reply, p99", "steady", "p99", "ms")
+    yield _line(found, "  event loop's lag, p50", "steady", "lag_p50", "ms")
+    yield _line(found, "  event loop's lag, p99", "steady", "lag_p99", "ms")
+    for count, stock in found.stock.items():
+        yield [f"newest 100 of a channel, {count:,} stored, p50", "", f"{stock.read_ms['p50']:.2f} ms", ""]
+        yield ["  p99", "", f"{stock.read_ms['p99']:.2f} ms", ""]
+        yield ["  the very first", "", f"{stock.first_ms:.2f} ms", ""]
+        if stock.rss_mb is not None and stock.read_rss_mb is not None:
+            yield ["  server's memory, opened", "", f"{stock.rss_mb:.1f} MB", ""]
+            yield ["  server's memory, read", "", f"{stock.read_rss_mb:.1f} MB", ""]
+
+
+def _line(found: Durability, what: str, load: str, name: str, unit: str, *, is_added: bool = False) -> list[str]:
+    off, on = (found.median(load, switch, name) for switch in ("off", "on"))
+    ratio = ""
+    if off and on is not None:
+        ratio = f"{on - off:+.2f} {unit}" if is_added else f"{on / off:.2f} x"
+    return [what, _cell(off, unit), _cell(on, unit), ratio]
+
+
+def _cell(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    shown = f"{value:,.0f}" if value >= 1_000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
+    return f"{shown}{unit}" if unit == "/s" else f"{shown} {unit}"

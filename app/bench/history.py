@@ -1,0 +1,138 @@
+"""What the durable history costs: the same loads with it and without it, in turn, and reads of logs of several sizes.
+
+The loop's lag is seen from outside: beside the load, one idle connection asks every few milliseconds for what the
+server answers at once, and waits for as long as the event loop is busy with something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.bench.asker import asker, off_the_servers_core
+from app.bench.durability import Durability, is_in_memory
+from app.bench.load import Load
+from app.bench.measurement import Phase, measure
+from app.bench.stock import CHANNELS, fill, read
+from app.bench.tally import percentiles
+from app.bench.target import halley_command, started
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from app.bench.durability import Figures
+    from app.bench.result import Result
+    from app.bench.target import Target
+
+    Watch = Callable[[Phase], object]
+
+STORED = (10_000, 1_000_000)
+_ASKED_EVERY_S = 0.005
+_WARM_UP_S = 2.0
+_MOST_BYTES = 1 << 40  # of the log: retention has no part in this
+_SWITCHES = "off", "on"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much of it: `rate` is of recorded events a second while the loop's lag is watched."""
+
+    publishers: int = 100
+    batch: int = 20
+    rate: float = 20_000.0
+    stored: Sequence[int] = STORED
+    rounds: int = 3
+    seconds: float = 5.0
+    warm_up_s: float = _WARM_UP_S
+    processes: int = 1
+    is_pinned: bool = True
+    data_dir: Path | None = None
+
+    def loads(self) -> dict[str, Load]:
+        """The loads that a server gets with the history and without it."""
+        single = Load(
+            "publish",
+            publishers=self.publishers,
+            seconds=self.seconds,
+            warm_up_s=self.warm_up_s,
+            processes=self.processes,
+        )
+        batched = replace(single, batch=self.batch)
+        return {
+            "single": single,
+            "batched": batched,
+            "received": replace(single, verb="one-to-one", receivers=1, publishers=1),
+            "steady": replace(batched, rate=self.rate),
+        }
+
+
+async def measure_history(plan: Plan, fill_command: Sequence[str], watch: Watch = lambda _: None) -> Durability:
+    """Make every measurement, `plan.rounds` times, and read logs that `fill_command` makes. Raises `BenchFailed`."""
+    with tempfile.TemporaryDirectory(prefix="halley-bench-", dir=plan.data_dir or _disk()) as name:
+        folder = Path(name)
+        found = Durability(
+            plan=_shown(plan),
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            is_in_memory=is_in_memory(folder),
+        )
+        for number in range(1, plan.rounds + 1):
+            for load_name, load in plan.loads().items():
+                for switch in _SWITCHES if number % 2 else reversed(_SWITCHES):
+                    data_dir = folder / f"{load_name}-{number}" if switch == "on" else None
+                    async with _serving(plan, data_dir) as target:
+                        with _noted(watch, f"{number}/{plan.rounds} {load_name}, {switch}") as noted:
+                            found.take(load_name, switch, await _loaded(load, target, noted))
+        for count in plan.stored:
+            stock = folder / f"stock-{count}"
+            await fill(fill_command, stock, count, watch)
+            async with _serving(plan, stock) as target:
+                found.stock[count] = await read(target, count, watch)
+        return found
+
+
+async def _loaded(load: Load, target: Target, watch: Watch) -> tuple[Result, Figures]:
+    """One load, and where it comes at a fixed rate what somebody else notices of it."""
+    if not load.rate:
+        return await measure(load, target, watch), {}
+    with off_the_servers_core(target):
+        async with asker(target) as asking:
+            measuring = asyncio.create_task(measure(load, target, watch))
+            try:
+                polls = iter(lambda: b"" if measuring.done() else asking.poll(), b"")
+                times_us, _ = await asking.times_us(polls, every_s=_ASKED_EVERY_S)
+            finally:
+                result = await measuring
+    return result, {f"lag_{name}": value for name, value in percentiles(times_us).items()}
+
+
+def _serving(plan: Plan, data_dir: Path | None) -> AbstractAsyncContextManager[Target]:
+    environment = {"HALLEY_HISTORY_MAX_BYTES": str(_MOST_BYTES)}
+    return started(halley_command(data_dir=data_dir), is_pinned=plan.is_pinned, environment=environment)
+
+
+@contextmanager
+def _noted(watch: Watch, name: str) -> Iterator[Watch]:
+    yield lambda phase: watch(phase._replace(name=f"{name}: {phase.name}"))
+
+
+def _disk() -> str | None:
+    """Where temporary files outlive a restart, so that they are on a disk; None where no such place is known."""
+    return "/var/tmp" if os.access("/var/tmp", os.W_OK) else None  # noqa: S108 - only the parent of a folder of ours
+
+
+def _shown(plan: Plan) -> dict[str, object]:
+    return {
+        "publishers": plan.publishers,
+        "batch": plan.batch,
+        "rate": plan.rate,
+        "rounds": plan.rounds,
+        "seconds": plan.seconds,
+        "channels": CHANNELS,
+    }

@@ -1,0 +1,52 @@
+"""Makes a log of many events, which `halley bench history` has read.
+
+It is made by the history's own writer, which the bench knows nothing of, in a process of its own, `python -m
+app.cli.bench_stock FOLDER COUNT CHANNELS`, which writes to its standard output how many events it has come to.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from app.bench.requests import channel_name
+from app.broker.events import Event
+from app.broker.publications import Publications
+from app.history.history import History
+from app.history.rules import Rules
+from app.protocols.bayeux.names import Bounds, to_topic
+from app.settings import Limits, Settings
+
+_WAITING_BYTES = 8_388_608
+_TOLD_EVERY = 20_000
+_PAYLOAD = b'{"mark":"%012d","pad":"xxxxxxxxxxxxxxxxxxxx"}'
+
+
+def fill(folder: Path, count: int, channels: int) -> None:
+    """Write so many events, on the channels of the bench in turn."""
+    limits = Limits()
+    bounds = Bounds(limits.topic_chars, limits.topic_segments)
+    topics = [to_topic(channel_name(number), bounds) for number in range(channels)]
+    options = replace(Settings().history, free_bytes=0)
+    history = History.open(folder, options, Rules([]), lambda _: None)
+    publications = Publications(history.publication_key, history.last_number)
+    try:
+        for number in range(count):
+            event = Event(topics[number % channels], _PAYLOAD % number)
+            event.is_recorded = event.is_durable = True
+            event.time_us, event.publication = time.time_ns() // 1_000, publications.next()
+            history.append(event)
+            if number % _TOLD_EVERY == 0:
+                print(number, flush=True)  # noqa: T201 - to the process that reads it
+            while history.waiting_bytes > _WAITING_BYTES:
+                time.sleep(0.001)
+        if not history.written(60) or history.head != count:
+            sys.exit("the log has not taken all of it")
+    finally:
+        history.close()
+
+
+if __name__ == "__main__":
+    fill(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,88 @@
+"""`halley bench history` as its users meet it, and that the bench leaves no log behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+from support.process import ended, started
+
+DONE, WRONG_USE = 0, 2
+QUICK = ("--rounds", "1", "--seconds", "0.3", "--warm-up", "0.1", "--publishers", "4", "--batch", "3", "--rate", "90")
+LONGEST_S = 90.0
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else "."
+LOADS = ["single", "batched", "received", "steady"]
+
+
+async def finished(*arguments, cwd):
+    """Run the bench to its end; it takes a server for each load."""
+    async with started("bench", "history", *QUICK, *arguments, cwd=cwd) as process:
+        code = await process.exit_code(LONGEST_S)
+        assert code == DONE, process.lines
+        return process.output, process.lines
+
+
+def left_behind():
+    return {path.name for path in Path(MEMORY).glob("halley-bench-*")}
+
+
+def check_figures(found):
+    """What holds for every result, however slow the machine is."""
+    assert found["wrong"] == []
+    assert list(found["medians"]) == LOADS
+    for load, by_switch in found["medians"].items():
+        assert sorted(by_switch) == ["off", "on"], load
+        for figures in by_switch.values():
+            assert figures["publishes_per_s"] > 0
+            assert 0 < figures["p50"] <= figures["p99"]
+            assert ("lag_p99" in figures) is (load == "steady")
+    stock = found["stock"]["500"]
+    assert 0 < stock["read_ms"]["p50"] <= stock["read_ms"]["p99"]
+    assert stock["rss_mb"] > 0
+
+
+async def test_the_same_loads_with_the_history_and_without_it(tmp_path):
+    """Figures of every load with and without, and of reads, as JSON; then a table, compared; no log is left behind.
+
+    Figures of a log that is on no disk say nothing of one that is, so they are marked.
+    """
+    output, lines = await finished("--stored", "500", "--json", "--data-dir", ".", cwd=tmp_path)
+    assert lines == []
+    assert list(tmp_path.iterdir()) == []
+    found = json.loads(output[0])
+    check_figures(found)
+    (tmp_path / "before.json").write_text(output[0])
+
+    before = left_behind()
+    output, _ = await finished("--stored", "500", "--data-dir", MEMORY, "--compare", "before.json", cwd=tmp_path)
+    assert output[0] == "history at halley: 4 publishers, closed loop; medians of 1 round of 0.3 s"
+    shown = {line.strip().partition("  ")[0]: line for line in output}
+    assert re.search(r"[\d.,]+/s +[\d.,]+/s +\d+\.\d\d x$", shown["publishes acknowledged, 3 a request"])
+    assert re.search(r"ms +[+-]\d+\.\d\d ms$", shown["publish to receive, 1 to 1, p50"])
+    assert re.search(r"\d ms$", shown["newest 100 of a channel, 500 stored, p50"])
+    assert any(line.startswith("medians.single.on.publishes_per_s") for line in output)
+    is_told = "The log was in memory, not on a disk: use --data-dir." in output
+    assert is_told is (MEMORY != ".")
+    assert left_behind() == before
+
+
+async def test_what_is_asked_wrongly(tmp_path):
+    """Sizes that are none, and a folder that is not there."""
+    for options, sentence in ((("--stored", "few"), "numbers like"), (("--data-dir", "nowhere"), "does not exist")):
+        code, _, lines = await ended("bench", "history", *options, cwd=tmp_path)
+        assert code == WRONG_USE
+        assert any(sentence in line for line in lines), lines
+
+
+async def test_batches_are_answered_event_by_event(tmp_path):
+    """Every event of a batch is acknowledged, closed loop or open; there is no history and no folder of one."""
+    for more in ((), ("--rate", "100")):
+        options = ("--publishers", "2", "--batch", "5", "--seconds", "0.5", "--warm-up", "0.1", *more)
+        code, output, _ = await ended("bench", "publish", *options, "--json", cwd=tmp_path)
+        assert code == DONE
+        result = json.loads(output[0])
+        assert result["published"] == result["acknowledged"] > 0
+        assert result["published"] % 5 == 0
+    assert list(tmp_path.iterdir()) == []
