@@ -55,12 +55,35 @@ class HalleyCollector(Collector):
         yield _counter("halley_put_back", "Events of replies that did not reach their socket.", engine.put_back)
         yield _counters("halley_messages_refused", "Messages refused, by error code.", "code", engine.refused)
         yield _gauge("halley_sweeper_age_seconds", "Since deadlines were last looked at.", self._house.sweeper_age_s())
+        yield from self._history()
         if self._watch is not None:
             refused = {str(status): count for status, count in self._watch.refused.items()}
             yield _gauge("halley_connections", "HTTP connections now.", self._watch.connections)
             yield _counter("halley_connections_cut", "Connections cut for being too slow.", self._watch.cut)
             yield _counter("halley_tls_failed", "Connections on which no TLS came about.", self._watch.tls_failed)
             yield _counters("halley_requests_refused", "Requests refused half-way, by status.", "status", refused)
+
+    def _history(self) -> Iterator[Metric]:
+        """Of the event history, as far as there is one."""
+        recording, recorder = self._house.broker.recording, self._house.recorder
+        yield _counter("halley_history_recorded", "Events that are on disk.", recording.recorded)
+        yield _counter("halley_history_refused", "Durable events that the log did not take.", recording.refusals)
+        yield _counter("halley_history_lost", "Events that were delivered, and then not written.", recording.lost)
+        yield _gauge("halley_history_pending", "Events on their way to the disk.", len(recording.pending))
+        yield _gauge("halley_history_keys", "Idempotency keys remembered.", len(recording.keys))
+        if recorder is None:
+            return
+        history = recorder.history
+        yield _gauge("halley_history_first", "The first offset that is still there.", history.start)
+        yield _gauge("halley_history_next", "The offset that comes next.", history.head + 1)
+        yield _gauge("halley_history_bytes", "What the log takes of the disk.", history.bytes)
+        yield _gauge("halley_history_segments", "Its segments.", history.segments)
+        yield _gauge("halley_history_waiting_bytes", "Of events that wait to be written.", history.waiting_bytes)
+        yield _gauge(
+            "halley_history_damage", "Ranges of offsets that cannot be read, or were lost.", len(history.damage)
+        )
+        yield _counter("halley_history_groups", "Commits.", history.groups)
+        yield _counter("halley_history_failures", "How often the disk has failed.", history.failures)
 
 
 def exposition(house: House, watch: Watch | None = None) -> bytes:

@@ -78,7 +78,9 @@ class Recorder:
         self._stepped_at = 0.0
         self._damage_told = 0
         self._reason_told = ""
-        self.history = history = History.open(Path(settings.data_dir), self._options, rules_of(settings), self._report)
+        self.history = history = History.open(
+            Path(settings.data_dir).resolve(), self._options, rules_of(settings), self._report
+        )
         broker.publications = Publications(history.publication_key, max(history.last_number, _number_of_now()))
         broker.recording.begin(history, history.head)
         for authid, key, published, wall_s in history.recent_keys():

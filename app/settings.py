@@ -189,6 +189,7 @@ class Limits:
 LIMITS = (
     *(limit.name for limit in fields(Limits) if limit.name not in ("exempt", "publish_burst")),
     *("callback_chars", "holds_per_browser", "max_interval_s", "policy_s"),  # of Bayeux
+    *("free_bytes", "inbox_bytes", "commit_s", "read_s", "key_chars"),  # of the history
 )
 """The settings that say no to somebody; under these names /metrics counts how often each has."""
 

@@ -69,4 +69,4 @@ class SystemEvents:
         return hashlib.blake2b(session.id.encode(), key=self._key, digest_size=_NAME_BYTES).hexdigest()
 
     def _publish(self, topic: str, told: dict[str, Any]) -> None:
-        self._broker.publish(Event(topic, orjson.dumps(told), protocol="halley", role=SERVER), monotonic())
+        self._broker.announce(Event(topic, orjson.dumps(told), protocol="halley", role=SERVER), monotonic())

@@ -61,7 +61,7 @@ class Broker:
         self.meters = Meters(limits.publishes_per_s, limits.publish_burst)  # of accounts that publish without a session
         self.waiting = Watermark(limits.waiting_bytes)  # bytes of events that somebody has yet to get
         self.memory = Watermark(float("inf"))  # bytes of the process; told by whoever can measure it
-        self.recording = Recording(history, self._spread)
+        self.recording = Recording(history, self._spread, self.counted)
         self.publications = Publications(new_key())
         self._latest_us = 0  # the time of the latest event
         self._sessions_of: Counter[str] = Counter()  # by account
@@ -200,6 +200,14 @@ class Broker:
         `source` is what publishes, a session or a request without one; its events stay in order.
         Raises `HistoryUnavailable`.
         """
+        self._issue(event, now, without, source)
+        self.published += 1
+
+    def announce(self, event: Event, now: float) -> None:
+        """Publish for the server itself, which counts as nobody's publish."""
+        self._issue(event, now)
+
+    def _issue(self, event: Event, now: float, without: Session | None = None, source: object = None) -> None:
         event.time_us = self._time_us(now)
         event.publication = self.publications.next()
         event.without = without
@@ -208,7 +216,6 @@ class Broker:
             self.recording.take(event, now)
         except HistoryUnavailable as refusal:
             raise self.counted(refusal) from None
-        self.published += 1
         if not event.is_pending:
             self._spread(event, now, is_new=True, is_final=not event.is_recorded)
 

@@ -7,9 +7,10 @@ overflows it goes back to reading. Both happen in one step of the event loop, so
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
-from app.broker.topics import matches
+from app.broker.topics import patterns_heard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,10 +66,15 @@ class Cursor:
 
     def take_back(self, event: Event) -> bool:
         """An event that waits is to be read again; False, and nothing done, if that would not find it."""
-        owing = [] if event.publication in self.given else self._owing(event)
-        for pattern in owing:
+        if not self.owes(event):
+            return False
+        for pattern in self._owing(event):
             self._after[pattern] = min(self._after[pattern], event.position - 1)
-        return bool(owing)
+        return True
+
+    def owes(self, event: Event) -> bool:
+        """Whether an event that waits would be found by reading again."""
+        return event.publication not in self.given and bool(self._owing(event))
 
     def wanted(self) -> tuple[tuple[Pattern, int], ...]:
         """Each pattern with the offset after which its events are still to come, if the session is not live."""
@@ -78,7 +84,7 @@ class Cursor:
         """Whether an event that was read is among what is still to come."""
         if event.publication in self.given:
             return False
-        return any(event.position > after and matches(pattern, event.topic) for pattern, after in self._after.items())
+        return any(event.position > self._after.get(pattern, inf) for pattern in patterns_heard(event.topic))
 
     def reached(self, head: int, missing: Iterable[Event]) -> dict[Pattern, int]:
         """Up to which offset a client has all of each pattern, if `missing` are the events that it was given on paper.
@@ -93,8 +99,5 @@ class Cursor:
 
     def _owing(self, event: Event) -> list[Pattern]:
         """For which patterns an event was given; none where it is on no disk."""
-        return [
-            pattern
-            for pattern, sought in self._sought.items()
-            if event.position > sought and matches(pattern, event.topic)
-        ]
+        heard = patterns_heard(event.topic)
+        return [pattern for pattern in heard if event.position > self._sought.get(pattern, inf)]

@@ -35,13 +35,19 @@ class Recording:
     replay; they hear what is final, that is in the log or never will be.
     """
 
-    def __init__(self, options: History, spread: Callable[[Event, float, bool, bool], None]) -> None:
+    def __init__(
+        self,
+        options: History,
+        spread: Callable[[Event, float, bool, bool], None],
+        counted: Callable[[Refusal], Refusal] = lambda refusal: refusal,
+    ) -> None:
         self.options = options
         self.log: Log | None = None
         self.tail = Tail(options.tail_bytes)
         self.keys = Keys(options.keys, options.key_age_s)
         self.pending: deque[Event] = deque()  # in the log's order
         self._spread = spread
+        self._counted = counted
         self._pending_of: Counter[object] = Counter()  # by source
         # plain counts, read by telemetry
         self.recorded = 0
@@ -65,7 +71,7 @@ class Recording:
         keeping = Keeping.NOT if self.log is None else self.log.keeping(event.topic)
         event.is_durable = keeping is Keeping.DURABLE
         event.is_recorded = keeping is not Keeping.NOT
-        is_pending = event.is_durable or event.source in self._pending_of
+        is_pending = event.is_durable or (event.source is not None and event.source in self._pending_of)
         if self.log is None or not (is_pending or event.is_recorded):
             self._remember(event)
             return
@@ -110,7 +116,8 @@ class Recording:
         for event in self.pending:
             if event.pending_since + self.options.commit_s > now:
                 return
-            _tell(event, OutcomeUnknown(), now)
+            if event.waiters:
+                _tell(event, self._counted(OutcomeUnknown()), now)
 
     def repeated(self, event: Event, wall_s: float) -> Event | Published | None:
         """What was published before with the key of `event`, if it has one. Raises `KeyReused`."""

@@ -134,10 +134,9 @@ class TopicIndex:
 
     def _match(self, topic: str) -> tuple[Session, ...]:
         sessions: dict[Session, None] = {}
-        apart = is_apart(topic)
-        for pattern in patterns_over(topic):
+        for pattern in patterns_heard(topic):
             subscription = self.subscriptions.get(pattern)
-            if subscription is not None and (pattern.topic or not apart):
+            if subscription is not None:
                 sessions.update(subscription.sessions)
         return tuple(sessions)
 
@@ -155,6 +154,12 @@ def patterns_over(topic: str) -> Iterator[Pattern]:
         yield Pattern(Match.DESCENDANTS, "/".join(segments[:depth]))
     yield Pattern(Match.CHILDREN, "/".join(segments[:-1]))
     yield Pattern(Match.EXACT, topic)
+
+
+def patterns_heard(topic: str) -> Iterator[Pattern]:
+    """Those of them whose subscribers hear `topic`."""
+    apart = is_apart(topic)
+    return (pattern for pattern in patterns_over(topic) if pattern.topic or not apart)
 
 
 def matches(pattern: Pattern, topic: str) -> bool:

@@ -6,9 +6,11 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
+import click
+
 from app.cli.console import DONE, FAILED, say
 from app.cli.pipes import STDOUT, on_hang_up, write_all
-from app.client import ClientError, Link, Refused
+from app.client import ALL, ONLY_NEW, ClientError, Link, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,10 +21,26 @@ _LINK_NEWS = {
     Link.LOST: "connection lost, trying again ({})",
     Link.RESUMED: "connected again to {}",
     Link.RENEWED: "connected again to {}; what was published meanwhile is missing",
+    Link.MISSED: "the server has no longer all that was published ({})",
 }
 
 # JSON escapes the control characters below U+0020, but terminals also obey those from U+0080 on.
 _CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+
+
+class Start(click.ParamType[int]):
+    """Where in the history to begin: a position, `all` or `new`."""
+
+    name = "ID|all|new"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number that Bayeux knows it by."""
+        text = str(value)
+        if text in ("all", "new"):
+            return ALL if text == "all" else ONLY_NEW
+        if not (text.isascii() and text.isdecimal()):
+            self.fail(f"{text!r} is neither a position nor all nor new", param, ctx)
+        return int(text)
 
 
 def report_link(link: Link, text: str) -> None:
@@ -30,11 +48,14 @@ def report_link(link: Link, text: str) -> None:
     say(_LINK_NEWS[link].format(text))
 
 
-async def subscribe(client: Client, patterns: Sequence[str]) -> int:
-    """Print the events of all patterns; done when whoever reads standard output has gone."""
+async def subscribe(client: Client, patterns: Sequence[str], after: int | None = None) -> int:
+    """Print the events of all patterns, from `after` on in the history if that is given.
+
+    Done when whoever reads standard output has gone.
+    """
     me = asyncio.current_task()
     assert me is not None
-    printing = asyncio.create_task(_print_events(client, patterns))
+    printing = asyncio.create_task(_print_events(client, patterns, after))
     try:
         with on_hang_up(STDOUT, printing.cancel):
             await printing
@@ -52,18 +73,20 @@ async def subscribe(client: Client, patterns: Sequence[str]) -> int:
     return DONE
 
 
-async def _print_events(client: Client, patterns: Sequence[str]) -> None:
+async def _print_events(client: Client, patterns: Sequence[str], after: int | None) -> None:
     async with client:
         for pattern in patterns:
             try:
-                await client.subscribe(pattern)
+                await client.subscribe(pattern, after)
             except Refused as refused:
                 raise ClientError(f"{pattern}: refused: {refused}") from refused
         say(f"subscribed to {' '.join(patterns)} at {client.url}")
         async for events in client.batches():
-            await write_all(STDOUT, "".join(map(_line, events)).encode(errors="backslashreplace"))
+            lines = [_line(event, with_position=after is not None) for event in events]
+            await write_all(STDOUT, "".join(lines).encode(errors="backslashreplace"))
 
 
-def _line(event: Event) -> str:
-    text = json.dumps({"channel": event.channel, "data": event.data}, ensure_ascii=False)
+def _line(event: Event, *, with_position: bool) -> str:
+    position = {"position": event.position} if with_position else {}
+    text = json.dumps({"channel": event.channel, "data": event.data, **position}, ensure_ascii=False)
     return text.translate(_CONTROLS) + "\n"

@@ -17,7 +17,7 @@ from app.cli.history_verbs import history_group
 from app.cli.options import config_option, load_settings, server_options
 from app.cli.pipes import STDIN
 from app.cli.publish import NotJson, publish_lines, publish_value, read_json
-from app.cli.subscribe import report_link, subscribe
+from app.cli.subscribe import Start, report_link, subscribe
 from app.cli.token import NoToken, entry, read_token
 from app.client import Client
 from app.configuration import KNOBS, limits_table
@@ -134,15 +134,22 @@ def publish(*, channel: str, value: str, server: str, token: str | None) -> None
 
 @main.command("subscribe")
 @click.argument("patterns", nargs=-1, required=True, metavar="PATTERN...")
+@click.option(
+    "--replay",
+    "after",
+    type=Start(),
+    help="Begin with what the server's history has after this position; or with all of it; or with what is new.",
+)
 @server_options
-def subscribe_verb(*, patterns: tuple[str, ...], server: str, token: str | None) -> None:
+def subscribe_verb(*, patterns: tuple[str, ...], after: int | None, server: str, token: str | None) -> None:
     """Print what is published, one JSON object a line: {"channel": ..., "data": ...}.
 
-    A PATTERN is a channel (/a/b), all channels one level below (/a/*), or all below (/a/**). The client comes back by
-    itself after an outage, and says so. End it with Ctrl-C.
+    A PATTERN is a channel (/a/b), all channels one level below (/a/*), or all below (/a/**). With --replay a line has
+    the event's "position" in the server's history as well. The client comes back by itself after an outage, goes on
+    from where it was if the server has a history, and says so. End it with Ctrl-C.
     """
     client = _client(server, token, on_link=report_link)
-    sys.exit(run(subscribe(client, patterns)))
+    sys.exit(run(subscribe(client, patterns, after)))
 
 
 def _check_files(settings: Settings) -> None:

@@ -92,18 +92,23 @@ class Client:
         while events := await self._inbox.get_all():
             yield events
 
-    async def subscribe(self, pattern: str) -> None:
+    async def subscribe(self, pattern: str, after: int | None = None) -> None:
         """Receive what is published to a channel, or to all that `/a/*` or `/a/**` stand for, also in later sessions.
 
+        First what is in the server's history after that position, or `ALL` that is. A later session goes on from where
+        the last one was, if the server has replay.
         Raises `Refused`, or another `ClientError` if there was no answer within `Patience.answer_s`.
         """
-        while await self._order("/meta/subscribe", pattern) != self._session.client_id:
+        self._session.resumption.forget(pattern)
+        ext = {} if after is None else {"ext": {"replay": {pattern: after}}}
+        while await self._order("/meta/subscribe", pattern, **ext) != self._session.client_id:
             pass  # a new session has begun meanwhile, without this pattern
         self._session.patterns[pattern] = None
 
     async def unsubscribe(self, pattern: str) -> None:
         """Receive it no more. Events that are on their way may still come. Raises as `subscribe`."""
         self._session.patterns.pop(pattern, None)
+        self._session.resumption.forget(pattern)
         await self._order("/meta/unsubscribe", pattern)
 
     async def publish(self, channel: str, data: Any) -> None:
@@ -127,9 +132,9 @@ class Client:
         _, verdicts = await self._sender.settle(messages)
         return verdicts
 
-    async def _order(self, channel: str, pattern: str) -> str:
+    async def _order(self, channel: str, pattern: str, **more: Any) -> str:
         """Subscribe or unsubscribe, which done twice is done once; returns the clientId for which it was done."""
-        message = Outgoing.of(next(self._session.ids), {"channel": channel, "subscription": pattern})
+        message = Outgoing.of(next(self._session.ids), {"channel": channel, "subscription": pattern, **more})
         client_id, [refused] = await self._sender.settle([message], is_repeatable=True)
         if refused is not None:
             raise refused

@@ -18,10 +18,14 @@ _LONGEST_MS = 600_000.0  # what any advice may make this client wait
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What was published: the channel's name and its data, any JSON value."""
+    """What was published: the channel's name and its data, any JSON value.
+
+    `position` is its place in the server's history; None where the server has or shows none.
+    """
 
     channel: str
     data: Any
+    position: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ class Incoming:
             elif channel == "/meta/disconnect":
                 is_goodbye = True
             elif isinstance(channel, str) and not channel.startswith("/meta/") and "data" in message:
-                events.append(Event(channel, message["data"]))
+                events.append(Event(channel, message["data"], _position(_ext(message).get("replay"))))
         return cls(replies, events, is_goodbye)
 
 
@@ -108,13 +112,51 @@ def error_of(reply: JSON) -> str | None:
     return error if isinstance(error, str) and error else "refused without a reason"
 
 
+def positions_of(reply: JSON) -> dict[str, int]:
+    """How far a reply says that the client has come in the history, by pattern; see the README on replay."""
+    return _by_pattern(reply, "replay")
+
+
+def starts_of(reply: JSON) -> dict[str, int]:
+    """With which positions the history begins, by pattern, where a subscription was refused for being too old."""
+    return _by_pattern(reply, "replay_start")
+
+
+def gaps_of(reply: JSON) -> list[str]:
+    """What a reply says is missing, in words."""
+    gaps = _ext(reply).get("replay_gap")
+    if not isinstance(gaps, dict):
+        return []
+    return [f"{name}, positions {gap[0]} to {gap[-1]}" for name, gap in gaps.items() if isinstance(gap, list) and gap]
+
+
+def log_of(reply: JSON) -> str | None:
+    """The name of the log that positions belong to; None without replay."""
+    name = _ext(reply).get("replay_log")
+    return name if isinstance(name, str) else None
+
+
+def _by_pattern(reply: JSON, field_name: str) -> dict[str, int]:
+    told = _ext(reply).get(field_name)
+    positions = {name: _position(value) for name, value in told.items()} if isinstance(told, dict) else {}
+    return {name: position for name, position in positions.items() if position is not None}
+
+
+def _position(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _ext(message: JSON) -> JSON:
+    ext = message.get("ext")
+    return ext if isinstance(ext, dict) else {}
+
+
 def batch_of(reply: JSON) -> int | None:
     """The number of the batch that a reply closes; None without the acknowledge extension.
 
     CometD's handshake replies say `ack: true`, or `ack: {"enabled": true, "batch": N}` if they carry events.
     """
-    ext = reply.get("ext")
-    ack = ext.get("ack") if isinstance(ext, dict) else None
+    ack = _ext(reply).get("ack")
     if isinstance(ack, dict):
         ack = ack.get("batch")
     if ack is True:

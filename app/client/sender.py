@@ -97,6 +97,7 @@ class Sender:
             if error is not None and error.startswith(SESSION_UNKNOWN):
                 self._session.lose(client_id, error)
                 return
+            self._session.resumption.note(reply)
             verdicts.append(None if error is None else Refused(error))
 
     async def _client_id(self, deadline: float) -> str:

@@ -16,7 +16,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from app.client.errors import ClientError, Dismissed, OutcomeUnknown, Refused, Unreachable
-from app.client.messages import Advice, Incoming, batch_of, encode, error_of
+from app.client.messages import Advice, Incoming, batch_of, encode, error_of, gaps_of
+from app.client.resumption import REFUSED, Resumption
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ _HANDSHAKE = {
     "version": "1.0",
     "minimumVersion": "1.0",
     "supportedConnectionTypes": ["long-polling"],
-    "ext": {"ack": True},
+    "ext": {"ack": True, "replay": {"in_data": False}},
 }
 
 
@@ -39,8 +40,9 @@ class Link(Enum):
     """What became of the connection to the server."""
 
     LOST = "lost"  # the client tries to come back
-    RESUMED = "resumed"  # in the same session: the server has kept what was published meanwhile
+    RESUMED = "resumed"  # where it was: the server has kept what was published meanwhile
     RENEWED = "renewed"  # in a new session, subscribed as before: what was published meanwhile is missing
+    MISSED = "missed"  # the connection is fine, but the server has no longer all that the client had yet to get
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class Session:
     ) -> None:
         self.client_id: str | None = None
         self.patterns: dict[str, None] = {}  # a set that keeps the order of subscribing
+        self.resumption = Resumption()
         self.ids = map(str, itertools.count(1))
         self._wire = wire
         self._inbox = inbox
@@ -99,17 +102,26 @@ class Session:
         client_id = reply.get("clientId")
         if not isinstance(client_id, str) or not client_id:
             raise OutcomeUnknown(f"no clientId in the handshake reply of {self._wire.name}")
+        self.resumption.greet(reply)
         if self.patterns:
-            again = {"channel": "/meta/subscribe", "clientId": client_id, "subscription": [*self.patterns]}
-            error = error_of((await self._ask(again, self._patience.answer_s))[0])
-            if error is not None:
-                raise Refused(error, is_final=not error.startswith(SESSION_UNKNOWN))
+            await self._subscribe_again(client_id)
         self._batch = batch_of(reply)
         self._is_first_connect = True
         self.client_id = client_id
         self._is_known.set()
         for event in incoming.events:  # maybe before the program could read any
             self._inbox.put_now(event)
+
+    async def _subscribe_again(self, client_id: str) -> None:
+        again = {"channel": "/meta/subscribe", "clientId": client_id, "subscription": [*self.patterns]}
+        while True:
+            reply, _ = await self._ask({**again, **self.resumption.ext(self.patterns)}, self._patience.answer_s)
+            error = error_of(reply)
+            if error is None:
+                self.resumption.note(reply)
+                return
+            if not error.startswith(REFUSED) or not self.resumption.fall_back(reply):
+                raise Refused(error, is_final=not error.startswith(SESSION_UNKNOWN))
 
     async def keep(self) -> None:
         """Poll, and come back after every failure, until the task is cancelled or there is no use in coming back.
@@ -198,6 +210,9 @@ class Session:
             connect["ext"] = {"ack": self._batch}
         reply, incoming = await self._ask(connect, self._advice.timeout_s + self._patience.network_s)
         await self._take(incoming)
+        self.resumption.note(reply)
+        for gap in gaps_of(reply):
+            self._tell(Link.MISSED, gap)
         if self._batch is not None:
             self._batch = batch_of(reply) or self._batch
         advice = Advice.read(reply)
@@ -259,9 +274,9 @@ class Session:
 
     def _report_return(self) -> None:
         if self._lost_id is not None:
-            is_same = self._lost_id == self.client_id
+            is_whole = self._lost_id == self.client_id or self.resumption.is_whole
             self._lost_id = None
-            self._tell(Link.RESUMED if is_same else Link.RENEWED, self._wire.name)
+            self._tell(Link.RESUMED if is_whole else Link.RENEWED, self._wire.name)
 
     def _tell(self, link: Link, text: str) -> None:
         if self._on_link is not None:

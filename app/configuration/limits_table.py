@@ -25,7 +25,8 @@ def limits_table() -> Iterator[str]:
 
 def _limits() -> Iterator[Knob]:
     yield from (knob for key, knob in KNOBS.items() if key.startswith(_TABLE))
-    yield from (knob for key, knob in KNOBS.items() if key.startswith("bayeux.") and key.partition(".")[2] in LIMITS)
+    for table in ("bayeux.", "history."):
+        yield from (knob for key, knob in KNOBS.items() if key.startswith(table) and key.removeprefix(table) in LIMITS)
 
 
 def _default(knob: Knob) -> str:

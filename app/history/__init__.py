@@ -17,6 +17,10 @@ threads of their own; none of this knows the event loop, and nothing here is awa
     rules.py      the [[record]] rules: which topics are kept, and for how long
     retention.py  what is too old, or too much: hidden, then deleted, oldest first
     ranges.py     bounds in time and by publication, as ranges of offsets
-    reader.py     a query's page, from the segments' indexes
+    reader.py     a query's page, from segment after segment
+    wanted.py     the filters of a query that look at one event
+    walks.py      the ways through one segment: along its index, over all offsets, or row by row where it is damaged
+    opened.py     a segment open for reading: the questions that can be put to it
+    connections.py  those that are open, and which segments are to be believed
     verify.py backup.py purge.py   what operators do with a log
 """

@@ -102,6 +102,8 @@ class History:
         self._reader = Reader(folder, rules, self._connections)
         self._retention = Retention(folder, rules, self._connections, options.max_bytes, clock)
         self._is_closed = False
+        with suppress(sqlite3.Error):  # what is too old is not served even before the first step of retention
+            self._retention.hide(clock(), writer.head)
         self._purging = Lock()
         self._upkeep = Lock()  # segments are removed by one at a time
 

@@ -70,7 +70,7 @@ class Reader:
         wanted = Wanted(query, self._rules)
         bounds = self._bounds(query)
         draft = _Draft(query, wanted, self._lapsed(query))
-        budget = Budget()
+        budget = Budget(query.limit)
         while not bounds.is_empty:
             try:
                 for batch in self._batches(bounds, wanted, query, budget):

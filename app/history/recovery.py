@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from app.broker.publications import Publications
-from app.history import documents, segment
-from app.history.folder import Damage, Folder, FolderUnusable, Segment, first_of, segment_files
+from app.history import documents, seals, segment
+from app.history.folder import Damage, Folder, Segment, first_of, segment_files
 from app.history.rows import walk
-from app.history.seals import Seal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +50,7 @@ class _Found:
 
 
 def recover(folder: Folder) -> Recovered:
-    """List the segments of a folder, and note their damage. Raises `FolderUnusable`, `OSError`."""
+    """List the segments of a folder, and note their damage. Raises `OSError`."""
     return _Recovery(folder).run()
 
 
@@ -87,12 +86,14 @@ class _Recovery:
     def _sealed(self, path: Path, first: int, following: int | None) -> bool:
         """List a segment as its seal says it is; False where there is no seal to be believed."""
         try:
-            seal = Seal.load(path)
+            seal = seals.Seal.load(path)
             nbytes = path.stat().st_size
         except (documents.DocumentDamaged, OSError):
             return False
         if seal.first != first or seal.nbytes != nbytes or not self.folder.identity.owns(seal.log_id):
             return False
+        with suppress(OSError):
+            seals.clear(path)
         last = seal.last if following is None else min(seal.last, following - 1)
         if following is None:
             with suppress(sqlite3.Error), closing(segment.read(path, is_sealed=True)) as connection:
@@ -103,8 +104,7 @@ class _Recovery:
 
     def _unsealed(self, path: Path, first: int, following: int | None) -> None:
         """List a segment as its rows say it is."""
-        limit = following - 1 if following is not None else first - 1 + _most_rows(path)
-        found = self._examine(path, first, limit)
+        found = self._examine(path, first, following)
         nbytes = segment.nbytes_with_wal(path)
         if not found.is_ours:
             self.folder.note(Damage(first, first, path.name, "belongs to another log; it is left out"))
@@ -122,9 +122,13 @@ class _Recovery:
         elif found.last >= first:
             self.unsealed.append(self._list(Segment(path, first, found.last, nbytes=nbytes)))
 
-    def _examine(self, path: Path, first: int, limit: int) -> _Found:
-        """Look at every row, and whether the indexes fit them. Notes what is damaged. Raises `FolderUnusable`."""
+    def _examine(self, path: Path, first: int, following: int | None) -> _Found:
+        """Look at every row, and whether the indexes fit them. Notes what is damaged."""
         found = _Found(first - 1)
+        if following is None:
+            limit, lost = first - 1 + _most_rows(path), max(first, self.folder.mark.offset)
+        else:
+            limit = lost = following - 1
 
         def note(from_: int, until: int, what: str) -> None:
             found.is_sound = False
@@ -132,33 +136,42 @@ class _Recovery:
 
         try:
             with closing(segment.read(path, is_sealed=False)) as connection:
-                problem = self._problem(connection, path, first, found)
+                problem = self._problem(connection, first, found)
                 if not found.is_ours:
                     return found
+                steps, latest_us = [], 0
                 for rows, _ in walk(connection, first, limit):
                     for row in rows:
                         if row.offset != found.last + 1:
                             note(found.last + 1, row.offset - 1, "unsound rows")
                         found.last, found.publication = row.offset, row.publication
+                        if row.time_us < latest_us:
+                            steps.append(row.offset)
+                        latest_us = row.time_us
+                listed = connection.execute("select offset from steps where offset <= ? order by offset", (found.last,))
+                if not problem and [offset for (offset,) in listed] != steps:
+                    problem = "its table of steps is not that of its times"  # no checksum says so of it
         except sqlite3.Error as error:
             problem = str(error)
         if problem and found.last < first:
-            note(first, max(first, self.folder.mark.offset), f"cannot be read: {problem}")
+            note(first, lost, f"cannot be read: {problem}")
         elif problem:
             note(first, found.last, f"read row by row: {problem}")
         return found
 
-    def _problem(self, connection: sqlite3.Connection, path: Path, first: int, found: _Found) -> str:
+    def _problem(self, connection: sqlite3.Connection, first: int, found: _Found) -> str:
         """What is wrong with a database as a whole, or nothing."""
         try:
             meta = dict(connection.execute("select name, value from meta"))
-            if isinstance(meta.get("format"), int) and meta["format"] > segment.FORMAT:
-                raise FolderUnusable(f"{path} was written by a later version of Halley")
-            found.is_ours = self.folder.identity.owns(meta.get("log_id"))
-            if meta.get("first") != first:
-                return f"its first offset is {meta.get('first')}"
+            identity = self.folder.identity
+            # A flipped bit makes no stranger of it: two logs have neither id nor key in common.
+            is_same_key = meta.get("publication_key") == str(identity.publication_key)
+            found.is_ours = identity.owns(meta.get("log_id")) or is_same_key
+            # `log.json` has been looked at: a later version would have said so there.
+            if (meta.get("format"), meta.get("first")) != (segment.FORMAT, first) or not identity.owns(meta["log_id"]):
+                return f"its table meta says {meta}"
             check = str(connection.execute("pragma integrity_check(1)").fetchone()[0])
-        except sqlite3.Error as error:
+        except (sqlite3.Error, KeyError, ValueError) as error:
             return str(error)
         return "" if check == "ok" else check
 
@@ -218,7 +231,7 @@ def _go_on(newest: Segment) -> segment.SegmentWriter | None:
         writer.checkpoint()
     except (sqlite3.Error, OSError):
         if writer is not None:
-            writer.abandon()
+            writer.abandon().close()
         return None
     return writer
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from app.history.connections import Gone
 from app.history.opened import Unsound
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from app.history.connections import Connections
     from app.history.folder import Folder, Segment
+    from app.history.opened import Opened
     from app.history.rules import Rules
 
 GRACE_S = 600.0
@@ -27,6 +28,13 @@ GRACE_S = 600.0
 
 _MOST_S = 1.0
 _SALVAGED = 1_000
+
+
+class _Reach(NamedTuple):
+    """How far an age reaches: all before `start` is known to be older, all before `at` not to be younger."""
+
+    start: int
+    at: int
 
 
 class Retention:
@@ -47,7 +55,7 @@ class Retention:
         self._wall = wall
         self._began: tuple[float, float] | None = None
         self._latest_s = 0.0
-        self._starts: dict[float, int] = {}  # by age
+        self._reaches: dict[float, _Reach] = {}  # by age
         self._lapsed_since: dict[Segment, float] = {}
 
     def step(self, now: float, head: int) -> bool:
@@ -55,10 +63,56 @@ class Retention:
 
         One thread calls it. Raises `OSError`, `sqlite3.Error`; the next step tries again.
         """
-        is_done = self._hide(self._time_of_day(now), head)
+        is_done = self.hide(self._time_of_day(now), head)
         self._delete(self._lapsed(now) or self._superfluous())
         self._connections.prune()
         return not is_done
+
+    def hide(self, time_s: float, head: int) -> bool:
+        """Move the rules' starts for that time of day, seconds since 1970; True when they are where they belong.
+
+        Bounded: a second at most. Raises `sqlite3.Error`.
+        """
+        self._latest_s = time_s
+        until = monotonic() + _MOST_S
+        is_done = True
+        for age_s in {rule.age_s for rule in self._rules.kept}:
+            cutoff_us = int((time_s - age_s) * 1_000_000)
+            reach = self._reaches.get(age_s, _Reach(1, 1))
+            try:
+                while (further := self._advance(reach, cutoff_us, head)) != reach and monotonic() < until:
+                    reach = further
+                is_done = is_done and further == reach
+            except (Gone, Unsound):
+                is_done = False  # the next step looks at what is there then
+            self._reaches[age_s] = reach
+        for rule in self._rules.kept:
+            rule.start = self._reaches[rule.age_s].start
+        return is_done
+
+    def _advance(self, reach: _Reach, cutoff_us: int, head: int) -> _Reach:
+        """A reach further along the log; the same if what comes next is younger, or nothing does."""
+        segments, at = self._folder.segments, reach.at
+        if not segments:
+            return reach
+        if at < segments[0].first:
+            return _Reach(segments[0].first, segments[0].first)
+        index = bisect_right(segments, at, key=lambda segment: segment.first) - 1
+        segment, following = segments[index], segments[index + 1 : index + 2]
+        last = following[0].first - 1 if following else head
+        if at > last:
+            return reach
+        last_row = last if segment.last is None else min(last, segment.last)
+        if at > last_row:
+            return reach._replace(at=last + 1)
+        is_trusted = self._connections.trusts(segment)
+        with self._connections.open(segment) as opened:
+            steps = opened.steps(MOST_STEPS + 1) if is_trusted else []
+            if not is_trusted or len(steps) > MOST_STEPS:
+                return _salvage(opened, reach, min(last_row, at + _SALVAGED - 1), cutoff_us)
+            run_last = min([step - 1 for step in steps if step > at], default=last_row)
+            further = opened.first_since(at, min(run_last, last_row), cutoff_us)
+            return _Reach(further, further) if further > at else reach
 
     def _time_of_day(self, now: float) -> float:
         wall_s = self._wall()
@@ -67,50 +121,9 @@ class Retention:
         began, began_wall_s = self._began
         time_s = min(wall_s, began_wall_s + now - began)
         if time_s < self._latest_s and now < began + GRACE_S:  # it was wrong when the server started
-            self._starts.clear()
+            self._reaches.clear()
             self._lapsed_since.clear()
-        self._latest_s = time_s
         return time_s
-
-    def _hide(self, time_s: float, head: int) -> bool:
-        until = monotonic() + _MOST_S
-        is_done = True
-        for age_s in {rule.age_s for rule in self._rules.kept}:
-            cutoff_us = int((time_s - age_s) * 1_000_000)
-            start = self._starts.get(age_s, 1)
-            try:
-                while (further := self._advance(start, cutoff_us, head)) != start and monotonic() < until:
-                    start = further
-            except (Gone, Unsound):
-                further = start + 1  # the next step looks at what is there then
-            is_done = is_done and further == start
-            self._starts[age_s] = start
-        for rule in self._rules.kept:
-            rule.start = self._starts[rule.age_s]
-        return is_done
-
-    def _advance(self, start: int, cutoff_us: int, head: int) -> int:
-        """The first offset from `start` on that is younger, or one on the way to it; `start` if that is it."""
-        segments = self._folder.segments
-        if not segments or start < segments[0].first:
-            return segments[0].first if segments else start
-        index = bisect_right(segments, start, key=lambda segment: segment.first) - 1
-        segment, following = segments[index], segments[index + 1 : index + 2]
-        last = following[0].first - 1 if following else head
-        if start > last:
-            return start
-        last_row = last if segment.last is None else min(last, segment.last)
-        if start > last_row:
-            return last + 1
-        is_trusted = self._connections.trusts(segment)
-        with self._connections.open(segment) as opened:
-            steps = opened.steps(MOST_STEPS + 1) if is_trusted else []
-            if not is_trusted or len(steps) > MOST_STEPS:
-                last_row = min(last_row, start + _SALVAGED - 1)
-                rows = opened.sound_rows(start, last_row)
-                return next((row.offset for row in rows if row.time_us >= cutoff_us), last_row + 1)
-            run_last = min([step - 1 for step in steps if step > start], default=last_row)
-            return opened.first_since(start, min(run_last, last_row), cutoff_us)
 
     def _lapsed(self, now: float) -> list[Segment]:
         """The segments in which nothing can be seen, and could not for the grace."""
@@ -121,7 +134,7 @@ class Retention:
 
     def _superfluous(self) -> list[Segment]:
         """The oldest segments, as many as are too much."""
-        sizes = {each: each.nbytes or nbytes_with_wal(each.path) for each in self._folder.segments}
+        sizes = {each: each.nbytes if each.is_sealed else nbytes_with_wal(each.path) for each in self._folder.segments}
         excess = sum(sizes.values()) - self._max_bytes
         superfluous = []
         for segment, nbytes in sizes.items():
@@ -134,3 +147,13 @@ class Retention:
     def _delete(self, segments: list[Segment]) -> None:
         if segments:
             self._folder.remove(segments)
+
+
+def _salvage(opened: Opened, reach: _Reach, last: int, cutoff_us: int) -> _Reach:
+    """A reach further along a segment that is read row by row; what cannot be read is of any age."""
+    start = reach.start
+    for row in opened.sound_rows(reach.at, last):
+        if row.time_us >= cutoff_us:
+            return _Reach(start, row.offset)
+        start = row.offset + 1
+    return _Reach(start, last + 1)

@@ -56,7 +56,10 @@ def _rescue(connection: sqlite3.Connection, first: int, last: int) -> Iterator[S
 
 
 def _select(connection: sqlite3.Connection, first: int, last: int) -> list[Stored]:
-    return [Stored._make(row) for row in connection.execute(_SELECT, (first, last, BATCH))]
+    try:
+        return [Stored._make(row) for row in connection.execute(_SELECT, (first, last, BATCH))]
+    except UnicodeDecodeError as error:  # an error whose text quotes what is damaged
+        raise sqlite3.DatabaseError("malformed") from error
 
 
 def keyed(connection: sqlite3.Connection, last: int, since_us: int, most: int) -> list[Stored]:

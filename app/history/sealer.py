@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from app.history.folder import Folder, Segment
 
 _RETRY_S = 1.0
+_MOST_ABANDONED = 64
 
 
 class Sealer:
@@ -23,14 +24,14 @@ class Sealer:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._inbox: SimpleQueue[tuple[Segment, SegmentWriter | None] | None] = SimpleQueue()
-        self._waiting: list[Segment] = []
-        self.sealed = 0
+        self._waiting: list[tuple[Segment, SegmentWriter | None]] = []
+        self._abandoned: list[sqlite3.Connection] = []
         self.failures = 0
         self._thread = Thread(target=self._run, name="history-sealer", daemon=True)
         self._thread.start()
 
     def put(self, segment: Segment, writer: SegmentWriter | None = None) -> None:
-        """Have a listed segment sealed; `writer` is what had it open. Returns at once."""
+        """Have a listed segment sealed; `writer` is what has it open. Returns at once."""
         self._inbox.put((segment, writer))
 
     def close(self, timeout_s: float) -> None:
@@ -39,40 +40,44 @@ class Sealer:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while True:
+        is_open = True
+        while is_open:
             try:
                 item = self._inbox.get(timeout=_RETRY_S if self._waiting else None)
             except Empty:
                 pass
             else:
-                if item is None:
-                    break
-                segment, writer = item
-                if self._let_go(writer):
-                    self._waiting.append(segment)
-            self._waiting = [segment for segment in self._waiting if not self._seal(segment)]
-
-    def _let_go(self, writer: SegmentWriter | None) -> bool:
-        try:
+                is_open = item is not None
+                if item is not None:
+                    self._waiting.append(item)
+            self._waiting = [each for each in self._waiting if not self._seal(*each)]
+        for _, writer in self._waiting:
             if writer is not None:
-                writer.close()
-        except sqlite3.Error:
-            self.failures += 1
-            return False  # what is on disk is still good, and must not be written again
-        return True
+                self._abandon(writer)
+        for connection in self._abandoned:
+            connection.close()
 
-    def _seal(self, segment: Segment) -> bool:
+    def _seal(self, segment: Segment, writer: SegmentWriter | None) -> bool:
         """Whether it is done with."""
-        if segment not in self._folder.segments:
-            return True  # removed meanwhile
         assert segment.last is not None
         try:
-            seal = seals.seal(segment.path, self._folder.log_id, segment.first, segment.last)
+            is_listed = segment in self._folder.segments  # else it was removed meanwhile
+            if is_listed:
+                seal = seals.seal(segment.path, self._folder.log_id, segment.first, segment.last, writer)
+                self._folder.replace(segment, replace(segment, is_sealed=True, nbytes=seal.nbytes))
+            if writer is not None:
+                writer.close()
+            if is_listed:
+                seals.clear(segment.path)
         except SegmentBusy:
             return False
         except (sqlite3.Error, OSError):
-            self.failures += 1
-            return True
-        self._folder.replace(segment, replace(segment, is_sealed=True, nbytes=seal.nbytes))
-        self.sealed += 1
+            self.failures += 1  # what is on disk is still good; it is sealed when the folder is opened again
+            if writer is not None:
+                self._abandon(writer)
         return True
+
+    def _abandon(self, writer: SegmentWriter) -> None:
+        self._abandoned.append(writer.abandon())
+        if len(self._abandoned) > _MOST_ABANDONED:
+            self._abandoned.pop(0).close()

@@ -6,6 +6,7 @@ block. It is believed for its size at start, and for its digests when somebody v
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Self
@@ -99,13 +100,26 @@ def digests_of(path: Path) -> Iterator[str]:
             yield blake2b(block, digest_size=_DIGEST_BYTES).hexdigest()
 
 
-def seal(path: Path, log_id: str, first: int, last: int) -> Seal:
-    """Make a full segment final. Raises `sqlite3.Error`, `OSError`; `SegmentBusy`, if somebody reads it just now.
+def seal(path: Path, log_id: str, first: int, last: int, writer: segment.SegmentWriter | None = None) -> Seal:
+    """Make a full segment final; `writer` is what has it open, if anything does, and stays open.
 
-    It may be interrupted anywhere, and repeated.
+    Raises `sqlite3.Error`, `OSError`; `SegmentBusy`, if somebody is reading it just now. It may be interrupted
+    anywhere, and repeated.
     """
-    segment.finish(path)
-    path.chmod(_READ_ONLY)
+    if writer is not None:
+        writer.finish()
+    elif not segment.is_finished(path):
+        with closing(segment.reopen(path)) as opened:
+            opened.finish()
     made = Seal.of(path, log_id, first, last)
     made.save(path)
+    if writer is None:
+        clear(path)
     return made
+
+
+def clear(path: Path) -> None:
+    """Take away what SQLite has left beside a sealed segment, and the right to write it. Raises `OSError`."""
+    for companion in segment.companions(path):
+        companion.unlink(missing_ok=True)  # whoever has it open keeps it
+    path.chmod(_READ_ONLY)

@@ -14,7 +14,7 @@ import errno
 import os
 import sqlite3
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import orjson
@@ -39,6 +39,7 @@ _EMPTY_BYTES = 10 * PAGE_BYTES
 """A database without events."""
 
 _READ_CACHE_KIB = 512
+_VERSIONS_AT, _NOT_WAL = 18, b"\1\1"  # SQLite's file format, 1.3.3
 _TOPIC, _AUDIENCE = COLUMNS.index("topic"), COLUMNS.index("audience")
 _SCHEMA = """
     create table meta (name text primary key, value) without rowid;
@@ -58,6 +59,10 @@ _SCHEMA = """
 _INSERT = "insert into stored select VALUES from json_each(?)".replace(
     "VALUES", ", ".join(f"json_extract(value, '$[{column}]')" for column in range(len(COLUMNS)))
 )
+
+_INSERT_ROW = f"insert into stored values ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
+_NUL = rb"\u0000"
+"""In JSON; SQLite's `json_extract` leaves that character out."""
 
 
 def create(path: Path, log_id: str, first: int, **more: str | int) -> SegmentWriter:
@@ -100,38 +105,29 @@ def reopen(path: Path) -> SegmentWriter:
 
 
 class SegmentBusy(Exception):
-    """Somebody has it open, so its WAL cannot go."""
+    """Somebody is in the middle of reading it, so its WAL cannot be emptied."""
 
 
 def is_finished(path: Path) -> bool:
-    """Whether it is no longer in WAL mode (SQLite's file format, 1.3.3), so that nobody writes it. Raises `OSError`."""
+    """Whether it was finished, and nothing is left beside it. Raises `OSError`."""
     with path.open("rb") as file:
-        return file.read(20)[18:20] == b"\1\1" and not any(each.exists() for each in companions(path))
-
-
-def finish(path: Path) -> None:
-    """Move all of the WAL into the database, for good. Raises `sqlite3.Error`, `OSError`, `SegmentBusy`."""
-    if is_finished(path):
-        return
-    with closing(_connect(path, "rw", timeout_s=0)) as connection:
-        connection.execute("pragma synchronous=extra")  # the rollback journal's end is synced too
-        try:
-            mode = connection.execute("pragma journal_mode=delete").fetchone()[0]
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise SegmentBusy from None
-            raise
-    if mode != "delete":
-        raise SegmentBusy
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    sync_folder(path.parent)
+        file.seek(_VERSIONS_AT)
+        return file.read(2) == _NOT_WAL and not any(each.exists() for each in companions(path))
 
 
 def read(path: Path, *, is_sealed: bool) -> sqlite3.Connection:
-    """A connection that reads; of a sealed segment, on which nobody takes locks. Raises `sqlite3.Error`."""
-    connection = _connect(path, "ro" + "&immutable=1" * is_sealed)
-    connection.execute(f"pragma cache_size=-{_READ_CACHE_KIB}")
+    """A connection that reads; of a sealed segment, on which nobody takes locks. Raises `sqlite3.Error`.
+
+    One with nothing beside it has no writer, and is read like a sealed one: that works on a disk that takes nothing,
+    where what SQLite wants beside it could not be made.
+    """
+    is_final = is_sealed or not any(each.exists() for each in companions(path))
+    connection = _connect(path, "ro" + "&immutable=1" * is_final)
+    try:
+        connection.execute(f"pragma cache_size=-{_READ_CACHE_KIB}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -152,7 +148,19 @@ def nbytes_with_wal(path: Path) -> int:
 def _connect(path: Path, mode: str, timeout_s: float = 5.0) -> sqlite3.Connection:
     uri = f"file:{quote(str(path))}?mode={mode}"
     # Threads use a connection in turn, never at once.
-    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=timeout_s)
+    return sqlite3.connect(
+        uri, uri=True, isolation_level=None, check_same_thread=False, timeout=timeout_s, factory=_Connection
+    )
+
+
+class _Connection(sqlite3.Connection):
+    """One whose errors are all `sqlite3.Error`: where a name in the schema is damaged, their text is no UTF-8."""
+
+    def execute(self, *arguments: Any) -> sqlite3.Cursor:
+        try:
+            return super().execute(*arguments)
+        except UnicodeDecodeError as error:
+            raise sqlite3.DatabaseError("database is malformed, and so is what SQLite says of it") from error
 
 
 def _configure(connection: sqlite3.Connection) -> None:
@@ -172,6 +180,11 @@ class SegmentWriter:
         self.first = first
         self.last = last
         self.wal_bytes = 0  # written since the last checkpoint, about
+        self._held_bytes = 0
+        # SQLite moves the WAL into the database when the last connection closes. After a failure that must not be, so
+        # the last one is this, which cannot.
+        self._witness = read(path, is_sealed=False)
+        self._witness.execute("select 1 from meta").fetchall()
         self._topics: dict[str, int] = dict(connection.execute("select topic, id from topics"))
         self._audiences: dict[str | None, int] = dict(connection.execute("select audience, id from audiences"))
         latest = connection.execute("select time_us from stored where offset = ?", (last,)).fetchone()
@@ -191,7 +204,10 @@ class SegmentWriter:
             values[_AUDIENCE] = self._audience_id(row.audience)
             encoded.append(values)
         group = orjson.dumps(encoded)
-        connection.execute(_INSERT, (group.decode(),))
+        if _NUL in group:
+            connection.executemany(_INSERT_ROW, encoded)
+        else:
+            connection.execute(_INSERT, (group.decode(),))
         connection.execute("commit")
         self.last = rows[-1].offset
         # The rows' own pages, and one of the index for each topic.
@@ -216,28 +232,45 @@ class SegmentWriter:
 
     @property
     def nbytes(self) -> int:
-        """What the events in the database take, about; those in the WAL do not count. 0 where that cannot be told."""
+        """What the events take, about, as of the last checkpoint, with what readers hold in the WAL.
+
+        0 where that cannot be told.
+        """
         try:
-            return max(0, self.path.stat().st_size - _EMPTY_BYTES)
+            return max(0, self.path.stat().st_size - _EMPTY_BYTES) + self._held_bytes
         except OSError:
             return 0
 
     def checkpoint(self) -> None:
         """Move what is in the WAL into the database, as far as no reader is in the way. Raises `sqlite3.Error`."""
-        self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
+        _, frames, moved = self.connection.execute("pragma wal_checkpoint(passive)").fetchone()
         self.wal_bytes = 0
+        self._held_bytes = (frames - moved) * PAGE_BYTES
+
+    def finish(self) -> None:
+        """Have all of the WAL in the database, for good: it is never written again, and no longer in WAL mode.
+
+        Readers may go on, and so may whoever opens it on a disk that fails in the middle of this: SQLite's own way out
+        of WAL mode wants to be alone, and a rollback journal. Raises `sqlite3.Error`, `OSError`, `SegmentBusy`.
+        """
+        self.connection.execute("pragma busy_timeout=0")
+        if self.connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
+            raise SegmentBusy
+        with self.path.open("r+b", buffering=0) as file:
+            file.seek(_VERSIONS_AT)
+            file.write(_NOT_WAL)
+            os.fsync(file.fileno())
 
     def close(self) -> None:
         """Let go of it. Where nobody reads it, the WAL ends up in the database. Raises `sqlite3.Error`."""
+        self._witness.close()
         self.connection.close()
 
-    def abandon(self) -> None:
-        """Let go of it, and leave its files as they are: after a failed write nothing may touch them.
+    def abandon(self) -> sqlite3.Connection:
+        """Write it no more, and leave its files as they are: after a failed write nothing may touch them.
 
-        SQLite moves the WAL into the database when the last connection closes, so the last one is one that cannot.
+        While the connection that is returned is open, it can be read on a disk that takes nothing.
         """
-        with suppress(sqlite3.Error), closing(read(self.path, is_sealed=False)) as witness:
-            witness.execute("select 1 from meta").fetchall()
-            self.connection.close()
         with suppress(sqlite3.Error):
             self.connection.close()
+        return self._witness

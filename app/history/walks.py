@@ -43,9 +43,11 @@ class Batch(NamedTuple):
 
 
 class Budget:
-    """What one call may still do."""
+    """What one call may still do; `limit` is of its page, `fetched` how many rows it has had from the table."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.fetched = 0
         self._rows = MOST_ROWS
         self._until = monotonic() + MOST_S
 
@@ -75,6 +77,7 @@ class Walk:
         self._wanted = wanted
         self._budget = budget
         self._is_reverse = is_reverse
+        self._at_once = _FEWEST
 
     def pairs(self) -> list[Pair] | None:
         """What there is of the wanted topics for who asks; None if that is too much to walk one by one."""
@@ -105,11 +108,19 @@ class Walk:
         most = max(_MOST_AT_ONCE // len(pairs), 4)
         walks = [self._offsets(pair, low, high, most) for pair in pairs]
         offsets = walks[0] if len(walks) == 1 else merged(*walks, reverse=self._is_reverse)
-        at_once = _FEWEST
-        while chunk := list(islice(offsets, at_once)):
-            rows = self._rows(chunk)
+        yield from self._fetch(offsets)
+
+    def _fetch(self, offsets: Iterator[int]) -> Iterator[Batch]:
+        """The rows at these offsets: a few, then about as many as the page may still take, unless they are large."""
+        while chunk := list(islice(offsets, self._at_once)):
+            rows = self._opened.rows(sorted(chunk))
+            if self._is_reverse:
+                rows.reverse()
+            self._budget.fetched += len(rows)
             yield Batch(rows, chunk[-1], [])
-            at_once = _next_size(at_once, rows)
+            weight = sum(len(row.payload or "") for row in rows) // len(rows) + 1
+            still = max(self._budget.limit + 1 - self._budget.fetched, _FEWEST)
+            self._at_once = max(1, min(still, _MOST_AT_ONCE, _BYTES_AT_ONCE // weight))
 
     def _offsets(self, pair: Pair, low: int, high: int, most: int) -> Iterator[int]:
         low = max(low, pair.floor)
@@ -128,9 +139,7 @@ class Walk:
     def scan(self, low: int, high: int) -> Iterator[Batch]:
         """The events of all wanted topics, by looking at every offset."""
         topics: dict[int, str] = {}
-        size = 2 * _MOST_AT_ONCE
-        at_once = _FEWEST
-        for first, last in _windows(low, high, size, _WINDOW, is_reverse=self._is_reverse):
+        for first, last in _windows(low, high, 2 * _MOST_AT_ONCE, _WINDOW, is_reverse=self._is_reverse):
             window = self._opened.window(first, last)
             self._budget.spend(len(window))
             unknown = {number for _, number in window if number not in topics}
@@ -138,18 +147,8 @@ class Walk:
             offsets = [offset for offset, number in window if self._wanted.floor(topics.get(number, "")) <= offset]
             if self._is_reverse:
                 offsets.reverse()
-            walk = iter(offsets)
-            while chunk := list(islice(walk, at_once)):
-                rows = self._rows(chunk)
-                yield Batch(rows, chunk[-1], [])
-                at_once = _next_size(at_once, rows)
+            yield from self._fetch(iter(offsets))
             yield Batch([], first if self._is_reverse else last, [])
-
-    def _rows(self, offsets: list[int]) -> list[Stored]:
-        rows = self._opened.rows(offsets)
-        if self._is_reverse:
-            rows.reverse()
-        return rows
 
     def salvage(self, low: int, high: int) -> Iterator[Batch]:
         """Every row that is sound, of a file that is not; what is missing is a gap."""
@@ -160,12 +159,6 @@ class Walk:
             if self._is_reverse:
                 rows.reverse()
             yield Batch(rows, first if self._is_reverse else last, gaps)
-
-
-def _next_size(at_once: int, rows: list[Stored]) -> int:
-    """How many rows to fetch next: more, unless they are large."""
-    weight = sum(len(row.payload or "") for row in rows) // len(rows) + 1
-    return max(1, min(2 * at_once, _MOST_AT_ONCE, _BYTES_AT_ONCE // weight))
 
 
 def _windows(low: int, high: int, size: int, most: int, *, is_reverse: bool) -> Iterator[tuple[int, int]]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _GROUP_ROWS = 4_096
 _GROUP_BYTES = 4_194_304
 _WAL_BYTES = 8_388_608
+_MOST_ABANDONED = 64
 _LOOK_S = 1.0
 """How often the free space is looked at, and a broken disk tried again."""
 
@@ -98,6 +99,7 @@ class Writer:
         self._is_full = self._is_broken = self._is_closed = False
         self._current = current
         self._listed = next((each for each in folder.segments if current and each.path == current.path), None)
+        self._abandoned: list[sqlite3.Connection] = []
         self._looked_at = self._tried_at = -_LOOK_S
         self._look()
         self._is_ready()
@@ -165,6 +167,8 @@ class Writer:
         if self._current is not None:
             with suppress(sqlite3.Error):
                 self._current.close()
+        for each in self._abandoned:
+            each.close()
 
     def _collect(self, group: list[Event]) -> Flag | Literal[True] | None:
         """Fill `group` with what there is; the flag that stands behind it, or None where the end does."""
@@ -276,7 +280,9 @@ class Writer:
         current = self._current
         assert current is not None
         self.failures += 1
-        current.abandon()
+        self._abandoned.append(current.abandon())
+        if len(self._abandoned) > _MOST_ABANDONED:
+            self._abandoned.pop(0).close()
         if self._listed is None:
             self._current, self._tried_at = None, monotonic()  # the disk takes nothing: not again at once
         else:

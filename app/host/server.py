@@ -79,10 +79,10 @@ def run(settings: Settings, origins: Mapping[str, str] | None = None) -> int:
         halley = Halley(settings)
         for name in settings.load:
             load(name, halley)
-        halley.house.open()
         sockets.append(bind(settings.host, settings.port, "--port"))
         if settings.operations.enabled:
             sockets.append(bind(settings.operations.host, settings.operations.port, "--operations-port"))
+        halley.house.open()
     except _WRONG as error:
         for bound in sockets:
             bound.close()

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
+import threading
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -166,6 +169,38 @@ async def policy(served):
     served.halley.set_policy(object())
 
 
+async def inbox(served):
+    """What does not fit beside an event that waits to be written is refused; the one that waits is not."""
+    messages = [publish("/a", "x" * 60_000) for _ in range(2)]
+    answer = await (await served.wire()).post(*messages)
+    assert [reply.get("error") for reply in answer.messages] == [None, "503::history_unavailable"]
+
+
+async def commit(served):
+    """A publisher whose event is not on disk in time hears that nobody knows; it is there afterwards."""
+    (segment,) = served.house.recorder.folder.glob("seg-*.db")
+    with closing(sqlite3.connect(segment)) as other:
+        other.execute("begin immediate")  # as a disk that hangs
+        await error_of(served, "503::history_outcome_unknown", publish("/a", 1))
+    await served.until(lambda: served.house.recorder.head == 1)
+
+
+async def reading(served):
+    """A connect whose page of the history does not come in time is answered without it."""
+    client_id = await served.open_session()
+    wire = await served.wire()
+    assert (await wire.post(publish("/a", 1))).messages[0]["successful"]
+    await wire.post(subscribe(client_id, "/a", ext={"replay": {"/a": -2}}))
+    is_over = threading.Event()
+    hung = asyncio.create_task(served.house.recorder.aside(is_over.wait))  # as a disk that hangs
+    await asyncio.sleep(0)
+    (reply,) = (await wire.post(connect(client_id))).messages
+    is_over.set()
+    await asyncio.wait([hung])
+    hung.exception()
+    assert reply["ext"]["replay"] == {"/a": 0}
+
+
 ANYONES = Token(id="ada", role="user", hash=f"sha256:{'0' * 64}")
 LONG_HEAD = head("GET / HTTP/1.1", "Host: 127.0.0.1", f"X-Long: {'x' * 600}")
 MANY_HEADERS = head("GET / HTTP/1.1", "Host: 127.0.0.1", *(f"X-{number}: 1" for number in range(8)))
@@ -210,16 +245,35 @@ CASES = {
     "holds_per_browser": ({}, tabs),
     "max_interval_s": ({}, expiry),
     "policy_s": ({}, policy),
+    "free_bytes": ({}, lambda served: error_of(served, "503::history_unavailable", publish("/a", 1))),
+    "inbox_bytes": ({}, inbox),
+    "commit_s": ({}, commit),
+    "read_s": ({}, reading),
+    "key_chars": (
+        {},
+        lambda served: error_of(
+            served, "400::idempotency_key_invalid", publish("/a", 1, ext={"idempotency_key": "k" * 17})
+        ),
+    ),
 }
 BAYEUX = {"callback_chars": 8, "max_interval_s": 0.3, "policy_s": 0.1}
+HISTORY = {
+    "free_bytes": {"free_bytes": 1 << 60},
+    "inbox_bytes": {"inbox_bytes": 65_536},
+    "commit_s": {"commit_s": 0.1},
+    "read_s": {"read_s": 0.1, "readers": 1, "tail_bytes": 0},
+    "key_chars": {"key_chars": 16},
+}
 
 
 @pytest.mark.parametrize("limit", CASES)
-async def test_a_limit_says_no_and_is_counted(limit):
+async def test_a_limit_says_no_and_is_counted(limit, tmp_path):
     """Reliability.md 3: each limit is one setting, one answer, one count in /metrics; no other limit is counted."""
     limits, provoke = CASES[limit]
     bayeux = {limit: BAYEUX[limit]} if limit in BAYEUX else {}
-    async with serving(brisk(limits=limits, bayeux=bayeux, tokens=[ANYONES])) as served:
+    history = {"enabled": limit in HISTORY, "free_bytes": 0, **HISTORY.get(limit, {})}
+    settings = brisk(limits=limits, bayeux=bayeux, history=history, data_dir=str(tmp_path), tokens=[ANYONES])
+    async with serving(settings) as served:
         if limit == "memory_share":  # looked at once a second
             await served.until(lambda: served.house.broker.memory.is_over)
         assert not any(hits(served).values())

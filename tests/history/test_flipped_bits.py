@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import sqlite3
+from contextlib import closing
 from itertools import count
 
 import pytest
@@ -143,3 +145,16 @@ def test_a_flipped_bit_is_never_served(whole, tmp_path):
             error.add_note(f"flip {number}: {where}")
             raise
         shutil.rmtree(folder)
+
+
+def test_a_step_that_is_missing_is_noticed(whole, tmp_path):
+    """B3: nothing has a checksum over where the clock was set back, so the newest segment's times are compared."""
+    kept, truth = whole
+    shutil.copytree(kept, tmp_path / "log")
+    newest = max((tmp_path / "log").glob("seg-*.db"))
+    with closing(sqlite3.connect(newest)) as connection:
+        assert connection.execute("delete from steps").rowcount
+        connection.commit()
+    with OpenLog(tmp_path / "log", Rules(), lambda: 2_000.0, **SMALL) as log:
+        check(log, truth)
+        assert log.history.damage

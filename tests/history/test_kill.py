@@ -9,17 +9,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import orjson
-import pytest
 from support.history import SMALL, OpenLog
 
 ROUNDS = int(os.environ.get("HALLEY_KILL_ROUNDS", "12"))
 APPENDING = Path(__file__).with_name("appending.py")
-
-
-@pytest.fixture
-def environment():
-    """What a child process needs to import what this one has."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def acknowledged_until_killed(folder, round_, delay_s, environment):

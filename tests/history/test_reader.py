@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing, contextmanager
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.history import OpenLog
 from support.logs import Row, write
 
 from app.broker.events import Audience
 from app.broker.log import Keeping, Query
 from app.broker.topics import Match, Pattern, matches
-from app.history.connections import Connections
+from app.history.connections import MOST_IDLE, Connections
 from app.history.reader import Reader
 from app.history.rules import Rules
 from app.history.stored import audience_of
@@ -124,7 +127,7 @@ def logs_and_queries(draw):
     return segments, query, ages
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(logs_and_queries(), st.sampled_from([64, 1, 0]), st.sampled_from([20_000, 3]))
 def test_paging_either_way_to_the_end_gives_exactly_what_was_asked_for(made, most_pairs, most_rows):
     """Every filter, in every combination, over segments, clock steps, audiences, purged rows; by index or not."""
@@ -141,3 +144,111 @@ def test_paging_either_way_to_the_end_gives_exactly_what_was_asked_for(made, mos
         query = Query(**options)
         found, _ = all_pages(reader, query)
         assert found == expected(rows, query, rules)
+
+
+@settings(max_examples=40, deadline=None)
+@given(logs_and_queries(), st.sets(st.integers(1, 160)), st.integers(0, 3), st.sampled_from([64, 0]))
+def test_what_is_damaged_or_lost_is_never_served_and_always_told(made, damaged, skip, most_pairs):
+    """B3: a row whose checksum does not fit is a gap, and so is a hole between segments; all else is found as ever."""
+    segments, options, _ = made
+    lost = set()
+    end = 0
+    for rows in segments[:-1]:
+        end += len(rows)
+        lost |= {*range(end + 1, end + skip + 1)}
+        end += skip
+    with pytest.MonkeyPatch.context() as patch, log(segments, skip=skip, damaged=damaged) as (reader, folder, rows):
+        patch.setattr("app.history.walks.MOST_PAIRS", most_pairs)
+        options |= {f"{name}_publication": None for name in ("from", "after", "before", "until")}
+        options["last"] = max(options["last"], rows[-1].offset)
+        query = Query(**options)
+        found, gaps = all_pages(reader, query)
+        here = expected(rows, query, Rules())
+        assert found == [offset for offset in here if offset not in damaged]
+        told = {offset for first, last in gaps for offset in range(first, last + 1)}
+        assert told <= damaged | lost
+        low = max(query.first, min(after for _, after in query.wanted) + 1)
+        assert {offset for offset in here if offset in damaged} <= told
+        assert {offset for offset in lost if low <= offset} <= told
+        if told - lost:
+            assert folder.damage
+
+
+def test_an_event_for_many_audiences_is_found_by_each_of_them():
+    """With more audiences than can be walked one by one all offsets are looked at; everybody gets their own."""
+    rows = [Row("a", audience=Audience(eligible_authids=(f"user{number % 100}",))) for number in range(1_000)]
+    with log([rows]) as (reader, _, _):
+        page = reader.read(Query(((Pattern(Match.EXACT, "a"), 0),), 1_000, authid="user7"))
+        assert [event.position for event in page.events] == [*range(8, 1_001, 100)]
+        assert reader.read(Query(((Pattern(Match.EXACT, "a"), 0),), 1_000)).events == []
+
+
+def test_an_event_is_read_as_it_was_published():
+    """Whatever is kept of an event comes back, its audience too."""
+    with log([[Row("a/b", 77, AUDIENCES[1], '{"x":"\\u0000é"}')]]) as (reader, _, [row]):
+        [event] = reader.read(Query(((Pattern(Match.EXACT, "a/b"), 0),), 1, authid="ann")).events
+        assert (event.topic, event.payload, event.time_us) == ("a/b", '{"x":"\\u0000é"}'.encode(), 77)
+        assert (event.position, event.publication, event.audience) == (1, row.publication, AUDIENCES[1])
+
+
+def test_a_call_touches_so_many_rows_and_says_where_to_go_on():
+    """Who may see nothing of a long log gets a short page rather than all of it looked at in one go."""
+    rows = [[Row(f"many/{number}", audience=AUDIENCES[1]) for number in range(5_000)] for _ in range(5)]
+    with log(rows) as (reader, _, _):
+        page = reader.read(Query(((Pattern(Match.DESCENDANTS, "many"), 0),), 25_000))
+        assert (page.events, page.is_end) == ([], False)
+        assert 10_000 < page.reached <= 20_000
+        rest = reader.read(Query(((Pattern(Match.DESCENDANTS, "many"), page.reached),), 25_000))
+        assert (rest.events, rest.is_end, rest.reached) == ([], True, 25_000)
+
+
+def test_connections_are_kept_but_only_so_many():
+    """However many segments are read, no more files stay open than the pool may keep, and none of deleted ones."""
+    with log([[Row("a")] for _ in range(MOST_IDLE + 20)]) as (reader, folder, rows):
+        query = Query(((Pattern(Match.EXACT, "a"), 0),), len(rows))
+        assert len(reader.read(query).events) == len(rows)
+        assert len(open_segments()) == MOST_IDLE
+        folder.remove(folder.segments[:-1])
+        assert len(reader.read(query).events) == 1
+        assert open_segments() == []
+
+
+def open_segments():
+    """The segments' files that this process has open."""
+    targets = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            targets.append(str(link.readlink()))
+    return [target for target in targets if "/seg-" in target]
+
+
+def test_pages_are_whole_while_the_log_is_written_sealed_and_deleted(tmp_path):
+    """Readers that go from page to page miss nothing that is not told, whatever happens to the segments meanwhile."""
+    with OpenLog(tmp_path / "log", Rules(), segment_bytes=65_536, max_bytes=1_048_576) as opened:
+        history, is_written = opened.history, threading.Event()
+
+        def follow(wanted):
+            reached, seen = 0, 0
+            while not (is_written.is_set() and reached == history.head):
+                head = history.head
+                page = history.read(Query(((wanted, reached),), head, limit=50))
+                at = [event.position for event in page.events]
+                told = {offset for first, last in page.gaps for offset in range(first, last + 1)}
+                assert not told & set(at)
+                first = reached + 1 if reached else min(at, default=1)  # from the start: whatever there is
+                assert told | set(at) == {*range(first, page.reached + 1)}
+                reached, seen = page.reached, seen + len(at)
+            return seen
+
+        with ThreadPoolExecutor(4) as pool:
+            wanted = [ALL, Pattern(Match.EXACT, "news")] * 2
+            readers = [pool.submit(follow, pattern) for pattern in wanted]
+            try:
+                for number in range(60):
+                    opened.write(*("x" * 500 for _ in range(100)))
+                    history.retain(50.0 + number)
+            finally:
+                is_written.set()
+            assert all(reader.result(timeout=60) for reader in readers)
+        assert history.start > 1
+        assert not history.damage

@@ -133,7 +133,10 @@ async def test_a_request_under_way_is_finished(tmp_path):
         server.send_signal(signal.SIGTERM)
         await server.until_logged("drained")
         answer = await wire.request(data[-5:])
-        assert (answer.status, answer.messages) == (200, [{"channel": "/a", "successful": True}])
+        assert (answer.status, answer.messages) == (
+            200,
+            [{"channel": "/a", "successful": True, "ext": {"position": 1}}],
+        )
         assert await server.exit_code() == 0
 
 

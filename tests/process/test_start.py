@@ -43,7 +43,7 @@ async def test_the_three_lines_to_try_work_when_pasted(tmp_path):
         lines = [line.strip() for line in server.lines if line.startswith("  ")]
         assert len(lines) == 3
         published, conversed, called = [await run_line(line, tmp_path) for line in lines]
-        assert json.loads(published) == [{"channel": "/hello", "successful": True}]
+        assert json.loads(published) == [{"channel": "/hello", "successful": True, "ext": {"position": 1}}]
         messages = json.loads(conversed)
         assert [(message["channel"], message.get("successful")) for message in messages if "data" not in message] == [
             ("/meta/subscribe", True),

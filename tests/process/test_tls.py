@@ -44,7 +44,7 @@ async def test_it_says_https_and_its_lines_work_when_pasted(place):
         lines = [line.strip() for line in server.lines if line.startswith("  ")]
         assert len(lines) == 3
         published, conversed, called = [await pasted(line, place) for line in lines]
-        assert json.loads(published) == [{"channel": "/hello", "successful": True}]
+        assert json.loads(published) == [{"channel": "/hello", "successful": True, "ext": {"position": 1}}]
         assert {"channel": "/hello", "data": "world"} in json.loads(conversed)
         assert called.startswith("/**/show([{")
 

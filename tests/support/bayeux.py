@@ -21,8 +21,9 @@ from app.protocols.bayeux.hooks import Hooks, Listener
 from app.protocols.bayeux.names import to_pattern
 from app.protocols.bayeux.sessions import BayeuxSession
 from app.protocols.bayeux.states import State
-from app.settings import Bayeux, Limits
+from app.settings import Bayeux, History, Limits
 from support.bayeux_peers import Exchange, Peer
+from support.memory_log import MemoryLog
 from support.messages import JSON, publish
 
 if TYPE_CHECKING:
@@ -47,7 +48,10 @@ class Later:
 
 
 class House:
-    """A broker and a Bayeux engine. `limits` and `options` replace single settings."""
+    """A broker and a Bayeux engine. `limits` and `options` replace single settings.
+
+    With `history`, settings of that, it has a log in memory.
+    """
 
     def __init__(
         self,
@@ -57,6 +61,7 @@ class House:
         anonymous_publish: bool = True,
         rights: Rights | None = None,
         authenticate: Callable[[str, float], Identity] | None = None,
+        history: JSON | None = None,
         **options: Any,
     ) -> None:
         self.now = START_S
@@ -64,7 +69,7 @@ class House:
         self._is_woken = False
         self.hooks = Hooks()
         self.hooks.report = lambda what, error: self.reported.append((what, error))
-        self.broker = Broker(replace(Limits(), **(limits or {})), self._wake)
+        self.broker = Broker(replace(Limits(), **(limits or {})), self._wake, replace(History(), **(history or {})))
         self.broker.clock_offset_s = WALL_S - START_S
         self.engine = Engine(
             self.broker,
@@ -72,7 +77,10 @@ class House:
             rights or HouseRules(loopback, anonymous_publish),
             self.hooks,
             authenticate=authenticate,
+            read=None if history is None else lambda query: self.log.read(query),  # noqa: PLW0108 - made below
         )
+        if history is not None:
+            self.log = MemoryLog(self.broker)
 
     def send(
         self,

@@ -13,7 +13,7 @@ from app.history.folder import Folder, Segment
 from app.history.stored import Stored, checksum, tombstone
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
     from pathlib import Path
 
     from app.broker.events import Audience
@@ -41,8 +41,12 @@ def stored(rows: Sequence[Row], publications: Publications, first: int = 1) -> l
     return found
 
 
-def write(path: Path, segments: Sequence[Sequence[Row]], *, skip: int = 0) -> tuple[Folder, list[Stored]]:
+def write(
+    path: Path, segments: Sequence[Sequence[Row]], *, skip: int = 0, damaged: Container[int] = ()
+) -> tuple[Folder, list[Stored]]:
     """A folder with these segments, all sealed but the last; between two of them `skip` offsets are lost.
+
+    At the offsets in `damaged` the payload is another than was written.
 
     Returns it, open, and all rows.
     """
@@ -57,6 +61,9 @@ def write(path: Path, segments: Sequence[Sequence[Row]], *, skip: int = 0) -> tu
         with closing(segment.create(file, folder.log_id, first)) as writer:
             if found:
                 writer.write(found)
+            for row in found:
+                if row.offset in damaged:
+                    writer.connection.execute("update stored set payload = '666' where offset = ?", (row.offset,))
         last = first + len(rows) - 1
         if not is_last:
             seals.seal(file, folder.log_id, first, last)

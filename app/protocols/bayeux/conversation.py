@@ -245,8 +245,10 @@ class Conversation:
         # By exact name: a prefix match once let /meta/subscribe/x past the checks of Faye (CVE-2020-11020).
         if channel == "/meta/subscribe":
             session = self.session_of(message)
-            yield from self._subscribe(session, message)
+            ext = yield from self._subscribe(session, message)
             reply["clientId"] = session.id
+            if ext is not None:
+                reply["ext"] = ext
         elif channel == "/meta/unsubscribe":
             session = self.session_of(message)
             self._unsubscribe(session, message)
@@ -262,7 +264,10 @@ class Conversation:
         return reply
 
     def _subscribe(self, session: BayeuxSession, message: Message) -> Steps:
-        """All of the names or none (A46): every one is checked before the first takes effect."""
+        """All of the names or none (A46): every one is checked before the first takes effect.
+
+        Returns the reply's `ext`, if there is one.
+        """
         engine = self.engine
         wanted: dict[str, Pattern] = {}
         for name in message.subscriptions():
@@ -279,12 +284,12 @@ class Conversation:
             raise Fault(errors.SESSION_UNKNOWN)
         self._check_room(session, list(wanted.values()))
         positions = replay.wishes(engine, session, message, wanted)
-        if positions is not None:
-            replay.seek(engine, session, positions)
+        ext = None if positions is None else replay.seek(engine, session, positions)
         for name, pattern in wanted.items():
             asking.bring_into_being(self, name)
             if engine.broker.subscribe(session, pattern):
                 engine.hooks.tell(engine.hooks.subscribed, session, name)
+        return ext
 
     def _check_room(self, session: BayeuxSession, patterns: list[Pattern]) -> None:
         try:
@@ -294,8 +299,8 @@ class Conversation:
 
     def _unsubscribe(self, session: BayeuxSession, message: Message) -> None:
         patterns = {name: self._pattern(name) for name in message.subscriptions()}
+        replay.forget(session, patterns.values())
         for name, pattern in patterns.items():
-            replay.forget(session, pattern)
             if self.engine.broker.unsubscribe(session, pattern):
                 self.engine.hooks.tell(self.engine.hooks.unsubscribed, session, name)
 

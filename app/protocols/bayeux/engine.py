@@ -73,7 +73,7 @@ class Engine:
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
         self.channels = Channels(broker.limits.channels, broker.hits)
         self.advisor = Advisor(options)
-        self._responses = Responses(hooks, has_timestamp=options.timestamp, replay_in_data=options.replay_in_data)
+        self._responses = Responses(hooks, has_timestamp=options.timestamp)
         self.holds_by_browser: dict[str, int] = {}
         self._answers: deque[tuple[object, Outcome | None]] = deque()
         # plain counts, read by telemetry
@@ -161,7 +161,7 @@ class Engine:
         if hot.flush(self, session, now):
             return
         has_news = self.can_take(session) and bool(session.outbox) and not session.open_batches
-        if has_news or replay.is_behind(session):
+        if has_news or replay.has_news(session):
             self._happen(session, Happening.EVENTS, now)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
@@ -288,7 +288,7 @@ class Engine:
                 ext["ack"] = session.acks.batch
         if hold.timesync is not None and hold.timesync.is_wanted:
             ext["timesync"] = hold.timesync.answer(self.wall_ms(now))
-        ext |= replay.told(self, session, with_events=with_events)
+        ext |= replay.told(self, hold, with_events=with_events)
         if ext:
             reply["ext"] = ext
         self.broker.touch(session, now + self.advisor.interval_s(hold) + session.max_interval_s)
@@ -332,7 +332,7 @@ class Engine:
         return int(self.wall_s(now) * 1000)
 
     def _has_news(self, session: BayeuxSession) -> bool:
-        if (session.acks is not None and len(session.acks)) or replay.is_behind(session):
+        if (session.acks is not None and len(session.acks)) or replay.has_news(session):
             return True
         return bool(session.outbox) and self.can_take(session) and not session.open_batches
 

@@ -22,7 +22,7 @@ def dismissal(engine: Engine, hold: Hold, now: float, *, is_told: bool) -> Reply
     may_take = engine.can_take(hold.session)
     events = engine.take(hold.session) if may_take else []
     if hold.session.replay is not None:
-        reply["ext"] = replay.told(engine, hold.session, with_events=may_take)
+        reply["ext"] = replay.told(engine, hold, with_events=may_take)
     session = hold.session if hold.session.replay is not None else None  # whose events are written in a way of its own
     return engine.reply_with(session, messages, events, now, connection=hold.connection)
 

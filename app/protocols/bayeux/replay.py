@@ -1,13 +1,16 @@
 """Replay: a session says from where in the history it wants its channels, and goes on from there to what is live.
 
 Wire form (Salesforce's): `ext.replay: true` in the handshake reply; a subscribe carries `ext.replay: {channel: id}`,
-where id is the position after which events are wanted, -1 for only new ones, -2 for all there are. Halley adds
-`ext.replay_log`, which names the log that positions belong to, in the handshake reply and, as a condition, in a
-subscribe; and in every connect reply `ext.replay: {channel: position reached}`, also where no event has come: where to
-go on in another session. What is no longer there is told by `ext.replay_gap: {channel: [first, last]}`, once.
+where id is the position after which events are wanted, -1 for only new ones, -2 for all there are. Halley adds to the
+reply which positions these are; `ext.replay_log`, which names the log that positions belong to, in the handshake reply
+and, as a condition, in a subscribe; and in every connect reply `ext.replay: {channel: position reached}`, also where no
+event has come: where to go on in another session. What is no longer there is told by
+`ext.replay_gap: {channel: [first, last]}`, once.
 
-From its first such subscribe on a session is a cursor (`broker/cursors.py`) and gets events on connect replies only.
-While it is behind, each of its connects waits for a page of the history and is answered with that; none is held.
+From its first such subscribe on, or from its handshake if that carries `ext.replay`, a session is a cursor
+(`broker/cursors.py`) and gets events on connect replies only. While it is behind, each of its connects waits for a page
+of the history and is answered with that; none is held. `ext.replay: {"in_data": false}` in a handshake keeps data as it
+was published, for clients that read positions from the `ext.replay` of events.
 """
 
 from __future__ import annotations
@@ -17,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from app.broker.cursors import Cursor
 from app.broker.log import Query
-from app.broker.topics import Match, Pattern, matches
+from app.broker.topics import Match, Pattern, patterns_heard
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.exchanges import Wait
+from app.protocols.bayeux.gaps import Gap, Replay, span
 from app.protocols.bayeux.messages import ABSENT, Fault
 from app.protocols.bayeux.names import to_subscription
 
@@ -43,25 +47,6 @@ _PAGES = 100
 """Read for one connect at most, where most of them have nothing for its session."""
 
 
-class Replay:
-    """What one session must be told of its replay: `gaps` not told yet, and those that ride on a reply, `told`.
-
-    `reader` is the newest connect that has waited for a page.
-    """
-
-    __slots__ = ("gaps", "reader", "told")
-
-    def __init__(self) -> None:
-        self.gaps: dict[Pattern, tuple[int, int]] = {}
-        self.told: dict[Pattern, tuple[int, int]] = {}
-        self.reader: Hold | None = None
-
-    def miss(self, pattern: Pattern, first: int, last: int) -> None:
-        """Take note that events of a pattern may be missing; of two gaps the client is told the whole span."""
-        known = self.gaps.get(pattern, (first, last))
-        self.gaps[pattern] = (min(first, known[0]), max(last, known[1]))
-
-
 # Handshake and subscribe
 
 
@@ -71,8 +56,9 @@ def offer(engine: Engine, session: BayeuxSession, message: Message, request: Req
     if log is None or engine.read is None:
         return {}
     is_salesforces = request.context is not None and _SALESFORCE_PATH.search(request.context.path) is not None
-    if is_salesforces or (message.ext or {}).get("replay") is True:
-        begin(engine, session)
+    asked = (message.ext or {}).get("replay")
+    if is_salesforces or asked is True or isinstance(asked, dict):
+        begin(engine, session, in_data=not isinstance(asked, dict) or asked.get("in_data") is not False)
     return {"replay": True, "replay_log": log.log_id}
 
 
@@ -116,39 +102,54 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def begin(engine: Engine, session: BayeuxSession) -> Cursor:
+def begin(engine: Engine, session: BayeuxSession, *, in_data: bool = True) -> Cursor:
     """Make a session one that replays; what it hears already goes on from here."""
     recording = engine.broker.recording
     given = frozenset(
         event.publication
         for event in recording.pending
-        if not event.is_pending and any(matches(pattern, event.topic) for pattern in session.subscriptions)
+        if not event.is_pending and any(pattern in session.subscriptions for pattern in patterns_heard(event.topic))
     )
     session.cursor = cursor = Cursor(given)
-    session.replay = Replay()
+    session.replay = Replay(in_data=in_data and engine.options.replay_in_data)
     for pattern in session.subscriptions:
         cursor.seek(pattern, recording.tail.head, recording.tail.head)
     return cursor
 
 
-def seek(engine: Engine, session: BayeuxSession, after: dict[Pattern, int]) -> None:
-    """Let a session hear patterns from after those offsets on, as `wishes` has found them."""
+def seek(engine: Engine, session: BayeuxSession, after: dict[Pattern, int]) -> dict[str, Any]:
+    """Let a session hear patterns from after those offsets on, as `wishes` has found them.
+
+    Returns the `ext` of the subscribe's reply.
+    """
     head = engine.broker.recording.tail.head
     cursor = session.cursor or begin(engine, session)
-    if any(offset < head for offset in after.values()):
-        cursor.fall_back(head)
-        session.outbox.discard(cursor.take_back)  # else the younger ones among them would come before what is sought
+    _clear_the_way(session, cursor, after, head)
     for pattern, offset in after.items():
         cursor.seek(pattern, offset, head)
     if not _go_live(engine, session) or len(session.outbox):
         engine.broker.mark_ready(session)  # whatever it holds has to come again
+    return {"replay": {to_subscription(pattern): offset for pattern, offset in after.items()}}
 
 
-def forget(session: BayeuxSession, pattern: Pattern) -> None:
-    """A session hears a pattern no longer."""
-    if session.cursor is not None and session.replay is not None:
-        session.cursor.drop(pattern)
-        session.replay.gaps.pop(pattern, None)
+def _clear_the_way(session: BayeuxSession, cursor: Cursor, after: dict[Pattern, int], head: int) -> None:
+    """Let nothing come before what is sought, of what waits and can be read again or is not wanted any more."""
+    forget(session, after)
+    if any(offset < head for offset in after.values()):
+        cursor.fall_back(head)
+        session.outbox.discard(cursor.take_back)
+
+
+def forget(session: BayeuxSession, patterns: Iterable[Pattern]) -> None:
+    """A session hears these patterns no longer; what waits for their sake only is dropped."""
+    cursor, replay = session.cursor, session.replay
+    if cursor is None or replay is None:
+        return
+    waiting = {event for event in session.outbox if cursor.owes(event)}
+    for pattern in patterns:
+        cursor.drop(pattern)
+        replay.forget(pattern)
+    session.outbox.discard(lambda event: event in waiting and not cursor.owes(event))
 
 
 # Connects
@@ -157,6 +158,11 @@ def forget(session: BayeuxSession, pattern: Pattern) -> None:
 def is_behind(session: BayeuxSession) -> bool:
     """Whether there is history that a session has yet to read."""
     return session.cursor is not None and not session.cursor.is_live
+
+
+def has_news(session: BayeuxSession) -> bool:
+    """Whether its connect must be answered although no event waits: to have it come again, or to tell of a gap."""
+    return is_behind(session) or (session.replay is not None and bool(session.replay.gaps))
 
 
 def catch_up(talk: Conversation, hold: Hold) -> Generator[Wait, tuple[Verdict, float], bool]:
@@ -212,19 +218,20 @@ def answer_late(engine: Engine, hold: Hold, now: float) -> dict[str, Any]:
 def settled(reply: Reply, *, is_written: bool) -> None:
     """The reply to a connect has left, or never will: then its gaps are told again."""
     replay = reply.session.replay if reply.session is not None else None
-    if replay is None or not reply.answers_connect:
+    if replay is None or not reply.answers_connect or reply.connection is not replay.told_to:
         return
-    told, replay.told = replay.told, {}
-    if not is_written:
-        for pattern, (first, last) in told.items():
-            replay.miss(pattern, first, last)
+    if is_written:
+        replay.told = []
+    else:
+        replay.tell_again()
 
 
-def told(engine: Engine, session: BayeuxSession, *, with_events: bool) -> dict[str, Any]:
+def told(engine: Engine, hold: Hold, *, with_events: bool) -> dict[str, Any]:
     """What a connect reply's `ext` says of a replay: never more than its client will have when it has the reply.
 
     To be called when the events that go `with_events` have been taken; the others may or may not arrive.
     """
+    session = hold.session
     cursor, replay = session.cursor, session.replay
     if cursor is None or replay is None:
         return {}
@@ -233,10 +240,17 @@ def told(engine: Engine, session: BayeuxSession, *, with_events: bool) -> dict[s
         missing += session.unsettled.events if session.unsettled is not None else ()
         missing += session.acks or ()
     reached = cursor.reached(engine.broker.recording.tail.head, missing)
-    ext: dict[str, Any] = {"replay": {to_subscription(pattern): offset for pattern, offset in reached.items()}}
-    if replay.gaps and with_events:
-        ext["replay_gap"] = {to_subscription(pattern): list(gap) for pattern, gap in replay.gaps.items()}
-        replay.told, replay.gaps = replay.gaps, {}
+    ext: dict[str, Any] = {}
+    replay.tell_again()  # what an earlier reply told, if nobody knows yet whether that has left
+    due = [gap for gap in replay.gaps if with_events and gap.last <= reached[gap.pattern]]  # nothing waits before it
+    if due:
+        by_pattern = {gap.pattern: span(other for other in due if other.pattern == gap.pattern) for gap in due}
+        ext["replay_gap"] = {to_subscription(pattern): [first, last] for pattern, first, last in by_pattern.values()}
+        replay.told, replay.told_to = due, hold.connection
+        replay.gaps = [gap for gap in replay.gaps if gap not in due]
+    for gap in replay.gaps:
+        reached[gap.pattern] = min(reached[gap.pattern], gap.first - 1)
+    ext["replay"] = {to_subscription(pattern): offset for pattern, offset in reached.items()}
     return ext
 
 
@@ -275,7 +289,7 @@ def _take(engine: Engine, session: BayeuxSession, page: Page) -> bool:
     for pattern, after in cursor.wanted():
         for first, last in page.gaps:
             if last > after:
-                replay.miss(pattern, max(first, after + 1), last)
+                replay.miss(Gap(pattern, max(first, after + 1), last))
     _note_removed(engine, session)
     _give(engine, session, [event for event in page.events if event.publication not in cursor.given], page.reached)
     return bool(len(session.outbox) or replay.gaps)
@@ -303,5 +317,5 @@ def _note_removed(engine: Engine, session: BayeuxSession) -> None:
     for pattern, after in cursor.wanted():
         start = log.start_of(pattern)
         if start > after + 1:
-            replay.miss(pattern, after + 1, start - 1)
+            replay.miss(Gap(pattern, after + 1, start - 1))
             cursor.skip(pattern, start - 1)

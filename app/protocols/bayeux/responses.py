@@ -20,14 +20,9 @@ if TYPE_CHECKING:
 
 
 class Responses:
-    """Writes responses.
+    """Writes responses; `has_timestamp` adds the timestamp extension's field to every message."""
 
-    `has_timestamp` adds the timestamp extension's field to every message, `replay_in_data` positions to events' data
-    where a session replays.
-    """
-
-    def __init__(self, hooks: Hooks, *, has_timestamp: bool, replay_in_data: bool) -> None:
-        self._replay_in_data = replay_in_data
+    def __init__(self, hooks: Hooks, *, has_timestamp: bool) -> None:
         self._hooks = hooks
         self._has_timestamp = has_timestamp
 
@@ -43,7 +38,8 @@ class Responses:
         return [part for part in (*replies, *shown) if part is not None]
 
     def _frame_for(self, session: BayeuxSession | None) -> Callable[[Event], bytes]:
-        return replay_frame if self._replay_in_data and session is not None and session.replay else event_frame
+        is_wanted = session is not None and session.replay is not None and session.replay.in_data
+        return replay_frame if is_wanted else event_frame
 
     def _seen(
         self, session: BayeuxSession | None, fields: dict[str, Any], wall_s: float, *, is_event: bool

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from app.broker.sessions import Owner
     from app.protocols.bayeux.acks import Acks
     from app.protocols.bayeux.exchanges import Hold, Reply
-    from app.protocols.bayeux.replay import Replay
+    from app.protocols.bayeux.gaps import Replay
     from app.settings import Bayeux
 
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{16,64}")

@@ -1,12 +1,15 @@
 // A program that uses Faye's client as its documentation tells; the same in Node.js and in a page.
 // It shows what it sees by `observe` and decides nothing. Faye renews subscriptions by itself.
 
-export function drive({Client}, {url, without}, observe) {
+export function drive({Client, Replay}, {url, without, replay}, observe) {
     const client = new Client(url, {retry: 0.2});
     const subscriptions = new Map();
     const unsubscribed = [];
 
     without.forEach((type) => client.disable(type));
+    if (replay) {
+        client.addExtension(new Replay(...replay));
+    }
     client.addExtension({
         incoming(message, pass) {
             observe({in: message});

@@ -26,6 +26,10 @@ const load = {
         const {drive} = await import("./faye.mjs");
         return [drive, require("faye")];
     },
+    async jsforce() { // Salesforce's replay extension, as jsforce publishes it, in Faye's client
+        const {drive} = await import("./faye.mjs");
+        return [drive, {...require("faye"), Replay: require("jsforce/lib/api/streaming-extension").Replay}];
+    },
 };
 
 console.log = console.info = console.debug = console.error; // standard output is for observations

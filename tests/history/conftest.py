@@ -1,0 +1,33 @@
+"""What tests of the store need: processes of their own, and a disk that fails when it is told to."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.programs import require_program
+
+SOURCE = Path(__file__).with_name("faults.c")
+
+
+@pytest.fixture
+def environment():
+    """What a child process needs to import what this one has."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+@pytest.fixture(scope="session")
+def faults_library(tmp_path_factory):
+    """The library that makes the disk fail, compiled."""
+    library = tmp_path_factory.mktemp("faults") / "faults.so"
+    command = [require_program("cc"), "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, SOURCE, "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return library
+
+
+@pytest.fixture
+def faulty(environment, faults_library, tmp_path):
+    """The environment of a process in which the disk can fail, below this test's folder."""
+    return environment | {"LD_PRELOAD": str(faults_library), "FAULTS_FOLDER": str(tmp_path)}

@@ -1,0 +1,137 @@
+"""A process whose disk fails at one call after the other, and which looks each time at what its log makes of that.
+
+    LD_PRELOAD=faults.so FAULTS_FOLDER=DIR python failing.py DIR FAULT TIMES KINDS SHARE SEED
+
+It writes a log with three groups of events, lets the n-th call fail, writes on, and opens the log again when the disk
+works; for each n up to the number of calls without a fault. SHARE is how many of the n are tried, drawn by SEED, and 0
+is all of them.
+Prints how many were tried and how many calls there are. Whatever is wrong ends it with a traceback.
+"""
+
+import ctypes
+import random
+import sys
+import time
+from pathlib import Path
+
+from support.history import SMALL, OpenLog
+
+from app.broker.errors import HistoryUnavailable
+from app.history import writer
+from app.history.folder import FolderUnusable
+
+SYNC = 4
+PAYLOAD = "x" * 1_500
+faults = ctypes.CDLL(None)
+writer._LOOK_S = 0.01  # how long until a broken disk is tried again
+
+
+class Expected:
+    """What was acknowledged and what was refused, over all openings of one log."""
+
+    def __init__(self):
+        self.acknowledged = {}
+        self.refused = []
+
+    def take(self, reports):
+        for offset, payload in reports.committed.items():
+            assert offset not in self.acknowledged, f"offset {offset} was given twice"
+            self.acknowledged[offset] = payload
+        self.refused += reports.refused
+
+    def check(self, log):
+        stored = log.stored()
+        assert list(stored) == list(range(1, log.history.head + 1)), list(stored)
+        assert {offset: stored[offset] for offset in self.acknowledged} == self.acknowledged
+        # What was refused may be there, where nobody else is; nothing else is.
+        rest = [payload for offset, payload in stored.items() if offset not in self.acknowledged]
+        assert all(payload in self.refused for payload in rest), rest
+
+
+def frozen(folder):
+    """The bytes of every segment but the newest, with its WAL."""
+    newest = max((file.name for file in folder.glob("seg-*.db")), default="")
+    return {
+        file.name: file.read_bytes()
+        for file in folder.glob("seg-*.db*")
+        if not file.name.startswith(newest) and not file.name.endswith("-shm")
+    }
+
+
+def append(log, refused, *payloads):
+    """Append a group and await its outcome; the payloads that are refused at the door are added to `refused`."""
+    try:
+        log.write(*payloads)
+    except HistoryUnavailable:
+        refused += payloads
+
+
+def recover(log, refused, name):
+    """The disk works again: the log does too, before long."""
+    deadline = time.monotonic() + 10
+    while True:
+        before = len(log.reports.committed)
+        append(log, refused, name)
+        if len(log.reports.committed) > before:
+            return
+        assert time.monotonic() < deadline, "it has not recovered"
+        time.sleep(0.005)
+
+
+def attempt(folder, n, fault, times, kinds):
+    """One log with a fault at its n-th call."""
+    expected = Expected()
+    refused = expected.refused
+    faults.faults_arm(n, times, kinds, fault)
+    try:
+        with OpenLog(folder, **SMALL) as log:
+            for group in range(3):
+                append(log, refused, *(f"{group} {event} {PAYLOAD}" for event in range(25)))
+                served = log.history.head
+                assert served == max(log.reports.committed, default=0)
+            # Reads go on with a disk that takes nothing; the fault may have been in this process' own reading before.
+            faults.faults_arm(1, 1_000_000, 0b101110, 0)
+            assert set(log.reports.committed) <= set(log.stored())
+            faults.faults_arm(0, 0, 0, 0)
+            was_broken = bool(log.reports.refused)
+            before = frozen(folder) if was_broken and kinds == SYNC else {}
+            recover(log, refused, "recovered")
+            append(log, refused, "written on")
+            if before:
+                after = frozen(folder)
+                unsealed = {name for name in before if not (folder / name).with_suffix(".seal").exists()}
+                assert all(after.get(name) == before[name] for name in unsealed), "a failed segment was written"
+            assert log.stored().keys() >= log.reports.committed.keys()
+    except FolderUnusable:
+        faults.faults_arm(0, 0, 0, 0)
+    else:
+        expected.take(log.reports)
+    for opening in range(2):
+        with OpenLog(folder, **SMALL) as log:
+            expected.check(log)
+            log.write(f"opened {opening}")
+            assert len(log.reports.committed) == 1, "it takes nothing though the disk works"
+            expected.take(log.reports)
+            expected.check(log)
+            assert log.history.damage == (), log.history.damage
+
+
+def main(parent, fault, times, kinds, share, seed):
+    faults.faults_arm(0, 0, kinds, 0)
+    with OpenLog(Path(parent) / "counted", **SMALL) as log:
+        for group in range(3):
+            log.write(*(f"{group} {event} {PAYLOAD}" for event in range(25)))
+    most = faults.faults_arm(0, 0, 0, 0)
+    tried = range(1, most + 1)
+    if share and share < most:
+        tried = sorted(random.Random(seed).sample(tried, share))
+    for n in tried:
+        try:
+            attempt(Path(parent) / str(n), n, fault, times, kinds)
+        except BaseException:
+            print(f"call {n} of {most}, fault {fault}, {times} times, kinds {kinds}", file=sys.stderr)
+            raise
+    print(len(tried), most)
+
+
+main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -1,0 +1,213 @@
+"""Opening a data folder: who may, what is refused with which sentence, and what is repaired."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from support.history import SMALL, OpenLog
+
+from app.history import documents
+from app.history.folder import FolderLocked, FolderUnusable
+
+HOLDING = """
+import sys, time
+from pathlib import Path
+from support.history import OpenLog
+with OpenLog(Path(sys.argv[1])) as log:
+    log.write("mine")
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+UNPRIVILEGED = """
+import os, sys
+from pathlib import Path
+from support.history import OpenLog
+os.getuid() or os.setuid(65534)
+OpenLog(Path(sys.argv[1]))
+"""
+
+
+def opened(folder):
+    """What there is, and what is told of damage."""
+    with OpenLog(folder, **SMALL) as log:
+        return log.stored(), log.history.damage
+
+
+def filled(folder, events=240):
+    """A log of several segments; its payloads by offset."""
+    with OpenLog(folder, **SMALL) as log:
+        for number in range(events):
+            log.append(f"{number} {'x' * 1_500}")
+            if number % 20 == 19:
+                assert log.history.written(30)
+        assert log.history.segments > 2
+        return log.stored()
+
+
+def segments(folder):
+    return sorted(folder.glob("seg-*.db"))
+
+
+def test_a_second_server_is_refused_and_told_who_has_the_folder(tmp_path, environment):
+    """F6: the lock names its holder, the holder is unharmed, and its death releases the folder."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDING, tmp_path], env=environment, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"ready\n"
+        with pytest.raises(FolderLocked, match=str(process.pid)) as refused:
+            OpenLog(tmp_path)
+        assert refused.value.pid == process.pid
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+    assert opened(tmp_path) == ({1: "mine"}, ())
+
+
+def test_a_folder_is_made_for_its_owner_alone(tmp_path):
+    """What is in a log is nobody else's business."""
+    opened(tmp_path / "new" / "log")
+    assert (tmp_path / "new" / "log").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_file_in_its_place_is_no_data_folder(tmp_path):
+    """A path that is a file, or below one, is refused with its name."""
+    file = tmp_path / "file"
+    file.write_text("")
+    for path in (file, file / "below"):
+        with pytest.raises(FolderUnusable, match=f"{path} cannot be used as data folder: "):
+            OpenLog(path)
+
+
+def test_a_folder_without_permission_is_refused_with_a_sentence(environment):
+    """A server that may not write there says so, and leaves nothing behind."""
+    with tempfile.TemporaryDirectory() as parent:  # that anybody may enter
+        Path(parent).chmod(0o755)
+        folder = Path(parent) / "not-mine"
+        folder.mkdir(mode=0o555)
+        done = subprocess.run(
+            [sys.executable, "-c", UNPRIVILEGED, folder],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert f"FolderUnusable: {folder} cannot be used as data folder: Permission denied" in done.stderr
+        assert list(folder.iterdir()) == []
+
+
+def test_a_log_of_a_later_version_is_refused(tmp_path):
+    """F7: an older Halley does not touch what it does not know."""
+    opened(tmp_path)
+    content = documents.load(tmp_path / "log.json")
+    documents.save(tmp_path / "log.json", content | {"format": 2})
+    with pytest.raises(FolderUnusable, match="was written by a later version of Halley"):
+        OpenLog(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["missing", "empty", "flipped"])
+def test_a_lost_log_json_is_restored_from_the_segments(tmp_path, how):
+    """B3: log_id and publication key come back, all is served, and the loss is told."""
+    stored = filled(tmp_path)
+    document = tmp_path / "log.json"
+    before = document.read_bytes()
+    if how == "missing":
+        document.unlink()
+    else:
+        document.write_bytes(before[:90] + bytes([before[90] ^ 1]) + before[91:] if how == "flipped" else b"")
+    found, damage = opened(tmp_path)
+    assert found == stored
+    assert [(each.file, each.first) for each in damage] == [("log.json", 0)]
+    assert json.loads(document.read_bytes()) == json.loads(before)
+    assert opened(tmp_path) == (stored, ())
+
+
+def test_a_damaged_log_json_alone_is_refused(tmp_path):
+    """Without a segment nobody knows whose log this was."""
+    (tmp_path / "log.json").write_text("{")
+    with pytest.raises(FolderUnusable, match=r"log\.json is missing or damaged"):
+        OpenLog(tmp_path)
+
+
+def test_the_segment_of_another_log_is_told_and_left_out(tmp_path):
+    """A stray file serves nothing, is not deleted, and does not keep the log from going on."""
+    filled(tmp_path / "other")
+    with OpenLog(tmp_path / "own") as log:
+        log.write("own")
+    stray = segments(tmp_path / "other")[1]
+    shutil.copy(stray, tmp_path / "own")
+    with OpenLog(tmp_path / "own") as log:
+        assert log.stored() == {1: "own"}
+        (damage,) = log.history.damage
+        assert (damage.file, damage.what) == (stray.name, "belongs to another log; it is left out")
+        log.write("after")
+        assert "after" in log.stored().values()
+    assert (tmp_path / "own" / stray.name).read_bytes() == stray.read_bytes()
+
+
+@pytest.mark.parametrize("what", [b"", b"{}", None])
+def test_a_segment_with_a_bad_seal_is_looked_through_and_sealed_again(tmp_path, what):
+    """B3: a seal that is damaged or missing costs a scan and nothing else."""
+    stored = filled(tmp_path)
+    seal = min(tmp_path.glob("*.seal"))
+    before = seal.read_bytes()
+    seal.unlink()
+    if what is not None:
+        seal.write_bytes(what)
+    assert opened(tmp_path) == (stored, ())
+    assert seal.read_bytes() == before
+
+
+def test_a_sealed_segment_that_was_cut_is_served_as_far_as_it_goes(tmp_path):
+    """B3: half a file serves its sound rows, its missing ones are told, and it stays as it is."""
+    stored = filled(tmp_path)
+    file = segments(tmp_path)[0]
+    last = int(segments(tmp_path)[1].name[4:24]) - 1
+    os.truncate(file, file.stat().st_size * 2 // 3)
+    cut = file.read_bytes()
+    found, damage = opened(tmp_path)
+    assert found.items() <= stored.items()
+    assert set(stored) - set(found) <= set(range(1, last + 1))
+    told = {n for each in damage for n in range(each.first, each.last + 1)}
+    assert set(stored) - set(found) <= told
+    assert file.read_bytes() == cut
+
+
+def test_a_segment_that_is_no_database_is_one_range_of_damage(tmp_path):
+    """B3: what SQLite cannot open is told as a whole; everything else is served."""
+    stored = filled(tmp_path)
+    file, following = segments(tmp_path)[1:3]
+    first, last = int(file.name[4:24]), int(following.name[4:24]) - 1
+    file.chmod(0o600)
+    file.write_bytes(b"no database" * 1_000)
+    found, damage = opened(tmp_path)
+    assert found == {offset: payload for offset, payload in stored.items() if not first <= offset <= last}
+    assert (first, last) in [(each.first, each.last) for each in damage]
+
+
+def test_a_missing_segment_is_told(tmp_path):
+    """B3: offsets between two segments that are not there are told, at every start."""
+    stored = filled(tmp_path)
+    file, following = segments(tmp_path)[1:3]
+    file.unlink()
+    missing = (int(file.name[4:24]), int(following.name[4:24]) - 1)
+    for _ in range(2):
+        found, damage = opened(tmp_path)
+        assert set(stored) - set(found) == set(range(missing[0], missing[1] + 1))
+        assert [(each.first, each.last) for each in damage] == [missing]
+
+
+def test_what_a_crash_leaves_unfinished_is_taken_away(tmp_path):
+    """A draft, and what belonged to a segment that is deleted, are gone after the next start."""
+    filled(tmp_path)
+    leftovers = ["draft-log.json", "draft-seg-00000000000000009999.db", "seg-00000000000000009999.db-wal"]
+    for name in leftovers:
+        (tmp_path / name).write_bytes(b"x")
+    opened(tmp_path)
+    assert not {each.name for each in tmp_path.iterdir()} & set(leftovers)

@@ -1,0 +1,228 @@
+"""What is too old, or too much: hidden at once, deleted by whole segments, and told to whoever was reading it."""
+
+from __future__ import annotations
+
+from time import monotonic, sleep
+
+import pytest
+from support.history import OpenLog
+
+from app.broker.log import Query, UnknownPublication
+from app.broker.topics import Match, Pattern
+from app.history.retention import GRACE_S
+from app.history.rules import Rules
+
+ALL = Pattern(Match.DESCENDANTS, "")
+HOUR = 3_600.0
+DAY = 24 * HOUR
+SEGMENT_BYTES = 65_536
+
+
+def exact(topic):
+    return Pattern(Match.EXACT, topic)
+
+
+class Clock:
+    """The time of day, and the time since the machine was started; only the first can be set."""
+
+    def __init__(self, wall):
+        self.wall = wall
+        self.mono = 50.0
+
+    def pass_(self, seconds):
+        self.wall += seconds
+        self.mono += seconds
+
+
+class Kept:
+    """A log with rules and a clock of a test's own."""
+
+    def __init__(self, path, *records, wall=1_700_000_000.0, **options):
+        self.clock = Clock(wall)
+        self.rules = Rules(records)
+        self.log = OpenLog(path, self.rules, lambda: self.clock.wall, segment_bytes=SEGMENT_BYTES, **options)
+        self.history = self.log.history
+
+    def publish(self, topic="news", times=1, size=10, every_s=1.0):
+        for _ in range(times):
+            self.clock.pass_(every_s)
+            self.log.append("x" * size, topic=topic)
+        assert self.history.written(30)
+
+    def fill(self, segments, topic="news"):
+        """Publish until so many more segments have been begun."""
+        most = self.history.segments + segments
+        while self.history.segments < most:
+            self.publish(topic, times=10, size=2_000)
+        until = monotonic() + 30
+        while not all(segment.is_sealed for segment in self.history.folder.segments[:-1]):
+            assert monotonic() < until
+            sleep(0.01)
+
+    def retain(self):
+        while self.history.retain(self.clock.mono):
+            pass
+
+    def read(self, pattern=ALL, after=0, **more):
+        return self.history.read(Query(((pattern, after),), self.history.head, **{"limit": 300} | more))
+
+    def offsets(self, pattern=ALL, **more):
+        return [event.position for event in self.read(pattern, **more).events]
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """Opens logs, and closes them."""
+    opened = []
+
+    def open_(*records, name="log", **options):
+        opened.append(Kept(tmp_path / name, *records, **options))
+        return opened[-1]
+
+    yield open_
+    for each in opened:
+        each.history.close()
+
+
+def test_what_is_too_old_is_hidden_from_every_reader_at_once(kept):
+    """Age hides row by row, whatever the segments are, and each topic by its own rule."""
+    log = kept((exact("ticks"), 30, True))
+    log.publish("ticks", 60)
+    log.publish("news", 1)
+    log.retain()
+    assert log.offsets(exact("ticks")) == [*range(31, 61)]
+    assert log.offsets(exact("ticks"), is_reverse=True) == [*range(60, 30, -1)]
+    log.clock.pass_(30)
+    log.retain()
+    assert log.offsets() == [61]
+    assert log.history.start_of(exact("ticks")) == 61
+    assert log.history.start_of(ALL) == 1
+
+
+def test_a_position_that_has_expired_is_told_as_a_gap(kept):
+    """B6 "expired": who resumes below the start is told what is missing; who asks for all there is, is not."""
+    log = kept((exact("ticks"), 30, True))
+    log.publish("ticks", 60)
+    log.retain()
+    start = log.history.start_of(exact("ticks"))
+    page = log.read(exact("ticks"), after=10)
+    assert page.gaps == [(11, start - 1)]
+    assert page.events[0].position == start
+    assert log.read(exact("ticks")).gaps == []
+    assert log.read(exact("ticks"), first=11, is_reverse=True).gaps == [(11, start - 1)]
+    assert log.read(ALL, after=10).gaps == []
+    assert log.read(exact("ticks"), after=start - 1).gaps == []
+
+
+def test_what_is_too_old_is_hidden_when_the_log_is_opened(kept):
+    """B6 "expired": nobody sees it between the start of a server and its first look at the clock."""
+    log = kept((exact("ticks"), 30, True))
+    log.publish("ticks", 60)
+    log.history.close()
+    again = kept((exact("ticks"), 30, True), wall=log.clock.wall)
+    assert again.offsets() == [*range(30, 61)]
+    assert again.history.start_of(exact("ticks")) == 30
+
+
+def test_segments_go_when_all_of_them_is_hidden_and_a_grace_has_passed(kept):
+    """Files are deleted, the oldest first, with all that belongs to them; the newest stays."""
+    log = kept((ALL, HOUR, True), (Pattern(Match.DESCENDANTS, "halley"), HOUR, False), (exact("halley"), 1, False))
+    log.fill(2)
+    log.clock.pass_(2 * HOUR)
+    log.publish()
+    log.retain()
+    assert log.history.start == 1
+    assert log.offsets() == [log.history.head]
+    log.clock.pass_(GRACE_S - 1)
+    log.retain()
+    assert log.history.start == 1
+    log.clock.pass_(1)
+    log.retain()
+    [newest] = log.history.folder.segments
+    assert log.history.start == newest.first > 1
+    names = {path.name for path in log.history.folder.path.iterdir()}
+    assert {name for name in names if name.startswith("seg-")} <= {
+        newest.path.name + ending for ending in ("", "-wal", "-shm")
+    }
+    assert log.offsets() == [log.history.head]
+
+
+def test_a_log_that_is_too_large_loses_its_oldest_segments(kept):
+    """`history.max_bytes` bounds the whole log, however young it is, and never takes the newest segment."""
+    log = kept(max_bytes=1_048_576)
+    log.fill(30)
+    log.retain()
+    assert log.history.bytes <= 1_048_576
+    assert log.history.start > 1
+    assert log.read(after=5).gaps[0] == (6, log.history.start - 1)
+    assert log.offsets(is_reverse=True)[0] == log.history.head
+
+
+def test_a_reader_in_the_middle_of_what_is_removed_is_told_so(kept):
+    """A page goes on behind what has gone meanwhile, and says which offsets those were."""
+    log = kept(max_bytes=1_048_576)
+    log.fill(30)
+    query = Query(((exact("news"), 0),), log.history.head, limit=10)
+    first = log.history.read(query)
+    assert (first.reached, first.gaps) == (10, [])
+    log.retain()
+    second = log.history.read(Query(((exact("news"), first.reached),), log.history.head, limit=10))
+    assert second.gaps == [(11, log.history.start - 1)]
+    assert [event.position for event in second.events] == [*range(log.history.start, log.history.start + 10)]
+
+
+def test_a_publication_that_has_gone_is_unknown(kept):
+    """Bounds by publication need it to be there: what never was or is deleted raises, another topic's is a place."""
+    log = kept(max_bytes=1_048_576)
+    log.publish("other")
+    log.publish("news", 3)
+    oldest, second = log.read().events[:2]
+    assert log.offsets(exact("news"), after_publication=oldest.publication) == [2, 3, 4]
+    assert log.offsets(after_publication=second.publication) == [3, 4]
+    with pytest.raises(UnknownPublication):
+        log.read(after_publication=oldest.publication % (1 << 53) + 1)
+    log.fill(30)
+    log.retain()
+    for bound in ("from", "after", "before", "until"):
+        with pytest.raises(UnknownPublication):
+            log.read(**{f"{bound}_publication": oldest.publication})
+
+
+@pytest.mark.parametrize("jump_s", [-HOUR, DAY, -DAY, 1_000 * DAY])
+def test_setting_the_clock_neither_empties_the_log_nor_takes_offsets_back(kept, jump_s):
+    """B9: an hour back, a day ahead: everything younger than its age is there, in order, and is found by its time."""
+    log = kept((ALL, HOUR, True))
+    log.retain()
+    log.publish(times=60)
+    before = log.clock.wall
+    log.clock.wall += jump_s
+    log.retain()
+    log.publish(times=60)
+    log.retain()
+    log.clock.pass_(GRACE_S + 1)
+    log.retain()
+    assert log.offsets() == [*range(1, 121)]
+    times = [event.time_us for event in log.read().events]
+    for low, high in [(before - 30, before - 10), (before + jump_s + 10, before + jump_s + 30)]:
+        low_us, high_us = int(low * 1_000_000), int(high * 1_000_000)
+        found = log.offsets(from_time_us=low_us, until_time_us=high_us)
+        assert found == [at for at, time_us in enumerate(times, 1) if low_us <= time_us <= high_us]
+        assert len(found) in {20, 21}
+
+
+def test_a_clock_that_was_wrong_at_the_start_deletes_nothing_if_it_is_set_right(kept, tmp_path):
+    """B9: started a year ahead, everything is hidden; set right within the grace, it is back."""
+    log = kept((ALL, HOUR, True))
+    log.fill(2)
+    here = log.offsets()
+    log.history.close()
+    late = kept((ALL, HOUR, True), wall=log.clock.wall + 365 * DAY)
+    late.retain()
+    assert late.offsets() == []
+    late.clock.wall -= 365 * DAY
+    late.clock.pass_(GRACE_S / 2)
+    late.retain()
+    assert late.offsets() == here
+    late.clock.pass_(GRACE_S / 2 + 1)
+    late.retain()
+    assert late.history.start == 1

@@ -1,0 +1,209 @@
+"""What the log says to its broker while it writes: order, bounds, refusals; and what it takes of the machine."""
+
+import gc
+import os
+import sys
+import threading
+import time
+import tracemalloc
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from support.history import SMALL, OpenLog
+
+from app.broker.errors import DiskFull, HistoryUnavailable, InboxFull
+from app.broker.events import Audience
+from app.history import rows, segment, writer
+
+PAYLOAD = "x" * 1_500
+
+
+def awaited(condition, timeout_s=20):
+    """Wait until it holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it has not come to that"
+        time.sleep(0.005)
+
+
+def test_events_that_are_not_recorded_are_passed_on_in_their_place(tmp_path):
+    """P2: they are reported between the others, take no offset, and are not stored."""
+    with OpenLog(tmp_path) as log:
+        passing = [log.event(name) for name in ("b", "d")]
+        for event in passing:
+            event.is_recorded = False
+        log.append("a")
+        log.history.append(passing[0])
+        log.append("c")
+        log.history.append(passing[1])
+        assert log.history.written(30)
+        assert log.reports.order == ["a", "b", "c", "d"]
+        assert log.reports.committed == log.stored() == {1: "a", 2: "c"}
+        log.history.append(passing[0])
+        assert log.history.written(30)
+        assert log.reports.order[4:] == ["b"]
+        assert log.history.head == 2
+
+
+def test_all_that_an_event_says_is_stored_and_comes_back(tmp_path):
+    """Every column survives, with the texts that are hard on a database."""
+    with OpenLog(tmp_path) as log:
+        event = log.event(
+            {"n": 1, "s": "\0\u2028\U0001f600'\""},
+            "a/!00b",
+            protocol="wamp",
+            authid="a\0b",
+            role="\U0001f600",
+            idempotency_key="k\0'\"",
+            audience=Audience(("x",), None, (), ("y",)),
+        )
+        event.shape, event.details, event.nt4_type, event.nt4_time_us = "args", '{"\0":1}', "int", -(2**62)
+        log.history.append(event)
+        assert log.history.written(30)
+        (row,) = log.rows()
+        assert (row.topic, row.protocol, row.authid, row.role) == ("a/!00b", "wamp", "a\0b", "\U0001f600")
+        assert (row.idempotency_key, row.shape, row.details) == ("k\0'\"", "args", '{"\0":1}')
+        assert (row.nt4_type, row.nt4_time_us, row.audience) == ("int", -(2**62), '[["x"],null,[],["y"]]')
+        assert row.payload.encode() == event.payload
+        assert (row.time_us, row.publication) == (event.time_us, event.publication)
+
+
+def test_an_event_that_cannot_be_stored_is_refused_alone(tmp_path):
+    """What slipped through the door does not take others with it, nor stop the writer."""
+    with OpenLog(tmp_path) as log:
+        poison = log.event("poison")
+        poison.topic = "\ud800"
+        log.append("before")
+        log.history.append(poison)
+        log.write("after")
+        assert log.reports.refused == ["poison"]
+        assert log.stored() == {1: "before", 2: "after"}
+
+
+def test_what_waits_to_be_written_is_bounded(tmp_path):
+    """Beyond `inbox_bytes` publishes are refused at once, and taken again when the writer has caught up."""
+    gate = threading.Event()
+    with OpenLog(tmp_path, inbox_bytes=65_536) as log:
+        reports = log.reports
+        log.history._writer._report = lambda report: (gate.wait(20), reports(report))
+        taken = 0
+        with suppress(InboxFull):
+            while taken < 1_000:
+                log.append(f"{taken} {PAYLOAD}")
+                taken += 1
+        assert 10 < taken < 40
+        gate.set()
+        assert log.history.written(30)
+        log.write("again")
+        assert len(log.stored()) == taken + 1
+
+
+def test_below_the_floor_of_free_space_publishes_are_refused_and_reads_go_on(tmp_path, monkeypatch):
+    """B4: `free_bytes` refuses with its own name, passes on what needs no room, and recovers with the space."""
+    monkeypatch.setattr(writer, "_LOOK_S", 0.01)
+    real = os.statvfs
+    is_full = False
+
+    def statvfs(path):  # a disk cannot be filled here
+        found = list(real(path))
+        return os.statvfs_result([*found[:4], 0, *found[5:]]) if is_full else os.statvfs_result(found)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    with OpenLog(tmp_path, free_bytes=1) as log:
+        log.write("before")
+        is_full = True
+        awaited(lambda: log.history.refusal is not None)
+        with pytest.raises(DiskFull) as refused:
+            log.append("refused")
+        assert refused.value.limit == "free_bytes"
+        assert isinstance(refused.value, HistoryUnavailable)
+        passing = log.event("passing")
+        passing.is_recorded = False
+        log.history.append(passing)
+        assert log.history.written(30)
+        assert log.reports.order == ["before", "passing"]
+        assert log.stored() == {1: "before"}
+        is_full = False
+        awaited(lambda: log.history.refusal is None)
+        log.write("after")
+        assert log.stored() == {1: "before", 2: "after"}
+
+
+def test_a_segment_is_sealed_under_its_readers(tmp_path):
+    """A reader in the middle of a segment reads on while it is rolled over, and only delays its seal."""
+    with OpenLog(tmp_path, **SMALL) as log:
+        log.write("first", PAYLOAD)
+        (listed,) = log.history.folder.segments
+        with (
+            closing(segment.read(listed.path, is_sealed=False)) as idle,
+            closing(segment.read(listed.path, is_sealed=False)) as reader,
+        ):
+            idle.execute("select 1 from meta").fetchall()
+            cursor = reader.execute("select offset from stored order by offset")
+            assert cursor.fetchone() == (1,)
+            for _ in range(20):
+                log.write(*[PAYLOAD] * 20)
+            assert log.history.segments > 2
+            assert not log.history.folder.segments[0].is_sealed
+            assert cursor.fetchall() == [(2,)]
+            cursor.close()
+            awaited(lambda: log.history.folder.segments[0].is_sealed)
+            sealed = log.history.folder.segments[0]
+            found = [row.offset for batch, _ in rows.walk(idle, 1, sealed.last) for row in batch]
+            assert found == list(range(1, sealed.last + 1))
+        assert sealed.path.stat().st_mode & 0o777 == 0o444
+        assert not [each for each in segment.companions(sealed.path) if each.exists()]
+        assert list(log.stored()) == list(range(1, log.history.head + 1))
+
+
+def test_a_log_takes_no_more_memory_or_files_for_having_more_segments(tmp_path):
+    """Memory is independent of what is stored: a hundred segments later there are as many open files, and objects."""
+    with OpenLog(tmp_path, **SMALL) as log:
+        tracemalloc.start()
+        measured = []
+        for segments in (10, 110):
+            while log.history.segments < segments:
+                log.write(*[PAYLOAD] * 50)
+                log.reports.committed.clear()
+                log.reports.order.clear()
+            awaited(lambda: all(each.is_sealed for each in log.history.folder.segments[:-1]))
+            gc.collect()
+            measured.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+        assert measured[1] - measured[0] < 300_000
+        awaited(lambda: len(list(Path("/proc/self/fd").iterdir())) < 50)  # the last one is still being closed
+
+
+def test_the_interpreters_switch_interval_is_given_back(tmp_path):
+    """Halley in a program of somebody else's leaves it as it was, with one log or with two."""
+    before = sys.getswitchinterval()
+    with OpenLog(tmp_path / "a"):
+        with OpenLog(tmp_path / "b"):
+            assert sys.getswitchinterval() < before
+        assert sys.getswitchinterval() < before
+    assert sys.getswitchinterval() == before
+
+
+def test_keys_that_were_used_lately_are_found_again(tmp_path):
+    """A publisher that repeats itself after a restart is known: whose key, what it was, and when; oldest first."""
+    with OpenLog(tmp_path, **SMALL) as log:
+        for number in range(150):
+            authid = None if number % 2 else "ann"
+            log.history.append(log.event(f"{number} {PAYLOAD}", authid=authid, idempotency_key=f"k{number}"))
+            log.write("without a key")
+        published = {row.idempotency_key: row for row in log.rows() if row.idempotency_key}
+        assert log.history.segments > 2
+    with OpenLog(tmp_path, keys=100, **SMALL) as log:
+        found = log.history.recent_keys()
+        assert [key for _, key, _, _ in found] == [f"k{number}" for number in range(50, 150)]
+        for authid, key, what, wall_s in found:
+            row = published[key]
+            assert (authid, what, round(wall_s * 1e6)) == (
+                row.authid,
+                ("news", row.offset, row.publication),
+                row.time_us,
+            )
+    with OpenLog(tmp_path, key_age_s=1, **SMALL) as log:
+        log.history._clock = lambda: time.time() + 3_600
+        assert log.history.recent_keys() == []

@@ -1,0 +1,732 @@
+"""Replay in Salesforce's wire form (design 6): every row of it, and what each resuming client is answered (B6)."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from support.bayeux import House
+from support.bayeux_peers import Exchange, Peer, handshake
+from support.memory_log import LOG_ID
+
+from app.broker.events import Audience, Event
+from app.broker.log import Keeping
+from app.protocols.bayeux.exchanges import Transport
+from app.protocols.bayeux.names import to_topic
+
+INVALID = (
+    "400::The replayId {%s} you provided was invalid.  Please provide a valid ID, -2 to replay all events, "
+    "or -1 to replay only new events."
+)
+
+
+@pytest.fixture
+def house():
+    """A house with a history in memory, where nothing is read from memory that stands on disk."""
+    return House(history={"tail_bytes": 0})
+
+
+@pytest.fixture
+def quick():
+    """One that keeps the youngest events in memory too."""
+    return House(history={})
+
+
+def publish(house, channel, *data):
+    """Publish and have it on disk."""
+    for value in data:
+        house.broker.publish(Event(to_topic(channel, house.engine.bounds), b"%d" % value), house.now)
+    house.log.commit(now=house.now)
+    house.turn()
+
+
+def subscribe(peer, *names, **positions):
+    """Subscribe to channels, each from its position."""
+    asked = {f"/{name}": position for name, position in positions.items()}
+    return peer.subscribe(*(names or asked), ext={"replay": asked})
+
+
+def poll(peer, **more):
+    """A connect, with the pages it waits for."""
+    return serve(peer.connect(**more))
+
+
+def serve(exchange: Exchange) -> Exchange:
+    """Give a connect the pages it waits for."""
+    while exchange.is_waiting:
+        log = exchange.house.log
+        exchange.resume(log.page(exchange.wait.awaitable.query))
+    return exchange
+
+
+def data(exchange):
+    return [value for _, value in exchange.events]
+
+
+def reached(exchange):
+    """What a connect reply says of the positions reached."""
+    return exchange.messages[0]["ext"]["replay"]
+
+
+# The handshake
+
+
+def test_handshake_offers(house):
+    """A handshake reply says that replay is there, asked for or not, and names the log (design 6)."""
+    assert house.send(handshake()).only["ext"] == {"replay": True, "replay_log": LOG_ID}
+
+
+def test_handshake_without_history():
+    """Without a history nothing speaks of replay, and a wish for it changes nothing (design 6)."""
+    house = House()
+    peer = house.join(ext={"replay": True})
+    assert subscribe(peer, a=-2).only["successful"]
+    house.publish("/a", 1)
+    assert "ext" not in peer.connect().messages[0]
+
+
+@pytest.mark.parametrize("ext", [{"replay": True}, {"replay": True, "ack": True}])
+def test_asked_for_in_the_handshake(house, ext):
+    """Who asks for replay in its handshake replays from its first subscription on, whatever that says (design 6)."""
+    peer = house.join(ext=ext)
+    peer.subscribe("/a")
+    assert reached(poll(peer, advice={"timeout": 0})) == {"/a": 0}
+
+
+# Where to begin
+
+
+def test_all_there_are(house):
+    """-2 brings everything there is, then what is new (design 6)."""
+    publish(house, "/a", 1, 2, 3)
+    peer = house.join()
+    assert subscribe(peer, a=-2).only["successful"]
+    assert data(poll(peer)) == [1, 2, 3]
+    held = poll(peer)
+    assert held.is_held
+    publish(house, "/a", 4)
+    assert data(held) == [4]
+
+
+def test_only_new(house):
+    """-1 brings only what is new (design 6)."""
+    publish(house, "/a", 1, 2)
+    peer = house.join()
+    subscribe(peer, a=-1)
+    held = poll(peer)
+    assert held.is_held
+    publish(house, "/a", 3)
+    assert data(held) == [3]
+
+
+def test_after_a_position(house):
+    """An id brings what comes after it, and the newest one nothing (design 6)."""
+    publish(house, "/a", 1, 2, 3)
+    for position, expected in ((0, [1, 2, 3]), (1, [2, 3]), (2, [3])):
+        peer = house.join()
+        subscribe(peer, a=position)
+        assert data(poll(peer)) == expected
+    newest = house.join()
+    subscribe(newest, a=3)
+    assert poll(newest).is_held
+
+
+def test_near_the_head_no_disk_is_read(quick):
+    """What is still in memory is given with the next connect, and nobody waits for it (design 3)."""
+    publish(quick, "/a", 1, 2, 3)
+    peer = quick.join()
+    subscribe(peer, a=1)
+    assert data(peer.connect()) == [2, 3]
+    assert quick.log.reads == []
+
+
+def test_wildcard(house):
+    """A pattern is replayed like a channel, in the order of all its channels (design 6)."""
+    publish(house, "/a/b", 1)
+    publish(house, "/x", 2)
+    publish(house, "/a/c", 3)
+    publish(house, "/a/b", 4)
+    peer = house.join()
+    peer.subscribe("/a/*", ext={"replay": {"/a/*": -2}})
+    polled = poll(peer)
+    assert polled.events == [("/a/b", 1), ("/a/c", 3), ("/a/b", 4)]
+    assert reached(polled) == {"/a/*": 4}
+
+
+def test_several_channels_each_from_its_own_position(house):
+    """Channels of one subscribe are replayed together, in order, each from its own position (design 6)."""
+    publish(house, "/a", 1)
+    publish(house, "/b", 2)
+    publish(house, "/a", 3)
+    publish(house, "/b", 4)
+    peer = house.join()
+    subscribe(peer, a=1, b=-2)
+    polled = poll(peer)
+    assert data(polled) == [2, 3, 4]
+    assert reached(polled) == {"/a": 4, "/b": 4}
+
+
+def test_positions_of_other_channels_are_passed_over(house):
+    """Some clients send all positions they know with each subscribe (design 6)."""
+    publish(house, "/a", 1)
+    peer = house.join()
+    assert peer.subscribe("/a", ext={"replay": {"/a": 0, "/b": "garbage", "/c": 99}}).only["successful"]
+    assert data(poll(peer)) == [1]
+
+
+def test_no_position_for_a_channel(house):
+    """A replaying session that names no position for a new channel gets what is new there (design 6)."""
+    publish(house, "/a", 1)
+    publish(house, "/b", 2)
+    peer = house.join()
+    subscribe(peer, a=-2)
+    peer.subscribe("/b")
+    assert poll(peer).events == [("/a", 1)]
+    publish(house, "/b", 3)
+    assert poll(peer).events == [("/b", 3)]
+
+
+def test_subscribing_again_without_a_position_changes_nothing(house):
+    """A subscription that is there already goes on from where it is (design 6)."""
+    publish(house, "/a", 1, 2)
+    peer = house.join()
+    subscribe(peer, a=-2)
+    peer.subscribe("/a")
+    assert data(poll(peer)) == [1, 2]
+
+
+def test_subscribing_again_with_a_position_goes_there(house):
+    """One that is there already can be sent back; what waited for it comes once (design 6)."""
+    publish(house, "/a", 1, 2)
+    peer = house.join()
+    subscribe(peer, a=-1)
+    stalled = peer.publish("/b", 0, stalled=True)
+    publish(house, "/a", 3)
+    subscribe(peer, a=1)
+    assert data(poll(peer)) == [2, 3]
+    assert stalled.is_held is False
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("value", [True, None, "1", 1.0, 1.5, [], {}, -3, -(2**63)])
+def test_garbage(house, value):
+    """What is no position at all gets Salesforce's words and where the log begins, never silence (B6)."""
+    publish(house, "/a", 1, 2)
+    peer = house.join()
+    reply = subscribe(peer, a=value).only
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    assert (reply["successful"], reply["error"]) == (False, INVALID % (value if is_integer else "?"))
+    assert reply["ext"] == {"replay_start": {"/a": 1}}
+    assert house.hearers("/a") == []
+
+
+@pytest.mark.parametrize("value", [0, "x", [], True])
+def test_no_object(house, value):
+    """Positions that are not given by channel are garbage (B6)."""
+    peer = house.join()
+    reply = peer.subscribe("/a", ext={"replay": value}).only
+    assert not reply["successful"]
+    assert reply["error"].startswith("400::The replayId {")
+
+
+def test_future(house):
+    """A position beyond the newest is refused (B6, S45)."""
+    publish(house, "/a", 1, 2)
+    reply = subscribe(house.join(), a=3).only
+    assert (reply["error"], reply["ext"]) == (INVALID % 3, {"replay_start": {"/a": 1}})
+
+
+def test_too_old(house):
+    """A position before what retention has left is refused, the last one that is complete is not (B6, S45)."""
+    publish(house, "/a", 1, 2, 3, 4)
+    house.log.remove_before(3)
+    reply = subscribe(house.join(), a=1).only
+    assert (reply["error"], reply["ext"]) == (INVALID % 1, {"replay_start": {"/a": 3}})
+    peer = house.join()
+    assert subscribe(peer, a=2).only["successful"]
+    assert data(poll(peer)) == [3, 4]
+
+
+def test_another_log(house):
+    """A position of another log is refused, of this one taken (B6, S45)."""
+    publish(house, "/a", 1)
+    peer = house.join()
+    other = peer.subscribe("/a", ext={"replay": {"/a": 0}, "replay_log": "another"}).only
+    assert (other["error"], other["ext"]) == (INVALID % 0, {"replay_start": {"/a": 1}})
+    assert peer.subscribe("/a", ext={"replay": {"/a": 0}, "replay_log": LOG_ID}).only["successful"]
+    assert data(poll(peer)) == [1]
+
+
+def test_all_or_nothing(house):
+    """One bad position refuses the whole array, and the session is as it was (B6, A46)."""
+    publish(house, "/a", 1)
+    peer = house.join()
+    assert not subscribe(peer, a=0, b=9).only["successful"]
+    assert house.hearers("/a") == house.hearers("/b") == []
+    assert peer.connect().is_held
+
+
+# What events look like
+
+
+def test_position_of_an_event(house):
+    """An event that is on disk says where, to everyone (design 6)."""
+    plain = house.join()
+    plain.subscribe("/a")
+    held = plain.connect()
+    publish(house, "/a", 1)
+    assert held.messages[1] == {"channel": "/a", "data": 1, "ext": {"replay": 1}}
+
+
+def test_event_delivered_before_its_commit(house):
+    """One that is delivered before it is on disk carries no position; who gets it later sees it (design 3)."""
+    house.log.keepings["a"] = Keeping.AFTERWARDS
+    early, late = house.join(), house.join()
+    for peer in (early, late):
+        peer.subscribe("/a")
+    held = early.connect()
+    house.broker.publish(Event("a", b"1"), house.now)
+    house.turn()
+    house.log.commit(now=house.now)
+    assert held.messages[1] == {"channel": "/a", "data": 1}
+    assert late.connect().messages[1] == {"channel": "/a", "data": 1, "ext": {"replay": 1}}
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        (b'{"x":1}', {"x": 1, "event": {"replayId": 1, "createdDate": "2023-11-14T22:13:20.000Z"}}),
+        (b"{}", {"event": {"replayId": 1, "createdDate": "2023-11-14T22:13:20.000Z"}}),
+        (
+            b'{"x":"\\"event\\"","y":{"event":1}}',
+            {
+                "x": '"event"',
+                "y": {"event": 1},
+                "event": {"replayId": 1, "createdDate": "2023-11-14T22:13:20.000Z"},
+            },
+        ),
+        (b'{"event":{"mine":1}}', {"event": {"mine": 1}}),
+        (b"[1]", [1]),
+        (b'"{}"', "{}"),
+        (b"null", None),
+    ],
+)
+def test_position_in_the_data(house, payload, expected):
+    """Where data has a place for it, who replays finds position and time there; others never do (design 6)."""
+    peer, plain = house.join(), house.join()
+    subscribe(peer, a=-1)
+    plain.subscribe("/a")
+    house.broker.publish(Event("a", payload), house.now)
+    house.log.commit(now=house.now)
+    assert data(poll(peer)) == [expected]
+    assert "replayId" not in str(data(plain.connect()))
+
+
+def test_no_position_in_the_data_by_setting():
+    """`replay_in_data` off leaves data as it was published (design 6)."""
+    house = House(history={}, replay_in_data=False)
+    peer = house.join()
+    subscribe(peer, a=-1)
+    house.broker.publish(Event("a", b"{}"), house.now)
+    house.log.commit(now=house.now)
+    assert poll(peer).messages[1] == {"channel": "/a", "data": {}, "ext": {"replay": 1}}
+
+
+def test_salesforces_path(house):
+    """Clients that come to a path of Salesforce's get positions in the data without asking: some count on it."""
+    context = SimpleNamespace(path="/cometd/42.0/handshake", headers={}, address="127.0.0.1")
+    peer = Peer(house)
+    peer.id = house.send(handshake(), context=context).only["clientId"]
+    peer.connect()
+    peer.subscribe("/a")
+    house.broker.publish(Event("a", b"{}"), house.now)
+    house.log.commit(now=house.now)
+    assert data(poll(peer))[0]["event"]["replayId"] == 1
+
+
+# How far it has come
+
+
+def test_position_without_events(house):
+    """Each connect reply tells the position reached, also where nothing has come for hours (design 6)."""
+    publish(house, "/a", 1)
+    peer = house.join()
+    subscribe(peer, a=1)
+    held = poll(peer)
+    publish(house, "/b", *range(100))
+    house.pass_time(25)
+    assert (held.events, reached(held)) == ([], {"/a": 101})
+
+
+def test_position_on_the_first_connect(house):
+    """Also in a batch, and on a connect that asked not to wait (design 6)."""
+    publish(house, "/a", 1)
+    peer = house.join()
+    message = peer.message("/meta/subscribe", subscription="/a", ext={"replay": {"/a": -2}})
+    sent = serve(peer.send(message, peer.poll()))
+    assert sent.messages[1]["ext"] == {"replay": {"/a": 1}}
+    assert sent.events == [("/a", 1)]
+
+
+def test_sessions_without_replay_hear_of_no_position(house):
+    """Their connect replies are as ever (design 6)."""
+    peer = house.join()
+    peer.subscribe("/a")
+    held = peer.connect()
+    publish(house, "/a", 1)
+    assert "ext" not in held.messages[0]
+
+
+def test_position_of_a_page(house):
+    """While a session is behind, it is told the page's position and not the head's (design 6)."""
+    house.broker.recording.options = replace(house.broker.recording.options, page_events=2)
+    publish(house, "/a", 1, 2, 3, 4, 5)
+    peer = house.join()
+    subscribe(peer, a=-2)
+    seen = [(data(polled), reached(polled)["/a"]) for polled in (poll(peer), poll(peer), poll(peer))]
+    assert seen == [([1, 2], 2), ([3, 4], 4), ([5], 5)]
+    assert poll(peer).is_held
+
+
+def test_pages_with_nothing_in_them(house):
+    """Pages in which nothing is for the session are passed over within one connect (design 3)."""
+    house.log.short = 10
+    publish(house, "/b", *range(75))
+    publish(house, "/a", 1)
+    peer = house.join()
+    subscribe(peer, a=-2)
+    polled = poll(peer)
+    assert (data(polled), reached(polled)) == ([1], {"/a": 76})
+    assert len(house.log.reads) == 8
+
+
+def test_position_of_a_replaced_connect(house):
+    """A connect that another replaces claims nothing of what it does not bring (design 4.5)."""
+    peer = house.join()
+    subscribe(peer, a=-1)
+    held = poll(peer)
+    house.broker.publish(Event("a", b"1"), house.now)
+    house.log.commit(now=house.now)  # and the loop has not turned
+    polled = poll(peer)
+    assert (held.events, reached(held)) == ([], {"/a": 0})
+    assert (data(polled), reached(polled)) == ([1], {"/a": 1})
+
+
+def test_position_beside_a_reply_that_is_on_its_way(house):
+    """Events of a reply that may yet be lost are not claimed by another (design 3)."""
+    peer = house.join()
+    peer.subscribe("/a")
+    publish(house, "/a", 1)
+    stalled = peer.publish("/service/x", 0, stalled=True)
+    assert data(stalled) == [1]
+    subscribe(peer, a=0)
+    polled = poll(peer, advice={"timeout": 0})
+    assert (polled.events, reached(polled)) == ([], {"/a": 0})
+    stalled.unwritten()
+    assert data(poll(peer)) == [1, 1]  # once as a plain session, once as it asked then
+
+
+def test_lost_reply(house):
+    """What a reply did not bring comes with the next, in order and before all else (design 3)."""
+    publish(house, "/a", 1, 2)
+    peer = house.join()
+    subscribe(peer, a=-2)
+    lost = poll(peer, stalled=True)
+    publish(house, "/a", 3)
+    lost.unwritten()
+    polled = poll(peer)
+    assert (data(polled), reached(polled)) == ([1, 2, 3], {"/a": 3})
+
+
+def test_acks(house):
+    """With the acknowledge extension a position counts all that the reply brings again (B17)."""
+    publish(house, "/a", 1, 2)
+    peer = house.join(ext={"ack": True})
+    subscribe(peer, a=-2)
+    first = poll(peer, ext={"ack": 1})
+    assert (data(first), reached(first)) == ([1, 2], {"/a": 2})
+    publish(house, "/a", 3)
+    again = poll(peer, ext={"ack": 1})
+    assert (data(again), reached(again)) == ([1, 2, 3], {"/a": 3})
+    assert again.messages[0]["ext"]["ack"] == first.messages[0]["ext"]["ack"] + 1
+
+
+# Delivery
+
+
+def test_delivery_by_connect_only(house):
+    """Events ride on connect replies alone, by either way of publishing (design 3)."""
+    peer = house.join()
+    subscribe(peer, a=-1)
+    publish(house, "/a", 1)
+    assert peer.publish("/service/x", 2).events == []
+    assert data(poll(peer)) == [1]
+
+
+def test_held_connect_when_it_seeks(house):
+    """A connect that is held when its session seeks is answered, so that the client comes for its page (design 3)."""
+    publish(house, "/a", 1)
+    peer = house.join()
+    held = peer.connect()
+    assert held.is_held
+    subscribe(peer, a=-2)
+    assert not held.is_held
+    assert data(poll(peer)) == [1]
+
+
+def test_unsubscribe(house):
+    """What is unsubscribed is read no further, and spoken of no more (design 6)."""
+    publish(house, "/a", 1)
+    peer = house.join()
+    subscribe(peer, a=-2, b=-2)
+    peer.unsubscribe("/a")
+    polled = poll(peer, advice={"timeout": 0})
+    assert (polled.events, reached(polled)) == ([], {"/b": 1})
+
+
+def test_unsubscribe_from_all(house):
+    """A session that is behind and wants nothing any more is held as any other (design 3)."""
+    publish(house, "/a", 1)
+    peer = house.join()
+    subscribe(peer, a=-2)
+    peer.unsubscribe("/a")
+    assert poll(peer).is_held
+
+
+def test_overflow(house):
+    """Whose outbox overflows reads again what is on disk: nothing is lost, and the session lives (design 4.12)."""
+    house = House(history={}, limits={"queue_events": 3})
+    peer = house.join()
+    subscribe(peer, a=-1)
+    publish(house, "/a", *range(10))
+    seen = []
+    while not (polled := poll(peer)).is_held:
+        seen += data(polled)
+    assert seen == list(range(10))
+    publish(house, "/a", 10)
+    assert data(polled) == [10]
+
+
+def test_unrecorded_events_do_not_keep_it_from_reading(house):
+    """A session with a steady stream of events that are not recorded still gets on (P3)."""
+    house.log.keepings["tick"] = Keeping.NOT
+    publish(house, "/a", 1, 2)
+    peer = house.join()
+    subscribe(peer, a=-2, tick=-1)
+    house.broker.publish(Event("tick", b"0"), house.now)
+    assert poll(peer).events == [("/tick", 0), ("/a", 1), ("/a", 2)]
+
+
+def test_audience(quick):
+    """Events with an audience are replayed to that, from disk and from memory (design 3)."""
+    for house in (quick, House(history={"tail_bytes": 0})):
+        event = Event("a", b"1", audience=Audience(eligible_authids=("ann",)))
+        house.broker.publish(event, house.now)
+        publish(house, "/a", 2)
+        for authid, expected in (("ann", [1, 2]), ("bob", [2])):
+            peer = house.join()
+            peer.session.authid = authid
+            subscribe(peer, a=-2)
+            assert data(poll(peer)) == expected
+
+
+def test_hidden_by_age(quick):
+    """What retention has removed is not replayed from memory either (design 3)."""
+    publish(quick, "/a", 1, 2)
+    quick.log.remove_before(2)
+    peer = quick.join()
+    subscribe(peer, a=-2)
+    assert data(poll(peer)) == [2]
+
+
+def test_plain_subscriber_that_begins_to_replay(house):
+    """What it was given before it replayed comes no second time, also if it is written only now (P3)."""
+    house.log.keepings["a"] = Keeping.AFTERWARDS
+    peer = house.join()
+    peer.subscribe("/a")
+    house.broker.publish(Event("a", b"1"), house.now)
+    assert data(peer.connect()) == [1]
+    subscribe(peer, b=-1)
+    house.log.commit(now=house.now)
+    publish(house, "/a", 2)
+    assert data(poll(peer)) == [2]
+
+
+def test_resuming_while_its_event_is_being_written(house):
+    """A new session gets what was published before it began and is written only then (P3)."""
+    house.log.keepings["a"] = Keeping.AFTERWARDS
+    house.broker.publish(Event("a", b"1"), house.now)
+    peer = house.join()
+    subscribe(peer, a=0)
+    held = poll(peer)
+    house.log.commit(now=house.now)
+    house.turn()
+    assert data(held) == [1]
+
+
+def test_callback_polling(house):
+    """Replay over JSONP (design 3)."""
+    publish(house, "/a", 1)
+    peer = house.join(transport=Transport.CALLBACK_POLLING)
+    subscribe(peer, a=-2)
+    polled = poll(peer)
+    assert (data(polled), reached(polled)) == ([1], {"/a": 1})
+
+
+def test_drain(house):
+    """A server that leaves reads no more, and says how far it came (design 7.10)."""
+    publish(house, "/a", 1)
+    peer = house.join()
+    subscribe(peer, a=-2)
+    house.engine.drain()
+    polled = poll(peer)
+    assert (polled.events, reached(polled)) == ([], {"/a": 0})
+    assert house.log.reads == []
+
+
+def test_dismissal(house):
+    """The last reply to one that is sent away tells its position too (design 6)."""
+    peer = house.join()
+    subscribe(peer, a=-1)
+    held = poll(peer)
+    house.broker.publish(Event("a", b"{}"), house.now)
+    house.log.commit(now=house.now)
+    house.dismiss(peer)
+    assert reached(held) == {"/a": 1}
+    assert data(held)[0]["event"]["replayId"] == 1
+
+
+# While a page is being read
+
+
+def waiting_for_a_page(house):
+    publish(house, "/a", 1, 2)
+    peer = house.join()
+    subscribe(peer, a=-2)
+    polled = peer.connect()
+    assert polled.is_waiting
+    return peer, polled
+
+
+def test_deadline_of_a_page(house):
+    """A page has its own deadline; after that the reply comes without it and says so by its position (design 3)."""
+    peer, polled = waiting_for_a_page(house)
+    assert polled.wait.limit_s == house.broker.recording.options.read_s
+    polled.resume(error=TimeoutError())
+    assert (polled.events, reached(polled)) == ([], {"/a": 0})
+    assert house.broker.hits["read_s"] == 1
+    assert data(poll(peer)) == [1, 2]
+
+
+def test_reader_that_fails(house):
+    """A fault of the reader's is reported, and the client goes on trying (design 3)."""
+    peer, polled = waiting_for_a_page(house)
+    fault = OSError("the disk")
+    polled.resume(error=fault)
+    assert reached(polled) == {"/a": 0}
+    assert house.reported == [("history", fault)]
+    assert data(poll(peer)) == [1, 2]
+
+
+def test_published_while_a_page_is_read(house):
+    """What is committed meanwhile follows, once and in order (B5)."""
+    peer, polled = waiting_for_a_page(house)
+    publish(house, "/a", 3)
+    serve(polled)
+    assert data(polled) + data(poll(peer)) == [1, 2, 3]
+
+
+def test_session_ends_while_a_page_is_read(house):
+    """Who leaves meanwhile is told that the session is over, as anyone (C3)."""
+    peer, polled = waiting_for_a_page(house)
+    peer.disconnect()
+    serve(polled)
+    assert polled.only["error"] == "402::session_unknown"
+    assert polled.only["advice"]["reconnect"] == "none"
+
+
+def test_newer_connect_while_a_page_is_read(house):
+    """The older of two connects is answered without events, and the page comes once, by the newer (design 4.5)."""
+    peer, older = waiting_for_a_page(house)
+    newer = poll(peer)
+    assert (data(newer), reached(newer)) == ([1, 2], {"/a": 2})
+    held = poll(peer)
+    serve(older)
+    assert older.events == []
+    assert held.is_held
+    house.pass_time(20)
+    assert held.is_held
+
+
+def test_subscribe_while_a_page_is_read(house):
+    """A page that was asked for before the client sought another place is not given (B5)."""
+    peer, polled = waiting_for_a_page(house)
+    subscribe(peer, a=1)
+    serve(polled)
+    assert data(polled) == [2]
+
+
+def test_unsubscribe_while_a_page_is_read(house):
+    """Nor one of what it does not want any more; the connect is held then (B5)."""
+    peer, polled = waiting_for_a_page(house)
+    peer.unsubscribe("/a")
+    serve(polled)
+    assert polled.is_held
+
+
+def test_session_does_not_expire_while_a_page_is_read(house):
+    """Its client waits for us, so it has not left (C3)."""
+    _, polled = waiting_for_a_page(house)
+    house.pass_time(10)
+    assert data(serve(polled)) == [1, 2]
+
+
+# What is gone
+
+
+def test_gap_by_retention(house):
+    """Who comes too late for what it had not read is told what it missed, once, and goes on (design 3)."""
+    house.broker.recording.options = replace(house.broker.recording.options, page_events=2)
+    publish(house, "/a", *range(1, 10))
+    peer = house.join()
+    subscribe(peer, a=-2)
+    assert data(poll(peer)) == [1, 2]
+    house.log.remove_before(7)
+    polled = poll(peer)
+    assert polled.messages[0]["ext"] == {"replay": {"/a": 8}, "replay_gap": {"/a": [3, 6]}}
+    assert data(polled) == [7, 8]
+    assert poll(peer).messages[0]["ext"] == {"replay": {"/a": 9}}
+
+
+def test_gap_by_damage(house):
+    """Events that cannot be read are told of in the same way (design 3)."""
+    publish(house, "/a", 1, 2, 3, 4)
+    house.log.gaps = [(2, 3)]
+    peer = house.join()
+    subscribe(peer, a=-2)
+    polled = poll(peer)
+    assert polled.messages[0]["ext"] == {"replay": {"/a": 4}, "replay_gap": {"/a": [2, 3]}}
+    assert data(polled) == [1, 4]
+
+
+def test_gap_without_events(house):
+    """A gap is told at once also where nothing follows it (P4)."""
+    publish(house, "/a", 1, 2)
+    peer = house.join()
+    subscribe(peer, a=0)
+    house.log.remove_before(3)
+    assert poll(peer).only["ext"] == {"replay": {"/a": 2}, "replay_gap": {"/a": [1, 2]}}
+    assert poll(peer).is_held
+
+
+def test_gap_in_a_lost_reply(house):
+    """A gap that did not arrive is told again (P4)."""
+    publish(house, "/a", 1, 2)
+    peer = house.join()
+    subscribe(peer, a=0)
+    house.log.remove_before(2)
+    poll(peer, stalled=True).unwritten()
+    polled = poll(peer)
+    assert polled.messages[0]["ext"] == {"replay": {"/a": 2}, "replay_gap": {"/a": [1, 1]}}
+    assert data(polled) == [2]

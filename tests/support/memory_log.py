@@ -1,0 +1,124 @@
+"""A history in memory: what `broker/log.py` asks for, with its writer moved by hand and its reader answering at once.
+
+It must not decide what is right for a replay: it keeps, finds and forgets as it is told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.broker.errors import HistoryUnavailable
+from app.broker.events import Event
+from app.broker.log import Keeping, Page, Query
+from app.broker.topics import patterns_heard
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from app.broker.broker import Broker
+    from app.broker.topics import Pattern
+
+LOG_ID = "log-in-memory"
+
+
+class Reading:
+    """What `read` returns: nobody awaits it here, a test looks at its `query` and gives the page when it likes."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+
+    def __await__(self) -> Generator[None, None, Page]:
+        raise AssertionError("the engine awaits nothing")
+
+
+class MemoryLog:
+    """The log of one broker, from its making on. `keepings` says what becomes of topics that are not durable.
+
+    What is appended waits for `commit` or `refuse`. `short` bounds how many offsets one page looks at.
+    """
+
+    log_id = LOG_ID
+
+    def __init__(self, broker: Broker, *, short: int = 1_000_000) -> None:
+        self.broker = broker
+        self.keepings: dict[str, Keeping] = {}
+        self.short = short
+        self.inbox: list[Event] = []
+        self.events: list[Event] = []  # the one at offset n stands at n - 1
+        self.gaps: list[tuple[int, int]] = []
+        self.reads: list[Query] = []
+        self._start = 1
+        broker.recording.begin(self, 0)
+
+    # broker.log.Log
+
+    def keeping(self, topic: str) -> Keeping:
+        return self.keepings.get(topic, Keeping.DURABLE)
+
+    def append(self, event: Event) -> None:
+        if len(self.inbox) >= 1_000:
+            raise HistoryUnavailable
+        self.inbox.append(event)
+
+    def start_of(self, pattern: Pattern) -> int:
+        return self._start
+
+    # The reader
+
+    def read(self, query: Query) -> Reading:
+        """What the engine is given to read with."""
+        self.reads.append(query)
+        return Reading(query)
+
+    def page(self, query: Query) -> Page:
+        """The answer to a query."""
+        events: list[Event] = []
+        nbytes, reached = 0, min((after for _, after in query.wanted), default=query.last)
+        first = reached + 1
+        while reached < query.last and reached < first - 1 + self.short:
+            event = self.events[reached]
+            if self._is_found(event, query):
+                nbytes += len(event.payload)
+                if len(events) >= query.limit or (events and nbytes > query.max_bytes):
+                    break
+                events.append(_from_disk(event))
+            reached += 1
+        gaps = [(max(low, first), min(high, reached)) for low, high in self.gaps if low <= reached and high >= first]
+        return Page(events, reached, reached >= query.last, gaps)
+
+    def _is_found(self, event: Event, query: Query) -> bool:
+        if event.position < self._start or any(low <= event.position <= high for low, high in self.gaps):
+            return False
+        if event.audience is not None and not event.audience.admits(query.authid, query.role):
+            return False
+        heard = set(patterns_heard(event.topic))
+        return any(event.position > after and pattern in heard for pattern, after in query.wanted)
+
+    # What a test does to it
+
+    def commit(self, count: int | None = None, now: float = 0.0) -> None:
+        """Have the oldest of what waits on disk, or all of it."""
+        group, self.inbox = self.inbox[:count], self.inbox[len(self.inbox[:count]) :]
+        first = len(self.events) + 1
+        self.events += [event for event in group if event.is_recorded]
+        self.broker.recording.committed(group, first, now)
+
+    def refuse(self, count: int | None = None, now: float = 0.0) -> None:
+        """Fail to write the oldest of what waits, or all of it."""
+        group, self.inbox = self.inbox[:count], self.inbox[len(self.inbox[:count]) :]
+        self.broker.recording.refused(group, HistoryUnavailable(), now)
+
+    def remove_before(self, offset: int) -> None:
+        """What retention does."""
+        self._start = offset
+
+    def forget_tail(self) -> None:
+        """As after a restart: what was committed is on disk only."""
+        self.broker.recording.tail.skip_to(len(self.events))
+
+
+def _from_disk(event: Event) -> Event:
+    """As it is read: the columns, and nothing of what it was in memory."""
+    read = Event(event.topic, event.payload, publisher=event.publisher, authid=event.authid, audience=event.audience)
+    read.position, read.publication, read.time_us = event.position, event.publication, event.time_us
+    return read

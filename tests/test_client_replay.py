@@ -1,0 +1,96 @@
+"""Halley's own client goes on where it was: over sessions and restarts of the server (P3), and says what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from clients.server_thread import ServerThread
+from support.server import brisk, serving
+
+from app.client import ALL, ONLY_NEW, Client, Link, Patience, Refused
+from app.client.resumption import Resumption
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+DEADLINE_S = 15.0
+
+
+def stored(tmp_path):
+    """A server with a history of its own."""
+    return brisk(data_dir=str(tmp_path), history={"enabled": True})
+
+
+async def take(client, count):
+    """So many events, each as its data and position."""
+    async with asyncio.timeout(DEADLINE_S):
+        return [(event.data, event.position) async for event, _ in _numbered(client, count)]
+
+
+async def _numbered(client, count):
+    for number in range(count):
+        yield await anext(client), number
+
+
+async def test_where_to_begin(tmp_path):
+    """All there is, what comes after a position, or only what is new; data is as it was published (design 6)."""
+    async with serving(stored(tmp_path)) as served, Client(f"http://127.0.0.1:{served.port}") as client:
+        await client.publish_many("/a", [{"n": 1}, {"n": 2}])
+        await client.subscribe("/a", ALL)
+        (one, first), (two, second) = await take(client, 2)
+        assert (one, two) == ({"n": 1}, {"n": 2})
+        await client.subscribe("/a", first)
+        assert await take(client, 1) == [({"n": 2}, second)]
+        await client.unsubscribe("/a")
+        await client.subscribe("/a", ONLY_NEW)
+        await client.publish("/a", 3)
+        assert [data for data, _ in await take(client, 1)] == [3]
+        with pytest.raises(Refused, match=r"^400::The replayId \{99999\} you provided was invalid"):
+            await client.subscribe("/b", 99_999)
+
+
+async def test_over_a_restart(tmp_path):
+    """What is published while a client has no session comes in its next one, once and in order (P3)."""
+    server = ServerThread(data_dir=str(tmp_path), history={"enabled": True})
+    await server.start()
+    links = []
+    patience = Patience(backoff_s=0.05, most_backoff_s=0.2)
+    try:
+        url = f"http://127.0.0.1:{server.port}"
+        async with Client(url, patience=patience, on_link=lambda link, _: links.append(link)) as client:
+            await client.subscribe("/a")
+            await client.publish("/a", 1)
+            assert [data for data, _ in await take(client, 1)] == [1]
+            await server.stop()
+            await server.start()
+            async with Client(url) as other:
+                await other.publish_many("/a", [2, 3])
+            assert [data for data, _ in await take(client, 2)] == [2, 3]
+    finally:
+        await server.stop()
+    assert Link.RENEWED not in links
+
+
+@pytest.mark.parametrize(
+    ("starts", "expected", "is_tried_again"), [({"/a": 9}, {"/a": ALL}, True), ({"/a": 5}, {"/a": 5}, False)]
+)
+async def test_too_old(starts, expected, is_tried_again):
+    """Whose position is gone goes on with all that is left, and knows that something is missing."""
+    resumption = Resumption()
+    for _ in range(2):
+        resumption.greet({"ext": {"replay_log": "l"}})
+    resumption.note({"ext": {"replay": {"/a": 5}}})
+    assert resumption.ext({"/a": None})["ext"]["replay"] == {"/a": 5}
+    assert resumption.fall_back({"ext": {"replay_start": starts}}) is is_tried_again
+    assert resumption.ext({"/a": None})["ext"]["replay"] == expected
+    assert not resumption.is_whole
+
+
+async def test_another_log():
+    """Positions of one log mean nothing in another: there the client hears what is new."""
+    resumption = Resumption()
+    resumption.greet({"ext": {"replay_log": "one"}})
+    resumption.note({"ext": {"replay": {"/a": 5}}})
+    resumption.greet({"ext": {"replay_log": "other"}})
+    assert resumption.ext({"/a": None}) == {"ext": {"replay": {"/a": ONLY_NEW}, "replay_log": "other"}}
+    assert not resumption.is_whole
