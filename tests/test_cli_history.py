@@ -28,13 +28,8 @@ async def publish(served, channel, *values):
 @pytest_asyncio.fixture
 async def served(tmp_path):
     """A server with ten events: the odd ones on /chat/a, the even ones on /chat/b."""
-<<<<<<< HEAD
     options = {"enabled": True, "segment_bytes": 65_536, "free_bytes": 0}
     async with serving(brisk(data_dir=str(tmp_path / "data"), history=options)) as served:
-=======
-    recorded = {"enabled": True, "free_bytes": 0, "segment_bytes": 65_536}
-    async with serving(brisk(data_dir=str(tmp_path / "data"), history=recorded)) as served:
->>>>>>> main
         for number in range(1, 11):
             await publish(served, "/chat/a" if number % 2 else "/chat/b", number)
         yield served
@@ -231,18 +226,12 @@ async def test_at_a_terminal_it_asks(answer, left, served, tmp_path):
 async def test_rights_hold_here_too(tmp_path):
     """The token is shown; without the right the server's words are told."""
     access = (Access("*", "subscribe", "/**"), Access("*", "publish", "/**"), Access("auditor", "export", "/**"))
-<<<<<<< HEAD
     settings = brisk(
         data_dir=str(tmp_path / "data"),
         history={"enabled": True},
         access=access,
         tokens=(Token("eve", "auditor", hash_of(TOKEN)),),
     )
-=======
-    tokens = (Token("eve", "auditor", hash_of(TOKEN)),)
-    recorded = {"enabled": True, "free_bytes": 0}
-    settings = brisk(data_dir=str(tmp_path / "data"), history=recorded, access=access, tokens=tokens)
->>>>>>> main
     async with serving(settings) as served:
         await publish(served, "/a", 1)
         refused = await history(served, "export", "-", cwd=tmp_path)
