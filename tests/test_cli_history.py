@@ -28,8 +28,8 @@ async def publish(served, channel, *values):
 @pytest_asyncio.fixture
 async def served(tmp_path):
     """A server with ten events: the odd ones on /chat/a, the even ones on /chat/b."""
-    recorded = {"enabled": True, "free_bytes": 0, "segment_bytes": 65_536}
-    async with serving(brisk(data_dir=str(tmp_path / "data"), history=recorded)) as served:
+    options = {"enabled": True, "segment_bytes": 65_536, "free_bytes": 0}
+    async with serving(brisk(data_dir=str(tmp_path / "data"), history=options)) as served:
         for number in range(1, 11):
             await publish(served, "/chat/a" if number % 2 else "/chat/b", number)
         yield served
@@ -226,9 +226,12 @@ async def test_at_a_terminal_it_asks(answer, left, served, tmp_path):
 async def test_rights_hold_here_too(tmp_path):
     """The token is shown; without the right the server's words are told."""
     access = (Access("*", "subscribe", "/**"), Access("*", "publish", "/**"), Access("auditor", "export", "/**"))
-    tokens = (Token("eve", "auditor", hash_of(TOKEN)),)
-    recorded = {"enabled": True, "free_bytes": 0}
-    settings = brisk(data_dir=str(tmp_path / "data"), history=recorded, access=access, tokens=tokens)
+    settings = brisk(
+        data_dir=str(tmp_path / "data"),
+        history={"enabled": True},
+        access=access,
+        tokens=(Token("eve", "auditor", hash_of(TOKEN)),),
+    )
     async with serving(settings) as served:
         await publish(served, "/a", 1)
         refused = await history(served, "export", "-", cwd=tmp_path)
@@ -239,3 +242,26 @@ async def test_rights_hold_here_too(tmp_path):
         purged = await history(served, "purge", "/a", "--yes", cwd=tmp_path, HALLEY_TOKEN=TOKEN)
         assert purged.code == FAILED
         assert purged.lines[0].startswith("halley: HTTP 403: ")
+
+
+# At a terminal
+
+
+@pytest.mark.parametrize(
+    ("arguments", "label"),
+    [
+        (["verify", "--data-dir", "data"], "verifying"),
+        (["backup", "copy", "--data-dir", "data"], "copying"),
+        (["export", "log.jsonl"], "exporting"),
+        (["purge", "/chat/a", "--yes"], "erasing"),
+    ],
+)
+async def test_progress_is_shown(arguments, label, served, tmp_path):
+    """Issue 5.6: a bar, on standard error, up to the end."""
+    server = ["--server", served.url] if arguments[0] in ("export", "purge") else []
+    with terminal() as at:
+        async with started("history", *arguments, *server, cwd=tmp_path, stderr=at.line) as process:
+            await at.until_shown(label)
+            await at.until_shown("100%")
+            assert await process.exit_code() == DONE
+            assert process.output == []

@@ -172,6 +172,8 @@ class LogApi:
                 told = len(steps)
                 await self._tell(visit, {"done": steps[-1][0], "of": steps[-1][1]})
             await asyncio.wait({working}, timeout=_PROGRESS_S)
+        if len(steps) > told:
+            await self._tell(visit, {"done": steps[-1][0], "of": steps[-1][1]})
         error = working.exception()
         if error is not None:
             telemetry.fault("purge", error)
