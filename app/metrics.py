@@ -49,7 +49,11 @@ class HalleyCollector(Collector):
         limits = {limit: broker.hits[limit] for limit in LIMITS}
         yield _counters("halley_limits_hit", "How often a limit said no, by its setting.", "limit", limits)
         yield _gauge("halley_waiting_bytes", "Memory of events that wait for somebody, about.", broker.waiting.value)
-        yield _counter("halley_dropped", "Events that still waited when their session ended.", broker.dropped)
+        yield _counter(
+            "halley_dropped",
+            "Events that still waited when their session ended, and were not recorded.",
+            broker.dropped,
+        )
         yield _gauge("halley_holds", "Connects held now.", engine.holds)
         yield _counter("halley_connects", "Connects received.", engine.connects)
         yield _counter("halley_put_back", "Events of replies that did not reach their socket.", engine.put_back)

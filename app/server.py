@@ -232,7 +232,9 @@ class House:
             self._flush()
         telemetry.report_suppressed()
         dropped = self.broker.dropped - self._dropped_before if self._is_leaving else 0
-        telemetry.log.info("stopped", undelivered_events=self.queued_events() + dropped, is_cut_short=is_cut_short)
+        waiting = (event for session in self.broker.sessions.values() for event in session.outbox)
+        lost = sum(not event.position for event in waiting) + dropped
+        telemetry.log.info("stopped", undelivered_events=lost, is_cut_short=is_cut_short)
 
     def reload(self) -> None:
         """Read again what is read from files; connections and sessions go on."""

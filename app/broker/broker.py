@@ -69,7 +69,7 @@ class Broker:
         self.published = 0
         self.delivered = 0
         self.overflows = 0
-        self.dropped = 0  # events that still waited when their session ended
+        self.dropped = 0  # events that still waited when their session ended, and that nobody can replay
         self.opened: Counter[str] = Counter()  # by protocol
         self.closed: Counter[str] = Counter()  # by reason
         self.hits: Counter[str] = Counter()  # how often a limit said no, by its setting; all rooms count here
@@ -120,7 +120,7 @@ class Broker:
         for pattern in session.heard:
             self.index.remove(pattern, session)
         session.subscriptions.clear()
-        self.dropped += len(session.outbox)
+        self.dropped += sum(not event.position for event in session.outbox)
         session.outbox.clear()
         del self.sessions[session.id]
         if session.account is not None:

@@ -55,7 +55,9 @@ EVENTS: dict[str, LogEvent] = {
     "draining": LogEvent("the server begins to leave: `holds` is how many polls it will answer", LIFE),
     "drain_progress": LogEvent("once a second: `holds` that are still to be answered", LIFE),
     "drained": LogEvent("all held polls are answered", LIFE),
-    "stopped": LogEvent("the last line: `undelivered_events` are lost; `is_cut_short` by a second signal", LIFE),
+    "stopped": LogEvent(
+        "the last line: `undelivered_events` were not recorded, and are lost; `is_cut_short` by a second signal", LIFE
+    ),
     "stalled": LogEvent("the process stood still for `seconds`; no session was ended for it", 1),
     "fault": LogEvent("an error in Halley or in code that it loaded: `what`, with its trace", 1, "what"),
 }

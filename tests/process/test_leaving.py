@@ -83,7 +83,7 @@ async def test_what_is_published_while_it_leaves_is_delivered_or_counted(tmp_pat
     """Design 7.10: those that still wait get the event, what nobody came for is in the last log line."""
     hearers = 20
     drain = {"HALLEY_DRAIN_SPREAD_S": "2", "HALLEY_DRAIN_CLIENTS_PER_S": "1"}
-    async with launched(cwd=tmp_path, **drain) as server:
+    async with launched("--history", "off", cwd=tmp_path, **drain) as server:
         polls = await asyncio.gather(*(hold(server, "/a") for _ in range(hearers)))
         publisher = await server.wire()
         await server.until_held(hearers)
@@ -209,7 +209,7 @@ async def test_a_second_signal_cuts_the_wait_short(wait, tmp_path):
 async def test_who_comes_while_it_leaves_is_sent_on(tmp_path):
     """Design 7.10: handshakes get 503; connects are answered at once, with what is queued, and told to come again."""
     drain = {"HALLEY_DRAIN_SPREAD_S": "3600", "HALLEY_DRAIN_CLIENTS_PER_S": "1", "HALLEY_BAYEUX_HOLD_S": "3600"}
-    async with launched(cwd=tmp_path, **drain) as server:
+    async with launched("--history", "off", cwd=tmp_path, **drain) as server:
         polls = await asyncio.gather(*(hold(server, "/a") for _ in range(3)))
         await server.until_held(3)
         server.send_signal(signal.SIGTERM)
