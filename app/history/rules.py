@@ -96,6 +96,9 @@ class Rules:
         everything may resume from an hour ago although some of it was to be kept for a minute only. Where nothing is
         kept nothing is lost: 1.
         """
+        if pattern.match is Match.EXACT:
+            rule = self.of(pattern.topic)
+            return 1 if rule.keeping is Keeping.NOT else rule.start
         shared = ((common(rule.pattern, pattern), at) for at, rule in enumerate(self.all))
         starts = [self.all[at].start for part, at in shared if part is not None and self._is_kept(part, at)]
         return min(starts, default=1)
