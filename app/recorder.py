@@ -104,11 +104,13 @@ class Recorder:
     def listen(self) -> None:
         """The event loop is running: carry reports to it."""
         with self._lock:
-            self._loop = asyncio.get_running_loop()
+            self._loop = loop = asyncio.get_running_loop()
+        self.history.hand_over(loop.call_soon)
         self._take_reports()
 
     async def close(self) -> None:
         """Have what waits written, tell the broker, and close the log."""
+        self.history.hand_over(None)
         await asyncio.to_thread(self.history.close)
         while self._reports:
             self._take_reports()

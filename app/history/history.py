@@ -214,6 +214,11 @@ class History:
         """Have an event written, or passed on in its turn. Raises `HistoryUnavailable`, `InboxFull`, `DiskFull`."""
         self._writer.append(event)
 
+    def hand_over(self, later: Callable[[Callable[[], None]], object] | None) -> None:
+        """From now on have what is appended handed to the writer by what `later` calls at the end of a turn."""
+        self._writer.later = later
+        self._writer.hand_over()
+
     def start_of(self, pattern: Pattern) -> int:
         """The first offset from which on nothing that `pattern` matches has been removed."""
         return max(self.start, self._rules.start_of(pattern))

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Event as Flag
-from threading import Thread
+from threading import Lock, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from app.settings import History as Options
 
 _GROUP_ROWS = 4_096
+_TURN_ROWS = 512
 _GROUP_BYTES = 4_194_304
 _WAL_BYTES = 8_388_608
 _MOST_ABANDONED = 64
@@ -93,7 +95,11 @@ class Writer:
         self._report = report
         self._sealer = sealer
         self._publications = Publications(folder.identity.publication_key)
-        self._inbox: SimpleQueue[Event | Flag | None] = SimpleQueue()
+        self.later: Callable[[Callable[[], None]], object] | None = None
+        """Calls what it is given at the end of the event loop's turn, if there is a loop."""
+        self._turn: deque[Event] = deque()  # not yet in the inbox
+        self._handing_over = Lock()
+        self._inbox: SimpleQueue[list[Event] | Flag | None] = SimpleQueue()
         self._taken_bytes = 0  # by `append` alone
         self._done_bytes = 0  # by the writer alone
         self._is_full = self._is_broken = self._is_closed = False
@@ -119,14 +125,32 @@ class Writer:
         return DiskFull() if self._is_full else None
 
     def append(self, event: Event) -> None:
-        """See `broker.log.Log.append`. Never waits: the queue costs no system call while the writer is at work."""
+        """See `broker.log.Log.append`. Never waits.
+
+        What comes in one turn of the event loop is handed over together, when the turn is over: a writer that is woken
+        by the first event takes the interpreter, or the core, from the loop, and writes a group of few.
+        """
         if event.is_recorded and (refusal := self.refusal):
             raise refusal
         waiting_bytes = self.waiting_bytes
         if waiting_bytes and waiting_bytes + event.nbytes > self._options.inbox_bytes:
             raise InboxFull
         self._taken_bytes += event.nbytes
-        self._inbox.put(event)
+        self._turn.append(event)
+        if self.later is None or len(self._turn) >= _TURN_ROWS:
+            self.hand_over()
+        elif len(self._turn) == 1:
+            self.later(self.hand_over)
+
+    def hand_over(self) -> None:
+        """Let the writer have what was appended. For any thread."""
+        with self._handing_over:
+            turn: list[Event] = []
+            with suppress(IndexError):
+                while True:
+                    turn.append(self._turn.popleft())
+            if turn:
+                self._inbox.put(turn)
 
     def written(self, timeout_s: float) -> bool:
         """Wait until everything appended before is reported; False if that takes too long. For any thread."""
@@ -139,12 +163,14 @@ class Writer:
     def _flagged(self, flag: Flag, timeout_s: float) -> bool:
         if self._is_closed:
             return True
+        self.hand_over()
         self._inbox.put(flag)
         return flag.wait(timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """Write what waits, and stop."""
         self._is_closed = True
+        self.hand_over()
         self._inbox.put(None)
         self._thread.join(timeout_s)
 
@@ -175,10 +201,10 @@ class Writer:
         try:
             item = self._inbox.get(timeout=_LOOK_S)
             nbytes = 0
-            while isinstance(item, Event):
-                group.append(item)
-                nbytes += item.nbytes
-                if len(group) == _GROUP_ROWS or nbytes > _GROUP_BYTES:
+            while isinstance(item, list):
+                group += item
+                nbytes += sum(event.nbytes for event in item)
+                if len(group) >= _GROUP_ROWS or nbytes > _GROUP_BYTES:
                     return True
                 item = self._inbox.get_nowait()
         except Empty:
