@@ -19,7 +19,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
 from app.broker.errors import DiskFull, HistoryUnavailable, InboxFull
-from app.broker.events import Event
 from app.broker.publications import Publications
 from app.history import segment
 from app.history.folder import Segment, delete
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from app.broker.errors import Refusal
+    from app.broker.events import Event
     from app.history.folder import Folder
     from app.history.sealer import Sealer
     from app.history.segment import SegmentWriter
