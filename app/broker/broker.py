@@ -211,11 +211,13 @@ class Broker:
         event.time_us = self._time_us(now)
         event.publication = self.publications.next()
         event.without = without
-        event.source = source
-        try:
-            self.recording.take(event, now)
-        except HistoryUnavailable as refusal:
-            raise self.counted(refusal) from None
+        recording = self.recording
+        if recording.log is not None or event.idempotency_key is not None:
+            event.source = source
+            try:
+                recording.take(event, now)
+            except HistoryUnavailable as refusal:
+                raise self.counted(refusal) from None
         if not event.is_pending:
             self._spread(event, now, is_new=True, is_final=not event.is_recorded)
 

@@ -80,11 +80,9 @@ class Cursor:
         """Each pattern with the offset after which its events are still to come, if the session is not live."""
         return tuple(self._after.items())
 
-    def wants(self, event: Event) -> bool:
-        """Whether an event that was read is among what is still to come."""
-        if event.publication in self.given:
-            return False
-        return any(event.position > self._after.get(pattern, inf) for pattern in patterns_heard(event.topic))
+    def after(self, topic: str) -> float:
+        """Above which offset events of a topic are still to come; infinity where the session does not hear it."""
+        return min((self._after.get(pattern, inf) for pattern in patterns_heard(topic)), default=inf)
 
     def reached(self, head: int, missing: Iterable[Event]) -> dict[Pattern, int]:
         """Up to which offset a client has all of each pattern, if `missing` are the events that it was given on paper.

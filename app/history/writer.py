@@ -236,7 +236,7 @@ class Writer:
             assert self._current is not None
             try:
                 self._current.write(rows)
-            except (sqlite3.Error, OSError):
+            except (sqlite3.Error, OSError, OverflowError):  # the last: a number that no 64 bits hold
                 self._abandon()
                 self._refuse(events)
                 return

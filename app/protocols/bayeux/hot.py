@@ -131,11 +131,15 @@ def _publish(
         return None  # a meter that says no takes nothing, so the general way hears the same
     engine.heard_from(session, now)
     event = Event(topic, payload, publisher=session.id, authid=session.authid, role=session.role)
-    return _Publish(engine, session, fields, connection).begin(event, now)
+    without = None if session.broadcast_to_publisher else session
+    if broker.recording.log is None:  # then it cannot be refused, and is through at once
+        broker.publish(event, now, without=without)
+        return _accepted(session, fields, connection)
+    return _Publish(engine, session, fields, connection).begin(event, without, now)
 
 
 class _Publish:
-    """A publish whose reply may have to wait for the log."""
+    """A publish that the log may have to have first."""
 
     __slots__ = ("connection", "engine", "fields", "session")
 
@@ -145,45 +149,54 @@ class _Publish:
         self.fields = fields
         self.connection = connection
 
-    def begin(self, event: Event, now: float) -> Reply | Pending:
+    def begin(self, event: Event, without: BayeuxSession | None, now: float) -> Reply | Pending:
         """Hand it to the broker."""
-        session = self.session
-        without = None if session.broadcast_to_publisher else session
         try:
-            self.engine.broker.publish(event, now, without=without, source=session)
+            self.engine.broker.publish(event, now, without=without, source=self.session)
         except HistoryUnavailable as refusal:
-            return self.refused(refusal)
+            return _refused(self.engine, self.session, self.fields, self.connection, refusal)
         if event.is_pending:
             event.waiters.append(self)
             return Pending(self.connection)
-        return self.accepted(0)
+        return _accepted(self.session, self.fields, self.connection)
 
     def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:  # noqa: ARG002 - Waiter's form
         """See `broker.events.Waiter`."""
-        reply = self.accepted(event.position) if refusal is None else self.refused(refusal)
+        if refusal is None:
+            reply = _accepted(self.session, self.fields, self.connection, event.position)
+        else:
+            reply = _refused(self.engine, self.session, self.fields, self.connection, refusal)
+        reply.is_last = self.engine.is_draining  # it may have begun meanwhile
         self.engine.send(self.connection, reply)
 
-    def accepted(self, position: int) -> Reply:
-        """The reply; what waits for the publisher rides along."""
-        fields = self.fields
-        head = (orjson.dumps(fields["id"]), orjson.dumps(fields["channel"]))
-        if position:
-            return self._reply(b'{"id":%b,"channel":%b,"successful":true,"ext":{"position":%d}}' % (*head, position))
-        return self._reply(b'{"id":%b,"channel":%b,"successful":true}' % head)
 
-    def refused(self, refusal: Refusal) -> Reply:
-        """The reply that says why not."""
-        error = fault_of(refusal).error
-        self.engine.refused[error.partition(":")[0]] += 1
-        return self._reply(encode(reply_to(self.fields, successful=False) | {"error": error}))
+def _accepted(session: BayeuxSession, fields: dict[str, Any], connection: object, position: int = 0) -> Reply:
+    """The reply to a publish; what waits for the publisher rides along."""
+    part = b'{"id":%b,"channel":%b,"successful":true}' % (orjson.dumps(fields["id"]), orjson.dumps(fields["channel"]))
+    if position:
+        part = b'%b,"ext":{"position":%d}}' % (part[:-1], position)
+    reply = Reply([part], session, [], connection)
+    if len(session.outbox):
+        _let_ride(session, reply)
+    return reply
 
-    def _reply(self, part: bytes) -> Reply:
-        session = self.session
-        reply = Reply([part], session, [], self.connection, is_last=self.engine.is_draining)
-        is_plain = session.acks is None and session.cursor is None
-        may_ride = is_plain and not session.connect_delivery_only and not session.open_batches
-        if len(session.outbox) and may_ride and session.unsettled is None and session.closed is None:
-            reply.events = session.outbox.take()
-            reply.parts.extend(map(event_frame, reply.events))
-            session.unsettled = reply
-        return reply
+
+def _refused(
+    engine: Engine, session: BayeuxSession, fields: dict[str, Any], connection: object, refusal: Refusal
+) -> Reply:
+    """The reply that says why not."""
+    error = fault_of(refusal).error
+    engine.refused[error.partition(":")[0]] += 1
+    reply = Reply([encode(reply_to(fields, successful=False) | {"error": error})], session, [], connection)
+    if len(session.outbox):
+        _let_ride(session, reply)
+    return reply
+
+
+def _let_ride(session: BayeuxSession, reply: Reply) -> None:
+    is_plain = session.acks is None and session.cursor is None
+    may_ride = is_plain and not session.connect_delivery_only and not session.open_batches
+    if may_ride and session.unsettled is None and session.closed is None:
+        reply.events = session.outbox.take()
+        reply.parts.extend(map(event_frame, reply.events))
+        session.unsettled = reply

@@ -272,13 +272,18 @@ def _go_live(engine: Engine, session: BayeuxSession) -> bool:
 
 def _legible(log: Log, session: BayeuxSession, cursor: Cursor, events: Iterable[Event]) -> list[Event]:
     """Which of the youngest events a session may read, as a page would have them."""
-    return [
-        event
-        for event in events
-        if cursor.wants(event)
-        and (event.audience is None or event.audience.admits(session.authid, session.role))
-        and event.position >= log.start_of(Pattern(Match.EXACT, event.topic))
-    ]
+    after: dict[str, float] = {}  # by topic; there are many events, of few topics
+    legible = []
+    for event in events:
+        begin_after = after.get(event.topic)
+        if begin_after is None:
+            start = log.start_of(Pattern(Match.EXACT, event.topic))
+            begin_after = after[event.topic] = max(start - 1, cursor.after(event.topic))
+        if event.position <= begin_after or event.publication in cursor.given:
+            continue
+        if event.audience is None or event.audience.admits(session.authid, session.role):
+            legible.append(event)
+    return legible
 
 
 def _take(engine: Engine, session: BayeuxSession, page: Page) -> bool:
