@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Event as Flag
-from threading import Lock, Thread
+from threading import Lock, Thread, get_native_id
 from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
@@ -40,6 +40,7 @@ _TURN_ROWS = 512
 _GROUP_BYTES = 4_194_304
 _WAL_BYTES = 8_388_608
 _MOST_ABANDONED = 64
+_NICENESS = 5
 _LOOK_S = 1.0
 """How often the free space is looked at, and a broken disk tried again."""
 
@@ -130,12 +131,13 @@ class Writer:
         What comes in one turn of the event loop is handed over together, when the turn is over: a writer that is woken
         by the first event takes the interpreter, or the core, from the loop, and writes a group of few.
         """
-        if event.is_recorded and (refusal := self.refusal):
+        if event.is_recorded and (self._is_broken or self._is_full or self._is_closed) and (refusal := self.refusal):
             raise refusal
-        waiting_bytes = self.waiting_bytes
-        if waiting_bytes and waiting_bytes + event.nbytes > self._options.inbox_bytes:
+        nbytes = event.nbytes
+        waiting_bytes = self._taken_bytes - self._done_bytes
+        if waiting_bytes and waiting_bytes + nbytes > self._options.inbox_bytes:
             raise InboxFull
-        self._taken_bytes += event.nbytes
+        self._taken_bytes += nbytes
         self._turn.append(event)
         if self.later is None or len(self._turn) >= _TURN_ROWS:
             self.hand_over()
@@ -145,10 +147,7 @@ class Writer:
     def hand_over(self) -> None:
         """Let the writer have what was appended. For any thread."""
         with self._handing_over:
-            turn: list[Event] = []
-            with suppress(IndexError):
-                while True:
-                    turn.append(self._turn.popleft())
+            turn = [self._turn.popleft() for _ in range(len(self._turn))]
             if turn:
                 self._inbox.put(turn)
 
@@ -175,6 +174,7 @@ class Writer:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
+        _give_way()
         is_open = True
         while is_open:
             group: list[Event] = []
@@ -325,3 +325,9 @@ class Writer:
             except OSError:
                 return
             self._is_full = disk.f_bavail * disk.f_frsize < self._options.free_bytes
+
+
+def _give_way() -> None:
+    """Where both want the same core, let the event loop have it first: the writer's groups only grow meanwhile."""
+    with suppress(AttributeError, OSError):  # only Linux has priorities for threads
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), _NICENESS)
