@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
+from contextlib import closing
 from urllib.parse import quote, urlsplit
 
 import pytest
 import pytest_asyncio
 from support.archive import BEGAN_US, given
 from support.logbook import DiskArchive, logbook
+from support.messages import publish
 from support.server import brisk, serving
-from support.wire import request
+from support.wire import post, request
 
 from app.access.tokens import hash_of
 from app.broker.events import Audience
@@ -445,3 +448,21 @@ async def test_a_programs_authorizers_are_asked(verdict, status):
         given(served)
         assert (await answer(served, "/history/chat/a")).status == status
         assert (await answer(served, "/history/elsewhere")).status == 200
+
+
+async def test_a_read_waits_for_the_disk(tmp_path):
+    """Design 7.12: what was published before the request is in its answer, however long the disk takes for it."""
+    settings = brisk(data_dir=str(tmp_path), history={"enabled": True, "free_bytes": 0})
+    async with serving(settings) as served:
+        publisher, reader = await served.wire(), await served.wire()
+        pending = served.house.broker.recording.pending
+        (segment,) = tmp_path.glob("seg-*.db")
+        with closing(sqlite3.connect(segment)) as other:
+            other.execute("begin immediate")  # as a disk that hangs
+            await publisher.send(post(json.dumps(publish("/a", 1)).encode()))
+            await served.until(lambda: len(pending) == 1)
+            await reader.send(request("GET", "/history/a"))
+            await served.until(lambda: len(pending[0].waiters) == 2)  # its publisher, and the reader
+        assert (await publisher.read()).messages[0]["successful"]
+        events = json.loads((await reader.read()).body)["events"]
+        assert [(event["position"], event["data"]) for event in events] == [(1, 1)]
