@@ -210,7 +210,7 @@ def answer_late(engine: Engine, hold: Hold, now: float) -> dict[str, Any]:
     """The reply to a connect that a newer one has overtaken; how long the session lives is decided by that."""
     deadline = hold.session.deadline
     reply, _ = engine.connect_reply(hold, now, with_events=False)
-    engine.broker.touch(hold.session, max(deadline, hold.session.deadline))
+    engine.broker.touch(hold.session, deadline)
     hold.session.announced = None  # clients pass over this reply
     return reply
 

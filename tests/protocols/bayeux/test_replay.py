@@ -659,6 +659,17 @@ def test_newer_connect_while_a_page_is_read(house):
     assert held.is_held
 
 
+def test_a_page_that_comes_late_does_not_prolong_the_hold_of_a_newer_connect():
+    """Design 4.1: a poll is answered when its time is up, whatever becomes of those that it has overtaken (B5)."""
+    house = House(history={"tail_bytes": 0}, hold_s=1)
+    peer, older = waiting_for_a_page(house)
+    poll(peer)
+    held = poll(peer)
+    serve(older)
+    house.pass_time(1)
+    assert (held.is_held, reached(held)) == (False, {"/a": 2})
+
+
 def test_subscribe_while_a_page_is_read(house):
     """A page that was asked for before the client sought another place is not given (B5)."""
     peer, polled = waiting_for_a_page(house)
