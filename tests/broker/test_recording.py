@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 from support.broker import event, join, payloads
-from support.log import HandLog
+from support.memory_log import MemoryLog
 
 from app.broker.broker import Broker
 from app.broker.cursors import Cursor
 from app.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown
 from app.broker.events import Audience, Event
 from app.broker.keys import Published
+from app.broker.log import Keeping
 from app.broker.topics import Match, Pattern
 from app.settings import History, Limits
 
@@ -35,9 +36,16 @@ def broker():
     return Broker(Limits())
 
 
+def recorded(broker):
+    """Give it a log, in which everything is durable but what these topics say."""
+    log = MemoryLog(broker)
+    log.keepings = {"loose/a": Keeping.AFTERWARDS, "none": Keeping.NOT, "none/a": Keeping.NOT}
+    return log
+
+
 @pytest.fixture
 def log(broker):
-    return HandLog(broker)
+    return recorded(broker)
 
 
 def hearer(broker, session_id="h", pattern=ALL):
@@ -68,7 +76,7 @@ def test_a_durable_event_is_seen_by_nobody_before_it_is_on_disk(broker, log):
     first = publish(broker, 1)
     first.waiters.append(told)
     assert (first.is_pending, len(me.outbox), told.news, first.position) == (True, 0, [], 0)
-    log.commit(NOW)
+    log.commit(now=NOW)
     assert (first.is_pending, waiting(me), told.news, first.position) == (False, [b"1"], [(b"1", type(None))], 1)
 
 
@@ -77,8 +85,8 @@ def test_positions_have_no_holes_and_follow_the_order_of_publishing(broker, log)
     me, source = hearer(broker), object()
     for number, topic in enumerate(("a", "none", "b", "none", "a")):
         publish(broker, number, topic, source=source)
-    log.commit(NOW, 2)
-    log.commit(NOW)
+    log.commit(2, NOW)
+    log.commit(now=NOW)
     events = me.outbox.take()
     assert payloads(events) == [b"0", b"1", b"2", b"3", b"4"]
     assert [event.position for event in events] == [1, 0, 2, 0, 3]
@@ -91,7 +99,7 @@ def test_hearers_are_looked_up_when_the_event_is_on_disk(broker, log):
     publish(broker, 1)
     late = hearer(broker, "late")
     broker.unsubscribe(early, ALL)
-    log.commit(NOW)
+    log.commit(now=NOW)
     assert (waiting(early), waiting(late)) == ([], [b"1"])
 
 
@@ -99,7 +107,7 @@ def test_a_publisher_does_not_get_its_own_where_that_was_wished(broker, log):
     """A51: `without` holds for the delivery after the commit too."""
     me, other = hearer(broker, "me"), hearer(broker, "other")
     publish(broker, 1, without=me)
-    log.commit(NOW)
+    log.commit(now=NOW)
     assert (waiting(me), waiting(other)) == ([], [b"1"])
 
 
@@ -108,7 +116,7 @@ def test_recorded_events_that_are_not_durable_are_delivered_at_once(broker, log)
     me = hearer(broker)
     published = publish(broker, 1, "loose/a")
     assert (published.is_pending, waiting(me)) == (False, [b"1"])
-    log.commit(NOW)
+    log.commit(now=NOW)
     assert (published.position, waiting(me)) == (1, [])
 
 
@@ -120,7 +128,7 @@ def test_a_publisher_s_events_stay_in_order_whatever_they_are(broker, log):
     publish(broker, 3, "loose/a", source=source)
     publish(broker, 9, "none/a", source=object())
     assert waiting(me) == [b"9"]
-    log.commit(NOW)
+    log.commit(now=NOW)
     assert waiting(me) == [b"1", b"2", b"3"]
     publish(broker, 4, "none/a", source=source)
     assert waiting(me) == [b"4"]
@@ -135,19 +143,19 @@ def test_a_refused_event_is_delivered_to_nobody_and_its_publisher_is_told(broker
     publish(broker, 1, source=source).waiters.append(told)
     publish(broker, 2, "none/a", source=source).waiters.append(told)
     publish(broker, 3, "loose/a", source=source).waiters.append(told)
-    log.refuse(NOW)
+    log.refuse(now=NOW)
     assert waiting(me) == [b"2", b"3"]
     assert told.news == [(b"1", HistoryUnavailable), (b"2", type(None)), (b"3", type(None))]
     assert broker.recording.refusals == 1
     publish(broker, 4)
-    log.commit(NOW)
+    log.commit(now=NOW)
     assert [event.position for event in me.outbox.take()] == [1]
 
 
 def test_recorded_rows_that_are_lost_are_counted(broker, log):
     """Design 3, `history_lost`: delivered, and then not written."""
     publish(broker, 1, "loose/a")
-    log.refuse(NOW)
+    log.refuse(now=NOW)
     assert (broker.recording.lost, broker.recording.refusals) == (1, 0)
 
 
@@ -166,14 +174,14 @@ def test_a_full_log_refuses_what_is_durable_and_sheds_the_rest(broker, log):
 def test_after_its_deadline_nobody_knows_what_becomes_of_an_event():
     """Design 3: its publisher is told so once; the event still comes, in its order, if the log gets there."""
     broker = Broker(Limits(), history=replace(History(), commit_s=10))
-    log, me, told = HandLog(broker), hearer(broker), Told()
+    log, me, told = recorded(broker), hearer(broker), Told()
     publish(broker, 1).waiters.append(told)
     broker.recording.expire(NOW + 9.9)
     assert told.news == []
     broker.recording.expire(NOW + 10)
     broker.recording.expire(NOW + 11)
     assert told.news == [(b"1", OutcomeUnknown)]
-    log.commit(NOW + 20)
+    log.commit(now=NOW + 20)
     assert waiting(me) == [b"1"]
     assert told.news == [(b"1", OutcomeUnknown)]
 
@@ -189,7 +197,7 @@ def test_one_event_s_fault_does_not_keep_the_others_from_their_publishers(broker
     publish(broker, 1).waiters.append(Broken())
     publish(broker, 2).waiters.append(told)
     with pytest.raises(RuntimeError, match="boom"):
-        log.commit(NOW)
+        log.commit(now=NOW)
     assert told.news == [(b"2", type(None))]
     assert not broker.recording.pending
 
@@ -204,7 +212,7 @@ def test_an_audience_holds_for_every_session(broker, log):
     ann.role = bob.role = "staff"
     meant = Event("a", b"1", audience=Audience(eligible_roles=("staff",), excluded_authids=("bob",)))
     broker.publish(meant, NOW)
-    log.commit(NOW)
+    log.commit(now=NOW)
     assert (waiting(ann), waiting(bob), waiting(eve)) == ([b"1"], [], [])
 
 
@@ -225,7 +233,7 @@ def test_a_live_replay_session_hears_recorded_events_when_they_are_committed(bro
     publish(broker, 2, "none/a")
     assert waiting(me) == [b"2"]
     publish(broker, 3, "a")
-    log.commit(NOW)
+    log.commit(now=NOW)
     assert waiting(me) == [b"1", b"3"]
 
 
@@ -233,13 +241,13 @@ def test_a_replay_session_that_reads_is_given_nothing_that_it_will_read(broker, 
     """Design 3: and what no log has, it gets as everyone does."""
     me = replaying(broker)
     publish(broker, 1)
-    log.commit(NOW)
+    log.commit(now=NOW)
     me.outbox.take()
     me.cursor.seek(ALL, 0, 1)
     publish(broker, 2, "loose/a")
     publish(broker, 3)
     publish(broker, 4, "none/a")
-    log.commit(NOW)
+    log.commit(now=NOW)
     assert waiting(me) == [b"4"]
     assert me.cursor.wanted() == ((ALL, 0),)
 
@@ -247,10 +255,10 @@ def test_a_replay_session_that_reads_is_given_nothing_that_it_will_read(broker, 
 def test_a_live_replay_session_that_overflows_goes_back_to_reading():
     """Design 4.12: what can be read again is read again, and the session does not end."""
     broker = Broker(replace(Limits(), queue_events=2))
-    log, me = HandLog(broker), replaying(broker)
+    log, me = recorded(broker), replaying(broker)
     for number in range(4):
         publish(broker, number)
-    log.commit(NOW)
+    log.commit(now=NOW)
     assert (me.closed, me.cursor.is_live, me.cursor.wanted()) == (None, False, ((ALL, 2),))
     assert waiting(me) == [b"0", b"1"]
 
@@ -262,23 +270,23 @@ def test_the_tail_has_the_youngest_events_without_a_hole(broker, log):
     """Design 3: who has read up to it goes live in the same step; who has not is told to read on."""
     for number in range(3):
         publish(broker, number)
-    log.commit(NOW)
+    log.commit(now=NOW)
     tail = broker.recording.tail
     assert payloads(tail.after(1)) == [b"1", b"2"]
     assert tail.after(3) == []
-    log.commit(NOW)
+    log.commit(now=NOW)
     publish(broker, 3)
-    log.commit(NOW, first=10)  # the log has lost some, and goes on above them
+    broker.recording.committed(log.inbox, 10, NOW)  # the log has lost some, and goes on above them
     assert (tail.head, tail.after(3), payloads(tail.after(9))) == (10, None, [b"3"])
 
 
 def test_the_tail_is_bounded_by_bytes():
     """Every queue has a bound."""
     broker = Broker(Limits(), history=replace(History(), tail_bytes=5_000))
-    log = HandLog(broker)
+    log = recorded(broker)
     for number in range(1_000):
         publish(broker, number)
-    log.commit(NOW)
+    log.commit(now=NOW)
     held = [offset for offset in range(1_001) if broker.recording.tail.after(offset) is not None]
     assert held == list(range(held[0], 1_001))
     assert 2 < len(held) < 10
@@ -293,14 +301,14 @@ def test_a_repeat_is_known_while_it_is_pending_and_after(broker, log):
     repeat = Event("a", b"1", idempotency_key="k")
     wall_s = first.time_us / 1_000_000
     assert broker.recording.repeated(repeat, wall_s) is first
-    log.commit(NOW)
+    log.commit(now=NOW)
     assert broker.recording.repeated(repeat, wall_s) == Published("a", 1, first.publication)
 
 
 def test_a_refused_event_s_key_is_free_again(broker, log):
     """A repeat of what was not stored is a new attempt."""
     first = publish(broker, 1, idempotency_key="k")
-    log.refuse(NOW)
+    log.refuse(now=NOW)
     assert broker.recording.repeated(Event("a", b"1", idempotency_key="k"), first.time_us / 1_000_000) is None
 
 

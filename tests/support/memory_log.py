@@ -47,6 +47,7 @@ class MemoryLog:
         self.events: list[Event] = []  # the one at offset n stands at n - 1
         self.gaps: list[tuple[int, int]] = []
         self.reads: list[Query] = []
+        self.is_full = False
         self._start = 1
         broker.recording.begin(self, 0)
 
@@ -56,7 +57,7 @@ class MemoryLog:
         return self.keepings.get(topic, Keeping.DURABLE)
 
     def append(self, event: Event) -> None:
-        if len(self.inbox) >= 1_000:
+        if self.is_full or len(self.inbox) >= 1_000:
             raise HistoryUnavailable
         self.inbox.append(event)
 
