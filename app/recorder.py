@@ -84,6 +84,7 @@ class Recorder:
         self._stepped_at = 0.0
         self._damage_told = 0
         self._reason_told = ""
+        self._retention_fault = ""
         self.history = history = History.open(
             Path(settings.data_dir).resolve(), self._options, rules_of(settings), self._report
         )
@@ -190,8 +191,11 @@ class Recorder:
     def _retain(self, now: float) -> None:
         try:
             self.history.retain(now)
+            self._retention_fault = ""
         except Exception as error:  # noqa: BLE001 - the next step may do better, and must come
-            telemetry.fault("retention", error)
+            if repr(error) != self._retention_fault:  # once, not with every step
+                telemetry.fault("retention", error)
+            self._retention_fault = repr(error)
 
     def _tell(self) -> None:
         """Let operators know what has changed."""

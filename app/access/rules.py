@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from app.broker.policy import ANONYMOUS, NOBODY, SERVER, SERVERS_OWN
-from app.broker.topics import RESERVED, Match, Pattern, is_apart
+from app.broker.topics import RESERVED, Match, Pattern, encloses, lies_apart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,7 @@ class AccessRules:
 
 def covers(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
     """Whether a rule's pattern reaches all that `what` matches; `own` are the first segments it must name."""
-    if not _covers(over, what):
+    if not encloses(over, what):
         return False
     if _is_everything(over):
         if what.topic:
@@ -96,10 +96,10 @@ def covers(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
 
 def meets(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
     """Whether a rule's pattern reaches any of what `what` matches; `own` as above."""
-    if not (_covers(over, what) or _covers(what, over)):  # two patterns never meet in part
+    if not (encloses(over, what) or encloses(what, over)):
         return False
     if not what.topic:
-        return not over.topic or not is_apart(over.topic if over.match is Match.EXACT else f"{over.topic}/*")
+        return not over.topic or not lies_apart(over)
     return not (_is_everything(over) and _first(what) in own)
 
 
@@ -109,19 +109,3 @@ def _is_everything(pattern: Pattern) -> bool:
 
 def _first(pattern: Pattern) -> str:
     return pattern.topic.partition("/")[0]
-
-
-def _covers(over: Pattern, what: Pattern) -> bool:
-    """Whether all names that `what` matches are matched by `over`, whatever the names."""
-    if over == what:
-        return True
-    if over.match is Match.EXACT:
-        return False
-    if over.match is Match.CHILDREN:
-        return what.match is Match.EXACT and what.topic.rpartition("/")[0] == over.topic
-    at_or_below = what.match is not Match.EXACT and what.topic == over.topic
-    return at_or_below or _is_below(what.topic, over.topic)
-
-
-def _is_below(topic: str, parent: str) -> bool:
-    return topic != "" and (not parent or topic.startswith(f"{parent}/"))

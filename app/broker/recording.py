@@ -72,28 +72,22 @@ class Recording:
         event.is_durable = keeping is Keeping.DURABLE
         event.is_recorded = keeping is not Keeping.NOT
         is_pending = event.is_durable or (event.source is not None and event.source in self._pending_of)
-        if self.log is None or not (is_pending or event.is_recorded):
-            self._remember(event)
-            return
-        try:
-            self.log.append(event)
-        except HistoryUnavailable:
-            event.is_recorded = False
-            if is_pending:
-                self.refusals += 1
-                raise
-            self.lost += 1
-            self._remember(event)
-            return
-        event.pending_since = now
-        event.is_pending = is_pending
-        self.pending.append(event)
-        if is_pending:
-            self._pending_of[event.source] += 1
-            if event.idempotency_key is not None:
-                self.keys.remember(event.authid, event.idempotency_key, event, event.time_us / 1_000_000)
-        else:
-            self._remember(event)
+        if self.log is not None and (is_pending or event.is_recorded):
+            try:
+                self.log.append(event)
+            except HistoryUnavailable:
+                event.is_recorded = False
+                if is_pending:
+                    self.refusals += 1
+                    raise
+                self.lost += 1
+            else:
+                event.pending_since = now
+                event.is_pending = is_pending
+                self.pending.append(event)
+                if is_pending:
+                    self._pending_of[event.source] += 1
+        self._remember(event)
 
     def committed(self, events: Sequence[Event], first: int, now: float) -> None:
         """The log has all of `events`; those that are recorded have the offsets from `first` on."""
@@ -163,8 +157,8 @@ class Recording:
 
     def _remember(self, event: Event) -> None:
         if event.idempotency_key is not None:
-            published = Published(event.topic, event.position, event.publication)
-            self.keys.remember(event.authid, event.idempotency_key, published, event.time_us / 1_000_000)
+            what = event if event.is_pending else Published(event.topic, event.position, event.publication)
+            self.keys.remember(event.authid, event.idempotency_key, what, event.time_us / 1_000_000)
 
 
 def _tell(event: Event, refusal: Refusal | None, now: float) -> None:

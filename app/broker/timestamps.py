@@ -20,7 +20,7 @@ _LEAP = "60"
 def to_text(time_us: int) -> str:
     """Microseconds since 1970 as RFC 3339 in UTC with six digits."""
     moment = _EPOCH + timedelta(microseconds=time_us)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06}Z"
+    return moment.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def to_ns(text: str) -> int:

@@ -162,16 +162,37 @@ def patterns_heard(topic: str) -> Iterator[Pattern]:
     return (pattern for pattern in patterns_over(topic) if pattern.topic or not apart)
 
 
-def matches(pattern: Pattern, topic: str) -> bool:
-    """Whether whoever asks for `pattern` gets `topic`; the one place that knows what each kind of pattern means."""
-    match, base = pattern
-    if match is Match.EXACT:
-        return topic == base
-    if not base:
-        return not is_apart(topic) and (match is Match.DESCENDANTS or "/" not in topic)
-    if not topic.startswith(base + "/"):
+def encloses(wide: Pattern, narrow: Pattern) -> bool:
+    """Whether all names that `narrow` matches are matched by `wide`, whatever the names.
+
+    The one place that knows what each kind of pattern means, beside `span`. Two patterns never meet in part: where
+    neither encloses the other they have nothing in common.
+    """
+    if wide == narrow:
+        return True
+    if wide.match is Match.EXACT:
         return False
-    return match is Match.DESCENDANTS or "/" not in topic[len(base) + 1 :]
+    if wide.match is Match.CHILDREN:
+        return narrow.match is Match.EXACT and narrow.topic.rpartition("/")[0] == wide.topic
+    at_or_below = narrow.match is not Match.EXACT and narrow.topic == wide.topic
+    return at_or_below or _is_below(narrow.topic, wide.topic)
+
+
+def _is_below(topic: str, parent: str) -> bool:
+    return topic != "" and (not parent or topic.startswith(f"{parent}/"))
+
+
+def matches(pattern: Pattern, topic: str) -> bool:
+    """Whether whoever asks for `pattern` gets `topic`."""
+    return common(pattern, Pattern(Match.EXACT, topic)) is not None
+
+
+def common(one: Pattern, other: Pattern) -> Pattern | None:
+    """The pattern of what whoever asks for either gets by both: always one of the two, or None for nothing."""
+    for narrow, wide in ((one, other), (other, one)):
+        if encloses(wide, narrow) and (wide.topic or not lies_apart(narrow)):
+            return narrow
+    return None
 
 
 def span(pattern: Pattern) -> tuple[str, str]:
@@ -182,20 +203,12 @@ def span(pattern: Pattern) -> tuple[str, str]:
     return (base + "/", base + "0") if base else ("", "\U0010ffff")  # 0 is the character after /
 
 
-def common(one: Pattern, other: Pattern) -> Pattern | None:
-    """The pattern of what both match: with these kinds it is always one of the two, or None for nothing."""
-    for narrow, wide in ((one, other), (other, one)):
-        if narrow.match is Match.EXACT:
-            return narrow if matches(wide, narrow.topic) else None
-    if one.topic == other.topic:
-        return one if one.match is Match.CHILDREN else other
-    for narrow, wide in ((one, other), (other, one)):
-        if matches(wide, f"{narrow.topic}/x"):  # a wide one that matches one of them matches them all
-            return narrow
-    return None
-
-
 def is_apart(topic: str) -> bool:
     """Whether subscribers of `/*` and `/**` do not hear `topic`: the server's own, Bayeux' meta and service."""
     first, slash, _ = topic.partition("/")
     return first == RESERVED or (first in _BAYEUX_OWN and bool(slash))
+
+
+def lies_apart(pattern: Pattern) -> bool:
+    """Whether all that a pattern matches does."""
+    return is_apart(pattern.topic if pattern.match is Match.EXACT else f"{pattern.topic}/*")

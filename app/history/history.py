@@ -192,11 +192,6 @@ class History:
         return self._writer.groups
 
     @property
-    def committed_rows(self) -> int:
-        """How many events were in them."""
-        return self._writer.committed_rows
-
-    @property
     def failures(self) -> int:
         """How often the disk has failed since it was opened."""
         return self._writer.failures + self._sealer.failures

@@ -89,7 +89,6 @@ class Writer:
         self.last_number = last_number  # of the newest publication
         # plain counts, read by telemetry
         self.groups = 0
-        self.committed_rows = 0
         self.failures = 0
         self._folder = folder
         self._options = options
@@ -254,7 +253,6 @@ class Writer:
         self.head = rows[-1].offset
         self.last_number = self._publications.number_of(rows[-1].publication)
         self.groups += 1
-        self.committed_rows += len(rows)
         try:
             self._folder.mark.write(self.head, self.last_number)
         except OSError:  # it says too little then, which it may

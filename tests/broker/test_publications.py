@@ -17,9 +17,14 @@ def test_an_id_tells_its_place_to_whoever_has_the_key(key, before):
     assert publications.number_of(publication) == before + 1
 
 
+def test_each_log_has_a_key_of_its_own():
+    """Its ids tell nothing of another's."""
+    assert new_key() != new_key()
+
+
 def test_ids_do_not_repeat_and_look_like_no_sequence():
     """WAMP wants them drawn from all of their range."""
-    publications = Publications(new_key())
+    publications = Publications(0x2A7F_91C3_5D08_E64B_7A19_C0DE_F5)
     ids = [publications.next() for _ in range(10_000)]
     assert len(set(ids)) == 10_000
     assert min(ids) < 1 << 43 < 1 << 52 < max(ids)

@@ -180,10 +180,10 @@ async def ended(*arguments: str, cwd: Path, stdin: bytes | None = None, **settin
 
 
 @asynccontextmanager
-async def launched(*arguments: str, cwd: Path, **settings: str) -> AsyncIterator[Server]:
+async def launched(*arguments: str, cwd: Path, through: tuple[str, ...] = (), **settings: str) -> AsyncIterator[Server]:
     """`halley serve` that has begun to serve, on free ports unless told which; `settings` are its environment."""
     ports = () if "--port" in arguments else ("--port", "0", "--operations-port", "0")
-    server = Server(await spawn("serve", *ports, *arguments, cwd=cwd, env=environment(**settings)))
+    server = Server(await spawn("serve", *ports, *arguments, cwd=cwd, through=through, env=environment(**settings)))
     try:
         await server.until(lambda: server.port != 0)
         yield server

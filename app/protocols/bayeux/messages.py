@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from app.broker.timestamps import to_text
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.names import to_channel
 
@@ -205,8 +205,7 @@ def _has_place(event: Event) -> bool:
 
 
 def _with_position(event: Event) -> bytes:
-    at = datetime.fromtimestamp(event.time_us // 1_000_000, UTC)
-    created = b"%b.%03dZ" % (f"{at:%Y-%m-%dT%H:%M:%S}".encode(), event.time_us // 1_000 % 1_000)
+    created = to_text(event.time_us)[: -len("000Z")].encode() + b"Z"  # Salesforce's has milliseconds
     comma = b"," if len(event.payload) > len(b"{}") else b""
     return b'%b%b"event":{"replayId":%d,"createdDate":"%b"}}' % (event.payload[:-1], comma, event.position, created)
 
