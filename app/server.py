@@ -28,7 +28,8 @@ from app.settings import Settings, is_loopback
 from app.system_events import SystemEvents
 from app.transports.addresses import accounts
 from app.transports.apis import Apis
-from app.transports.endpoint import Endpoint, leaving, reject
+from app.transports.door import reject
+from app.transports.endpoint import Endpoint, leaving
 from app.transports.guard import Guard, Rejection
 from app.transports.head import Head
 from app.transports.pages import Pages, route_path

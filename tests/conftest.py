@@ -1,10 +1,11 @@
-"""What holds for every test: how hard Hypothesis tries.
+"""What holds for every test: how hard Hypothesis tries, and that Ctrl-C means something.
 
 `HALLEY_HYPOTHESIS=thorough` looks long and at random (at night); the default is short and the same on every run, so
 that no change is blamed for a fault it did not make.
 """
 
 import os
+import signal
 
 from hypothesis import HealthCheck, Phase, settings
 
@@ -28,3 +29,6 @@ settings.register_profile(
     stateful_step_count=100,
 )
 settings.load_profile(os.environ.get("HALLEY_HYPOTHESIS", "default"))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script has run this in its background (POSIX sh, 2.11)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests start would ignore it too

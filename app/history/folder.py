@@ -68,6 +68,11 @@ class Segment:
     is_sound: bool = True
     nbytes: int = 0
 
+    @property
+    def disk_bytes(self) -> int:
+        """What it takes of the disk."""
+        return self.nbytes if self.is_sealed else segment.nbytes_with_wal(self.path)
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:

@@ -179,7 +179,7 @@ class History:
     @property
     def bytes(self) -> int:
         """What its segments take of the disk."""
-        return sum(each.nbytes or segment.nbytes_with_wal(each.path) for each in self.folder.segments)
+        return sum(each.disk_bytes for each in self.folder.segments)
 
     @property
     def segments(self) -> int:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from app.history.connections import Gone
 from app.history.opened import Unsound
 from app.history.ranges import MOST_STEPS
-from app.history.segment import nbytes_with_wal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,7 +133,7 @@ class Retention:
 
     def _superfluous(self) -> list[Segment]:
         """The oldest segments, as many as are too much."""
-        sizes = {each: each.nbytes if each.is_sealed else nbytes_with_wal(each.path) for each in self._folder.segments}
+        sizes = {each: each.disk_bytes for each in self._folder.segments}
         excess = sum(sizes.values()) - self._max_bytes
         superfluous = []
         for segment, nbytes in sizes.items():

@@ -55,17 +55,20 @@ def _rescue(connection: sqlite3.Connection, first: int, last: int) -> Iterator[S
             yield from _rescue(connection, middle + 1, last)
 
 
-def _select(connection: sqlite3.Connection, first: int, last: int) -> list[Stored]:
-    try:
-        return [Stored._make(row) for row in connection.execute(_SELECT, (first, last, BATCH))]
-    except UnicodeDecodeError as error:  # an error whose text quotes what is damaged
-        raise sqlite3.DatabaseError("malformed") from error
-
-
 def keyed(connection: sqlite3.Connection, last: int, since_us: int, most: int) -> list[Stored]:
     """The sound rows with an idempotency key up to `last` that are not older than `since_us`, newest first.
 
     Raises `sqlite3.Error`.
     """
-    found = connection.execute(_SELECT_KEYED, (last, since_us, most))
-    return [row for row in map(Stored._make, found) if row.is_sound]
+    return [row for row in _found(connection, _SELECT_KEYED, last, since_us, most) if row.is_sound]
+
+
+def _select(connection: sqlite3.Connection, first: int, last: int) -> list[Stored]:
+    return _found(connection, _SELECT, first, last, BATCH)
+
+
+def _found(connection: sqlite3.Connection, query: str, *parameters: int) -> list[Stored]:
+    try:
+        return [Stored._make(row) for row in connection.execute(query, parameters)]
+    except UnicodeDecodeError as error:  # an error whose text quotes what is damaged
+        raise sqlite3.DatabaseError("malformed") from error

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Self
 from app.history import documents, segment
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterator
     from pathlib import Path
 
 BLOCK_BYTES = 65_536
 _DIGEST_BYTES = 16
 _READ_ONLY = 0o444
+_COUNTED = """with counted as (select count(*) as rows, min(offset) as low, max(offset) as high
+                                from stored where offset between ? and ?)
+              select rows, ifnull((select time_us from stored where offset = low), 0),
+                     ifnull((select time_us from stored where offset = high), 0) from counted"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +52,11 @@ class Seal:
         """That of a segment as it is now. Raises `sqlite3.Error`, `OSError`."""
         connection = segment.read(path, is_sealed=True)
         try:
-            span = "from stored where offset between ? and ?"
-            rows = connection.execute(f"select count(*) {span}", (first, last)).fetchone()[0]
-            ends = [connection.execute(f"select {end}(offset) {span}", (first, last)).fetchone()[0] for end in _ENDS]
-            times = [_time_us(connection, offset) for offset in ends]
+            rows, first_us, last_us = connection.execute(_COUNTED, (first, last)).fetchone()
         finally:
             connection.close()
         digests = tuple(digests_of(path))
-        return cls(log_id, first, last, rows, times[0], times[1], path.stat().st_size, digests)
+        return cls(log_id, first, last, rows, first_us, last_us, path.stat().st_size, digests)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -78,14 +78,6 @@ class Seal:
             yield None if next(found, "") == digest else block
         for block, _ in enumerate(found, len(self.digests)):
             yield block
-
-
-_ENDS = ("min", "max")
-
-
-def _time_us(connection: sqlite3.Connection, offset: int | None) -> int:
-    found = connection.execute("select time_us from stored where offset = ?", (offset,)).fetchone()
-    return found[0] if found else 0
 
 
 def seal_path(path: Path) -> Path:

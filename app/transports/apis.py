@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.transports.door import Door
+from app.transports.guard import Rejection
 from app.transports.history_api import PATH, HistoryApi
 from app.transports.log_api import PATHS, LogApi
 from app.transports.pages import route_path
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
     from app.protocols.bayeux.hooks import Hooks
     from app.settings import Settings
     from app.transports.archive import Archive
-    from app.transports.guard import Guard, Rejection
+    from app.transports.guard import Guard
     from app.transports.head import Head
+
+OFF = "history is off on this server"
 
 
 class Apis:
@@ -43,8 +46,12 @@ class Apis:
         self._history = HistoryApi(settings, door, visitors, self._archive, hooks)
         self._log = LogApi(settings, door, visitors, self._archive)
 
-    def _archive(self) -> Archive | None:
-        return self.archive()
+    def _archive(self) -> Archive:
+        """The log. Raises `Rejection` where there is none."""
+        archive = self.archive()
+        if archive is None:
+            raise Rejection(404, OFF)
+        return archive
 
     @staticmethod
     def leads_to(path: str) -> bool:

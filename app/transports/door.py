@@ -1,4 +1,4 @@
-"""The way in for the paths beside Bayeux: guard, methods, and one answer for each thing that can be wrong."""
+"""The way in for all HTTP but the hot requests: guard, methods, and one answer for each thing that can be wrong."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from app import telemetry
 from app.transports.bodies import Disconnected
-from app.transports.endpoint import reject
-from app.transports.exchange import respond
-from app.transports.guard import Rejection
+from app.transports.exchange import respond, socket_of
+from app.transports.guard import TEXT_HEADERS, Rejection
 from app.transports.head import Head
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     Header = tuple[bytes, bytes]
 
+CLOSE = (b"connection", b"close")
 PRIVATE = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -90,3 +90,15 @@ class Door:
         except Exception as error:  # noqa: BLE001 - ours, whatever it is: the peer learns nothing of it
             telemetry.fault("request", error)
             await reject(scope, send, Rejection(500, "internal error", headers=cors))
+
+
+async def reject(scope: Scope, send: Send, rejection: Rejection) -> None:
+    """Answer a request that goes no further."""
+    socket = socket_of(scope)
+    if rejection.closes and socket is not None:
+        socket.refuse(rejection.status, rejection.text, rejection.headers, is_logged=True)
+        return
+    headers = [*TEXT_HEADERS, *rejection.headers]
+    if rejection.closes:
+        headers.append(CLOSE)
+    await respond(send, rejection.status, headers, rejection.text.encode())

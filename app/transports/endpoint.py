@@ -13,11 +13,11 @@ from app import telemetry
 from app.protocols.bayeux.exchanges import Request
 from app.transports import callback_polling, long_polling
 from app.transports.authorization import bearer_token
-from app.transports.bodies import Disconnected, messages_of_body, read_body
+from app.transports.bodies import messages_of_body, read_body
 from app.transports.cookies import browser_cookie, cookie_values
-from app.transports.exchange import Exchange, respond, socket_of
-from app.transports.guard import TEXT_HEADERS, Rejection
-from app.transports.head import Head
+from app.transports.door import CLOSE, Door
+from app.transports.exchange import Exchange
+from app.transports.guard import Rejection
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from app.protocols.bayeux.exchanges import Reply, Transport
     from app.settings import Settings
     from app.transports.bodies import Batch
+    from app.transports.door import Visit
     from app.transports.guard import Guard
+    from app.transports.head import Head
 
     Header = tuple[bytes, bytes]
 
 _RETRY_AFTER = (b"retry-after", b"5")
-_CLOSE = (b"connection", b"close")
 
 
 class Endpoint:
@@ -39,7 +40,7 @@ class Endpoint:
 
     def __init__(self, engine: Engine, guard: Guard, settings: Settings) -> None:
         self._engine = engine
-        self._guard = guard
+        self._door = Door(guard, self.note)
         self._settings = settings
         self._cookie_field = settings.cookie.name.encode()
 
@@ -47,25 +48,11 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; whatever it was, with a status and text of ours."""
-        head = Head.of(scope)
-        cors: tuple[Header, ...] = ()
-        try:
-            cors = self._guard.check(head)
-            if head.method == "POST":
-                await self._long_poll(head, cors, Exchange(self._engine, scope, receive, send))
-            elif head.method == "GET":
-                await self._callback_poll(head, cors, Exchange(self._engine, scope, receive, send))
-            else:
-                await respond(send, 200, [*self._guard.preflight(cors)], b"")
-        except Disconnected:
-            pass
-        except Rejection as rejection:
-            self.note(rejection, head)
-            rejection.headers += tuple(header for header in cors if header not in rejection.headers)
-            await reject(scope, send, rejection)
-        except Exception as error:  # noqa: BLE001 - ours, whatever it is: the peer learns nothing of it
-            telemetry.fault("request", error)
-            await reject(scope, send, Rejection(500, "internal error", headers=cors))
+        await self._door.let_in(("GET", "POST"), self._serve, scope, receive, send)
+
+    async def _serve(self, visit: Visit) -> None:
+        poll = self._long_poll if visit.head.method == "POST" else self._callback_poll
+        await poll(visit.head, visit.cors, Exchange(self._engine, visit.scope, visit.receive, visit.send))
 
     async def _long_poll(self, head: Head, cors: tuple[Header, ...], exchange: Exchange) -> None:
         body = await read_body(exchange.receive, self._settings.limits)
@@ -105,7 +92,7 @@ class Endpoint:
         if reply.status == 503:
             headers.append(_RETRY_AFTER)
         if reply.is_last:
-            headers.append(_CLOSE)
+            headers.append(CLOSE)
         return headers
 
     def _request(self, transport: Transport, batch: Batch, head: Head, connection: object) -> Request:
@@ -117,15 +104,3 @@ class Endpoint:
 def leaving() -> Rejection:
     """For a request that is still under way when the server's patience is at an end."""
     return Rejection(503, "the server is leaving", closes=True, headers=(_RETRY_AFTER,))
-
-
-async def reject(scope: Scope, send: Send, rejection: Rejection) -> None:
-    """Answer a request that no engine sees."""
-    socket = socket_of(scope)
-    if rejection.closes and socket is not None:
-        socket.refuse(rejection.status, rejection.text, rejection.headers, is_logged=True)
-        return
-    headers = [*TEXT_HEADERS, *rejection.headers]
-    if rejection.closes:
-        headers.append(_CLOSE)
-    await respond(send, rejection.status, headers, rejection.text.encode())

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     Header = tuple[bytes, bytes]
 
-_METHODS = ("GET", "POST", "OPTIONS")
 """Of Bayeux' paths."""
 
 _PREFLIGHT = (
@@ -88,7 +87,7 @@ class Guard:
         if not self._serves(hosts[0]):
             raise Rejection(400, "this Host is not served here")
 
-    def check(self, head: Head, methods: tuple[str, ...] = _METHODS) -> tuple[Header, ...]:
+    def check(self, head: Head, methods: tuple[str, ...]) -> tuple[Header, ...]:
         """Everything else about a request to a path that knows these methods; returns what CORS adds to any answer.
 
         Raises `Rejection`.
@@ -123,7 +122,7 @@ class Guard:
             return None
         return self._cors_of(fields[b"origin"], fields[b"host"], scheme) if b"origin" in fields else ()
 
-    def preflight(self, cors: tuple[Header, ...], methods: tuple[str, ...] = _METHODS) -> tuple[Header, ...]:
+    def preflight(self, cors: tuple[Header, ...], methods: tuple[str, ...]) -> tuple[Header, ...]:
         """The headers that answer OPTIONS."""
         return (*cors, *self._preflight) if cors else (_allow(methods),)
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     Header = tuple[bytes, bytes]
 
 PATH = "/history"
-OFF = "history is off on this server"
 UNKNOWN_PUBLICATION = "unknown publication, or no longer in the history"
 BUSY = "the history cannot be read fast enough; try later"
 _JSON, _LINES = b"application/json", b"application/x-ndjson"
@@ -49,14 +48,14 @@ class Links(NamedTuple):
 
 
 class HistoryApi:
-    """`archive` tells the log, None where history is off."""
+    """`archive` tells the log, or raises `Rejection` where there is none."""
 
     def __init__(
         self,
         settings: Settings,
         door: Door,
         visitors: Visitors,
-        archive: Callable[[], Archive | None],
+        archive: Callable[[], Archive],
         hooks: Hooks,
     ) -> None:
         self._door = door
@@ -73,8 +72,6 @@ class HistoryApi:
 
     async def _serve(self, visit: Visit) -> None:
         archive = self._archive()
-        if archive is None:
-            raise Rejection(404, OFF)
         visitor = self._visitors.identify(visit.head)
         channel = route_path(visit.scope).removeprefix(PATH)
         reading = read(channel, visit.head.query_string, self._bounds, self._options.page_events)

@@ -10,7 +10,6 @@ import asyncio
 import inspect
 from typing import TYPE_CHECKING
 
-from app.broker.topics import Match
 from app.protocols.bayeux.hooks import Refused
 from app.protocols.bayeux.messages import Message
 from app.transports.guard import Rejection
@@ -29,12 +28,7 @@ DENIED = "the server's policy does not let you read that"
 async def may_read(hooks: Hooks, channel: str, pattern: Pattern, head: Head, limit_s: float) -> None:
     """That nobody minds. Raises `Rejection`."""
     ask: Callable[..., Any] | None = getattr(hooks.policy, "can_subscribe", None)
-    over = pattern.topic
-    if (
-        pattern.match is not Match.EXACT
-    ):  # whoever decides about children of a channel decides about wildcards over them
-        over = f"{over}/*" if over else "*"
-    authorizers = hooks.authorizers.over(over)
+    authorizers = hooks.authorizers_over(pattern)
     if ask is None and not authorizers:
         return
     message = Message({"channel": "/meta/subscribe", "subscription": channel}, head)

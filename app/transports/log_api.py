@@ -23,7 +23,6 @@ from app.transports.bodies import read_body
 from app.transports.door import PRIVATE, Begun
 from app.transports.exchange import socket_of
 from app.transports.guard import Rejection
-from app.transports.history_api import OFF
 from app.transports.history_query import parameters, whole
 from app.transports.log_formats import Arrow, JsonLines
 from app.transports.pages import route_path
@@ -58,11 +57,9 @@ AHEAD = "from_offset: expected at most the next offset, which /log/head tells"
 
 
 class LogApi:
-    """`archive` tells the log, None where history is off."""
+    """`archive` tells the log, or raises `Rejection` where there is none."""
 
-    def __init__(
-        self, settings: Settings, door: Door, visitors: Visitors, archive: Callable[[], Archive | None]
-    ) -> None:
+    def __init__(self, settings: Settings, door: Door, visitors: Visitors, archive: Callable[[], Archive]) -> None:
         self._door = door
         self._visitors = visitors
         self._archive = archive
@@ -78,16 +75,10 @@ class LogApi:
             serve = self._head if path == "/log/head" else self._rows
             await self._door.let_in(("GET", "HEAD"), serve, scope, receive, send)
 
-    def _log(self) -> Archive:
-        archive = self._archive()
-        if archive is None:
-            raise Rejection(404, OFF)
-        return archive
-
     # What there is
 
     async def _head(self, visit: Visit) -> None:
-        archive = self._log()
+        archive = self._archive()
         self._visitors.demand("export", _EVERYTHING, self._visitors.identify(visit.head))
         parameters(visit.head.query_string, {}, NONE_KNOWN)
         await archive.settle()
@@ -97,7 +88,7 @@ class LogApi:
     # Its rows
 
     async def _rows(self, visit: Visit) -> None:
-        archive = self._log()
+        archive = self._archive()
         self._visitors.demand("export", _EVERYTHING, self._visitors.identify(visit.head))
         given = parameters(visit.head.query_string, _RANGE, UNKNOWN)
         wanted = {name: whole(given, name, 1, expected=_OFFSET) for name in given}
@@ -149,7 +140,7 @@ class LogApi:
 
     async def _purge(self, visit: Visit) -> None:
         head = visit.head
-        archive = self._log()
+        archive = self._archive()
         visitor = self._visitors.identify(head)
         content_type = head.fields.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if content_type != b"application/json":  # a form of any site may be posted here, this may not

@@ -10,7 +10,6 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from app.broker.policy import SERVER
-from app.broker.topics import Match
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.exchanges import Wait
 from app.protocols.bayeux.hooks import Refused
@@ -133,10 +132,7 @@ def _ask_authorizers(
     talk: Conversation, session: BayeuxSession | None, verb: str, channel: str, message: Message, denied: str
 ) -> None:
     """Any no denies; with authorizers over a channel but no yes among them, nobody has granted it."""
-    match, topic = to_pattern(channel, talk.engine.bounds)
-    if match is not Match.EXACT:  # whoever decides about children of a channel decides about wildcards over them
-        topic = f"{topic}/*" if topic else "*"
-    authorizers = talk.engine.hooks.authorizers.over(topic)
+    authorizers = talk.engine.hooks.authorizers_over(to_pattern(channel, talk.engine.bounds))
     if not authorizers:
         return
     is_granted = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from app.broker.topics import patterns_over
+from app.broker.topics import Match, patterns_over
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from app.protocols.bayeux.sessions import BayeuxSession
 
     Answer = bool | None | Awaitable[bool | None]
+    Authorizer = Callable[[BayeuxSession | None, str, str, Message], bool | None]
 
 T = TypeVar("T")
 
@@ -110,7 +111,7 @@ class Hooks:
     def __init__(self) -> None:
         self.policy: Policy | None = None
         self.extensions: list[Extension] = []
-        self.authorizers: Registry[Callable[[BayeuxSession | None, str, str, Message], bool | None]] = Registry()
+        self.authorizers: Registry[Authorizer] = Registry()
         """Called with session, "create", "subscribe" or "publish", channel and message: True grants, False denies."""
         self.listeners: Registry[Listener] = Registry()
         self.services: Registry[Callable[[BayeuxSession | None, Message], Any]] = Registry()
@@ -132,6 +133,13 @@ class Hooks:
     def watch_channels(self) -> bool:
         """Whether anyone wants to know when a channel comes into being."""
         return bool(self.channel_created or self.authorizers or hasattr(self.policy, "can_create"))
+
+    def authorizers_over(self, pattern: Pattern) -> list[Authorizer]:
+        """Who decides about it: whoever decides about children of a channel decides about wildcards over them."""
+        match, topic = pattern
+        if match is not Match.EXACT:
+            topic = f"{topic}/*" if topic else "*"
+        return self.authorizers.over(topic)
 
     def tell(self, listeners: list[Callable[..., None]], *news: object) -> None:
         """Call each with `news`; one that raises does not keep it from the others."""
