@@ -104,12 +104,11 @@ class House:
         self.endpoint = Endpoint(self.engine, self.guard, settings)
         self.apis = Apis(
             settings,
-            self.guard,
+            self.endpoint.door,
             self.rights,
             self.hooks,
             authenticate=self._authenticate if self._authenticator.knows_any else None,
             archive=lambda: self.recorder,
-            note=self.endpoint.note,
         )
         self.pages = Pages()
         self.recorder: Recorder | None = None  # once `open` has been called, if the history is on

@@ -162,29 +162,33 @@ def patterns_heard(topic: str) -> Iterator[Pattern]:
     return (pattern for pattern in patterns_over(topic) if pattern.topic or not apart)
 
 
+def matches(pattern: Pattern, topic: str) -> bool:
+    """Whether whoever asks for `pattern` gets `topic`. A read of the history asks this of very many."""
+    match, base = pattern
+    if match is Match.EXACT:
+        return topic == base
+    return _lies_under(topic, base, match) and (base != "" or not is_apart(topic))
+
+
 def encloses(wide: Pattern, narrow: Pattern) -> bool:
     """Whether all names that `narrow` matches are matched by `wide`, whatever the names.
 
-    The one place that knows what each kind of pattern means, beside `span`. Two patterns never meet in part: where
-    neither encloses the other they have nothing in common.
+    Two patterns never meet in part: where neither encloses the other they have nothing in common.
     """
     if wide == narrow:
         return True
-    if wide.match is Match.EXACT:
-        return False
-    if wide.match is Match.CHILDREN:
-        return narrow.match is Match.EXACT and narrow.topic.rpartition("/")[0] == wide.topic
-    at_or_below = narrow.match is not Match.EXACT and narrow.topic == wide.topic
-    return at_or_below or _is_below(narrow.topic, wide.topic)
+    if narrow.match is Match.EXACT:
+        return wide.match is not Match.EXACT and _lies_under(narrow.topic, wide.topic, wide.match)
+    return wide.match is Match.DESCENDANTS and (
+        narrow.topic == wide.topic or _lies_under(narrow.topic, wide.topic, wide.match)
+    )
 
 
-def _is_below(topic: str, parent: str) -> bool:
-    return topic != "" and (not parent or topic.startswith(f"{parent}/"))
-
-
-def matches(pattern: Pattern, topic: str) -> bool:
-    """Whether whoever asks for `pattern` gets `topic`."""
-    return common(pattern, Pattern(Match.EXACT, topic)) is not None
+def _lies_under(topic: str, base: str, match: Match) -> bool:
+    """What a wildcard means: the one place that knows, beside `span`."""
+    if match is Match.CHILDREN:
+        return topic.rpartition("/")[0] == base
+    return topic != "" and (not base or topic.startswith(f"{base}/"))
 
 
 def common(one: Pattern, other: Pattern) -> Pattern | None:

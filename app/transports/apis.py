@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.transports.door import Door
 from app.transports.guard import Rejection
 from app.transports.history_api import PATH, HistoryApi
 from app.transports.log_api import PATHS, LogApi
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from app.protocols.bayeux.hooks import Hooks
     from app.settings import Settings
     from app.transports.archive import Archive
-    from app.transports.guard import Guard
-    from app.transports.head import Head
+    from app.transports.door import Door
 
 OFF = "history is off on this server"
 
@@ -32,16 +30,14 @@ class Apis:
     def __init__(
         self,
         settings: Settings,
-        guard: Guard,
+        door: Door,
         rights: Rights,
         hooks: Hooks,
         *,
         authenticate: Callable[[str, float], Identity] | None,
         archive: Callable[[], Archive | None],
-        note: Callable[[Rejection, Head], None],
     ) -> None:
         self.archive = archive
-        door = Door(guard, note)
         visitors = Visitors(rights, authenticate)
         self._history = HistoryApi(settings, door, visitors, self._archive, hooks)
         self._log = LogApi(settings, door, visitors, self._archive)

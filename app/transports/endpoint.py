@@ -40,7 +40,7 @@ class Endpoint:
 
     def __init__(self, engine: Engine, guard: Guard, settings: Settings) -> None:
         self._engine = engine
-        self._door = Door(guard, self.note)
+        self.door = Door(guard, self.note)
         self._settings = settings
         self._cookie_field = settings.cookie.name.encode()
 
@@ -48,7 +48,7 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; whatever it was, with a status and text of ours."""
-        await self._door.let_in(("GET", "POST"), self._serve, scope, receive, send)
+        await self.door.let_in(("GET", "POST"), self._serve, scope, receive, send)
 
     async def _serve(self, visit: Visit) -> None:
         poll = self._long_poll if visit.head.method == "POST" else self._callback_poll

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     Header = tuple[bytes, bytes]
 
-"""Of Bayeux' paths."""
-
 _PREFLIGHT = (
     (b"access-control-allow-methods", b"POST, GET"),
     (b"access-control-allow-headers", b"accept, authorization, cache-control, content-type, pragma, x-requested-with"),
