@@ -11,7 +11,7 @@ pytest.register_assert_rewrite("support.refusals")
 def face(request):
     """Every test of this folder runs over both faces of the server (design 3)."""
     with facing(request.param):
-        yield
+        yield request.param
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
 from support.process import launched, started
+from support.server import FACES
 from support.wire import Wire, post, request
 
 from app.settings import LIMITS
@@ -27,9 +28,11 @@ MOST_CHARS = 200
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def process(tmp_path_factory):
+async def process(tmp_path_factory, face):
+    """A server for each face: one for both would leave out what a test of the other face made it say in that second."""
     folder = tmp_path_factory.mktemp("log")
-    async with launched(cwd=folder, HALLEY_LOG_LEVEL="debug", HALLEY_LOG_FORMAT="json") as process:
+    settings = {"HALLEY_LOG_LEVEL": "debug", "HALLEY_LOG_FORMAT": "json", "HALLEY_SHORT_WAY": str(FACES[face]).lower()}
+    async with launched(cwd=folder, **settings) as process:
         yield process
 
 
