@@ -1,6 +1,7 @@
 """Prometheus metrics: the plain counts of broker, engine and host, read when they are asked for.
 
-No label is made by a client, so no client can make the number of series grow.
+No label is made by a client, so no client can make the number of series grow; the names of the log's consumers are made
+by programs that may read all of it, and are as many as `history.consumers` allows.
 """
 
 from __future__ import annotations
@@ -81,11 +82,15 @@ class HalleyCollector(Collector):
         yield _gauge("halley_history_first", "The first offset that is still there.", history.start)
         yield _gauge("halley_history_next", "The offset that comes next.", history.head + 1)
         yield _gauge("halley_history_bytes", "What the log takes of the disk.", history.bytes)
+        yield _gauge("halley_history_held_bytes", "Of them, what waits only for consumers.", history.held_bytes)
         yield _gauge("halley_history_segments", "Its segments.", history.segments)
         yield _gauge("halley_history_waiting_bytes", "Of events that wait to be written.", history.waiting_bytes)
         yield _gauge(
             "halley_history_damage", "Ranges of offsets that cannot be read, or were lost.", len(history.damage)
         )
+        next_offset = history.head + 1
+        lags = {name: max(0, next_offset - offset) for name, offset in history.consumers.positions.items()}
+        yield _gauges("halley_consumer_lag_events", "What a consumer has yet to read.", "consumer", lags)
         yield _counter("halley_history_groups", "Commits.", history.groups)
         yield _counter("halley_history_failures", "How often the disk has failed.", history.failures)
 

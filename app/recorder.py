@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, TypeVar
 from app import telemetry
 from app.broker.errors import InvalidName
 from app.broker.publications import Publications
+from app.history.consumers import Overtaken
 from app.history.history import History
 from app.history.rules import Rules, parse_age
 from app.history.writer import Committed
 from app.protocols.bayeux.names import Bounds, to_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from app.broker.broker import Broker
     from app.broker.errors import Refusal
@@ -132,13 +133,36 @@ class Recorder:
 
     @property
     def start(self) -> int:
-        """The first offset that is still there."""
+        """The first offset that is still on disk, whether or not it is too old to be shown to clients."""
         return self.history.start
 
     @property
     def head(self) -> int:
         """The last offset that the broker has been told of."""
         return self._broker.recording.tail.head
+
+    @property
+    def holes(self) -> list[tuple[int, int]]:
+        """Offsets, first and last, that were lost in an earlier accident and never come back."""
+        return self.history.holes
+
+    @property
+    def damage(self) -> list[tuple[int, int]]:
+        """Likewise those at which rows are known to be missing for another reason, or may be."""
+        return self.history.unsound
+
+    @property
+    def consumers(self) -> Mapping[str, int]:
+        """Who reads the log from outside, and the offset that it reads next."""
+        return self.history.consumers.positions
+
+    async def report(self, consumer: str, offset: int) -> None:
+        """A consumer reads that offset next. Raises `TooManyConsumers`, `TimeoutError`, `OSError`."""
+        await self.aside(lambda: self.history.consumers.report(consumer, offset))
+
+    async def forget(self, consumer: str) -> bool:
+        """Wait for a consumer no more; False if there is none of that name. Raises `TimeoutError`, `OSError`."""
+        return await self.aside(lambda: self.history.consumers.forget(consumer))
 
     async def settle(self) -> None:
         """Returns when all that was published before is committed or refused, or has had its time."""
@@ -205,6 +229,14 @@ class Recorder:
                 "history_damaged", first=damage.first, last=damage.last, file=damage.file, what=damage.what
             )
         self._damage_told = len(history.damage)
+        while history.consumers.news:
+            news = history.consumers.news.popleft()
+            if isinstance(news, Overtaken):
+                telemetry.log.warning(
+                    "consumer_overtaken", consumer=news.consumer, offset=news.offset, first=news.first
+                )
+            else:
+                telemetry.log.warning("consumer_ignored", file=news.file, reason=news.why)
         reason = (history.refusal.limit or "disk") if history.refusal is not None else ""
         if reason != self._reason_told:
             self._reason_told = reason

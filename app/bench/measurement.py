@@ -39,6 +39,12 @@ class Phase(NamedTuple):
     note: str
 
 
+@contextmanager
+def noted(watch: Callable[[Phase], object], name: str) -> Iterator[Callable[[Phase], object]]:
+    """Within the block, phases are told as parts of something that has a name."""
+    yield lambda phase: watch(phase._replace(name=f"{name}: {phase.name}"))
+
+
 async def measure(load: Load, target: Target, watch: Callable[[Phase], object] = lambda _: None) -> Result:
     """Put the load on the server and return what came of it; `watch` is told of progress. Raises `BenchFailed`."""
     work = asyncio.create_task(_measure(load, target, watch))

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
+    from typing import BinaryIO
 
 _STOP_S = 10.0
+_LAST_BYTES = 4_096
 
 
 def module_command(module: str) -> list[str]:
@@ -27,10 +29,17 @@ def module_environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))}
 
 
-def pin(process: Process, core: int) -> None:
-    """Let a process run on that core only."""
+def pin(process: Process, *cores: int) -> None:
+    """Let a process run on those cores only."""
     with suppress(ProcessLookupError):  # it has ended already; whoever waits for it hears so
-        os.sched_setaffinity(process.pid, {core})
+        os.sched_setaffinity(process.pid, cores)
+
+
+def last_line(said: BinaryIO) -> str:
+    """What a process has written last to that file, which is why it has ended; empty if it said nothing."""
+    said.seek(0)
+    lines = said.read()[-_LAST_BYTES:].decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else ""
 
 
 async def end(process: Process) -> None:

@@ -42,12 +42,13 @@ class Stock:
     read_rss_mb: float | None
 
 
-async def fill(command: Sequence[str], folder: Path, count: int, watch: Watch) -> None:
-    """Have a process make a log of so many events. Raises `BenchFailed`.
+async def fill(command: Sequence[str], folder: Path, count: int, watch: Watch, hours: float = 0.0) -> None:
+    """Have a process make a log of so many events, spread over so many hours. Raises `BenchFailed`.
 
-    `{folder}`, `{count}` and `{channels}` stand in the command for what it is to make; it prints how far it has come.
+    `{folder}`, `{count}`, `{channels}` and `{hours}` stand in the command for what it is to make; it prints how far it
+    has come.
     """
-    known = {"{folder}": str(folder), "{count}": str(count), "{channels}": str(CHANNELS)}
+    known = {"{folder}": str(folder), "{count}": str(count), "{channels}": str(CHANNELS), "{hours}": str(hours)}
     process = await asyncio.create_subprocess_exec(
         *(known.get(word, word) for word in command), stdout=PIPE, env=module_environment(), start_new_session=True
     )

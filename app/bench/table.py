@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from app.bench.result import Result
 
 _MUCH = 0.1
-_NOT_COMPARED = ("load.", "date", "rss_mb.", "load_cpu_shares.", "seconds")
+_NOT_COMPARED = ("load.", "date", "rss_mb.", "load_cpu_shares.", "seconds", "lake.", "rollup_ms.")
 
 
 def table(result: Result) -> str:

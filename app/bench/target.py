@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from app.bench.failure import BenchFailed
 from app.bench.files import raise_file_limit
-from app.bench.processes import end, module_command, module_environment, pin
+from app.bench.processes import end, last_line, module_command, module_environment, pin
 from app.bench.usage import UNKNOWN, Usage, usage_of, usage_told_by
 
 if TYPE_CHECKING:
@@ -67,9 +67,8 @@ class _Started(Target):
         code = await self._process.wait()
         if code < 0:
             return f"the server has ended by itself ({signal.Signals(-code).name})"
-        self._said.seek(0)
-        lines = self._said.read()[-4_096:].decode(errors="replace").strip().splitlines()
-        return f"the server has ended by itself (exit code {code})" + (f": {lines[-1]}" if lines else "")
+        said = last_line(self._said)
+        return f"the server has ended by itself (exit code {code})" + (f": {said}" if said else "")
 
 
 def attached(url: str, *, token: str | None = None, pid: int | None = None, metrics_url: str | None = None) -> Target:
@@ -144,6 +143,11 @@ async def _listening(target: Target, port: int) -> None:
         raise BenchFailed(f"{target.name} does not listen after {_START_S:g} s")
     finally:
         death.cancel()
+
+
+def core_count() -> int:
+    """The cores that we and what we start may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cores() -> list[int]:

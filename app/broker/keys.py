@@ -37,12 +37,17 @@ class Keys:
 
     def find(self, authid: str | None, key: str, topic: str, wall_s: float) -> Event | Published | None:
         """What was published with that key: an `Event` while it is pending. Raises `KeyReused`."""
-        found = self._known.get((authid, key))
-        if found is None or not found[0] - self._age_s <= wall_s <= found[0] + self._age_s:
+        if not self.has(authid, key, wall_s):
             return None
+        found = self._known[authid, key]
         if found[1].topic != topic:
             raise KeyReused
         return found[1]
+
+    def has(self, authid: str | None, key: str, wall_s: float) -> bool:
+        """Whether something was published with that key, or is about to be."""
+        found = self._known.get((authid, key))
+        return found is not None and abs(wall_s - found[0]) <= self._age_s
 
     def remember(self, authid: str | None, key: str, what: Event | Published, wall_s: float) -> None:
         """It has been used now, or its event is through; the oldest go when there are too many."""

@@ -17,6 +17,8 @@ from app.bench import (
     growth_table,
     measure,
     measure_history,
+    measure_pipeline,
+    pipeline_table,
     table,
 )
 from app.bench.plot import check_plotting, plot
@@ -29,16 +31,16 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from app.bench import Load, Plan, Target
+    from app.bench import Load, PipelinePlan, Plan, Target
 
     Serve = Callable[[], AbstractAsyncContextManager[Target]]
 
 
-_FILL = [*module_command("app.cli.bench_stock"), "{folder}", "{count}", "{channels}"]
+_FILL = [*module_command("app.cli.bench_stock"), "{folder}", "{count}", "{channels}", "{hours}"]
 
 
 class Outcome(Protocol):
-    """A `Result`, a `Growth` or a `Durability`."""
+    """A `Result`, a `Growth`, a `Durability` or `PipelineFigures`."""
 
     @property
     def is_clean(self) -> bool:
@@ -95,6 +97,17 @@ async def bench_history(plan: Plan, *, is_json: bool, saved: dict[str, Any] | No
     return _report(found, durability_table(found), is_json=is_json, saved=saved)
 
 
+async def bench_pipeline(plan: PipelinePlan, *, is_json: bool, saved: dict[str, Any] | None) -> int:
+    """Measure how fast Spark reads, ingests and answers, how soon rollups come, and what that costs a server."""
+    try:
+        with _bar() as bar:
+            found = await measure_pipeline(plan, _FILL, bar.show)
+    except BenchFailed as error:
+        say(str(error))
+        return FAILED
+    return _report(found, pipeline_table(found), is_json=is_json, saved=saved, wrong="; ".join(found.wrong))
+
+
 @contextmanager
 def _bar() -> Iterator[PhaseBar]:
     """A progress bar, which is gone before anything is said."""
@@ -105,11 +118,18 @@ def _bar() -> Iterator[PhaseBar]:
         bar.finish()
 
 
-def _report(outcome: Outcome, text: str, *, is_json: bool, saved: dict[str, Any] | None) -> int:
+def _report(
+    outcome: Outcome,
+    text: str,
+    *,
+    is_json: bool,
+    saved: dict[str, Any] | None,
+    wrong: str = "see lost, repeated and errors",
+) -> int:
     click.echo(json.dumps(outcome.as_json()) if is_json else text)
     if saved is not None:
         click.echo(comparison(saved, outcome.as_json()), err=is_json)
     if not outcome.is_clean:
-        say("something went wrong: see lost, repeated and errors")
+        say(f"something went wrong: {wrong}")
         return FAILED
     return DONE

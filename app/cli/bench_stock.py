@@ -1,7 +1,8 @@
 """Makes a log of many events, which `halley bench history` has read.
 
 It is made by the history's own writer, which the bench knows nothing of, in a process of its own, `python -m
-app.cli.bench_stock FOLDER COUNT CHANNELS`, which writes to its standard output how many events it has come to.
+app.cli.bench_stock FOLDER COUNT CHANNELS [HOURS]`, which writes to its standard output how many events it has come to.
+They are spread over so many hours until now; without, they are all of now.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _TOLD_EVERY = 20_000
 _PAYLOAD = b'{"mark":"%012d","pad":"xxxxxxxxxxxxxxxxxxxx"}'
 
 
-def fill(folder: Path, count: int, channels: int) -> None:
+def fill(folder: Path, count: int, channels: int, hours: float = 0.0) -> None:
     """Write so many events, on the channels of the bench in turn."""
     limits = Limits()
     bounds = Bounds(limits.topic_chars, limits.topic_segments)
@@ -32,11 +33,13 @@ def fill(folder: Path, count: int, channels: int) -> None:
     options = replace(Settings().history, free_bytes=0)
     history = History.open(folder, options, Rules([]), lambda _: None)
     publications = Publications(history.publication_key, history.last_number)
+    step_us = hours * 3_600_000_000 / count
     try:
         for number in range(count):
             event = Event(topics[number % channels], _PAYLOAD % number)
             event.is_recorded = event.is_durable = True
-            event.time_us, event.publication = time.time_ns() // 1_000, publications.next()
+            event.time_us = time.time_ns() // 1_000 - int((count - number) * step_us)
+            event.publication = publications.next()
             history.append(event)
             if number % _TOLD_EVERY == 0:
                 print(number, flush=True)  # noqa: T201 - to the process that reads it
@@ -49,4 +52,4 @@ def fill(folder: Path, count: int, channels: int) -> None:
 
 
 if __name__ == "__main__":
-    fill(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    fill(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *map(float, sys.argv[4:5]))

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from app.access.tokens import can_be_sent
-from app.bench import Load, Plan, attached, halley_command, started
+from app.bench import Load, PipelinePlan, Plan, attached, halley_command, started
 from app.bench.growth import CHANNELS, RECEIVERS
 from app.bench.history import STORED
 from app.bench.plot import SUFFIXES
-from app.cli.bench import bench, bench_growth, bench_history
+from app.cli.bench import bench, bench_growth, bench_history, bench_pipeline
 from app.cli.console import run
+from app.cli.pipeline_options import need_installed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -216,6 +217,15 @@ def growth_verb(
     sys.exit(run(bench_growth(_serve(options), counts, file=file, **options)))
 
 
+_PIN = click.option(
+    "--pin/--no-pin",
+    "is_pinned",
+    default=True,
+    show_default=True,
+    help="Give the servers and the load cores of their own.",
+)
+
+
 @bench_group.command("history")
 @_count("--publishers", 100, "Connections that publish.")
 @click.option(
@@ -248,17 +258,59 @@ def growth_verb(
     type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
     help="Where a folder is made for the logs, and removed. [default: /var/tmp]",
 )
+@_PIN
+@run_options
+def history_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any) -> None:
+    """What the durable history costs, and how fast it is read; starts servers with it and without it."""
+    sys.exit(run(bench_history(Plan(**options), is_json=is_json, saved=saved)))
+
+
+@bench_group.command("pipeline")
+@click.option(
+    "--stored",
+    type=click.IntRange(0, _MOST_STORED),
+    default=5_000_000,
+    show_default=True,
+    help="Events in the log that is read, ingested and asked; 0 leaves that out.",
+)
+@_count("--rounds", 5, "Of each read and query.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    default=2_000.0,
+    show_default=True,
+    metavar="N",
+    help="Publishes a second while rollups and replies are timed.",
+)
+@click.option(
+    "--warm-up",
+    "warm_up_s",
+    type=click.FloatRange(0),
+    default=10.0,
+    show_default=True,
+    help="Seconds of that before it is measured; Spark is slow at first.",
+)
+@click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
+@click.option(
+    "--data-dir",
+    type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
+    help="Where a folder is made for log and lake, and removed. [default: /var/tmp]",
+)
 @click.option(
     "--pin/--no-pin",
     "is_pinned",
     default=True,
     show_default=True,
-    help="Give the servers and the load cores of their own.",
+    help="Give the server a core of its own while its replies are timed.",
 )
 @run_options
-def history_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any) -> None:
-    """What the durable history costs, and how fast it is read; starts servers with it and without it."""
-    sys.exit(run(bench_history(Plan(**options), is_json=is_json, saved=saved)))
+def pipeline_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any) -> None:
+    """How fast Spark reads, ingests and answers, how soon rollups come, and what that costs the server.
+
+    Rollups are timed with all on the same cores; the server's replies without the pipeline and with it.
+    """
+    need_installed()
+    sys.exit(run(bench_pipeline(PipelinePlan(**options), is_json=is_json, saved=saved)))
 
 
 def _bench(verb: Any, options: dict[str, Any]) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.broker.errors import InvalidName
 from app.cli import history
-from app.cli.console import WRONG_USE, run, say
+from app.cli.console import run
+from app.cli.erasing import erasure_of, named
 from app.cli.options import config_option, load_settings, server_options
-from app.cli.pipes import STDERR, STDIN
 from app.cli.progress import ShareBar
 from app.client import HistoryClient
-from app.protocols.bayeux.names import Bounds, to_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,33 +150,14 @@ def purge(
 
     Positions stay as they are. Copies that others have made are no part of this.
     """
-    if (channel is None) is (publisher is None):
-        raise click.UsageError("say either a CHANNEL or --publisher")
-    what = {"channel": channel} if channel is not None else {"publisher": publisher or ""}
-    _confirm(" ".join(what.values()), is_sure=yes)
+    what = named(channel, publisher, is_sure=yes)
     bar = ShareBar("erasing")
     if data_dir is None:
         sys.exit(run(history.purge(_client(server, token), what, bar)))
     from app.cli import history_upkeep  # noqa: PLC0415 - likewise
-    from app.history.purge import Erasure  # noqa: PLC0415 - likewise
 
     folder, settings = _folder(file, data_dir)
-    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
-    try:
-        erasure = Erasure(None if channel is None else to_pattern(channel, bounds), publisher)
-    except InvalidName:
-        raise click.UsageError(f"{channel} is no channel, nor one that ends in /* or /**") from None
-    sys.exit(history_upkeep.purge(folder, settings, erasure, bar))
-
-
-def _confirm(what: str, *, is_sure: bool) -> None:
-    """Ask whoever sits at a terminal; nobody else can be asked."""
-    if is_sure:
-        return
-    if not (os.isatty(STDIN) and os.isatty(STDERR)):
-        say("what is erased cannot be had back; say --yes")
-        sys.exit(WRONG_USE)
-    click.confirm(f"Erase {what} for good?", abort=True, err=True)
+    sys.exit(history_upkeep.purge(folder, settings, erasure_of(what, settings), bar))
 
 
 def _folder(file: Path | None, data_dir: Path | None) -> tuple[Path, Settings]:

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from app.broker.errors import InvalidName
 from app.cli.console import WRONG_USE, say
 from app.configuration import BadSettings, load
+from app.protocols.bayeux.names import to_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from app.broker.topics import Pattern
     from app.configuration import Configuration
+    from app.protocols.bayeux.names import Bounds
 
     Command = Callable[..., None]
 
@@ -62,3 +66,11 @@ def load_settings(file: Path | None, flags: dict[str, Any]) -> Configuration:
         for problem in error.problems:
             say(str(problem))
         sys.exit(WRONG_USE)
+
+
+def pattern_of(channel: str, bounds: Bounds) -> Pattern:
+    """A channel or a pattern of channels, as it was typed. Raises `click.UsageError`."""
+    try:
+        return to_pattern(channel, bounds)
+    except InvalidName:
+        raise click.UsageError(f"{channel} is no channel, nor one that ends in /* or /**") from None

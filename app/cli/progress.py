@@ -99,6 +99,7 @@ class ShareBar:
                 length=100, item_show_func=lambda note: note, label=self._label, file=sys.stderr
             )
         self._bar.update(int(100 * done / max(of, 1)) - self._bar.pos, note)
+        self._bar.render_progress()  # also within one hundredth, which may take hours
 
     def finish(self) -> None:
         """Leave the bar as it stands."""

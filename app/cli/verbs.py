@@ -14,7 +14,9 @@ from app.cli.bench_verbs import bench_group
 from app.cli.check_config import listing
 from app.cli.console import DONE, FAILED, INTERRUPTED, WRONG_USE, run, say
 from app.cli.history_verbs import history_group
+from app.cli.lake_verbs import lake_group
 from app.cli.options import config_option, load_settings, server_options
+from app.cli.pipeline_verbs import pipeline_group
 from app.cli.pipes import STDIN
 from app.cli.publish import NotJson, publish_lines, publish_value, read_json
 from app.cli.subscribe import Start, report_link, subscribe
@@ -49,6 +51,8 @@ def main() -> None:
 
 main.add_command(bench_group)
 main.add_command(history_group)
+main.add_command(lake_group)
+main.add_command(pipeline_group)
 
 
 @main.command()

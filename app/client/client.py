@@ -12,7 +12,7 @@ from app.client.session import Patience, Session
 from app.client.wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
     from types import TracebackType
 
     from app.client.errors import Refused
@@ -130,6 +130,30 @@ class Client:
         ids = self._session.ids
         messages = [Outgoing.of(next(ids), {"channel": channel, "data": value}) for value in values]
         _, verdicts = await self._sender.settle(messages)
+        return verdicts
+
+    async def publish_keyed(
+        self,
+        events: Iterable[tuple[str, Any, str] | tuple[str, Any, str, Mapping[str, Any] | None]],
+        *,
+        is_strict: bool = False,
+    ) -> list[Refused | None]:
+        """Publish channels and their data in order, each with an idempotency key of up to 128 characters.
+
+        A fourth value is who may hear it, as the server's README says of `ext.audience`; None: everybody.
+        Where the server has a history it does once what comes twice with one key, so what got no answer is sent again
+        until it has one. Returns for each either None or why it was refused; what was refused with a status of 503 can
+        be published again with the same key. With `is_strict` nothing is published behind what was refused: the server
+        refuses it, too. Raises as `publish_many`.
+        """
+        ids = self._session.ids
+        messages, after = [], None
+        for channel, data, key, *audience in events:
+            ext = {"idempotency_key": key, "audience": next(iter(audience), None), "after": after}
+            known = {name: value for name, value in ext.items() if value is not None}
+            messages.append(Outgoing.of(next(ids), {"channel": channel, "data": data, "ext": known}))
+            after = key if is_strict else None
+        _, verdicts = await self._sender.settle(messages, is_repeatable=True)
         return verdicts
 
     async def _order(self, channel: str, pattern: str, **more: Any) -> str:

@@ -25,8 +25,16 @@ DEFAULT_PATH = "/bayeux"
 
 _CONNECT_S = 10.0
 _RESPONSE_BYTES = 67_108_864
+_LARGE_BYTES = 1_048_576
+"""A server that finds a request too large says so at once, and reads on for a while, so that the answer is not lost
+(RFC 9112, 9.6). Of a request larger than this it may be: the connection breaks before it has been sent whole."""
+
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, 2.1
 _UNDONE = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+
+
+class _HungUp(Exception):
+    """The connection was lost in the middle of a large request, of which nothing can have been done."""
 
 
 class Wire:
@@ -52,23 +60,39 @@ class Wire:
 
         Raises `Unreachable`, `OutcomeUnknown` or `Refused` with the HTTP status.
         """
-        is_sent = False
+        body = f"[{','.join(messages)}]".encode()
+        deadline = asyncio.get_running_loop().time() + within_s
+        try:
+            response, answer = await self._exchange(body, within_s)
+        except _HungUp:  # which a server also does that is killed just then: once more
+            try:
+                response, answer = await self._exchange(body, deadline - asyncio.get_running_loop().time())
+            except _HungUp as error:
+                said = f"{self.name} hangs up on a request of {len(body):,} bytes"
+                raise Refused(said, status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE) from error
+        _check_status(response, self.name)
+        return _messages(answer, self.name)
+
+    async def _exchange(self, body: bytes, within_s: float) -> tuple[httpx.Response, bytes]:
+        """One request and its response. Raises `Unreachable`, `OutcomeUnknown`, `_HungUp`."""
+        is_sent = is_whole = False
 
         async def trace(step: str, _: object) -> None:
-            nonlocal is_sent
+            nonlocal is_sent, is_whole
             is_sent = is_sent or step.endswith("send_request_headers.started")
+            is_whole = is_whole or step.endswith("send_request_body.complete")
 
         try:
             async with asyncio.timeout(within_s):
-                response, body = await self._send(f"[{','.join(messages)}]".encode(), trace)
+                return await self._send(body, trace)
         except (TimeoutError, httpx.HTTPError) as error:
             if not is_sent:
                 raise Unreachable(f"cannot connect to {self.name} ({_reason(error)})") from error
             if isinstance(error, TimeoutError):
                 raise OutcomeUnknown(f"no answer from {self.name} within {within_s:g} s") from error
+            if not is_whole and len(body) > _LARGE_BYTES:
+                raise _HungUp from error
             raise OutcomeUnknown(f"connection to {self.name} lost ({_reason(error)})") from error
-        _check_status(response, self.name)
-        return _messages(body, self.name)
 
     async def _send(self, body: bytes, trace: Trace) -> tuple[httpx.Response, bytes]:
         async with self._http.stream("POST", self.url, content=body, extensions={"trace": trace}) as response:

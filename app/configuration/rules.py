@@ -16,6 +16,7 @@ from app.broker.policy import SERVER
 from app.configuration.entries import entry_key
 from app.configuration.values import shown
 from app.history.rules import parse_age
+from app.history.stored import COLUMNS
 from app.protocols.bayeux.names import META, Bounds, to_pattern
 from app.settings import is_loopback
 
@@ -34,6 +35,11 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, 5.6.2; also a cookie's name (RFC 6265, 4.1.1)
 _COOKIE_PATH = re.compile(r"/[ -:<-~]*")  # RFC 6265, 4.1.1: no control character, no ";"
 _HOOK = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_POINTER = re.compile(r"(/([^~/]|~[01])*)*")  # RFC 6901, 3
+_COLUMN = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_LAKE_COLUMNS = ("day", "time", "channel", "fault", "fault_last")
+_MOST_COLUMNS = 100
+_DAY_S = 86_400.0
 _ROLE_NEED = "expected up to 64 letters, digits and _.:-"
 _RESERVED = " and ".join(RESERVED_ROLES)
 _ALGORITHMS = ("RS256", "ES256", "HS256")
@@ -53,6 +59,8 @@ def broken_rules(settings: Settings) -> Broken:
     yield from _limits(settings.limits)
     yield from _access(settings)
     yield from _record(settings)
+    yield from _lift(settings)
+    yield from _pipeline(settings)
     yield from _tokens(settings.tokens)
     yield from _jwt(settings.jwt)
 
@@ -164,6 +172,34 @@ def _record(settings: Settings) -> Broken:
     history = settings.history
     if history.max_bytes < 2 * history.segment_bytes:  # what goes, goes by segments, and never the newest
         yield "history.max_bytes", f"expected at least twice history.segment_bytes ({history.segment_bytes})"
+
+
+def _lift(settings: Settings) -> Broken:
+    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    types: dict[str, str] = {}
+    for number, lift in enumerate(settings.lift):
+        yield from _pattern(entry_key("lift", number, "pattern"), lift.pattern, bounds)
+        if not _POINTER.fullmatch(lift.pointer):
+            yield entry_key("lift", number, "pointer"), f"expected a JSON Pointer, found {shown(lift.pointer)}"
+        key = entry_key("lift", number, "column")
+        if not _COLUMN.fullmatch(lift.column):
+            yield key, "expected up to 64 small letters, digits and _, a letter first"
+        elif lift.column in (*COLUMNS, *_LAKE_COLUMNS):
+            yield key, f"expected a name that no column has yet, found {shown(lift.column)}"
+        elif types.setdefault(lift.column, lift.type) != lift.type:
+            yield entry_key("lift", number, "type"), f"expected {types[lift.column]}, as of that column elsewhere"
+    if len(types) > _MOST_COLUMNS:
+        yield "lift", f"expected at most {_MOST_COLUMNS} columns"
+
+
+def _pipeline(settings: Settings) -> Broken:
+    try:
+        is_long = parse_age(settings.pipeline.vacuum_age) >= _DAY_S
+    except ValueError as error:
+        yield "pipeline.vacuum_age", str(error)
+    else:
+        if not is_long:  # files of a commit that is under way look like those of a dead one
+            yield "pipeline.vacuum_age", "expected at least 1d"
 
 
 def _pattern(key: str, pattern: str, bounds: Bounds) -> Broken:

@@ -16,7 +16,8 @@ threads of their own; none of this knows the event loop, and nothing here is awa
     recovery.py   opening after a crash: what is sound, what is not and where
     rules.py      the [[record]] rules: which topics are kept, and for how long
     retention.py  what is too old, or too much: hidden, then deleted, oldest first
-    ranges.py     bounds in time and by publication, as ranges of offsets
+    consumers.py  who reads the log from outside, and is waited for before something is deleted
+    ranges.py     ranges of offsets; bounds in time and by publication
     reader.py     a query's page, from segment after segment
     wanted.py     the filters of a query that look at one event
     walks.py      the ways through one segment: along its index, over all offsets, or row by row where it is damaged

@@ -2,7 +2,8 @@
 
 Sealed segments never change, so they are copied as files; the one that is being written is copied by SQLite, as it is
 at one moment, and before the others. The copy is marked: a server that opens it begins a log of its own, with a new
-`log_id`, since what happens to it from then on is not what happens to the original.
+`log_id`, since what happens to it from then on is not what happens to the original. For the same reason consumers stay
+behind: they read the original, and the copy waits for nobody.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.history import segment
+from app.history import consumers, segment
 from app.history.documents import DocumentDamaged, sync_folder
 from app.history.folder import FolderUnusable, Identity, segment_files
 from app.history.seals import Seal, digests_of
@@ -84,6 +85,7 @@ def begin_anew(folder: Folder) -> None:
         old = folder.identity
         folder.identity = replace(old, log_id=secrets.token_hex(16), ancestors=(*old.ancestors, old.log_id))
         folder.identity.save(folder.path / "log.json")
+        consumers.forget_all(folder.path)  # of a log that was in this folder before, or if somebody has copied it all
         mark.unlink()
         sync_folder(folder.path)
 

@@ -15,6 +15,7 @@ from app.history import segment as segments
 from app.history.documents import DocumentDamaged
 from app.history.folder import Damage
 from app.history.opened import Opened, Unsound, is_passing
+from app.history.ranges import joined
 from app.history.seals import Seal
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class Connections:
     def _check(self, segment: Segment) -> bool:
         if not segment.is_sound or not segment.is_sealed:
             return segment.is_sound
+        if joined(self._folder.identity.holes, segment.first, segment.last or 0):
+            return False  # indexes do not tell of what is not there, and a search by halves must not meet it
         try:
             is_intact = not any(block is not None for block in Seal.load(segment.path).damaged_blocks(segment.path))
         except (OSError, DocumentDamaged):

@@ -20,10 +20,15 @@ import orjson
 from app.broker.publications import new_key
 from app.history import documents, segment
 from app.history.mark import Mark
+from app.history.ranges import joined
+from app.history.rules import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+HOLES = "holes"
+"""What a segment that was written anew has in its table `meta`: the holes in it and behind it, as JSON."""
 
 _MOST_DAMAGE = 1_000
 _PREFIX, _SUFFIX = "seg-", ".db"
@@ -195,10 +200,12 @@ class Folder:
             if damage not in self.damage and len(self.damage) < _MOST_DAMAGE:
                 self.damage = (*self.damage, damage)
 
-    def add_hole(self, first: int, last: int) -> None:
-        """Offsets that will never be used again are lost. Raises `OSError`."""
-        self.identity = replace(self.identity, holes=(*self.identity.holes, (first, last)))
-        self.identity.save(self.path / "log.json")
+    def add_holes(self, lost: Iterable[tuple[int, int]]) -> None:
+        """Offsets, first and last, that will never be used again are lost for good. Raises `OSError`."""
+        holes = tuple(joined((*self.identity.holes, *lost), 1, NEVER))
+        if holes != self.identity.holes:
+            self.identity = replace(self.identity, holes=holes)
+            self.identity.save(self.path / "log.json")
 
     def close(self) -> None:
         """Let the next server have it."""
@@ -252,9 +259,11 @@ def _from_segments(files: list[Path]) -> Identity | None:
                 identity = Identity(str(meta["log_id"]), key, ancestors=ancestors)
             if "hole_first" in meta and identity.owns(meta["log_id"]):
                 holes.append((meta["hole_first"], meta["first"] - 1))
+            if identity.owns(meta["log_id"]):
+                holes += [(int(first), int(last)) for first, last in orjson.loads(meta.get(HOLES, "[]"))]
         except (sqlite3.Error, OSError, KeyError, TypeError, ValueError):
             continue  # damaged too; `recovery.py` will say so
-    return None if identity is None else replace(identity, holes=tuple(reversed(holes)))
+    return None if identity is None else replace(identity, holes=tuple(joined(holes, 1, NEVER)))
 
 
 def delete(path: Path) -> None:

@@ -18,7 +18,10 @@ from app.broker.keys import Published
 from app.history import purge, segment
 from app.history.backup import begin_anew
 from app.history.connections import Connections
-from app.history.folder import Folder, FolderUnusable
+from app.history.consumers import Consumers
+from app.history.folder import Damage, Folder, FolderUnusable
+from app.history.opened import is_passing
+from app.history.ranges import joined, outside
 from app.history.reader import Reader
 from app.history.recovery import recover
 from app.history.retention import Retention
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from app.broker.events import Event
     from app.broker.log import Keeping, Page, Query
     from app.broker.topics import Pattern
-    from app.history.folder import Damage, Segment
+    from app.history.folder import Segment
     from app.history.purge import Erasure
     from app.history.rules import Rules
     from app.history.stored import Stored
@@ -100,7 +103,8 @@ class History:
         self._clock = clock
         self._connections = Connections(folder)
         self._reader = Reader(folder, rules, self._connections)
-        self._retention = Retention(folder, rules, self._connections, options.max_bytes, clock)
+        self.consumers = Consumers(folder.path, options.consumers, options.consumer_grace_s)
+        self._retention = Retention(folder, rules, self._connections, self.consumers, options, clock)
         self._is_closed = False
         with suppress(sqlite3.Error):  # what is too old is not served even before the first step of retention
             self._retention.hide(clock(), writer.head)
@@ -131,6 +135,8 @@ class History:
         except BaseException:
             opened.close()
             raise
+        with suppress(OSError):  # or with the first group
+            opened.mark.write(log.head, log.last_number)  # it was lost, or a power loss has left it behind
         _haste.begin()
         sealer = Sealer(opened)
         for each in log.unsealed:
@@ -172,6 +178,19 @@ class History:
         return self.folder.damage
 
     @property
+    def holes(self) -> list[tuple[int, int]]:
+        """Offsets, first and last, above the start, that were lost in an earlier accident and never come back."""
+        return joined(self.folder.identity.holes, self.start, self.head)
+
+    @property
+    def unsound(self) -> list[tuple[int, int]]:
+        """Likewise those, beside the holes, at which events are known to be damaged or missing, or may be."""
+        holes = self.folder.identity.holes
+        damage = (each for each in self.folder.damage if each.first)
+        beside = (part for each in damage for part in outside(each.first, each.last, holes))
+        return joined(beside, self.start, self.head)
+
+    @property
     def refusal(self) -> HistoryUnavailable | None:
         """Why it takes nothing at the moment, if so."""
         return self._writer.refusal
@@ -180,6 +199,11 @@ class History:
     def bytes(self) -> int:
         """What its segments take of the disk."""
         return sum(each.disk_bytes for each in self.folder.segments)
+
+    @property
+    def held_bytes(self) -> int:
+        """Of them, what would be gone if nobody waited for consumers."""
+        return self._retention.held_bytes
 
     @property
     def segments(self) -> int:
@@ -274,16 +298,34 @@ class History:
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """The sound rows between two offsets, both included, in order and in batches; what is purged is a tombstone.
 
-        What is missing is damaged, or was removed, also while this goes on. Blocks. Raises `OSError`.
+        What is missing is damaged, which is noted, or was removed, also while this goes on. Blocks. Raises `OSError`.
         """
         at, last = first, min(last, self.head)
         while at <= last and (found := self._segment_from(at)) is not None:
-            until = last if found.last is None else min(last, found.last)
-            with suppress(sqlite3.Error), closing(segment.read(found.path, is_sealed=found.is_sealed)) as connection:
-                for rows, _ in walk(connection, max(at, found.first), until):
-                    if rows:
-                        yield rows
+            at, until = max(at, found.first), last if found.last is None else min(last, found.last)
+            try:
+                with closing(segment.read(found.path, is_sealed=found.is_sealed)) as connection:
+                    for rows, reached in walk(connection, at, until):
+                        for row in rows:
+                            if row.offset != at:
+                                self._miss(found, at, row.offset - 1)
+                            at = row.offset + 1
+                        self._miss(found, at, reached)
+                        at = reached + 1
+                        if rows:
+                            yield rows
+            except sqlite3.Error as error:
+                if is_passing(error) and found in self.folder.segments and found.path.exists():
+                    raise OSError(errno.EIO, str(error), str(found.path)) from error
+                self._miss(found, at, until)
             at = until + 1
+
+    def _miss(self, found: Segment, first: int, last: int) -> None:
+        """Note that offsets of a segment have no sound row, unless that is known, or it was removed meanwhile."""
+        if first > last or found not in self.folder.segments:
+            return
+        if not any(each.first <= first and last <= each.last for each in self.folder.damage):
+            self.folder.note(Damage(first, last, found.path.name, "cannot be read"))
 
     def recent_keys(self) -> list[tuple[str | None, str, Published, float]]:
         """The idempotency keys in the log that may still be repeated, oldest first: whose, which, what, and when.

@@ -38,3 +38,12 @@ class Mark:
     def close(self) -> None:
         """Let go of the file."""
         os.close(self._file)
+
+
+def read(path: Path) -> int | None:
+    """The last committed offset, for whoever does not write; None where that cannot be told. Raises `OSError`."""
+    found = path.read_bytes()
+    if found[_NUMBERS.size :] != _CRC.pack(crc32(found[: _NUMBERS.size])):
+        return None
+    offset: int = _NUMBERS.unpack_from(found)[0]
+    return offset

@@ -4,6 +4,9 @@ Where an event was, a tombstone keeps its offset, time and publication (`stored.
 else of it, neither in free pages nor in a WAL. It takes the old one's place in three steps, each on disk before the
 next: the old seal goes, the new file is renamed over the old one, and gets its seal. A crash leaves the old segment or
 the new one; one without a seal is looked at and sealed at the next start (`recovery.py`).
+
+Damaged rows cannot be written anew. The log records them as holes, on disk before the first of the three steps: a crash
+behind it leaves holes at which there are damaged rows still, and never rows that are gone and that nobody knows of.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import orjson
 from app.broker.topics import RESERVED, Pattern, matches
 from app.history import seals, segment
 from app.history.documents import DRAFT, sync_folder
-from app.history.folder import delete
+from app.history.folder import HOLES, delete, segment_files
 from app.history.rows import walk
 from app.history.stored import tombstone
 
@@ -88,30 +91,48 @@ def _count(listed: Segment, erasure: Erasure) -> int:
 
 def _rewrite(folder: Folder, listed: Segment, erasure: Erasure) -> None:
     assert listed.last is not None
+    lost: list[tuple[int, int]] = []
+    last = listed.first - 1
     draft = listed.path.with_name(f"{DRAFT}purged-{listed.path.name}")
     delete(draft)
     with closing(segment.read(listed.path, is_sealed=listed.is_sealed)) as old:
         meta = dict(old.execute("select name, value from meta"))
         log_id = str(meta.pop("log_id"))
-        more = {name: value for name, value in meta.items() if name not in ("format", "first")}
+        more = {name: value for name, value in meta.items() if name not in ("format", "first", HOLES)}
         new = segment.create(draft, log_id, listed.first, **more)
         try:
             for rows, _ in walk(old, listed.first, listed.last):
                 if rows:
                     new.write([tombstone(row) if erasure.concerns(row) else row for row in rows])
+                for row in rows:
+                    if row.offset != last + 1:
+                        lost.append((last + 1, row.offset - 1))
+                    last = row.offset
                 if new.wal_bytes > _WAL_BYTES:
                     new.checkpoint()
+            if last < (end := _end(folder, listed)):
+                lost.append((last + 1, end))
+            if lost:
+                new.connection.execute("insert into meta values (?, ?)", (HOLES, orjson.dumps(lost).decode()))
         finally:
             new.close()
-    seal = seals.seal(draft, log_id, listed.first, listed.last)
+    seal = seals.seal(draft, log_id, listed.first, last)
+    folder.add_holes(lost)
     between = replace(listed, is_sealed=False)  # lest a reader miss the seal and call it damage
     after = replace(listed)
     folder.replace(listed, between)
     try:
         _take_place(draft, listed.path)
-        after = replace(listed, is_sealed=True, is_sound=True, nbytes=seal.nbytes)
+        after = replace(listed, last=last, is_sealed=True, is_sound=True, nbytes=seal.nbytes)
     finally:
         folder.replace(between, after)
+
+
+def _end(folder: Folder, listed: Segment) -> int:
+    """How far a segment reaches, with what is damaged at its end: up to the next one."""
+    files = (first for first, _ in segment_files(folder.path))
+    following = [first for first in (*files, *(each.first for each in folder.segments)) if first > listed.first]
+    return min(following) - 1 if following else listed.last or 0
 
 
 def _take_place(draft: Path, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Bounds in time and by publication, as offsets: by binary search, since both grow with the offset.
+"""Ranges of offsets: bounds in time and by publication, by binary search, since both grow with the offset.
 
 Times do so but at a segment's `steps`, where the clock had been set back; between two of them they grow.
 """
@@ -14,7 +14,7 @@ from app.history.opened import Unsound
 from app.history.rules import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from app.broker.log import Query
     from app.broker.publications import Publications
@@ -90,3 +90,27 @@ def _search(segment: Segment, number: int, publications: Publications, connectio
             else:
                 high = middle - 1
     return None
+
+
+def joined(ranges: Iterable[tuple[int, int]], low: int, high: int) -> list[tuple[int, int]]:
+    """Ranges in order, those that touch made one, as far as they lie between two offsets."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted((max(first, low), min(last, high)) for first, last in ranges):
+        if first > last:
+            continue
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(joined[-1][1], last)
+        else:
+            joined.append((first, last))
+    return joined
+
+
+def outside(first: int, last: int, known: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What of a range, first and last, lies in none of the known ones."""
+    at = first
+    for low, high in joined(known, first, last):
+        if at < low:
+            yield at, low - 1
+        at = high + 1
+    if at <= last:
+        yield at, last

@@ -14,7 +14,7 @@ from app.broker.publications import Publications
 from app.history.connections import Gone
 from app.history.folder import Damage
 from app.history.opened import Unsound
-from app.history.ranges import place_of, within_time
+from app.history.ranges import joined, place_of, within_time
 from app.history.stored import event_of
 from app.history.walks import Batch, Budget, Walk
 from app.history.wanted import Wanted
@@ -201,17 +201,4 @@ class _Draft:
         """As it is now."""
         low, high = self._query.first, self._query.last
         low, high = (self._reached, high) if self._query.is_reverse else (low, self._reached)
-        return Page(self._events, self._reached, is_end, _joined(self._gaps, low, high))
-
-
-def _joined(gaps: list[tuple[int, int]], low: int, high: int) -> list[tuple[int, int]]:
-    """Ranges in order, those that touch made one, as far as they lie between two offsets."""
-    joined: list[tuple[int, int]] = []
-    for first, last in sorted((max(first, low), min(last, high)) for first, last in gaps):
-        if first > last:
-            continue
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = joined[-1][0], max(joined[-1][1], last)
-        else:
-            joined.append((first, last))
-    return joined
+        return Page(self._events, self._reached, is_end, joined(self._gaps, low, high))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from app.broker.publications import Publications
 from app.history import documents, seals, segment
 from app.history.folder import Damage, Folder, Segment, first_of, segment_files
+from app.history.ranges import outside
 from app.history.rows import walk
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class _Recovery:
         self.publication = (0, 0)  # the last sound row's offset and publication
         self.newest: Segment | None = None  # if it can be gone on with
         self.unsealed: list[Segment] = []
+        self.is_doubtful = False  # behind what was listed last is a file in which rows may be that cannot be read now
 
     def run(self) -> Recovered:
         _tidy(self.folder.path)
@@ -109,12 +111,14 @@ class _Recovery:
         if not found.is_ours:
             self.folder.note(Damage(first, first, path.name, "belongs to another log; it is left out"))
             self.head = max(self.head, first)
+            self.is_doubtful = True
             return
         self.publication = max(self.publication, (found.last, found.publication))
         if not found.is_sound:
             self.head = max(self.head, first)
             if found.last >= first:
                 self._list(Segment(path, first, found.last, is_sound=False, nbytes=nbytes))
+            self.is_doubtful = True
         elif following is None:
             self._missing_before(first)
             self.expected = found.last + 1
@@ -142,8 +146,8 @@ class _Recovery:
                 steps, latest_us = [], 0
                 for rows, _ in walk(connection, first, limit):
                     for row in rows:
-                        if row.offset != found.last + 1:
-                            note(found.last + 1, row.offset - 1, "unsound rows")
+                        for gap in outside(found.last + 1, row.offset - 1, self.folder.identity.holes):
+                            note(*gap, "unsound rows")
                         found.last, found.publication = row.offset, row.publication
                         if row.time_us < latest_us:
                             steps.append(row.offset)
@@ -179,6 +183,7 @@ class _Recovery:
         self._missing_before(segment.first)
         assert segment.last is not None
         self.expected = segment.last + 1
+        self.is_doubtful = False
         self.folder.add(segment)
         return segment
 
@@ -194,22 +199,29 @@ class _Recovery:
 
     def _missing_before(self, first: int) -> None:
         """Note what is missing between the segments, if that is no news."""
-        missing = (self.expected, first - 1)
-        is_known = missing in self.folder.identity.holes or any(
-            damage.first <= missing[0] and missing[1] <= damage.last for damage in self.folder.damage
-        )
-        if 0 < self.expected < first and not is_known:
-            self.folder.note(Damage(*missing, self.folder.segment_path(first).name, "missing before this segment"))
+        if self.expected:
+            self._lose(first - 1, self.folder.segment_path(first).name, "missing before this segment")
 
     def _lose_tail(self) -> None:
         """The mark knows of more than there is: the end of a WAL is lost, and its offsets must not be used again."""
-        first, last = self.expected or self.folder.mark.offset, self.folder.mark.offset
+        last = self.folder.mark.offset
         if self.newest is not None:
-            self.folder.note(Damage(first, last, self.newest.path.name, "lost: written, and not there any more"))
-            with suppress(OSError):  # the next segment's meta says it too
-                self.folder.add_hole(first, last)
+            self._lose(last, self.newest.path.name, "lost: written, and not there any more")
         else:
             self._missing_before(last + 1)
+
+    def _lose(self, last: int, file: str, what: str) -> None:
+        """Note that what was expected up to `last` is not there, as far as that is news.
+
+        It is recorded as lost for good, unless it may be in a file that cannot be read, or not all of it.
+        """
+        damage = ((each.first, each.last) for each in self.folder.damage)
+        lost = [*outside(self.expected, last, (*self.folder.identity.holes, *damage))]
+        for each in lost:
+            self.folder.note(Damage(*each, file, what))
+        if not self.is_doubtful:
+            with suppress(OSError):  # the next segment's meta says it too, or the next start finds it
+                self.folder.add_holes(lost)
 
     def _last_number(self) -> int:
         mark, (offset, publication) = self.folder.mark, self.publication

@@ -1,26 +1,32 @@
 """What is too old is hidden at once, and deleted when all of its segment is; what is too much is deleted, oldest first.
 
 Hiding is a number: each rule's `start`, moved along the log as time passes. It never deletes a single row, and never
-the segment that is being written. Positions that are gone are told by whoever reads.
+the segment that is being written. Positions that are gone are told by whoever reads. Deleting, not hiding, waits for
+consumers (`consumers.py`): so long, so much, and never so that a publisher would suffer.
 """
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from app.history.connections import Gone
 from app.history.opened import Unsound
 from app.history.ranges import MOST_STEPS
+from app.history.rules import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from app.history.connections import Connections
+    from app.history.consumers import Consumers
     from app.history.folder import Folder, Segment
     from app.history.opened import Opened
     from app.history.rules import Rules
+    from app.settings import History as Options
 
 GRACE_S = 600.0
 """What has lapsed stays on disk so long, in which a clock that was wrong when the server started can be set right."""
@@ -39,31 +45,46 @@ class _Reach(NamedTuple):
 class Retention:
     """Keeps a log within its rules' ages and `max_bytes`. `wall()`: the time of day, seconds since 1970.
 
+    What a consumer has yet to read stays for at most `consumer_grace_s` more, as long as the log stays below half as
+    much again as `max_bytes`, and the disk has room. `held_bytes` is what that comes to.
+
     Its own clock begins with the time of day and goes on with the monotonic one, so setting the clock forward ages
     nothing; while the time of day is behind that, it counts. So a wrong clock keeps events for longer, never shorter;
     time that the machine sleeps does too.
     """
 
     def __init__(
-        self, folder: Folder, rules: Rules, connections: Connections, max_bytes: int, wall: Callable[[], float]
+        self,
+        folder: Folder,
+        rules: Rules,
+        connections: Connections,
+        consumers: Consumers,
+        options: Options,
+        wall: Callable[[], float],
     ) -> None:
+        self.held_bytes = 0
         self._folder = folder
         self._rules = rules
         self._connections = connections
-        self._max_bytes = max_bytes
+        self._consumers = consumers
+        self._options = options
         self._wall = wall
         self._began: tuple[float, float] | None = None
         self._latest_s = 0.0
+        self._first = 0  # of what was not deleted, once something was
         self._reaches: dict[float, _Reach] = {}  # by age
-        self._lapsed_since: dict[Segment, float] = {}
+        self._lapsed_since: dict[int, float] = {}  # by a segment's first offset: a purge makes another of it
+        self._superfluous_since: dict[int, float] = {}  # likewise
 
     def step(self, now: float, head: int) -> bool:
         """Hide and delete what it is time for; `now` is monotonic. True if there is more to do at once.
 
         One thread calls it. Raises `OSError`, `sqlite3.Error`; the next step tries again.
         """
-        is_done = self.hide(self._time_of_day(now), head)
-        self._delete(self._lapsed(now) or self._superfluous())
+        time_s = self._time_of_day(now)
+        is_done = self.hide(time_s, head)
+        self._consumers.look(now)
+        self._delete(self._over(now, self._consumers.unread_from(now, time_s)))
         self._connections.prune()
         return not is_done
 
@@ -124,28 +145,69 @@ class Retention:
             self._lapsed_since.clear()
         return time_s
 
-    def _lapsed(self, now: float) -> list[Segment]:
-        """The segments in which nothing can be seen, and could not for the grace."""
-        start = min(rule.start for rule in self._rules.kept)
-        lapsed = [each for each in self._folder.segments if each.last is not None and each.last < start]
-        self._lapsed_since = {each: self._lapsed_since.get(each, now) for each in lapsed}
-        return [each for each in lapsed if now >= self._lapsed_since[each] + GRACE_S]
+    def _over(self, now: float, unread_from: int) -> list[Segment]:
+        """The oldest segments, as far as nothing keeps them; what only a consumer keeps is held back."""
+        segments, max_bytes = self._folder.segments, self._options.max_bytes
+        spare = max((each.disk_bytes for each in segments), default=0)  # what may be written before the next step
+        lapsed = self._lapsed(segments)
+        superfluous = _superfluous(segments, max_bytes)
+        released = _superfluous(segments, max(max_bytes, max_bytes * 3 // 2 - spare))
+        self._lapsed_since = _since(self._lapsed_since, lapsed, now)
+        self._superfluous_since = _since(self._superfluous_since, superfluous, now)
+        if self._free_bytes() < self._options.free_bytes + 2 * spare:  # soon publishes would be refused
+            unread_from = NEVER
+        over = held_bytes = 0
+        for at, segment in enumerate(segments[: max(len(lapsed), len(superfluous))]):
+            grace_s = self._options.consumer_grace_s if (segment.last or 0) >= unread_from else 0.0
+            if over == at and (at < len(released) or self._is_over(segment, now, grace_s)):
+                over += 1
+            elif self._is_over(segment, now, 0):
+                held_bytes += segment.disk_bytes
+        self.held_bytes = held_bytes
+        return list(segments[:over])
 
-    def _superfluous(self) -> list[Segment]:
-        """The oldest segments, as many as are too much."""
-        sizes = {each: each.disk_bytes for each in self._folder.segments}
-        excess = sum(sizes.values()) - self._max_bytes
-        superfluous = []
-        for segment, nbytes in sizes.items():
-            if excess <= 0 or segment.last is None:  # the newest is being written
-                break
-            superfluous.append(segment)
-            excess -= nbytes
-        return superfluous
+    def _is_over(self, segment: Segment, now: float, grace_s: float) -> bool:
+        """Whether its time has come, by its age or by the log's size, if it stays for `grace_s` beyond that."""
+        lapsed_since = self._lapsed_since.get(segment.first, inf)
+        superfluous_since = self._superfluous_since.get(segment.first, inf)
+        return now >= lapsed_since + max(GRACE_S, grace_s) or now >= superfluous_since + grace_s
+
+    def _lapsed(self, segments: tuple[Segment, ...]) -> list[Segment]:
+        """The segments in which nothing can be seen any more."""
+        start = min(rule.start for rule in self._rules.kept)
+        return [each for each in segments if each.last is not None and each.last < start]
+
+    def _free_bytes(self) -> float:
+        """Of the disk; infinite where that cannot be told."""
+        try:
+            disk = os.statvfs(self._folder.path)
+        except OSError:
+            return inf
+        return disk.f_bavail * disk.f_frsize
 
     def _delete(self, segments: list[Segment]) -> None:
         if segments:
-            self._folder.remove(segments)
+            before, self._first = self._first or segments[0].first, (segments[-1].last or 0) + 1
+            self._consumers.overtaken(before, self._first)
+            self._folder.remove(segments)  # none is listed any more, even if some file resists
+
+
+def _superfluous(segments: tuple[Segment, ...], max_bytes: int) -> list[Segment]:
+    """The oldest segments, as many as are too much."""
+    sizes = {each: each.disk_bytes for each in segments}
+    excess = sum(sizes.values()) - max_bytes
+    superfluous = []
+    for segment, nbytes in sizes.items():
+        if excess <= 0 or segment.last is None:  # the newest is being written
+            break
+        superfluous.append(segment)
+        excess -= nbytes
+    return superfluous
+
+
+def _since(before: dict[int, float], segments: list[Segment], now: float) -> dict[int, float]:
+    """Since when these are what they are."""
+    return {each.first: before.get(each.first, now) for each in segments}
 
 
 def _salvage(opened: Opened, reach: _Reach, last: int, cutoff_us: int) -> _Reach:

@@ -10,9 +10,8 @@ import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from zlib import crc32
 
-from app.history import segment
+from app.history import mark, segment
 from app.history.documents import DocumentDamaged
 from app.history.folder import Damage, FolderUnusable, Identity, segment_files
 from app.history.rows import walk
@@ -184,7 +183,7 @@ class _Look:
         for rows, reached in walk(connection, self.first, limit):
             for row in rows:
                 if row.offset != self.last + 1:
-                    self._wrong("rows are missing or damaged", self.last + 1, row.offset - 1)
+                    self._amiss(self.last + 1, row.offset - 1)
                 elif latest_us is not None and row.time_us < latest_us and row.offset not in steps:
                     self._wrong(
                         "the clock went back there, and the table steps does not say so", row.offset, row.offset
@@ -193,9 +192,15 @@ class _Look:
                 self.last = row.offset
             self.verdict.rows += len(rows)
             self.tell(0.5 + 0.5 * (reached - self.first + 1) / max(1, limit - self.first + 1))
-        if self.last < limit:
-            self._wrong("rows are missing or damaged", self.last + 1, limit)
+        if self.last < limit and self._amiss(self.last + 1, limit):
             self.last = limit
+
+    def _amiss(self, first: int, last: int) -> bool:
+        """Rows are not there; False, and nothing is wrong, where that is known."""
+        is_news = not _is_hole(self.verdict, first, last)
+        if is_news:
+            self._wrong("rows are missing or damaged", first, last)
+        return is_news
 
     def _fits(self, seal: Seal) -> None:
         last = self.last if self.following is None else min(seal.last, self.following - 1)
@@ -206,11 +211,9 @@ class _Look:
 def _marked(file: Path) -> int:
     """The offset that the mark (`mark.py`) tells, without making one; 0 if there is none."""
     try:
-        found = file.read_bytes()
+        return mark.read(file) or 0
     except FileNotFoundError:
         return 0
-    is_sound = len(found) == 20 and int.from_bytes(found[16:], "little") == crc32(found[:16])
-    return int.from_bytes(found[:8], "little") if is_sound else 0
 
 
 def _size(file: Path) -> int:

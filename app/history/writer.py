@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from app.settings import History as Options
 
 _GROUP_ROWS = 4_096
-_TURN_ROWS = 512
+_TURN_ROWS, _MOST_TURN_ROWS = 512, 2_048
 _GROUP_BYTES = 4_194_304
 _WAL_BYTES = 8_388_608
 _MOST_ABANDONED = 64
@@ -98,6 +98,7 @@ class Writer:
         self.later: Callable[[Callable[[], None]], object] | None = None
         """Calls what it is given at the end of the event loop's turn, if there is a loop."""
         self._turn: deque[Event] = deque()  # not yet in the inbox
+        self._latest: object = None  # who has published the last of them
         self._handing_over = Lock()
         self._inbox: SimpleQueue[list[Event] | Flag | None] = SimpleQueue()
         self._taken_bytes = 0  # by `append` alone
@@ -128,7 +129,8 @@ class Writer:
         """See `broker.log.Log.append`. Never waits.
 
         What comes in one turn of the event loop is handed over together, when the turn is over: a writer that is woken
-        by the first event takes the interpreter, or the core, from the loop, and writes a group of few.
+        by the first event takes the interpreter, or the core, from the loop, and writes a group of few. What one source
+        publishes in a turn is in one group: the disk takes all of it or nothing.
         """
         if event.is_recorded and (self._is_broken or self._is_full or self._is_closed) and (refusal := self.refusal):
             raise refusal
@@ -137,8 +139,11 @@ class Writer:
         if waiting_bytes and waiting_bytes + nbytes > self._options.inbox_bytes:
             raise InboxFull
         self._taken_bytes += nbytes
+        if len(self._turn) >= _TURN_ROWS and (event.source is not self._latest or len(self._turn) >= _MOST_TURN_ROWS):
+            self.hand_over()
+        self._latest = event.source
         self._turn.append(event)
-        if self.later is None or len(self._turn) >= _TURN_ROWS:
+        if self.later is None:
             self.hand_over()
         elif len(self._turn) == 1:
             self.later(self.hand_over)
@@ -146,6 +151,7 @@ class Writer:
     def hand_over(self) -> None:
         """Let the writer have what was appended. For any thread."""
         with self._handing_over:
+            self._latest = None  # it may be as large as a request
             turn = [self._turn.popleft() for _ in range(len(self._turn))]
             if turn:
                 self._inbox.put(turn)

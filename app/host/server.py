@@ -28,6 +28,7 @@ from app.embed import Halley, load
 from app.history.folder import FolderLocked, FolderUnusable
 from app.host.certificate import BadCertificate, Certificate
 from app.host.connection import Connection
+from app.host.prompt import PromptServer
 from app.host.resources import OUT_OF_FILES, Resources
 from app.host.short_way import BayeuxConnection, ShortWay
 from app.host.tls import Tls
@@ -123,7 +124,7 @@ async def _serve(halley: Halley, sockets: list[socket.socket], certificate: Cert
     public.on_startup = partial(announce, house, sockets)
     await public.serve(sockets[:1])
     if operations is not None and running is not None:
-        operations.should_exit = True
+        operations.leave()
         await running
     return exit_code(public.signals)
 
@@ -170,7 +171,7 @@ def _protocol(house: House, watch: Watch, certificate: Certificate | None) -> Ca
     return make
 
 
-class HalleyServer(uvicorn.Server):
+class HalleyServer(PromptServer):
     """uvicorn's server, which drains before it shuts down. `signals` are those that came, in order."""
 
     def __init__(self, house: House, watch: Watch, certificate: Certificate | None = None) -> None:
@@ -206,6 +207,7 @@ class HalleyServer(uvicorn.Server):
         self.force_exit = self.should_exit
         self.should_exit = True
         self.signals.append(sig)
+        self._loop.call_soon_threadsafe(partial(self.leave, is_forced=self.force_exit))  # wakes who waits for that
         self._log_soon(sig, "leaves at once" if self.force_exit else "leaves")
 
     def handle_reload(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal.signal's form
@@ -225,17 +227,17 @@ class HalleyServer(uvicorn.Server):
         self.on_startup()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer the holds while still listening, then close as uvicorn does."""
+        """Answer the holds while still listening, then close."""
         await self._house.drain(is_forced=lambda: self.force_exit)
         for bound in sockets or ():
             telemetry.log.info("not_listening", url=url_of(bound, self._scheme))
         await super().shutdown(sockets)
-        if self.force_exit:  # then uvicorn has left the application as it was
+        if self.force_exit:  # then the application was left as it was
             await self._house.stop(is_cut_short=True)
             await self.lifespan.shutdown()
 
 
-class _OperationsServer(uvicorn.Server):
+class _OperationsServer(PromptServer):
     """The operations listener's server, which leaves the signals to the public one."""
 
     def __init__(self, app: ASGIApp, house: House) -> None:

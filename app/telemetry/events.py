@@ -36,6 +36,10 @@ EVENTS: dict[str, LogEvent] = {
         "the log takes nothing, and durable publishes are refused: `reason` is disk or free_bytes", LIFE
     ),
     "history_recovered": LogEvent("it does again", LIFE),
+    "consumer_overtaken": LogEvent(
+        "events that a `consumer` had not read are deleted: it was at `offset`, and what is left begins at `first`", 100
+    ),
+    "consumer_ignored": LogEvent("a `file` in the folder of consumers is none, or says nothing: `reason`", 10),
     "session_opened": LogEvent("a client has a session: its address and agent", SESSIONS),
     "session_closed": LogEvent(
         "it has ended: `reason` is disconnected, expired, dismissed, slow_consumer or token_expired", SESSIONS, "reason"

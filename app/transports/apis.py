@@ -1,4 +1,4 @@
-"""The paths beside Bayeux that read or erase the history, as one ASGI application."""
+"""The paths beside Bayeux that have to do with the history, as one ASGI application."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from app.transports.guard import Rejection
 from app.transports.history_api import PATH, HistoryApi
 from app.transports.log_api import PATHS, LogApi
+from app.transports.log_consumers import PREFIX, LogConsumers
 from app.transports.pages import route_path
 from app.transports.visitors import Visitors
 
@@ -41,6 +42,7 @@ class Apis:
         visitors = Visitors(rights, authenticate)
         self._history = HistoryApi(settings, door, visitors, self._archive, hooks)
         self._log = LogApi(settings, door, visitors, self._archive)
+        self._consumers = LogConsumers(settings, door, visitors, self._archive)
 
     def _archive(self) -> Archive:
         """The log. Raises `Rejection` where there is none."""
@@ -52,9 +54,10 @@ class Apis:
     @staticmethod
     def leads_to(path: str) -> bool:
         """Whether a path is one of theirs."""
-        return path == PATH or path.startswith(f"{PATH}/") or path in PATHS
+        return path == PATH or path.startswith((f"{PATH}/", PREFIX)) or path in PATHS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        api = self._log if route_path(scope) in PATHS else self._history
+        path = route_path(scope)
+        api = self._log if path in PATHS else self._consumers if path.startswith(PREFIX) else self._history
         await api(scope, receive, send)

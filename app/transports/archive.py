@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from app.broker.log import Page, Query
     from app.history.purge import Erasure
@@ -23,11 +23,29 @@ class Archive(Protocol):
 
     @property
     def start(self) -> int:
-        """The first offset that is still there."""
+        """The first offset that is still on disk, whether or not it is too old to be shown to clients."""
 
     @property
     def head(self) -> int:
         """The last committed offset."""
+
+    @property
+    def holes(self) -> list[tuple[int, int]]:
+        """Offsets, first and last, that were lost in an earlier accident and never come back."""
+
+    @property
+    def damage(self) -> list[tuple[int, int]]:
+        """Likewise those at which rows are known to be missing for another reason, or may be."""
+
+    @property
+    def consumers(self) -> Mapping[str, int]:
+        """Who reads the log from outside, and the offset that it reads next."""
+
+    async def report(self, consumer: str, offset: int) -> None:
+        """A consumer reads that offset next. Raises `TooManyConsumers`, `TimeoutError`, `OSError`."""
+
+    async def forget(self, consumer: str) -> bool:
+        """Wait for a consumer no more; False if there is none of that name. Raises `TimeoutError`, `OSError`."""
 
     async def settle(self) -> None:
         """Returns when all that was published before is committed or refused, or has had its time."""

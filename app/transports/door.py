@@ -64,6 +64,13 @@ class Door:
         """See `Guard.check_same_site`."""
         self._guard.check_same_site(head)
 
+    def check_order(self, head: Head) -> None:
+        """Likewise, of a request whose body orders something: that no form can have sent it. Raises `Rejection`."""
+        content_type = head.fields.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if content_type != b"application/json":  # a form of any site may be posted here, this may not
+            raise Rejection(415, "the body must be application/json")
+        self.check_same_site(head)
+
     async def let_in(
         self,
         methods: tuple[str, ...],

@@ -201,6 +201,14 @@ async def reading(served):
     assert reply["ext"]["replay"] == {"/a": 0}
 
 
+async def consumers(served):
+    """A further consumer of the log is not waited for, and hears why."""
+    wire = await served.wire()
+    for name, status in (("a", 200), ("b", 409)):
+        report = request("POST", f"/log/consumers/{name}", b'{"offset":1}', content_type="application/json")
+        assert (await wire.request(report)).status == status
+
+
 ANYONES = Token(id="ada", role="user", hash=f"sha256:{'0' * 64}")
 LONG_HEAD = head("GET / HTTP/1.1", "Host: 127.0.0.1", f"X-Long: {'x' * 600}")
 MANY_HEADERS = head("GET / HTTP/1.1", "Host: 127.0.0.1", *(f"X-{number}: 1" for number in range(8)))
@@ -235,6 +243,12 @@ CASES = {
         {"topic_segments": 1},
         lambda served: error_of(served, "405::channel_invalid", publish("/a/b", 1)),
     ),
+    "audience_chars": (
+        {"audience_chars": 64},
+        lambda served: error_of(
+            served, "400::audience_invalid", publish("/a", 1, ext={"audience": {"eligible_roles": ["r" * 64]}})
+        ),
+    ),
     "queue_events": ({"queue_events": 2}, lambda served: overflow(served, 1, 2, 3)),
     "queue_bytes": ({"queue_bytes": 1_024, "data_bytes": 900}, lambda served: overflow(served, "x" * 600, "x" * 600)),
     "waiting_bytes": ({"waiting_bytes": 4_000}, waiting),
@@ -248,6 +262,7 @@ CASES = {
     "free_bytes": ({}, lambda served: error_of(served, "503::history_unavailable", publish("/a", 1))),
     "inbox_bytes": ({}, inbox),
     "commit_s": ({}, commit),
+    "consumers": ({}, consumers),
     "read_s": ({}, reading),
     "key_chars": (
         {},
@@ -261,6 +276,7 @@ HISTORY = {
     "free_bytes": {"free_bytes": 1 << 60},
     "inbox_bytes": {"inbox_bytes": 65_536},
     "commit_s": {"commit_s": 0.1},
+    "consumers": {"consumers": 1},
     "read_s": {"read_s": 0.1, "readers": 1, "tail_bytes": 0},
     "key_chars": {"key_chars": 16},
 }

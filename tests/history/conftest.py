@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.kept import Kept
 from support.programs import require_program
 
 SOURCE = Path(__file__).with_name("faults.c")
@@ -31,3 +32,17 @@ def faults_library(tmp_path_factory):
 def faulty(environment, faults_library, tmp_path):
     """The environment of a process in which the disk can fail, below this test's folder."""
     return environment | {"LD_PRELOAD": str(faults_library), "FAULTS_FOLDER": str(tmp_path)}
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """Opens logs with a clock of their own, and closes them."""
+    opened = []
+
+    def open_(*records, name="log", **options):
+        opened.append(Kept(tmp_path / name, *records, **options))
+        return opened[-1]
+
+    yield open_
+    for each in opened:
+        each.history.close()

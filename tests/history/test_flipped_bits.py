@@ -127,6 +127,7 @@ def test_an_unharmed_log_serves_everything(whole, tmp_path):
     with OpenLog(tmp_path / "log", Rules(), lambda: 2_000.0, **SMALL) as log:
         check(log, truth)
         assert not log.history.damage
+        assert not log.history.unsound
         assert len(found_by(log.history, Query(((ALL, 0),), log.history.head, authid="ann"))[0]) == len(truth)
 
 
@@ -144,6 +145,26 @@ def test_a_flipped_bit_is_never_served(whole, tmp_path):
         except Exception as error:
             error.add_note(f"flip {number}: {where}")
             raise
+        shutil.rmtree(folder)
+
+
+def test_what_the_whole_log_lacks_is_told(whole, tmp_path):
+    """Issue 6, 2: who reads all rows finds each offset there or among what is known to be damaged, and no other."""
+    kept, _ = whole
+    choose = random.Random(int(os.environ.get("HALLEY_SEED", "12")))
+    for number in range(FLIPS):
+        folder = tmp_path / f"log{number}"
+        shutil.copytree(kept, folder)
+        where = flip(folder, choose)
+        with OpenLog(folder, Rules(), lambda: 2_000.0, **SMALL) as log:
+            for _ in range(2):
+                there = {row.offset for row in log.rows()}
+                missing = {*range(log.history.start, log.history.head + 1)} - there
+                told = [*log.history.unsound, *log.history.holes]
+                assert missing <= {at for first, last in told for at in range(first, last + 1)}, where
+            noted = len(log.history.damage)
+            log.rows()
+            assert len(log.history.damage) == noted
         shutil.rmtree(folder)
 
 

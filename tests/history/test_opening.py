@@ -13,7 +13,9 @@ import pytest
 from support.history import SMALL, OpenLog
 
 from app.history import documents
-from app.history.folder import FolderLocked, FolderUnusable
+from app.history.folder import FolderLocked, FolderUnusable, Identity
+from app.pipeline.source.folder_log import FolderLog
+from app.pipeline.source.log import Fault
 
 HOLDING = """
 import sys, time
@@ -201,6 +203,58 @@ def test_a_missing_segment_is_told(tmp_path):
         found, damage = opened(tmp_path)
         assert set(stored) - set(found) == set(range(missing[0], missing[1] + 1))
         assert [(each.first, each.last) for each in damage] == [missing]
+
+
+def reasons(folder):
+    """What a folder's log says to who reads it without a server: each offset without a row, and why."""
+    log = FolderLog(folder)
+    faults = [each for each in log.read(1, log.head().next) if isinstance(each, Fault)]
+    return {offset: each.why for each in faults for offset in range(each.first, each.last + 1)}
+
+
+def test_what_is_lost_for_good_is_a_hole_for_everyone(tmp_path):
+    """L9: a segment that is gone, and the end of one that is, are missing until a server starts, and recorded then."""
+    filled(tmp_path)
+    gone, following = segments(tmp_path)[1:3]
+    gone.unlink()
+    lost = range(int(gone.name[4:24]), int(following.name[4:24]))
+    assert reasons(tmp_path) == dict.fromkeys(lost, "missing")
+    for _ in range(2):
+        with OpenLog(tmp_path, **SMALL) as log:
+            assert (log.history.holes, log.history.unsound) == ([(lost[0], lost[-1])], [])
+        assert reasons(tmp_path) == dict.fromkeys(lost, "hole")
+
+
+def test_the_lost_end_of_a_sealed_log_is_a_hole_for_everyone(tmp_path):
+    """The newest segment is gone, and the mark knows how far it went: its offsets are recorded, and not used again."""
+    stored = filled(tmp_path)
+    *_, newest = (file for file in segments(tmp_path) if int(file.name[4:24]) in stored)
+    for file in segments(tmp_path):
+        if file >= newest:
+            file.unlink()
+    lost = range(int(newest.name[4:24]), max(stored) + 1)
+    with OpenLog(tmp_path, **SMALL) as log:
+        log.write("next")
+        assert (log.history.holes, log.history.unsound) == ([(lost[0], lost[-1])], [])
+        assert log.reports.committed == {lost[-1] + 1: "next"}
+    assert reasons(tmp_path) == dict.fromkeys(lost, "hole")
+
+
+def test_what_may_be_in_a_damaged_file_is_no_hole(tmp_path):
+    """A segment that is cut, or no database, is damage for everyone: what is in the file may be had by other means."""
+    filled(tmp_path)
+    cut, broken = segments(tmp_path)[1:3]
+    cut.chmod(0o600)
+    os.truncate(cut, cut.stat().st_size * 2 // 3)
+    broken.chmod(0o600)
+    broken.write_bytes(b"no database" * 1_000)
+    with OpenLog(tmp_path, **SMALL) as log:
+        found, unsound = log.stored(), log.history.unsound
+        assert log.history.holes == []
+    assert set(reasons(tmp_path).values()) == {"damaged"}
+    told = {offset for first, last in unsound for offset in range(first, last + 1)}
+    assert set(reasons(tmp_path)) == set(range(1, 241)) - set(found) <= told
+    assert Identity.load(tmp_path / "log.json").holes == ()
 
 
 def test_what_a_crash_leaves_unfinished_is_taken_away(tmp_path):

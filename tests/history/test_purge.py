@@ -7,14 +7,19 @@ import threading
 from pathlib import Path
 
 import pytest
+from support.damage import flip
 from support.logbook import logbook
 
 from app.broker.log import Query
 from app.broker.topics import Match, Pattern
+from app.history import documents
 from app.history import purge as purging
+from app.history.folder import segment_files
 from app.history.history import PurgeUnderWay
 from app.history.purge import Erasure
 from app.history.verify import verify
+from app.pipeline.source.folder_log import FolderLog
+from app.pipeline.source.log import Fault
 
 ONE = Erasure(Pattern(Match.EXACT, "a/1"), None)
 TRACES = (b"secret-1", b"key-1-", b"user-1", b"a/1")
@@ -138,6 +143,72 @@ def test_a_crash_at_any_step_leaves_each_segment_old_or_new(tmp_path, monkeypatc
     assert step > 10
 
 
+def _damage_some(folder):
+    """Damage events of a/1 and a/2 in the first segment, one in its middle, and the two at its end; their offsets."""
+    first, following, *_ = (first for first, _ in segment_files(folder))
+    path = dict(segment_files(folder))[first]
+    lost = [5, following - 2, following - 1]
+    for offset in lost:
+        flip(path, f'{{"n":{offset - 1},"secret":"secret-{(offset - 1) % 3}-x'.encode())
+    return lost
+
+
+def _faults(folder):
+    """What the pipeline is told of a folder's log without a server: offsets without a row, and why."""
+    log = FolderLog(folder)
+    faults = [each for each in log.read(1, log.head().next) if isinstance(each, Fault)]
+    return {offset: each.why for each in faults for offset in range(each.first, each.last + 1)}
+
+
+def test_damaged_rows_become_holes_of_the_log(tmp_path):
+    """What cannot be written anew is lost: the log says so to every reader, at once, later, and without log.json."""
+    with logbook(tmp_path) as book:
+        book.fill()
+    lost = _damage_some(tmp_path)
+    assert _faults(tmp_path) == dict.fromkeys(lost, "damaged")
+    holes = [(lost[0], lost[0]), (lost[1], lost[2])]
+    with logbook(tmp_path) as book:
+        book.history.purge(ONE, lambda *_: None)
+        everything = Query(((Pattern(Match.DESCENDANTS, ""), 0),), last=600, limit=600)
+        assert book.history.read(everything).gaps == holes
+        assert (book.history.holes, book.history.unsound) == (holes, [])
+    assert verify(tmp_path).damage == []
+    (tmp_path / "log.json").unlink()
+    with logbook(tmp_path) as book:
+        assert (book.history.holes, book.history.unsound) == (holes, [])
+        assert {row.offset for row in book.rows()} == set(range(1, 601)) - set(lost)
+    assert _faults(tmp_path) == dict.fromkeys(lost, "hole")
+
+
+def test_a_crash_at_any_step_leaves_no_row_missing_without_a_record(tmp_path, monkeypatch):
+    """Each rename, unlink and fsync in turn is the last: damaged rows are damaged or holes, and others are there."""
+    with logbook(tmp_path / "log") as book:
+        book.fill()
+    lost = _damage_some(tmp_path / "log")
+    step, is_over, seen = 0, False, set()
+    while not is_over:
+        step += 1
+        copy = tmp_path / f"crash-{step}"
+        shutil.copytree(tmp_path / "log", copy)
+        is_over = _purged_up_to(step, copy, monkeypatch)
+        found = _faults(copy)
+        seen |= set(found.values())
+        assert set(found) == set(lost)
+        assert set(found.values()) <= {"damaged", "hole"}
+        with logbook(copy) as book:
+            assert {row.offset for row in book.rows()} == set(range(1, 601)) - set(lost)
+            told = {
+                offset for low, high in book.history.holes + book.history.unsound for offset in range(low, high + 1)
+            }
+            assert told == set(lost)
+            book.history.purge(ONE, lambda *_: None)
+            assert not any(trace in folder_bytes(copy) for trace in TRACES)
+            assert (book.history.holes, book.history.unsound) == ([(5, 5), (lost[1], lost[2])], [])
+        assert verify(copy).damage == []
+        shutil.rmtree(copy)
+    assert seen == {"damaged", "hole"}
+
+
 def _purged_up_to(step, folder, monkeypatch):
     """Purge, but end before the file operation of that number; True if there were not so many."""
     left = [step]
@@ -157,6 +228,7 @@ def _purged_up_to(step, folder, monkeypatch):
             patch.setattr(Path, "replace", counted(Path.replace))
             patch.setattr(Path, "unlink", counted(Path.unlink))
             patch.setattr(purging, "sync_folder", counted(purging.sync_folder))
+            patch.setattr(documents, "sync_folder", counted(documents.sync_folder))
             try:
                 purging.purge(book.history.folder, ONE, lambda *_: None)
             except _Crash:

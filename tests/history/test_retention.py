@@ -2,86 +2,19 @@
 
 from __future__ import annotations
 
-from time import monotonic, sleep
-
 import pytest
-from support.history import OpenLog
+from support.kept import ALL
 
 from app.broker.log import Query, UnknownPublication
 from app.broker.topics import Match, Pattern
 from app.history.retention import GRACE_S
-from app.history.rules import Rules
 
-ALL = Pattern(Match.DESCENDANTS, "")
 HOUR = 3_600.0
 DAY = 24 * HOUR
-SEGMENT_BYTES = 65_536
 
 
 def exact(topic):
     return Pattern(Match.EXACT, topic)
-
-
-class Clock:
-    """The time of day, and the time since the machine was started; only the first can be set."""
-
-    def __init__(self, wall):
-        self.wall = wall
-        self.mono = 50.0
-
-    def pass_(self, seconds):
-        self.wall += seconds
-        self.mono += seconds
-
-
-class Kept:
-    """A log with rules and a clock of a test's own."""
-
-    def __init__(self, path, *records, wall=1_700_000_000.0, **options):
-        self.clock = Clock(wall)
-        self.rules = Rules(records)
-        self.log = OpenLog(path, self.rules, lambda: self.clock.wall, segment_bytes=SEGMENT_BYTES, **options)
-        self.history = self.log.history
-
-    def publish(self, topic="news", times=1, size=10, every_s=1.0):
-        for _ in range(times):
-            self.clock.pass_(every_s)
-            self.log.append("x" * size, topic=topic)
-        assert self.history.written(30)
-
-    def fill(self, segments, topic="news"):
-        """Publish until so many more segments have been begun."""
-        most = self.history.segments + segments
-        while self.history.segments < most:
-            self.publish(topic, times=10, size=2_000)
-        until = monotonic() + 30
-        while not all(segment.is_sealed for segment in self.history.folder.segments[:-1]):
-            assert monotonic() < until
-            sleep(0.01)
-
-    def retain(self):
-        while self.history.retain(self.clock.mono):
-            pass
-
-    def read(self, pattern=ALL, after=0, **more):
-        return self.history.read(Query(((pattern, after),), self.history.head, **{"limit": 300} | more))
-
-    def offsets(self, pattern=ALL, **more):
-        return [event.position for event in self.read(pattern, **more).events]
-
-
-@pytest.fixture
-def kept(tmp_path):
-    """Opens logs, and closes them."""
-    opened = []
-
-    def open_(*records, name="log", **options):
-        opened.append(Kept(tmp_path / name, *records, **options))
-        return opened[-1]
-
-    yield open_
-    for each in opened:
-        each.history.close()
 
 
 def test_what_is_too_old_is_hidden_from_every_reader_at_once(kept):

@@ -152,7 +152,7 @@ def test_a_segment_is_sealed_under_its_readers(tmp_path):
             sealed = log.history.folder.segments[0]
             found = [row.offset for batch, _ in rows.walk(idle, 1, sealed.last) for row in batch]
             assert found == list(range(1, sealed.last + 1))
-        assert sealed.path.stat().st_mode & 0o777 == 0o444
+        awaited(lambda: sealed.path.stat().st_mode & 0o777 == 0o444)  # the last that is done to it
         assert not [each for each in segment.companions(sealed.path) if each.exists()]
         assert list(log.stored()) == list(range(1, log.history.head + 1))
 

@@ -99,6 +99,23 @@ async def test_a_key_that_is_none_is_refused(key, tmp_path):
         assert await positions(server, "/a") == []
 
 
+async def test_an_audience_holds_in_the_history_too_and_over_a_restart(tmp_path):
+    """Design 3, audience: whoever may not hear an event may not read it later either."""
+    hidden = publish("/a", "hidden", ext={"audience": {"excluded_roles": ["anonymous"]}})
+    async with launched(cwd=tmp_path) as server:
+        wire = await server.wire()
+        client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+        await wire.post(connect(client_id))
+        await wire.post(subscribe(client_id, "/a"))
+        replies = (await (await server.wire()).post(hidden, publish("/a", "open"))).messages
+        assert replies[0]["ext"]["position"] + 1 == replies[1]["ext"]["position"]
+        assert (await wire.post(connect(client_id))).data == ["open"]
+        server.send_signal(signal.SIGKILL)
+        await server.exit_code()
+    async with launched(cwd=tmp_path) as server:
+        assert [data for _, data in await positions(server, "/a")] == ["open"]
+
+
 async def test_a_second_server_on_the_same_folder_does_not_start(tmp_path):
     """F6, issue 5, 2: code 2 and a sentence that names the folder; the first is unharmed."""
     async with launched(cwd=tmp_path) as server:
@@ -169,3 +186,43 @@ async def test_what_the_server_itself_does_is_recorded(tmp_path):
             ("unsubscribed", ["/b/*"]),
         ]
         assert (await read(server, "/history/**"))["events"] == []  # no wildcard reaches them
+
+
+async def metrics(server):
+    """Lines of /metrics about consumers, and what is held for them."""
+    wire = await server.wire(server.operations_port)
+    lines = (await wire.request(request("GET", "/metrics"))).text.splitlines()
+    return {line for line in lines if line.startswith(("halley_consumer", "halley_history_held"))}
+
+
+async def test_a_consumer_is_known_over_a_restart_and_its_lag_is_told(tmp_path):
+    """Issue 6, 4: to operators as a metric; what a server that was killed knew, the next one knows at once."""
+    async with launched(cwd=tmp_path) as server:
+        wire = await server.wire()
+        await wire.post(*(publish("/a", number) for number in range(5)))
+        body = b'{"offset":3}'
+        report = request("POST", "/log/consumers/ingest", body, content_type="application/json")
+        assert (await wire.request(report)).status == 200
+        expected = {'halley_consumer_lag_events{consumer="ingest"} 3.0', "halley_history_held_bytes 0.0"}
+        assert await metrics(server) == expected
+        server.send_signal(signal.SIGKILL)
+        await server.exit_code()
+    async with launched(cwd=tmp_path) as server:
+        assert (await read(server, "/log/head"))["consumers"] == {"ingest": 3}
+        assert await metrics(server) == expected
+
+
+async def test_operators_are_told_when_a_consumer_is_overtaken(tmp_path):
+    """Issue 6, 4: which one, where it was, and where the log begins now; no publisher is refused while it lags."""
+    settings = {"HALLEY_HISTORY_MAX_BYTES": "1048576", "HALLEY_HISTORY_SEGMENT_BYTES": "65536"}
+    async with launched(cwd=tmp_path, **settings) as server:
+        wire = await server.wire()
+        report = request("POST", "/log/consumers/ingest", b'{"offset":1}', content_type="application/json")
+        assert (await wire.request(report)).status == 200
+        for number in range(40):
+            replies = (await wire.post(*(publish("/a", f"{number} {'x' * 60_000}") for _ in range(4)))).messages
+            assert all(reply["successful"] for reply in replies)
+        await server.until(lambda: server.logged("consumer_overtaken"))
+        (line,) = server.logged("consumer_overtaken")
+        assert (line["consumer"], line["offset"], line["level"]) == ("ingest", 1, "warning")
+        assert (await read(server, "/log/head"))["first"] >= line["first"] > 1

@@ -34,6 +34,9 @@ class MemoryArchive:
         self.start = 1
         self.rows_of: list[Stored] = []
         self.gaps: list[tuple[int, int]] = []
+        self.holes: list[tuple[int, int]] = []
+        self.damage: list[tuple[int, int]] = []
+        self.consumers: dict[str, int] = {}
         self.at_once = at_once
         self.settled = 0
         self.fault: Exception | None = None
@@ -54,6 +57,18 @@ class MemoryArchive:
     def head(self) -> int:
         """The last offset."""
         return len(self.rows_of)
+
+    async def report(self, consumer: str, offset: int) -> None:
+        """Remember it."""
+        if self.fault is not None:
+            raise self.fault
+        self.consumers[consumer] = offset
+
+    async def forget(self, consumer: str) -> bool:
+        """Forget it."""
+        if self.fault is not None:
+            raise self.fault
+        return self.consumers.pop(consumer, None) is not None
 
     async def settle(self) -> None:
         """Nothing waits here; only counted."""

@@ -16,7 +16,7 @@ from app.settings import History as Options
 from support.wire import DEADLINE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from app.broker.log import Page, Query
@@ -88,6 +88,29 @@ class DiskArchive:
     def head(self) -> int:
         """The last offset."""
         return self.history.head
+
+    @property
+    def holes(self) -> list[tuple[int, int]]:
+        """Those of the log."""
+        return self.history.holes
+
+    @property
+    def damage(self) -> list[tuple[int, int]]:
+        """What is unsound beside them."""
+        return self.history.unsound
+
+    @property
+    def consumers(self) -> Mapping[str, int]:
+        """Those of the log."""
+        return self.history.consumers.positions
+
+    async def report(self, consumer: str, offset: int) -> None:
+        """By a thread."""
+        await self.aside(lambda: self.history.consumers.report(consumer, offset))
+
+    async def forget(self, consumer: str) -> bool:
+        """By a thread."""
+        return await self.aside(lambda: self.history.consumers.forget(consumer))
 
     async def settle(self) -> None:
         """Nothing waits; only counted."""

@@ -159,7 +159,7 @@ async def serving(
             await served.until(lambda: server.started)
             yield served
         finally:
-            server.should_exit = True
+            server.leave()
             async with asyncio.timeout(DEADLINE_S):
                 await running
             await served.hang_up()

@@ -11,14 +11,14 @@ import pytest
 import pytest_asyncio
 from support.archive import given
 from support.server import brisk, serving
-from support.wire import request
+from support.wire import DEADLINE_S, request
 
 from app.access.tokens import hash_of
 from app.broker.events import Audience
 from app.history.history import PurgeUnderWay
 from app.history.purge import Erasure
 from app.history.stored import COLUMNS, Stored
-from app.settings import Access, Token
+from app.settings import Access, Record, Token
 from app.transports import log_api
 from app.transports.visitors import NOT_ALLOWED
 
@@ -54,10 +54,19 @@ def rows_of(response):
 
 
 async def test_the_head(http):
-    """Design 6: log_id, first and next offset, and the format of the rows."""
+    """Design 6: log_id, first and next offset, the format of the rows, what is missing, and who reads it."""
     response = await http.get("/log/head")
-    assert response.json() == {"log_id": "log-of-a-test", "first": 1, "next": 4, "format": 1}
+    nothing = {"holes": [], "damage": [], "consumers": {}}
+    assert response.json() == {"log_id": "log-of-a-test", "first": 1, "next": 4, "format": 1, **nothing}
     assert response.headers["cache-control"] == "no-store"
+
+
+async def test_the_head_tells_what_is_missing_and_who_reads(served, http):
+    """Issue 6, 2: a gap that the log itself has recorded, one that is damaged, and where each consumer is."""
+    archive = served.house.apis.archive()
+    archive.holes, archive.damage, archive.consumers = [(1, 2)], [(3, 3)], {"ingest": 2}
+    told = (await http.get("/log/head")).json()
+    assert (told["holes"], told["damage"], told["consumers"]) == ([[1, 2]], [[3, 3]], {"ingest": 2})
 
 
 async def test_every_row_comes_with_all_its_columns(served, http):
@@ -147,6 +156,20 @@ async def test_what_was_removed_is_gone_and_not_skipped(served, http):
     response = await http.get("/log?from_offset=2")
     assert (response.status_code, response.text) == (410, log_api.GONE)
     assert [row["offset"] for row in rows_of(await http.get("/log"))] == [3]
+
+
+async def test_what_is_too_old_for_clients_is_in_the_log_while_it_is_on_disk(tmp_path):
+    """Issue 6, 4: hidden is not deleted; the first offset is the first on disk."""
+    everything = Record("/**", age="1s")
+    settings = brisk(data_dir=str(tmp_path), history={"enabled": True, "free_bytes": 0}, record=(everything,))
+    async with serving(settings) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
+        (reply,) = (await http.post("/bayeux", json=[{"channel": "/a", "data": 1}])).json()
+        assert reply["successful"]
+        async with asyncio.timeout(DEADLINE_S):
+            while (await http.get("/history/a")).json()["events"]:
+                await asyncio.sleep(0.05)
+        assert (await http.get("/log/head")).json()["first"] == 1
+        assert [row["topic"] for row in rows_of(await http.get("/log?from_offset=1"))] == ["a"]
 
 
 # Arrow

@@ -16,7 +16,7 @@ from support.wire import DEADLINE_S
 from app.transports.history_query import EXPECTED
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-SECTION = README[README.index("## History\n") : README.index("## Settings\n")]
+SECTION = README[README.index("## History\n") : README.index("## Data pipeline\n")]
 LINES = re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)[0].splitlines()
 
 

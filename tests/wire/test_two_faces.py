@@ -47,6 +47,8 @@ EXACTLY_ONCE = [  # requests and what they are about; each is answered before th
     ("among other cookies", asked(publish("/nobody", 1, clientId=ID, id="16"), cookie=f'a=b; {COOKIE}; c="d"')),
     ("an id that is none", asked(publish("/nobody", 1, clientId=ID, id={"a": 1}))),
     ("an id of null", asked(publish("/nobody", 1, clientId=ID, id=None))),
+    ("for some", asked(publish("/a", 1, clientId=ID, id="16a", ext={"audience": {"eligible_roles": ["staff"]}}))),
+    ("for whom?", asked(publish("/a", 1, clientId=ID, id="16b", ext={"audience": ["ann"]}))),
     ("a wildcard", asked(publish("/a/*", 1, clientId=ID, id="17"))),
     ("a meta channel", asked(publish("/meta/x", 1, clientId=ID, id="18"))),
     ("the bare meta", asked(publish("/meta", 1, clientId=ID, id="18a"))),

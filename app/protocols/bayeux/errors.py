@@ -20,6 +20,8 @@ OVERLOADED = "503::overloaded"  # memory is short: a publish may be tried again 
 HISTORY_UNAVAILABLE = "503::history_unavailable"  # the log did not take it, and nobody got it
 HISTORY_OUTCOME_UNKNOWN = "503::history_outcome_unknown"  # the log has not said in time whether it has it
 IDEMPOTENCY_KEY_INVALID = "400::idempotency_key_invalid"
+AUDIENCE_INVALID = "400::audience_invalid"  # no such field, no list of names, or too many of them
+PREDECESSOR_UNKNOWN = "412::predecessor_unknown"  # nothing was published with the key that `ext.after` names
 IDEMPOTENCY_KEY_REUSED = "409::idempotency_key_reused"  # it was another channel's publish
 
 DATA_MISSING = "400::data_missing"

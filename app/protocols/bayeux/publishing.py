@@ -14,6 +14,7 @@ from app.broker.events import Event
 from app.broker.keys import Published
 from app.broker.policy import Identity
 from app.protocols.bayeux import asking, errors
+from app.protocols.bayeux.audience import TooLong, audience_of
 from app.protocols.bayeux.exchanges import Transport
 from app.protocols.bayeux.identity import visitor
 from app.protocols.bayeux.messages import ABSENT, Fault, encode_data
@@ -22,6 +23,7 @@ from app.protocols.bayeux.names import META, SERVICE, is_wildcard, to_pattern, t
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from app.broker.events import Audience
     from app.protocols.bayeux.conversation import Conversation
     from app.protocols.bayeux.exchanges import Pending, Verdict, Wait
     from app.protocols.bayeux.messages import Message
@@ -48,6 +50,7 @@ def publish(talk: Conversation, message: Message, reply: dict[str, Any]) -> Step
     if not engine.rights.may(session, "publish", topic, identity):
         is_told = session is not None or engine.rights.are_written
         raise Fault(errors.PUBLISH_DENIED.format(errors.DENIED_BY_POLICY) if is_told else errors.SESSION_UNKNOWN)
+    _check_predecessor(talk, message, identity)
     _check_rate(talk, session)
     yield from asking.may_publish(talk, session, channel, message)
     if session is not None and session.closed is not None:  # ended while the policy was thinking
@@ -58,6 +61,7 @@ def publish(talk: Conversation, message: Message, reply: dict[str, Any]) -> Step
         event.idempotency_key = _key(talk, message)
         if _was_published(talk, event, reply, message):
             return
+        event.audience = _audience(talk, message)
     if asking.listen(talk, session, topic, message, payload):
         event.payload = _encode(talk, message)
     if channel.startswith(SERVICE):
@@ -99,8 +103,19 @@ def _was_published(talk: Conversation, event: Event, reply: dict[str, Any], mess
     return earlier is not None
 
 
-def _key(talk: Conversation, message: Message) -> str | None:
-    key = (message.ext or {}).get("idempotency_key")
+def _check_predecessor(talk: Conversation, message: Message, identity: Identity) -> None:
+    """What was refused a moment ago may be possible now; what is to come after it must not overtake it."""
+    after = _key(talk, message, "after")
+    if after is None:
+        return
+    own = _key(talk, message)
+    keys, wall_s = talk.engine.broker.recording.keys, talk.engine.wall_s(talk.now)
+    if not keys.has(identity.authid, after, wall_s) and not (own and keys.has(identity.authid, own, wall_s)):
+        raise Fault(errors.PREDECESSOR_UNKNOWN)
+
+
+def _key(talk: Conversation, message: Message, name: str = "idempotency_key") -> str | None:
+    key = (message.ext or {}).get(name)
     if key is None:
         return None
     if not isinstance(key, str) or not _KEY.fullmatch(key):
@@ -110,6 +125,14 @@ def _key(talk: Conversation, message: Message) -> str | None:
         talk.engine.broker.hits["key_chars"] += 1
         raise Fault(errors.IDEMPOTENCY_KEY_INVALID)
     return key
+
+
+def _audience(talk: Conversation, message: Message) -> Audience | None:
+    try:
+        return audience_of((message.ext or {}).get("audience"), talk.engine.broker.limits.audience_chars)
+    except TooLong:
+        talk.engine.broker.hits["audience_chars"] += 1
+        raise
 
 
 def _check_rate(talk: Conversation, session: BayeuxSession | None) -> None:

@@ -1,0 +1,24 @@
+"""Where what is measured is stored, and whether that is a disk at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_MEMORY = {"tmpfs", "ramfs"}
+
+
+def disk() -> str | None:
+    """Where temporary files outlive a restart, so that they are on a disk; None where no such place is known."""
+    return "/var/tmp" if os.access("/var/tmp", os.W_OK) else None  # noqa: S108 - only the parent of a folder of ours
+
+
+def is_in_memory(folder: Path) -> bool:
+    """Whether a folder's file system is no disk; False where that cannot be told."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False
+    above = {str(each) for each in (folder.resolve(), *folder.resolve().parents)}
+    kinds = {place: kind for _, place, kind, *_ in map(str.split, mounts) if place in above}
+    return kinds.get(max(kinds, key=len, default="")) in _MEMORY

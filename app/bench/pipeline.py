@@ -1,0 +1,167 @@
+"""What the data pipeline does: how fast Spark reads, ingests and answers, how soon a rollup comes, and what it costs.
+
+Three things are measured, each by itself:
+
+lake     what one Spark session makes of a log, with nothing beside it.
+rollups  how soon they come. Server, load and pipeline share all cores, as on a machine that has them all: where the
+         server had a core to itself, a machine of two would leave one to the load and all of Spark.
+replies  what it costs the server: the same load without the pipeline and with it. Here the server has a core of its own
+         where there are two, unless that is not wanted, since what the others do on its core is no cost of being read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from asyncio.subprocess import DEVNULL, PIPE
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
+
+from app.bench.disk import disk, is_in_memory
+from app.bench.failure import BenchFailed, together
+from app.bench.jobs import behind, jobs
+from app.bench.load import Load
+from app.bench.measurement import Phase, measure, noted
+from app.bench.pipeline_figures import PipelineFigures
+from app.bench.processes import end, last_line, module_command, module_environment
+from app.bench.rollups import first_rollup, rollups
+from app.bench.stock import fill
+from app.bench.target import core_count, halley_command, started
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from app.bench.result import Result
+    from app.bench.rollups import Rollups
+    from app.bench.target import Target
+
+    Watch = Callable[[Phase], object]
+
+HOURS = 24.0
+"""Over which the events are spread of which one hour is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePlan:
+    """How much of it: `stored` events are read, ingested and asked; `rate` is of the publishes meanwhile."""
+
+    stored: int = 5_000_000
+    rounds: int = 5
+    rate: float = 2_000.0
+    seconds: float = 30.0
+    warm_up_s: float = 10.0
+    processes: int = 1
+    master: str = "local[2]"
+    is_pinned: bool = True
+    data_dir: Path | None = None
+
+    def load(self) -> Load:
+        """What is published meanwhile."""
+        return Load(
+            "publish",
+            publishers=8,
+            rate=self.rate,
+            seconds=self.seconds,
+            warm_up_s=self.warm_up_s,
+            processes=self.processes,
+        )
+
+
+async def measure_pipeline(
+    plan: PipelinePlan, fill_command: Sequence[str], watch: Watch = lambda _: None
+) -> PipelineFigures:
+    """Make every measurement. Raises `BenchFailed`."""
+    with tempfile.TemporaryDirectory(
+        prefix="halley-bench-", dir=plan.data_dir or disk(), ignore_cleanup_errors=True
+    ) as name:
+        folder = Path(name)
+        shown = {key: value for key, value in asdict(plan).items() if key != "data_dir"}
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        found = PipelineFigures(shown, date, is_in_memory=is_in_memory(folder), cores=core_count())
+        if plan.stored:
+            await fill(fill_command, folder / "stock", plan.stored, watch, HOURS)
+            await _lake(plan, folder, found, watch)
+        await _rollups(plan, folder, found, watch)
+        await _replies(plan, folder, found, watch)
+        return found
+
+
+async def _lake(plan: PipelinePlan, folder: Path, found: PipelineFigures, watch: Watch) -> None:
+    """What one Spark session makes of the stock."""
+    arguments = [str(folder / "stock"), str(folder / "lake"), plan.master, str(plan.rounds)]
+    with tempfile.TemporaryFile() as said:
+        process = await asyncio.create_subprocess_exec(
+            *module_command("app.cli.bench_lake"),
+            *arguments,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=said,
+            env=module_environment() | {"TMPDIR": str(folder)},
+            start_new_session=True,
+        )
+        try:
+            assert process.stdout is not None
+            done = 0
+            async for line in process.stdout:
+                told = json.loads(line)
+                found.lake.setdefault(told.pop("name"), []).append(told)
+                done += 1
+                watch(Phase("Spark", done, 3 * plan.rounds + plan.stored / 500_000 + 2, "steps"))
+            if await process.wait():
+                raise BenchFailed(f"Spark has failed: {last_line(said)}")
+        finally:
+            await end(process)
+
+
+async def _rollups(plan: PipelinePlan, folder: Path, found: PipelineFigures, watch: Watch) -> None:
+    """How soon they come while there is a load."""
+    data_dir = folder / "rollups"
+    async with started(halley_command(data_dir=data_dir), is_pinned=False) as target:
+        server = _url(target)
+        with noted(watch, "rollups") as told:
+            async with jobs(server, data_dir, plan.master, target.cores, folder) as running:
+                await running.during(first_rollup(server, told))
+                result, times = await running.during(_timed(plan, target, told))
+    found.take_load("rollups", result)
+    found.take_rollups(times)
+
+
+async def _timed(plan: PipelinePlan, target: Target, watch: Watch) -> tuple[Result, Rollups]:
+    """A load, and rollups from when its warm-up is over."""
+    is_measuring = asyncio.Event()
+
+    def told(phase: Phase) -> None:
+        if phase.name == "measuring":
+            is_measuring.set()
+        watch(phase)
+
+    async def timed() -> Rollups:
+        await is_measuring.wait()
+        return await rollups(_url(target), plan.seconds)
+
+    return cast("tuple[Result, Rollups]", await together([measure(plan.load(), target, told), timed()]))
+
+
+async def _replies(plan: PipelinePlan, folder: Path, found: PipelineFigures, watch: Watch) -> None:
+    """How soon the server answers a load, without the pipeline and with it."""
+    for phase in ("off", "on"):
+        data_dir = folder / phase
+        async with started(halley_command(data_dir=data_dir), is_pinned=plan.is_pinned) as target:
+            found.is_pinned = bool(target.cores)
+            with noted(watch, f"pipeline {phase}") as told:
+                if phase == "off":
+                    found.take_load(phase, await measure(plan.load(), target, told))
+                    continue
+                server = _url(target)
+                async with jobs(server, data_dir, plan.master, target.cores, folder) as running:
+                    await running.during(first_rollup(server, told))
+                    found.take_load(phase, await running.during(measure(plan.load(), target, told)))
+                    found.behind = await running.during(behind(server))
+
+
+def _url(target: Target) -> str:
+    return f"http://{urlsplit(target.url).netloc}"

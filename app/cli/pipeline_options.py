@@ -1,0 +1,125 @@
+"""Options of the verbs that use the lake or Spark, and what they come to: one value, `Place`."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from app.cli.console import WRONG_USE, say
+from app.cli.options import config_option, load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from app.settings import Settings
+
+    Verb = Callable[..., None]
+
+NOT_INSTALLED = "the data pipeline is not installed: pip install 'halley[pipeline]'"
+_MODULES = ("pyspark", "deltalake", "pyarrow")
+
+
+class Place(NamedTuple):
+    """Where a verb works.
+
+    settings   with what the options say in them
+    lake       the folder of the tables
+    log        what `source.log.open_log` wants: a folder's `path`, or a server's `url` and `token`
+    token      what servers are shown
+    spark      Spark's own settings
+    """
+
+    settings: Settings
+    lake: Path
+    log: dict[str, str]
+    token: str | None
+    spark: dict[str, str]
+
+
+_DATA_DIR = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    help="The data folder. [default: what the settings say: halley-data]",
+)
+_LAKE = click.option(
+    "--lake",
+    type=click.Path(path_type=Path),
+    help="The folder of the lake's tables. [default: what the settings say: lake in the data folder]",
+)
+_FROM = click.option(
+    "--from", "url", metavar="URL", help="Read the log of this server instead of the data folder; needs right `export`."
+)
+_TOKEN = click.option(
+    "--token",
+    envvar="HALLEY_TOKEN",
+    show_envvar=True,
+    help="Shown to servers as 'Authorization: Bearer'. Others may see command lines: better use the variable.",
+)
+_MASTER = click.option(
+    "--master", metavar="MASTER", help="Where Spark runs: local[*], spark://HOST:PORT, k8s://..., yarn."
+)
+_CONF = click.option(
+    "--conf", "confs", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's own. Can be given several times."
+)
+
+
+def lake_options(verb: Verb) -> Verb:
+    """Of verbs that look at the lake; they get a `place`."""
+    return _taking(verb, config_option, _DATA_DIR, _LAKE)
+
+
+def spark_options(verb: Verb) -> Verb:
+    """Of those that ask Spark to do it."""
+    return _taking(verb, config_option, _DATA_DIR, _LAKE, _MASTER, _CONF)
+
+
+def pipeline_options(verb: Verb) -> Verb:
+    """Of those that read the log too."""
+    return _taking(verb, config_option, _DATA_DIR, _FROM, _TOKEN, _LAKE, _MASTER, _CONF)
+
+
+def _taking(verb: Verb, *options: Callable[[Verb], Verb]) -> Verb:
+    @functools.wraps(verb)
+    def with_place(
+        *, file: Path | None, data_dir: Path | None, lake: Path | None, master: str | None = None, **more: Any
+    ) -> None:
+        flags = {"data_dir": data_dir, "pipeline.lake": lake, "pipeline.master": master}
+        settings = load_settings(
+            file, {name: str(value) for name, value in flags.items() if value is not None}
+        ).settings
+        log = {"path": settings.data_dir}
+        token = None
+        if _FROM in options:
+            url, token = more.pop("url"), more.pop("token")
+            if url is not None and data_dir is not None:
+                raise click.UsageError("say either --data-dir or --from")
+            if url is not None:
+                log = {"url": url} | ({"token": token} if token else {})
+        spark = dict(map(_pair, more.pop("confs", ())))
+        need_installed()
+        lake_path = Path(settings.pipeline.lake or Path(settings.data_dir, "lake"))
+        verb(place=Place(settings, lake_path, log, token, spark), **more)
+
+    decorated: Verb = with_place
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated
+
+
+def need_installed() -> None:
+    """End here, with a sentence, where the extra [pipeline] is not installed."""
+    if any(importlib.util.find_spec(name) is None for name in _MODULES):
+        say(NOT_INSTALLED)
+        sys.exit(WRONG_USE)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, is_there, value = text.partition("=")
+    if not (name and is_there):
+        raise click.UsageError(f"--conf {text}: expected KEY=VALUE")
+    return name, value

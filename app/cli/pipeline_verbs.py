@@ -1,0 +1,138 @@
+"""The verbs of `halley pipeline` and what each takes."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from app.cli.options import DEFAULT_SERVER
+from app.cli.pipeline_options import lake_options, pipeline_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from app.cli.pipeline_options import Place
+
+    Verb = Callable[..., None]
+
+TABLES = ("events", "rejected", "gaps", "rollups", "sessions", "alerts")
+
+
+@click.group("pipeline")
+def pipeline_group() -> None:
+    """Run the jobs that read the log with Spark: a lake of all events, live statistics, alerts.
+
+    They may be killed at any time, and go on where they were when they are started again with the same command.
+    """
+
+
+_ONCE = click.option("--once", "is_once", is_flag=True, help="End when all is done that the log has now.")
+_ACCEPT_GAP = click.option(
+    "--accept-gap", is_flag=True, help="Go on although offsets are missing in the log and nobody knows why."
+)
+_SERVER = click.option(
+    "--server",
+    envvar="HALLEY_SERVER",
+    show_envvar=True,
+    metavar="URL",
+    help=f"Where results are published. [default: the server of --from, else {DEFAULT_SERVER}]",
+)
+_NO_PUBLISH = click.option("--no-publish", is_flag=True, help="Only write the tables.")
+_THOROUGH = click.option("--all", "is_thorough", is_flag=True, help="Look at every row, not at some of each file.")
+
+
+@pipeline_group.command()
+@pipeline_options
+def doctor(*, place: Place) -> None:
+    """Say what the pipeline needs and what is there, start Spark, read one row, and tell how long each step took."""
+    from app.cli import pipeline  # noqa: PLC0415 - imports Spark, as do the others below
+
+    sys.exit(pipeline.doctor(place))
+
+
+@pipeline_group.command()
+@_ONCE
+@_ACCEPT_GAP
+@pipeline_options
+def ingest(*, is_once: bool, accept_gap: bool, place: Place) -> None:
+    """Put every event of the log into the lake, each exactly once."""
+    from app.cli import pipeline  # noqa: PLC0415
+
+    sys.exit(pipeline.run(place, ["ingest"], is_once=is_once, accept_gap=accept_gap))
+
+
+def _publishing(name: str, names: list[str], text: str) -> None:
+    @_ONCE
+    @_ACCEPT_GAP
+    @_SERVER
+    @_NO_PUBLISH
+    @pipeline_options
+    def verb(*, is_once: bool, accept_gap: bool, server: str | None, no_publish: bool, place: Place) -> None:
+        from app.cli import pipeline  # noqa: PLC0415
+
+        url = None if no_publish else server or place.log.get("url") or DEFAULT_SERVER
+        sys.exit(pipeline.run(place, names, is_once=is_once, accept_gap=accept_gap, server=url))
+
+    verb.__doc__ = text
+    pipeline_group.command(name)(verb)
+
+
+_publishing(
+    "rollup",
+    ["rollup"],
+    """Count events by channel and protocol in windows of 10 s and 1 min, and publish that to /stats/10s and /stats/1m.
+
+    Windows that are still open are published as they grow, and once more when they are final.""",
+)
+_publishing(
+    "alerts", ["alerts"], "Publish to /alerts which channels are much busier than usual, or have fallen silent."
+)
+_publishing(
+    "run",
+    ["ingest", "rollup", "alerts"],
+    "Run ingest, rollup and alerts side by side, and say every second how far they are.",
+)
+
+
+@pipeline_group.command()
+@_ONCE
+@pipeline_options
+def sessions(*, is_once: bool, place: Place) -> None:
+    """Find in the lake when sessions began and ended, how long they were, and who came back."""
+    from app.cli import pipeline  # noqa: PLC0415
+
+    sys.exit(pipeline.run(place, ["sessions"], is_once=is_once))
+
+
+@pipeline_group.command()
+@click.option("--table", "names", type=click.Choice(TABLES), multiple=True, help="Only this one. [default: all]")
+@lake_options
+def compact(*, names: tuple[str, ...], place: Place) -> None:
+    """Make few large sorted files of many small ones; jobs may go on meanwhile."""
+    from app.cli import pipeline_upkeep  # noqa: PLC0415
+
+    sys.exit(pipeline_upkeep.compact(place, names or TABLES))
+
+
+@pipeline_group.command()
+@lake_options
+def vacuum(*, place: Place) -> None:
+    """Delete files that no table has named for a while: those of killed jobs, and those that were compacted."""
+    from app.cli import pipeline_upkeep  # noqa: PLC0415
+
+    sys.exit(pipeline_upkeep.vacuum(place))
+
+
+@pipeline_group.command()
+@_THOROUGH
+@lake_options
+def verify(*, is_thorough: bool, place: Place) -> None:
+    """Look whether each event is in the lake exactly once and as it was, and count the rollups again.
+
+    The exit code is 1 if something is wrong.
+    """
+    from app.cli import pipeline_upkeep  # noqa: PLC0415
+
+    sys.exit(pipeline_upkeep.verify(place, is_thorough=is_thorough))

@@ -1,0 +1,237 @@
+"""Who reads the log from outside and is waited for: the pipeline's jobs, each with the offset that it reads next.
+
+A consumer is a file `consumers/NAME.json` in the data folder which says {"offset": next} (`documents.py`). Jobs on this
+host write theirs themselves, the server those of jobs that report over HTTP; so the folder is looked at again and
+again. A file that cannot be believed is left out, and told. What the files say delays `retention.py`, within its
+bounds, and nothing else: no reader and no writer asks for them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+from app.history import documents
+from app.history.retention import GRACE_S
+from app.history.rules import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FOLDER = "consumers"
+
+_ENDING = ".json"
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MOST_FILES = 1_000
+_MOST_BYTES = 4_096
+_MOST_NEWS = 1_000
+_LAST_OFFSET = (1 << 63) - 1
+
+
+class TooManyConsumers(Exception):
+    """There are as many as there may be."""
+
+
+class Overtaken(NamedTuple):
+    """All before `first` is deleted, and a consumer had come to `offset` only: what lay between is lost to it."""
+
+    consumer: str
+    offset: int
+    first: int
+
+
+class Ignored(NamedTuple):
+    """A file that tells of no consumer, and why not."""
+
+    file: str
+    why: str
+
+
+def is_name(name: str) -> bool:
+    """Whether a consumer may be called so; a name that begins like an unfinished file's would be taken for one."""
+    return _NAME.fullmatch(name) is not None and not name.startswith(documents.DRAFT)
+
+
+def forget_all(data_folder: Path) -> None:
+    """Forget the consumers of a log that goes on as another one: they read the original. Raises `OSError`."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for file in list((data_folder / FOLDER).iterdir()):
+            if file.name.endswith(_ENDING) and is_name(file.name.removesuffix(_ENDING)):
+                file.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a file has said.
+
+    signature  another one after every change
+    mtime_s    when it was changed, by the file system's clock
+    seen       when that was noticed, by the monotonic clock; None: it was so when the log was opened
+    offset     0 where it is not believed
+    """
+
+    signature: tuple[int, int, int]
+    mtime_s: float
+    seen: float | None
+    offset: int
+
+
+class Consumers:
+    """Those of a log that is open: at most `most`, each waited for until it has said nothing for `grace_s`.
+
+    One thread calls `look` and `unread_from`, any `report` and `forget`. `positions`, the offsets by name, is replaced,
+    never changed. `news` is what operators must hear; whoever tells them takes it out.
+    """
+
+    def __init__(self, data_folder: Path, most: int, grace_s: float) -> None:
+        self.positions: Mapping[str, int] = {}
+        self.news: deque[Overtaken | Ignored] = deque(maxlen=_MOST_NEWS)
+        self._path = data_folder / FOLDER
+        self._most = most
+        self._grace_s = grace_s
+        self._began: float | None = None
+        self._changing = Lock()
+        self._known: dict[str, _Known] = {}
+        self._told: dict[str, str] = {}
+        self._read(None)
+
+    def look(self, now: float) -> None:
+        """See what has changed; `now` is monotonic."""
+        with self._changing:
+            if self._began is None:
+                self._began = now
+            self._read(now)
+
+    def unread_from(self, now: float, time_s: float) -> int:
+        """The first offset that somebody who is waited for has yet to read. `time_s`: see `Retention`."""
+        if not self._grace_s:
+            return NEVER
+        known = self._known.values()
+        return min((each.offset for each in known if each.offset and self._is_alive(each, now, time_s)), default=NEVER)
+
+    def overtaken(self, before: int, first: int) -> None:
+        """What lay from `before` up to `first` is deleted: tell who had not read it, waited for or not."""
+        for name, offset in self.positions.items():
+            if before <= offset < first:
+                self.news.append(Overtaken(name, offset, first))
+
+    def report(self, name: str, offset: int) -> None:
+        """A consumer reads `offset` next; also further back than before, for it may have to begin anew.
+
+        Blocks. Raises `TooManyConsumers`, `OSError`.
+        """
+        with self._changing:
+            names = {*self._known, *self.positions}
+            if name not in names and len(names) >= self._most:
+                raise TooManyConsumers
+            self._path.mkdir(mode=0o700, exist_ok=True)
+            documents.save(self._file(name), {"offset": offset})
+            self.positions = dict(sorted({**self.positions, name: offset}.items()))
+
+    def forget(self, name: str) -> bool:
+        """Wait for it no more; False if there is none of that name. Blocks. Raises `OSError`."""
+        with self._changing:
+            try:
+                self._file(name).unlink()
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            documents.sync_folder(self._path)
+            self._known.pop(name, None)
+            self.positions = {other: offset for other, offset in self.positions.items() if other != name}
+            return True
+
+    def _file(self, name: str) -> Path:
+        return self._path / f"{name}{_ENDING}"
+
+    def _is_alive(self, known: _Known, now: float, time_s: float) -> bool:
+        """What was seen to change is judged by the monotonic clock, what has not by the time of day.
+
+        That may have been wrong when the file was changed, or be wrong now; so it is no reason to give up before it
+        could be set right (`GRACE_S`), nor to wait on when the log has been open for the whole grace.
+        """
+        if known.seen is not None:
+            return now - known.seen <= self._grace_s
+        assert self._began is not None
+        open_s = now - self._began
+        return open_s <= self._grace_s and (open_s <= GRACE_S or time_s - known.mtime_s <= self._grace_s)
+
+    def _read(self, now: float | None) -> None:
+        try:
+            files = self._files()
+        except OSError as error:  # those known already are still waited for
+            self._ignore(FOLDER, f"cannot be read: {error.strerror}")
+            return
+        for gone in self._told.keys() - files.keys() - {FOLDER}:
+            del self._told[gone]
+        chosen = [(file, found) for file, found in files.items() if found is not None]
+        chosen.sort(key=lambda each: -each[1].st_mtime_ns)
+        if len(chosen) > self._most:
+            self._ignore(FOLDER, f"has more than {self._most} consumers: those that said something last are heard")
+        else:
+            self._told.pop(FOLDER, None)
+        known = {}
+        for file, found in chosen[: self._most]:
+            name = file.removesuffix(_ENDING)
+            one = self._look_into(file, self._known.get(name), found, now)
+            if one is not None:
+                known[name] = one
+        self._known = known
+        self.positions = {name: known[name].offset for name in sorted(known) if known[name].offset}
+
+    def _files(self) -> dict[str, os.stat_result | None]:
+        """What is in the folder; None where it cannot be a consumer's. Raises `OSError`."""
+        try:
+            with os.scandir(self._path) as entries:
+                names = {entry.name for entry in islice(entries, _MOST_FILES)}  # more would be nobody's but a vandal's
+        except FileNotFoundError:
+            return {}
+        names.update(f"{name}{_ENDING}" for name in self._known)  # one that is replaced meanwhile may be left out
+        files: dict[str, os.stat_result | None] = {}
+        for name in names:
+            if name.startswith(documents.DRAFT):
+                continue
+            with suppress(FileNotFoundError):
+                found = (self._path / name).lstat()
+                is_one = stat.S_ISREG(found.st_mode) and name.endswith(_ENDING)  # to open a pipe would block
+                is_one = is_one and is_name(name.removesuffix(_ENDING))
+                files[name] = found if is_one else None
+                if not is_one:
+                    self._ignore(name, "is no consumer's file")
+        return files
+
+    def _look_into(self, file: str, before: _Known | None, found: os.stat_result, now: float | None) -> _Known | None:
+        signature = (found.st_ino, found.st_mtime_ns, found.st_size)
+        if before is not None and before.signature == signature:
+            return before
+        offset = 0
+        try:
+            if found.st_size > _MOST_BYTES:
+                raise documents.DocumentDamaged(f"{file} is too large")
+            told = documents.load(self._path / file).get("offset")
+            if type(told) is int and 1 <= told <= _LAST_OFFSET:
+                offset = told
+                self._told.pop(file, None)
+            else:
+                self._ignore(file, "says no offset")
+        except documents.DocumentDamaged:
+            self._ignore(file, "is damaged")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._ignore(file, f"cannot be read: {error.strerror}")
+            return before  # and tried again
+        return _Known(signature, found.st_mtime, now, offset)
+
+    def _ignore(self, file: str, why: str) -> None:
+        """Tell it once."""
+        if self._told.get(file) != why:
+            self._told[file] = why
+            self.news.append(Ignored(file, why))

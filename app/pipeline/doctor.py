@@ -1,0 +1,117 @@
+"""What `halley pipeline doctor` finds: each thing that the pipeline needs, whether it works, and how long it took.
+
+After the first step that fails nothing more is tried: the later ones need it.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import tempfile
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from app.broker.events import Event
+from app.broker.publications import Publications
+from app.history.history import History
+from app.history.rules import Rules
+from app.pipeline.errors import JobFailed, cause_of
+from app.settings import History as HistoryOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from app.settings import Pipeline
+
+_LEAST_PYTHON = (3, 11)
+
+
+class Step(NamedTuple):
+    """One thing that was looked at: what was found, or the sentence that says why it does not work."""
+
+    name: str
+    found: str
+    took_s: float
+    is_ok: bool
+
+
+def diagnose(options: Pipeline, log_options: Mapping[str, str] | None = None) -> Iterator[Step]:
+    """Look at one thing after the other. `log_options`: the source's for the log to read a row of, if there is one."""
+    for name, look in _Doctor(options, log_options).steps():
+        began = time.monotonic()
+        try:
+            found, is_ok = look(), True
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what the user wants to know
+            found, is_ok = str(error) if isinstance(error, ImportError) else str(cause_of(error)), False
+        yield Step(name, found, time.monotonic() - began, is_ok)
+        if not is_ok:
+            return
+
+
+class _Doctor:
+    def __init__(self, options: Pipeline, log_options: Mapping[str, str] | None) -> None:
+        self._options = options
+        self._log_options = log_options
+
+    def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
+        """What to look at, in order."""
+        yield "python", _python
+        yield "pyspark", lambda: _package("pyspark")
+        yield "java", _java
+        yield "deltalake", lambda: _package("deltalake")
+        yield "session", self._session
+        yield "source", self._source
+
+    def _session(self) -> str:
+        from app.pipeline import session  # noqa: PLC0415 - where PySpark is missing, that is a step's finding
+
+        spark = session.start(self._options)
+        return f"Spark {spark.version} with master {spark.sparkContext.master}"
+
+    def _source(self) -> str:
+        if self._log_options is not None:
+            return self._row(self._log_options)
+        with tempfile.TemporaryDirectory(prefix="halley-doctor-") as folder:
+            _make_log(Path(folder))
+            return self._row({"path": folder}) + " of a log made for this"
+
+    def _row(self, log_options: Mapping[str, str]) -> str:
+        from app.pipeline import session  # noqa: PLC0415 - likewise
+
+        spark = session.start(self._options)
+        rows = spark.read.format("halley").options(**log_options).load().select("offset").limit(1).collect()
+        return f"read offset {rows[0].offset}" if rows else "read the log, which is empty"
+
+
+def _python() -> str:
+    if sys.version_info < _LEAST_PYTHON:
+        raise JobFailed(f"Python {platform.python_version()} is too old, 3.11 is the least")
+    return f"{platform.python_version()} ({sys.executable})"
+
+
+def _package(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        raise JobFailed(f"{name} is not installed: pip install 'halley[pipeline]'") from None
+
+
+def _java() -> str:
+    from app.pipeline import session  # noqa: PLC0415 - likewise
+
+    found = session.find_java()
+    return f"{found.version} ({found.found_by}: {found.own_home})"
+
+
+def _make_log(folder: Path) -> None:
+    """A log of one event."""
+    history = History.open(folder, HistoryOptions(free_bytes=0), Rules(), lambda _report: None)
+    event = Event("halley/doctor", b'"well"')
+    event.is_recorded = True
+    event.time_us = time.time_ns() // 1_000
+    event.publication = Publications(history.publication_key).next()
+    history.append(event)
+    history.written()
+    history.close()

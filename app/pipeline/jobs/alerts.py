@@ -1,0 +1,296 @@
+"""Alerts: channels that are much busier than usual, steady ones that are silent, and their recovery.
+
+A Structured Streaming query, since it has to remember each channel: Spark keeps their states beside its position, in
+a checkpoint below the lake (`checkpoints/alerts`), and both are as they were after a crash. A batch that was under way
+then is done again with the same outcome: alerts carry keys, and the table remembers the batch by the query's own id,
+which a new checkpoint does not share.
+
+A channel that says nothing for a day is forgotten. After a start nothing is called silent for as long as silence takes.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from app.broker.timestamps import to_text
+from app.pipeline.errors import cause_of
+from app.pipeline.jobs.progress import Progress, consumer, turns_until
+from app.pipeline.jobs.publishing import Message, key_of
+from app.pipeline.jobs.totals import is_counted
+from app.pipeline.jobs.usual import WINDOW_US, Bounds, Part, State, quiet, seen
+from app.pipeline.lake import tables
+from app.pipeline.lake.commit import Step, commit_rows, committed
+from app.pipeline.source.log import open_log
+from app.pipeline.source.source import read_options
+from app.protocols.bayeux.names import to_channel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+    from threading import Event
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
+
+    from app.pipeline.jobs.publishing import Publisher
+    from app.settings import Pipeline
+
+_TRIGGER_S = 5.0
+"""Each batch costs about the same, with events or without: Spark looks for timers that have run out."""
+
+_FORGOTTEN_MS = 86_400_000
+_NEWS_US = 600_000_000
+"""What is older is put into the table and not published: it is no news any more."""
+
+_AT_ONCE = 100
+"""Alerts that are published of one batch, those of the busiest channels: where all are silent, one thing has happened.
+"""
+
+_END_S = 30.0
+"""For the batch under way when the job ends; what it has not done then is done again."""
+
+_LOOK_S = 0.2
+_PARTS = "topic string, window_us long, events long, newest_us long, offset long, protocol string"
+_STATE = (
+    "window_us long, events long, usual double, busy double, windows long, newest_us long, offset long, "
+    "is_spiking boolean, is_silent boolean, has_timer boolean"
+)
+_ALERT = "at_us long, topic string, protocol string, kind string, rate double, usual double, offset long"
+_CONFIGURATION = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+
+class Alerts:
+    """The job, of one log and one lake; the options are those of `Rollup`. `left_out`: alerts in the table only."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log_options: Mapping[str, str],
+        lake: Path,
+        options: Pipeline,
+        *,
+        accept_gap: bool = False,
+        publisher: Publisher | None = None,
+    ) -> None:
+        """Raises `Refused`."""
+        self.left_out = self.unknown = 0
+        self._spark = spark
+        self._log = open_log(log_options)
+        self._options = options
+        self._publisher = publisher
+        self._checkpoint = lake.absolute() / "checkpoints" / "alerts"
+        head = self._log.head()
+        self._log_id = head.log_id
+        self._table = tables.create(lake, "alerts", head.log_id)
+        self._read_options = read_options(
+            log_options,
+            options,
+            accept_gap=accept_gap,
+            max_rows=str(options.batch_rows),
+            from_offset=str(max(head.first, head.next - options.batch_rows)),  # of a new query: to learn from
+            consumer=consumer("alerts", lake),
+        )
+
+    def remarks(self) -> dict[str, int]:
+        """What the progress line tells beside."""
+        return {"not published": self.left_out, "of channels that the server does not take": self.unknown}
+
+    def once(self) -> Iterator[Progress]:
+        """All that the log has now. Raises `Refused`, `JobFailed`."""
+        wanted = self._log.head().next
+        yield from turns_until(
+            wanted, self._run(0, None)
+        )  # Spark's own trigger for that never ends where there are timers
+
+    def live(self, stop: Event) -> Iterator[Progress]:
+        """Until `stop` is set. Raises as `once`."""
+        yield from self._run(_TRIGGER_S, stop)
+
+    def _run(self, trigger_s: float, stop: Event | None) -> Iterator[Progress]:
+        query = self._start(trigger_s)
+        last = -1
+        try:
+            while query.isActive and not (stop is not None and stop.is_set()):
+                told = query.lastProgress
+                if told is not None and _batch(told) != last:
+                    last = _batch(told)
+                    yield _progress(told)
+                time.sleep(_LOOK_S)
+            deadline = time.monotonic() + _END_S
+            while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+                if _batch(query.lastProgress) != last:  # it is through; the next one may have begun at once
+                    break
+                time.sleep(_LOOK_S)
+        finally:
+            query.stop()
+        error = query.exception()
+        if error is not None:
+            raise cause_of(error) from error
+        if query.lastProgress is not None:
+            yield _progress(query.lastProgress)
+
+    def _start(self, trigger_s: float) -> StreamingQuery:
+        for name, value in _CONFIGURATION.items():
+            self._spark.conf.set(name, value)
+        options = self._options
+        bounds = Bounds(options.spike_factor, options.spike_events, round(options.silence_s * 1_000_000))
+        try:
+            events = self._spark.readStream.format("halley").options(**self._read_options).load()
+            return (
+                events.where(is_counted())
+                .select("topic", "time_us", "offset", "protocol")
+                .mapInArrow(_parts, _PARTS)
+                .groupBy("topic")
+                .transformWithState(Watcher(bounds, time.time_ns() // 1_000_000), _ALERT, "Update", "ProcessingTime")
+                .writeStream.outputMode("update")
+                .queryName("alerts")
+                .option("checkpointLocation", self._checkpoint.as_uri())
+                .trigger(processingTime=f"{trigger_s:g} seconds")
+                .foreachBatch(self._take)
+                .start()
+            )
+        except PySparkException as error:
+            raise cause_of(error) from error
+
+    def _take(self, frame: DataFrame, batch: int) -> None:
+        """A batch's alerts: into the table, then to the server."""
+        alerts = [row.asDict() for row in frame.orderBy("at_us").collect()]
+        if not alerts:
+            return
+        app = f"alerts/{orjson.loads((self._checkpoint / 'metadata').read_bytes())['id']}"
+        tables.refresh(self._table)
+        before = committed(self._table, app)
+        if before is None or before < batch:
+            rows = pa.Table.from_pylist(alerts, tables.TABLES["alerts"].columns)
+            commit_rows(self._table, rows, Step(app, before, batch))
+        if self._publisher is not None:
+            news = [each for each in alerts if each["at_us"] > time.time_ns() // 1_000 - _NEWS_US]
+            busiest = sorted(news, key=lambda each: -each["usual"])[:_AT_ONCE]
+            self.left_out += len(alerts) - len(busiest)
+            chosen = sorted(busiest, key=lambda each: each["at_us"])
+            self.unknown += self._publisher.publish([self._message(each) for each in chosen])
+
+    def _message(self, alert: dict[str, Any]) -> Message:
+        channel = to_channel(alert["topic"])
+        data = {
+            "channel": channel,
+            "protocol": alert["protocol"],
+            "kind": alert["kind"],
+            "time": to_text(alert["at_us"]),
+            "rate": alert["rate"],
+            "usual": alert["usual"],
+        }
+        key = key_of("alert", alert["kind"], alert["at_us"], f"{self._log_id} {alert['topic']}")
+        return Message(f"/alerts{channel}", data, key)
+
+
+class Watcher(StatefulProcessor):
+    """Keeps the state of each channel, in Spark's workers. `since_ms`: when the query was started."""
+
+    def __init__(self, bounds: Bounds, since_ms: int) -> None:
+        self._bounds = bounds
+        self._since_ms = since_ms
+        self._silence_ms = bounds.silence_us // 1_000
+        self._newest_us: int | None = None  # of this task's events
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """A task begins."""
+        self._handle = handle
+        self._state = handle.getValueState("channel", _STATE, _FORGOTTEN_MS)
+        self._newest_us = None
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """New events of a channel."""
+        parts = sorted(rows, key=lambda row: row["window_us"])
+        self._newest_us = max(self._newest_us or 0, *(row["newest_us"] for row in parts))
+        state, has_timer = self._known()
+        for row in parts:
+            part = Part(row["window_us"], row["events"], row["newest_us"], row["offset"])
+            state, alerts = seen(state, part, self._bounds)
+            yield from (Row(topic=key[0], protocol=row["protocol"], **alert._asdict()) for alert in alerts)
+        if not has_timer:  # one a channel; it is moved on when it has run out
+            self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + self._silence_ms)
+        assert state is not None
+        self._state.update((*state, True))
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+        """A channel may have been silent for long enough."""
+        state, _ = self._known()
+        if state is None:
+            return
+        now_ms = timerValues.getCurrentProcessingTimeInMs()
+        next_ms = self._look_again_ms(state, now_ms)
+        if next_ms is None:
+            state, alerts = quiet(state, now_ms * 1_000, self._bounds)
+            yield from (Row(topic=key[0], protocol=None, **alert._asdict()) for alert in alerts)
+        else:
+            self._handle.registerTimer(next_ms)
+        self._state.update((*state, next_ms is not None))
+
+    def close(self) -> None:
+        """A task ends."""
+
+    def _known(self) -> tuple[State | None, bool]:
+        values = self._state.get()
+        return (None, False) if values is None else (State(*values[:-1]), values[-1])
+
+    def _look_again_ms(self, state: State, now_ms: int) -> int | None:
+        """When to, if it is too early to say that a channel is silent."""
+        silent_ms = state.newest_us // 1_000 + self._silence_ms
+        if now_ms < silent_ms:
+            return silent_ms
+        if self._since_ms <= now_ms < self._since_ms + self._silence_ms:
+            return self._since_ms + self._silence_ms
+        if self._newest_us is not None and self._newest_us // 1_000 + self._silence_ms < now_ms:
+            return now_ms + self._silence_ms  # these are old events: there may be newer ones of this channel to come
+        return None
+
+
+def _parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Events counted by channel and window, each batch by itself: far fewer rows for Spark to carry about."""
+    for batch in batches:
+        windows = pa.array([each - each % WINDOW_US for each in batch["time_us"].to_pylist()], pa.int64())
+        grouped = (
+            pa.table(
+                {**{name: batch[name] for name in ("topic", "time_us", "offset", "protocol")}, "window_us": windows}
+            )
+            .group_by(["topic", "window_us"], use_threads=False)
+            .aggregate([("offset", "count"), ("time_us", "max"), ("offset", "max"), ("protocol", "max")])
+        )
+        names = ("topic", "window_us", "offset_count", "time_us_max", "offset_max", "protocol_max")
+        yield from grouped.select(names).rename_columns([each.split()[0] for each in _PARTS.split(", ")]).to_batches()
+
+
+def _batch(told: Mapping[str, Any] | None) -> int:
+    """Of which batch Spark tells; -1 where there was none yet."""
+    return -1 if told is None else int(told["batchId"])
+
+
+def _progress(told: Mapping[str, Any]) -> Progress:
+    """What Spark tells of a batch, as every job tells it."""
+    [source] = told["sources"]
+    reached, head = (_offset(source[name]) for name in ("endOffset", "latestOffset"))
+    return Progress(
+        reached, max(head, reached), told["numInputRows"], told["durationMs"].get("triggerExecution", 0) / 1e3
+    )
+
+
+def _offset(told: Any) -> int:
+    found = orjson.loads(told) if isinstance(told, str) else told
+    return int(found["offset"]) if found else 1

@@ -1,0 +1,193 @@
+"""Ingest: the log's events into the table `events`, each exactly once, whatever is killed and when.
+
+A batch is a range of offsets. Spark's workers read it and write Parquet files, in one job; the driver looks whether
+they account for every offset, and commits. What is no event comes first: into `rejected` what the log has and the lake
+cannot hold, into `gaps` what the log has lost. Then the events, with the offset up to which all this is done: only
+that counts. A crash between the two leaves rows in `rejected` and `gaps` that are above it; the next batch has the same
+end, and replaces them.
+
+What is written belongs to nobody until then, so a killed job is started again with the same command.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from app.history.stored import COLUMNS
+from app.pipeline.errors import JobFailed, Refused, cause_of
+from app.pipeline.jobs.progress import Progress, consumer, turns_until
+from app.pipeline.jobs.tidying import Tidying
+from app.pipeline.jobs.writing import EVENT, write_range
+from app.pipeline.lake import lock, staging, tables
+from app.pipeline.lake.commit import Step, commit_files, commit_rows, committed
+from app.pipeline.lake.tables import INGEST
+from app.pipeline.source.columns import Lifting
+from app.pipeline.source.log import offsets, open_log, split
+from app.pipeline.source.source import read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+    from threading import Event
+
+    from deltalake import DeltaTable
+    from pyspark.sql import SparkSession
+
+    from app.pipeline.jobs.writing import Written
+    from app.pipeline.source.log import Head
+    from app.settings import Pipeline
+
+_LOST = ("hole", "missing")
+_GAP_COLUMNS = tables.TABLES["gaps"].columns.names
+
+
+class Ingest:
+    """One ingest of one log into one lake.
+
+    log_options   the source's options that say which log it is: path, or url with token or token_file
+    lift          the columns to lift, as `source.columns.lifts_of(settings)` tells them
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log_options: Mapping[str, str],
+        lake: Path,
+        options: Pipeline,
+        *,
+        lift: str = "",
+        accept_gap: bool = False,
+    ) -> None:
+        """Raises `Refused`."""
+        self._lake = lake
+        self._options = options
+        self._log = open_log(log_options)
+        self._consumer = consumer("lake", lake)
+        self._tidying = Tidying(lake, options)
+        self._lifting = Lifting(lift)
+        self._read_options = read_options(log_options, options, accept_gap=accept_gap, faults="true", lift=lift)
+        self._spark = spark
+        self._tables: tuple[DeltaTable, DeltaTable, DeltaTable] | None = None
+
+    def once(self) -> Iterator[Progress]:
+        """Turns until all is done that the log has now. Raises `Refused`, `JobFailed`."""
+        with lock.ingest(self._lake):
+            yield from turns_until(self._log.head().next, iter(self.step, None))
+
+    def live(self, stop: Event) -> Iterator[Progress]:
+        """Turns until `stop` is set, one each `ingest_s`, or at once while there is more. Raises as `once`."""
+        with lock.ingest(self._lake), self._tidying.going_on():
+            while not stop.is_set():
+                progress = self.step()
+                yield progress
+                if not progress.lag:
+                    stop.wait(self._options.ingest_s)
+
+    def remarks(self) -> dict[str, int]:
+        """What compaction has done meanwhile."""
+        return {"files fewer": self._tidying.compacted, "compactions failed": self._tidying.failed}
+
+    def step(self) -> Progress:
+        """One turn: a batch, if there is anything new. Raises `Refused`, `JobFailed`."""
+        began = time.monotonic()
+        with lock.batch(self._lake):
+            head = self._log.head()
+            first, until = self._range(head)
+            if until > first:
+                self._ingest(first, until)
+            self._log.commit(self._consumer, until)  # also where nothing is new: who is silent is not waited for
+        return Progress(until, head.next, until - first, time.monotonic() - began)
+
+    def _range(self, head: Head) -> tuple[int, int]:
+        """The next batch: from where the events end, and as far as one was begun before, if that was."""
+        at, *begun = [committed(table, INGEST) for table in self._opened(head.log_id)]
+        first = head.first if at is None else at
+        until = max(first, *(each or 0 for each in begun))
+        if until > head.next:
+            raise Refused(
+                f"the log ends before offset {head.next}, and {self._lake} has read it up to {until}: it has lost its "
+                "end, or is an older copy; choose another --lake"
+            )
+        return first, until if until > first else min(first + self._options.batch_rows, head.next)
+
+    def _opened(self, log_id: str) -> tuple[DeltaTable, DeltaTable, DeltaTable]:
+        """The tables events, rejected and gaps as they are now."""
+        if self._tables is None or tables.log_of(self._tables[0]) != log_id:
+            lifted = tables.lifted_columns(self._lifting.columns)
+            self._tables = (
+                tables.create(self._lake, "events", log_id, lifted),
+                tables.create(self._lake, "rejected", log_id),
+                tables.create(self._lake, "gaps", log_id),
+            )
+        for table in self._tables:
+            tables.refresh(table)
+        return self._tables
+
+    def _ingest(self, first: int, until: int) -> None:
+        assert self._tables is not None
+        events, rejected, gaps = self._tables
+        with staging.staged(self._lake) as folder:
+            written = self._write(first, until, folder.absolute())
+            files = [each.path for each in written if each.kind == EVENT]
+            others = [_faults(each.path, each.kind) for each in written if each.kind != EVENT]
+            count = sum(each.rows for each in written if each.kind == EVENT)
+            count += sum(pc.sum(pc.subtract(each["last"], each["first"])).as_py() + each.num_rows for each in others)
+            if count != until - first:
+                raise JobFailed(f"of {offsets(first, until - 1)} {count} were read: nothing of this batch is committed")
+            faults = pa.concat_tables([tables.TABLES["rejected"].columns.empty_table(), *others])
+            is_lost = pc.is_in(faults["reason"], pa.array(_LOST))
+            found_us = pa.repeat(pa.scalar(time.time_ns() // 1_000), faults.num_rows)
+            lost = faults.append_column("found_us", found_us).filter(is_lost).select(_GAP_COLUMNS)
+            _commit_faults(gaps, lost, first, until)
+            _commit_faults(rejected, faults.filter(pc.invert(is_lost)), first, until)
+            commit_files(events, files, Step(INGEST, committed(events, INGEST), until))
+
+    def _write(self, first: int, until: int, folder: Path) -> list[Written]:
+        """Have a range written by the workers, as few files as there are cores. Raises `Refused`, `JobFailed`."""
+        tasks = min(self._spark.sparkContext.defaultParallelism, -(-(until - first) // self._options.partition_rows))
+        ranges = split(first, until, -(-(until - first) // tasks))
+        write = partial(write_range, self._read_options, folder)
+        try:
+            return (
+                self._spark.sparkContext.parallelize(ranges, len(ranges)).flatMap(lambda each: write(*each)).collect()
+            )
+        except Exception as error:
+            if "No space left on device" in str(error):
+                raise tables.refusal(self._lake, error) from error
+            raise cause_of(error) from error
+
+
+def _faults(file: Path, reason: str) -> pa.Table:
+    """A file of rows that are no events, as rows of `rejected`."""
+    rows = pq.read_table(file, partitioning=None)
+    named = file.parent.name.removeprefix("protocol=")
+    protocol = None if named == tables.NULL_FOLDER else named
+    is_known = reason not in ("purged", "damaged", *_LOST)
+    stored = rows.append_column("protocol", pa.repeat(pa.scalar(protocol, pa.string()), rows.num_rows)).select(
+        [*COLUMNS]
+    )
+    texts = [orjson.dumps(row).decode() for row in stored.to_pylist()] if is_known else None
+    columns = {
+        "first": rows["offset"],
+        "last": rows["offset"] if is_known else rows["crc"],
+        "reason": pa.repeat(reason, rows.num_rows),
+        "time_us": rows["time_us"],
+        "publication": rows["publication"],
+        "protocol": stored["protocol"],
+        "row": pa.array(texts, pa.string()) if is_known else pa.nulls(rows.num_rows, pa.string()),
+    }
+    return pa.table(columns, schema=tables.TABLES["rejected"].columns)
+
+
+def _commit_faults(table: DeltaTable, rows: pa.Table, first: int, until: int) -> None:
+    """Commit what is no event from `first` to `until`, instead of what a batch that was killed has left of it."""
+    left = [file for file in tables.files_of(table) if file.least["first"] >= first]
+    if rows.num_rows or left:
+        commit_rows(table, rows, Step(INGEST, committed(table, INGEST), until), removed=left)

@@ -1,0 +1,315 @@
+"""Rollups: what happened in each window of time, by channel and protocol; for the table, and for whoever watches.
+
+A turn reads what is new, adds it to the windows that are open, and publishes those that have changed, `final: false`.
+Windows that have become final are committed to the table `rollups`, then published, `final: true`, and then the table
+is told that they are. What is published as final is always what the table says; after a crash in between it is
+published again, under the same keys.
+
+The table holds all that there is to know after a crash. Its app versions:
+
+    rollup            where to read again: at the first event of any window that was open
+    rollup/read       how far it had read; what it finds below for a final window was in it, and is not late
+    rollup/final      windows that end at this time or before are final, in microseconds
+    rollup/published  and these are published
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from app.broker.timestamps import to_text
+from app.pipeline.errors import Refused, cause_of
+from app.pipeline.jobs.progress import Progress, consumer, turns_until
+from app.pipeline.jobs.publishing import Message, key_of
+from app.pipeline.jobs.totals import KEY, QUANTILES, Totals
+from app.pipeline.jobs.windows import Horizon, resume_at
+from app.pipeline.lake import tables
+from app.pipeline.lake.commit import Step, commit_rows, committed
+from app.pipeline.lake.soundness import reading
+from app.pipeline.source.columns import Lifting
+from app.pipeline.source.log import open_log
+from app.pipeline.source.source import Options, Table, read_options
+from app.protocols.bayeux.names import to_channel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+    from threading import Event
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from app.pipeline.jobs.publishing import Publisher
+    from app.settings import Pipeline
+
+_AT, _READ, _FINAL, _PUBLISHED = "rollup", "rollup/read", "rollup/final", "rollup/published"
+_DAY_US = 86_400_000_000
+_CONFIGURATION = {
+    # Groups with sketches of which all are in memory; beyond it rows are sorted. The default is 128.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "4096",
+    # What lies together by channel does so by channel and window, too: `Totals` needs no further exchange of rows.
+    "spark.sql.requireAllClusterKeysForCoPartition": "false",
+}
+
+_READ_HERE_ROWS = 1_000
+"""So few are read sooner than Spark has planned a read, started a task for it and handed over what that has found."""
+
+_FEW_OPEN = 4_000
+"""With no more open windows than this one task adds up what was read here."""
+
+Row = dict[str, Any]
+"""A row of the table `rollups`."""
+
+
+def wall_us() -> int:
+    """The clock on the wall, in microseconds since 1970."""
+    return time.time_ns() // 1_000
+
+
+class Rollup:
+    """The job, of one log and one lake.
+
+    log_options   the source's options that say which log it is: path, or url with token or token_file
+    lift          the columns to lift, as `source.columns.lifts_of(settings)` tells them
+
+    late      events that came when their windows were final
+    left_out  rollups that were not published, since there were too many at a time
+    unknown   and those whose channels the server does not take
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log_options: Mapping[str, str],
+        lake: Path,
+        options: Pipeline,
+        *,
+        lift: str = "",
+        accept_gap: bool = False,
+        publisher: Publisher | None = None,
+        wall_us: Callable[[], int] = wall_us,
+    ) -> None:
+        """Go on where the table says, and publish what it says is not. Raises `Refused`, `JobFailed`."""
+        self.late = self.left_out = self.unknown = 0
+        self._spark = spark
+        self._options = options
+        self._log = open_log(log_options)
+        self._read_options = read_options(log_options, options, accept_gap=accept_gap, lift=lift)
+        self._consumer = consumer("rollup", lake)
+        self._reader = Table(Options(self._read_options))
+        self._publisher = publisher
+        self._wall_us = wall_us
+        types = Lifting(lift).columns
+        self._numbers = [name for name, kind in types.items() if kind in ("double", "long")]
+        self._totals = Totals(self._numbers)
+        for name, value in _CONFIGURATION.items():
+            spark.conf.set(name, value)
+        head = self._log.head()
+        self._table = tables.create(lake, "rollups", head.log_id)
+        self._log_id = head.log_id
+        self._versions = {app: committed(self._table, app) for app in (_AT, _READ, _FINAL, _PUBLISHED)}
+        version = self._versions[_AT]
+        self._read = self._versions[_READ] or 0
+        if self._read > head.next:
+            raise Refused(
+                f"{tables.folder_of(self._table)} has rollups up to offset {self._read - 1}, and the log ends at "
+                f"{head.next - 1}: it was set back; choose another --lake"
+            )
+        self.next = head.first if version is None else version
+        self._horizon = Horizon(round(options.late_s * 1_000_000), self._versions[_FINAL] or 0)
+        self._open: pa.Table | None = None
+        self._open_keys: list[tuple[Any, ...]] = []
+        self._publish_committed()
+
+    def remarks(self) -> dict[str, int]:
+        """What the progress line tells beside."""
+        return {
+            "late": self.late,
+            "not published": self.left_out,
+            "of channels that the server does not take": self.unknown,
+        }
+
+    def once(self) -> Iterator[Progress]:
+        """Turns until all is done that the log has now. Raises `Refused`, `JobFailed`."""
+        yield from turns_until(self._log.head().next, iter(self.step, None))
+
+    def live(self, stop: Event) -> Iterator[Progress]:
+        """Turns until `stop` is set, each begun `rollup_s` after the one before, or at once where it is late or lags.
+
+        Raises as `once`.
+        """
+        while not stop.is_set():
+            due = time.monotonic() + self._options.rollup_s
+            progress = self.step()
+            yield progress
+            stop.wait(0 if progress.lag else max(0, due - time.monotonic()))
+
+    def step(self) -> Progress:
+        """One turn. Raises `Refused`, `JobFailed`."""
+        began = time.monotonic()
+        wall = self._wall_us()  # before the log is asked for its end: what comes later is younger
+        head = self._log.head().next
+        first, until = self.next, min(head, self.next + self._options.batch_rows)
+        if first < self._read:
+            until = min(until, self._read)
+        changed = self._add(first, until) if first < until else None
+        is_all = until == head
+        newest = pc.max(changed["newest_us"]).as_py() if changed is not None else None
+        self.next, self._read = until, max(self._read, until)
+        self._horizon.move(newest, wall if is_all else None)
+        finals = self._finals()
+        if is_all and changed is not None:
+            self._publish(self._rows(self._still_open(changed)), until)
+        if finals or until - (self._versions[_READ] or 0) >= self._options.batch_rows:
+            self._commit(finals)
+        self._publish_committed(finals)
+        return Progress(until, head, until - first, time.monotonic() - began)
+
+    # Adding up
+
+    def _add(self, first: int, until: int) -> pa.Table:
+        """Read a range and add it to the windows that are open; returns the totals that have changed by it."""
+        try:
+            are_few = self._are_few(first, until)
+            found = self._totals.of(self._events(first, until), self._open, are_few=are_few).toArrow()
+        except Exception as error:
+            raise cause_of(error) from error
+        changed = self._still_open(found)
+        if first >= (self._versions[_READ] or 0):
+            shut = found.filter(pc.less_equal(found["end_us"], self._horizon.final_us))
+            shortest = shut.filter(pc.equal(shut["window"], "10s"))
+            self.late += pc.sum(shortest["events"]).as_py() or 0
+        keys = _keys(changed)
+        if self._open is None:
+            self._open, self._open_keys = changed, keys
+        else:
+            replaced = set(keys)
+            stay = [key not in replaced for key in self._open_keys]
+            self._open = pa.concat_tables([self._open.filter(pa.array(stay, pa.bool_())), changed])
+            self._open_keys = [key for key, stays in zip(self._open_keys, stay, strict=True) if stays] + keys
+        return found
+
+    def _are_few(self, first: int, until: int) -> bool:
+        return until - first <= _READ_HERE_ROWS and (self._open is None or self._open.num_rows <= _FEW_OPEN)
+
+    def _events(self, first: int, until: int) -> DataFrame:
+        """A range of the log. What is little is read here: to have workers do it costs more than the reading."""
+        if until - first <= _READ_HERE_ROWS:
+            return self._spark.createDataFrame(self._reader.table(first, until))
+        options = self._read_options | {"from_offset": str(first), "until_offset": str(until)}
+        return self._spark.read.format("halley").options(**options).load()
+
+    def _still_open(self, totals: pa.Table) -> pa.Table:
+        return totals.filter(pc.greater(totals["end_us"], self._horizon.final_us))
+
+    def _finals(self) -> list[Row]:
+        """The windows that have become final; they are no longer open then."""
+        if self._open is None:
+            return []
+        is_final = pc.less_equal(self._open["end_us"], self._horizon.final_us)
+        if not pc.any(is_final).as_py():
+            return []
+        finals = self._open.filter(is_final)
+        self._open = self._open.filter(pc.invert(is_final)).combine_chunks()
+        self._open_keys = _keys(self._open)
+        return self._rows(finals)
+
+    def _rows(self, totals: pa.Table) -> list[Row]:
+        return [self._row(each) for each in totals.to_pylist()]
+
+    def _row(self, total: dict[str, Any]) -> Row:
+        numbers = []
+        for at, name in enumerate(self._numbers):
+            count = total[f"count{at}"]
+            if count:
+                figures = {"count": count, "min": total[f"min{at}"], "mean": total[f"sum{at}"] / count}
+                figures |= {"max": total[f"max{at}"], **dict(zip(QUANTILES, total[f"ranks{at}"], strict=True))}
+                numbers.append((name, figures))
+        row = {name: total[name] for name in (*KEY, "events", "bytes", "publishers")}
+        return row | {"numbers": numbers, "day": total["start_us"] // _DAY_US}
+
+    # Committing
+
+    def _commit(self, finals: list[Row]) -> None:
+        first_offsets = () if self._open is None else self._open["first_offset"].to_pylist()
+        versions: dict[str, int] = {
+            _AT: max(resume_at(first_offsets, self.next), self._versions[_AT] or 0),
+            _READ: self._read,
+            _FINAL: self._horizon.final_us,
+        }
+        if self._publisher is None:
+            versions[_PUBLISHED] = self._horizon.final_us  # nobody waits for them
+        self._step(versions, finals)
+        self._log.commit(self._consumer, versions[_AT])
+
+    def _step(self, versions: Mapping[str, int], rows: list[Row]) -> None:
+        columns = tables.TABLES["rollups"].columns
+        table = pa.table(
+            {name: _column([row[name] for row in rows], columns.field(name).type) for name in columns.names}
+        )
+        steps = [Step(app, self._versions[app], version) for app, version in versions.items()]
+        commit_rows(self._table, table, *steps)
+        self._versions |= versions
+
+    # Publishing
+
+    def _publish_committed(self, finals: Iterable[Row] | None = None) -> None:
+        """Publish what the table has and has not been published; `finals` are those, where that is known."""
+        final, published = self._versions[_FINAL], self._versions[_PUBLISHED] or 0
+        if self._publisher is None or final is None or final <= published:
+            return
+        if finals is None:
+            wanted = (pc.field("end_us") > published) & (pc.field("day") >= _date((published - _DAY_US) // _DAY_US))
+            with reading(tables.folder_of(self._table), tables.files_of(self._table)):
+                finals = tables.dataset(self._table).to_table(filter=wanted).to_pylist()
+        self._publish(finals, None)
+        self._step({_PUBLISHED: final}, [])
+
+    def _publish(self, rows: Iterable[Row], until: int | None) -> None:
+        """Publish rollups, the busiest of each window; `until` says what partial ones are made of, None: final."""
+        if self._publisher is None:
+            return
+        windows: dict[tuple[str, int], list[Row]] = {}
+        for row in rows:
+            windows.setdefault((row["window"], row["end_us"]), []).append(row)
+        messages = []
+        for _, of_window in sorted(windows.items(), key=lambda each: each[0][1]):
+            of_window.sort(key=lambda row: (-row["events"], row["topic"], row["protocol"]))
+            busiest = of_window[: self._options.channels]
+            self.left_out += len(of_window) - len(busiest)
+            messages += [self._message(row, until) for row in busiest]
+        self.unknown += self._publisher.publish(messages)
+
+    def _message(self, row: Row, until: int | None) -> Message:
+        channel = to_channel(row["topic"])
+        data = {
+            "channel": channel,
+            "protocol": row["protocol"],
+            "window": row["window"],
+            "start": to_text(row["start_us"]),
+            "end": to_text(row["end_us"]),
+            "events": row["events"],
+            "bytes": row["bytes"],
+            "publishers": row["publishers"],
+            "numbers": dict(row["numbers"]),
+            "final": until is None,
+        }
+        said = "final" if until is None else until
+        which = f"{self._log_id} {row['protocol']} {row['topic']}"
+        key = key_of("rollup", row["window"], row["start_us"] // 1_000_000, said, which)
+        return Message(f"/stats/{row['window']}{channel}", data, key)
+
+
+def _keys(totals: pa.Table) -> list[tuple[Any, ...]]:
+    return list(zip(*(totals[name].to_pylist() for name in KEY), strict=True))
+
+
+def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    return pa.array(values, pa.int32()).cast(kind) if pa.types.is_date(kind) else pa.array(values, kind)
+
+
+def _date(day: int) -> pa.Scalar:
+    return pa.scalar(day, pa.int32()).cast(pa.date32())

@@ -1,0 +1,229 @@
+"""Sessions that have ended, out of what the server says of them on `/halley/sessions`: who, how, and for how long.
+
+It reads the lake's events, not the log, and takes up where the table says: its app version `sessions` is where to read
+again, at the opening of any session that was open; `sessions/read` how far it had read.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from app.pipeline.errors import Refused, cause_of
+from app.pipeline.jobs.progress import Progress
+from app.pipeline.lake import tables
+from app.pipeline.lake.commit import Step, commit_rows, committed
+from app.pipeline.lake.soundness import reading, see
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+    from threading import Event
+
+    from deltalake import DeltaTable
+    from pyspark.sql import SparkSession
+
+SESSIONS = "halley/sessions"
+"""The topic of what the server says of them."""
+
+_AT, _READ = "sessions", "sessions/read"
+_AGAIN_US = 60_000_000
+"""Who is back within a minute has reconnected."""
+
+_LONGEST_US = 30 * 86_400_000_000
+"""A session that was opened so long ago is given up: its server was killed, and could not say that it has ended."""
+
+_ROWS_AT_ONCE = 50_000
+_LIVE_S = 10.0
+
+Row = dict[str, Any]
+"""A row of the table `sessions`."""
+
+
+class Open(NamedTuple):
+    """A session that has not ended yet; `reconnects`: how many times in a row its client has come back."""
+
+    offset: int
+    time_us: int
+    told: dict[str, Any]
+    reconnects: int
+
+
+class Story:
+    """Follows sessions from event to event, in the order of their offsets.
+
+    first   the offset from which on it is told of events
+    read    those below this offset it had been told of before a restart: they tell of what is open, and make no rows
+    known   the rows that were made of them, and those of sessions that have ended shortly before
+    """
+
+    def __init__(self, first: int = 0, read: int = 0, known: Iterable[Row] = ()) -> None:
+        self.open: dict[str, Open] = {}
+        self._read = read
+        self._known: dict[int, tuple[str, int]] = {}  # by the offset of the end: who, and after how many reconnects
+        self._left: dict[str, tuple[int, int]] = {}  # who: when, and after how many reconnects
+        for row in sorted(known, key=lambda row: row["last_offset"]):
+            if row["last_offset"] >= first:
+                self._known[row["last_offset"]] = _who(row), row["reconnects"]
+            elif row["closed_us"] is not None:
+                self._leaves(_who(row), row["reconnects"], row["closed_us"])
+
+    def tell(self, offset: int, time_us: int, payload: str) -> list[Row]:
+        """An event; returns the sessions that have ended by it."""
+        told = orjson.loads(payload)
+        if not isinstance(told, dict) or not isinstance(told.get("session"), str):
+            return []
+        if told.get("event") == "opened":
+            return self._opened(offset, time_us, told)
+        return self._closed(offset, time_us, told) if told.get("event") == "closed" else []
+
+    def _opened(self, offset: int, time_us: int, told: dict[str, Any]) -> list[Row]:
+        left_us, reconnects = self._left.get(_who(told), (None, 0))
+        is_back = left_us is not None and 0 <= time_us - left_us <= _AGAIN_US
+        self.open[told["session"]] = Open(offset, time_us, told, reconnects + 1 if is_back else 0)
+        return list(self._given_up(time_us))
+
+    def _given_up(self, now_us: int) -> Iterator[Row]:
+        while self.open:
+            session, oldest = next(iter(self.open.items()))
+            if oldest.time_us >= now_us - _LONGEST_US:
+                return
+            del self.open[session]
+            yield _row(oldest.told, oldest, oldest.offset, None, None)
+
+    def _closed(self, offset: int, time_us: int, told: dict[str, Any]) -> list[Row]:
+        opened = self.open.pop(told["session"], None)
+        whole = told if opened is None else opened.told
+        who, reconnects = _who(whole), 0 if opened is None else opened.reconnects
+        self._leaves(*self._known.pop(offset, (who, reconnects)), time_us)
+        return [] if offset < self._read else [_row(whole, opened, offset, time_us, told.get("reason"))]
+
+    def _leaves(self, who: str, reconnects: int, time_us: int) -> None:
+        if who:
+            self._left.pop(who, None)  # the order is that of leaving
+            self._left[who] = (time_us, reconnects)
+            while self._left:
+                first = next(iter(self._left))
+                if self._left[first][0] >= time_us - _AGAIN_US:
+                    break
+                del self._left[first]
+
+
+def _who(told: dict[str, Any]) -> str:
+    return str(told.get("authid") or told.get("address") or "")
+
+
+def _row(told: dict[str, Any], opened: Open | None, offset: int, closed_us: int | None, reason: Any) -> Row:
+    opened_us = None if opened is None else opened.time_us
+    return {
+        **{name: told.get(name) for name in ("session", "protocol", "authid", "role", "address")},
+        "opened_us": opened_us,
+        "closed_us": closed_us,
+        "length_s": None if opened_us is None or closed_us is None else max(0, closed_us - opened_us) / 1e6,
+        "reason": reason,
+        "reconnects": 0 if opened is None else opened.reconnects,
+        "first_offset": offset if opened is None else opened.offset,
+        "last_offset": offset,
+    }
+
+
+class Sessions:
+    """The job, of one lake."""
+
+    def __init__(self, spark: SparkSession, lake: Path) -> None:
+        """Raises `Refused`: there are no events."""
+        self._spark = spark
+        self._lake = lake
+        events = self._events()
+        self._table = tables.create(lake, "sessions", tables.log_of(events))
+
+    def once(self) -> Iterator[Progress]:
+        """All that is in the table `events` now. Raises `Refused`, `JobFailed`."""
+        yield self.step()
+
+    def live(self, stop: Event) -> Iterator[Progress]:
+        """Until `stop` is set. Raises as `once`."""
+        while not stop.is_set():
+            yield self.step()
+            stop.wait(_LIVE_S)
+
+    def step(self) -> Progress:
+        """One turn. Raises `Refused`, `JobFailed`."""
+        began = time.monotonic()
+        events = self._events()
+        tables.refresh(self._table)
+        until = committed(events, tables.INGEST) or 0
+        read = committed(self._table, _READ) or 0
+        rows = 0
+        if until > read:
+            first = committed(self._table, _AT) or 0
+            rows = self._follow(events, first, read, until)
+        return Progress(until, until, rows, time.monotonic() - began)
+
+    def _follow(self, events: DeltaTable, first: int, read: int, until: int) -> int:
+        """Read a range; commit what has ended as it comes. Returns how many events that were."""
+        count, ended, story = 0, [], None
+        for offset, time_us, payload in self._told(events, first, until):
+            if story is None:
+                story = Story(first, read, self._known(first, time_us - _AGAIN_US))
+            ended += story.tell(offset, time_us, payload)
+            count += 1
+            if len(ended) >= _ROWS_AT_ONCE:
+                self._commit(ended, story, offset + 1)
+                ended = []
+        self._commit(ended, story, until)
+        return count
+
+    def _commit(self, ended: list[Row], story: Story | None, read: int) -> None:
+        oldest = next(iter(story.open.values()), None) if story is not None else None
+        versions = {_AT: read if oldest is None else oldest.offset, _READ: read}
+        steps = []
+        for app, version in versions.items():
+            before = committed(self._table, app)
+            steps.append(Step(app, before, max(version, before or 0)))
+        columns = tables.TABLES["sessions"].columns
+        commit_rows(self._table, pa.Table.from_pylist(ended, columns), *steps)
+
+    def _events(self) -> DeltaTable:
+        table = tables.open_table(self._lake, "events")
+        if table is None:
+            raise Refused(f"{tables.path(self._lake, 'events')} does not exist: `halley pipeline ingest` makes it")
+        return table
+
+    def _told(self, events: DeltaTable, first: int, until: int) -> Iterator[tuple[int, int, str]]:
+        """What the server has said, in order. Files without any of it are not opened."""
+        folder = tables.folder_of(events)
+        files = [
+            file
+            for file in tables.files_of(events)
+            if file.least.get("topic", SESSIONS) <= SESSIONS <= file.greatest.get("topic", SESSIONS)
+            and file.greatest.get("offset", first) >= first
+        ]
+        if not files:
+            return
+        see(folder, files)
+        try:
+            rows = (
+                self._spark.read.schema("offset long, time_us long, topic string, payload string")
+                .parquet(*(str(folder / file.path) for file in files))
+                .where(f"topic = '{SESSIONS}' and offset >= {first} and offset < {until}")
+                .select("offset", "time_us", "payload")
+                .orderBy("offset")
+                .toLocalIterator(prefetchPartitions=True)
+            )
+            for row in rows:
+                yield row.offset, row.time_us, row.payload
+        except Exception as error:
+            raise cause_of(error) from error
+
+    def _known(self, first: int, since_us: int) -> list[Row]:
+        """Rows of sessions that have ended at that offset or later, or at that time or later."""
+        wanted = (pc.field("last_offset") >= first) | (pc.field("closed_us") >= since_us)
+        names = ["authid", "address", "closed_us", "reconnects", "last_offset"]
+        with reading(tables.folder_of(self._table), tables.files_of(self._table)):
+            found: list[Row] = tables.dataset(self._table).to_table(columns=names, filter=wanted).to_pylist()
+        return found

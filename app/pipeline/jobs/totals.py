@@ -1,0 +1,152 @@
+"""What Spark adds up: events by window, channel and protocol, in rows that can be added to further ones.
+
+A row of totals is whole and a part at once: besides the figures that people read it holds sketches (of who published,
+and of how numbers are distributed), so what is known of a window and what is new about it become one. Figures from
+sketches are exact while there are few values, and near beyond.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark.sql import functions as f
+
+from app.pipeline.jobs.windows import KINDS
+from app.pipeline.lake.tables import SKIPPED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+    from app.pipeline.jobs.windows import Kind
+
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+KEY = ("window", "start_us", "end_us", "topic", "protocol")
+_KEPT = "kept_"
+_LAST_US = 253_402_300_740_000_000
+"""The last minute of the year 9999: a clock that is beyond has no date, and so has no event by that time."""
+
+
+class _Part(NamedTuple):
+    """A column of the sums: how it is made of events, of rows that have it, and of a new and a kept row's."""
+
+    name: str
+    of_events: Column
+    of_rows: Column
+    of_both: Column
+
+
+def is_counted() -> Column:
+    """Whether an event is looked at at all."""
+    has_date = (f.col("time_us") >= 0) & (f.col("time_us") < _LAST_US)
+    return reduce(and_, (~f.col("topic").startswith(prefix) for prefix in SKIPPED), has_date)
+
+
+class Totals:
+    """The sums over some lifted columns, `numbers`. The plan is the same each time, so Spark compiles it once."""
+
+    def __init__(self, numbers: Sequence[str]) -> None:
+        shortest, *_ = KINDS
+        parts = [*_counts(), *(part for at, name in enumerate(numbers) for part in _number(at, name))]
+        self._columns = [*KEY, *(part.name for part in parts)]
+        # Columns, not names: of each name PySpark would make one, each time, in some messages to the JVM.
+        self._key = [f.col(name) for name in KEY]
+        self._channel = [f.col("topic"), f.col("protocol")]
+        self._kept_channel = [f.col(_KEPT + "topic"), f.col(_KEPT + "protocol")]
+        self._others = [*self._channel, *(f.col(part.name) for part in parts)]
+        self._start = _start(f.col("time_us"), shortest.length_us).alias("start_us")
+        self._counted = is_counted()
+        self._of_events = [part.of_events.alias(part.name) for part in parts]
+        self._windows = f.inline(f.array(*map(_window, KINDS)))
+        self._of_rows = [part.of_rows.alias(part.name) for part in parts]
+        self._same = reduce(and_, (f.col(name) == f.col(_KEPT + name) for name in KEY))
+        self._of_both = [part.of_both.alias(part.name) for part in parts]
+        self._figures = [f.col("*"), *_figures(len(numbers))]
+
+    def of(self, events: DataFrame, kept: pa.Table | None, *, are_few: bool = False) -> DataFrame:
+        """The totals of all windows in which there are events, with what was kept of the same windows.
+
+        One exchange of rows between tasks is enough: all that follows stays with its channel. Where both are few, one
+        task is quicker than any exchange.
+        """
+        counted = events.where(self._counted)
+        by_channel = counted.coalesce(1) if are_few else counted.repartition(*self._channel)
+        by_shortest = by_channel.groupBy(self._start, *self._channel).agg(*self._of_events)
+        rows = by_shortest.select(self._windows, *self._others).groupBy(*self._key).agg(*self._of_rows)
+        if kept is not None:
+            kept = kept.select(self._columns)
+            kept = kept.rename_columns([_KEPT + name for name in self._columns])
+            known = events.sparkSession.createDataFrame(kept)
+            known = known.coalesce(1) if are_few else known.repartition(*self._kept_channel)
+            rows = rows.join(known.hint("shuffle_hash"), self._same, "left").select(*self._key, *self._of_both)
+        return rows.select(*self._figures)
+
+
+def _window(kind: Kind) -> Column:
+    start = _start(f.col("start_us"), kind.length_us)
+    return f.struct(
+        f.lit(kind.name).alias("window"), start.alias("start_us"), (start + f.lit(kind.length_us)).alias("end_us")
+    )
+
+
+def _start(time: Column, length_us: int) -> Column:
+    return time - f.pmod(time, f.lit(length_us))
+
+
+def _part(name: str, of_events: Column, of_rows: Column, join: Column) -> _Part:
+    return _Part(name, of_events, of_rows, f.coalesce(join, f.col(name)))  # NULL where nothing was kept
+
+
+def _sum(name: str, of_events: Column) -> _Part:
+    return _part(name, of_events, f.sum(name), f.col(name) + f.col(_KEPT + name))
+
+
+def _least(name: str, of_events: Column) -> _Part:
+    return _part(name, of_events, f.min(name), f.least(name, _KEPT + name))
+
+
+def _greatest(name: str, of_events: Column) -> _Part:
+    return _part(name, of_events, f.max(name), f.greatest(name, _KEPT + name))
+
+
+def _counts() -> list[_Part]:
+    return [
+        _sum("events", f.count(f.lit(1))),
+        _sum("bytes", f.coalesce(f.sum(f.octet_length("payload").cast("long")), f.lit(0))),
+        _part("who", f.hll_sketch_agg("authid"), f.hll_union_agg("who"), f.hll_union("who", _KEPT + "who")),
+        _least("first_offset", f.min("offset")),
+        _greatest("newest_us", f.max("time_us")),
+    ]
+
+
+def _number(at: int, column: str) -> list[_Part]:
+    value = f.col(f"`{column}`").cast("double")
+    sketch = f"sketch{at}"
+    return [
+        _sum(f"count{at}", f.count(value)),
+        _sum(f"sum{at}", f.coalesce(f.sum(value), f.lit(0.0))),
+        _least(f"min{at}", f.min(value)),
+        _greatest(f"max{at}", f.max(value)),
+        _part(
+            sketch,
+            f.kll_sketch_agg_double(value),
+            f.kll_merge_agg_double(sketch),
+            f.kll_sketch_merge_double(sketch, _KEPT + sketch),
+        ),
+    ]
+
+
+def _figures(numbers: int) -> list[Column]:
+    """What the sketches say."""
+    ranks = f.array(*map(f.lit, QUANTILES.values()))
+    return [
+        f.hll_sketch_estimate("who").alias("publishers"),
+        *(
+            f.when(f.col(f"count{at}") > 0, f.kll_sketch_get_quantile_double(f"sketch{at}", ranks)).alias(f"ranks{at}")
+            for at in range(numbers)
+        ),
+    ]

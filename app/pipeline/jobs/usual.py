@@ -1,0 +1,147 @@
+"""What is usual for a channel, and what is not: spikes, silences, and their ends.
+
+One channel is looked at by itself, in windows of ten seconds. Nobody is told anything before there was time to learn.
+Only arithmetic: nothing here knows Spark or a clock. States are tuples of plain values, since Spark keeps them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+WINDOW_US = 10_000_000
+LEARNT_WINDOWS = 12
+"""Two minutes: what was seen for less has no usual rate."""
+
+_WEIGHT = 0.1
+"""Of the newest window in what is usual."""
+
+_WEIGHT_OF_SPIKES = 0.01
+"""A spike is not to become what is usual at once; what lasts for minutes does."""
+
+_STEADY = 0.8
+"""The share of windows, lately, in which a steady channel has an event; it takes 16 in a row to get there."""
+
+_CLOCK_US = 6 * WINDOW_US
+"""What is so much older than the window under way is not late: the clock was set back."""
+
+Kind = Literal["spike", "silence", "recovered"]
+
+
+class Bounds(NamedTuple):
+    """What is too much and too little: see `settings.Pipeline`."""
+
+    spike_factor: float
+    spike_events: int
+    silence_us: int
+
+
+class Part(NamedTuple):
+    """Events of one channel in one window, or some of them: how many, and the newest's time and offset."""
+
+    window_us: int
+    events: int
+    newest_us: int
+    offset: int
+
+
+class Alert(NamedTuple):
+    """What is to be told, as of when; rates are events a second."""
+
+    at_us: int
+    kind: Kind
+    rate: float
+    usual: float
+    offset: int
+
+
+class State(NamedTuple):
+    """What is known of a channel.
+
+    window_us, events     the window under way, and what was in it so far
+    usual, busy, windows  events in a window, and the share of windows with any, lately; how many were seen
+    newest_us, offset     of its newest event
+    """
+
+    window_us: int
+    events: int
+    usual: float
+    busy: float
+    windows: int
+    newest_us: int
+    offset: int
+    is_spiking: bool = False
+    is_silent: bool = False
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether it would be missed."""
+        return self.busy >= _STEADY
+
+    def alert(self, at_us: int, kind: Kind, events: int) -> Alert:
+        """One about it."""
+        seconds = WINDOW_US / 1_000_000
+        return Alert(at_us, kind, events / seconds, self.usual / seconds, self.offset)
+
+
+def seen(state: State | None, part: Part, bounds: Bounds) -> tuple[State, list[Alert]]:
+    """What comes of further events; parts come in the order of their windows."""
+    if state is None:
+        return State(part.window_us, part.events, 0.0, 0.0, 0, part.newest_us, part.offset), []
+    alerts: list[Alert] = []
+    newest_us = max(state.newest_us, part.newest_us)
+    if state.is_silent:
+        state = state._replace(is_silent=False, window_us=part.window_us, events=0, offset=part.offset)
+        alerts.append(state.alert(part.newest_us, "recovered", part.events))
+    elif part.window_us > state.window_us:
+        state, alerts = _closed(state, part.window_us, bounds)
+    elif part.window_us < state.window_us - _CLOCK_US:
+        state, newest_us = state._replace(window_us=part.window_us, events=0), part.newest_us
+    elif part.window_us < state.window_us:
+        return state, []  # a little late: of no consequence
+    state = state._replace(events=state.events + part.events, newest_us=newest_us, offset=part.offset)
+    if not state.is_spiking and _is_spike(state, bounds):
+        state = state._replace(is_spiking=True)
+        alerts.append(state.alert(part.newest_us, "spike", state.events))
+    return state, alerts
+
+
+def quiet(state: State, now_us: int, bounds: Bounds) -> tuple[State, list[Alert]]:
+    """What comes of nothing having come until now."""
+    alerts: list[Alert] = []
+    until_us = now_us - now_us % WINDOW_US
+    if state.is_spiking and until_us > state.window_us:
+        state, alerts = _closed(state, until_us, bounds)
+    silent_us = state.newest_us + bounds.silence_us
+    if state.is_steady and not state.is_silent and now_us >= silent_us:
+        state = state._replace(is_silent=True)
+        alerts.append(state.alert(silent_us, "silence", 0))
+    return state, alerts
+
+
+def _is_spike(state: State, bounds: Bounds) -> bool:
+    return (
+        state.windows >= LEARNT_WINDOWS
+        and state.events >= bounds.spike_events
+        and state.events >= bounds.spike_factor * state.usual
+    )
+
+
+def _closed(state: State, window_us: int, bounds: Bounds) -> tuple[State, list[Alert]]:
+    """The state when a later window begins; those between were empty."""
+    empty = (window_us - state.window_us) // WINDOW_US - 1
+    alerts = []
+    was_spiking = state.is_spiking
+    if was_spiking and (empty or not _is_spike(state, bounds)):
+        state = state._replace(is_spiking=False)
+        alerts.append(state.alert(window_us, "recovered", 0 if empty else state.events))
+    weight = _WEIGHT_OF_SPIKES if was_spiking else _WEIGHT
+    usual = state.usual + weight * (state.events - state.usual) if state.windows else float(state.events)
+    forgotten = (1 - _WEIGHT) ** empty
+    busy = state.busy + _WEIGHT * (1 - state.busy)
+    return state._replace(
+        window_us=window_us,
+        events=0,
+        usual=usual * forgotten,
+        busy=busy * forgotten,
+        windows=state.windows + 1 + empty,
+    ), alerts

@@ -1,0 +1,200 @@
+"""Erasing from the lake what a channel or a publisher has left: from every table, and from the disk at once.
+
+One file after the other is written anew without the rows concerned. The offsets of events that go are put into
+`rejected` as `forgotten` first, so that each stays accounted for; a crash between the two leaves some in both tables,
+and the next erasure sets that right. Then every file is deleted that no table names any more, whatever its age.
+
+Where the log itself still has the events, they are to be purged there first (`halley history purge`). What was counted
+stays counted: a publisher's events in the rollups of channels that others use too. For a day, names of topics may be
+read in the tables' own logs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from app.broker.topics import RESERVED, matches, span
+from app.history.stored import COLUMNS, Stored
+from app.pipeline.errors import Refused
+from app.pipeline.lake import lock, staging
+from app.pipeline.lake.commit import commit_files, commit_rows, write_file
+from app.pipeline.lake.compaction import SORTED
+from app.pipeline.lake.soundness import reading, see
+from app.pipeline.lake.tables import TABLES, dataset, files_of, folder_of, log_of, look, shape_of
+from app.pipeline.lake.tables import create as create_table
+from app.pipeline.lake.upkeep import delete_unnamed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from deltalake import DeltaTable
+
+    from app.history.purge import Erasure
+    from app.pipeline.lake.tables import File
+
+    Tell = Callable[[int, int], None]
+
+FORGOTTEN = "forgotten"
+"""The reason that `rejected` gives for an event that was erased."""
+
+
+class Forgotten(NamedTuple):
+    """How many rows are gone from a table."""
+
+    table: str
+    rows: int
+
+
+def forget(lake: Path, erasure: Erasure, tell: Tell = lambda _done, _of: None) -> list[Forgotten]:
+    """Erase. `tell` hears how many files are done, and of how many.
+
+    Jobs wait meanwhile, and this waits for the batch of an ingest that is running. It may be killed, and run again.
+    Raises `Refused`, `JobFailed`; what is gone by then is gone.
+    """
+    with lock.batch(lake), lock.rewrite(lake):
+        tables = [*look(lake).values()]
+        if not tables:
+            raise Refused(f"there is no lake in {lake}")
+        work = [(table, file) for table in tables for file in files_of(table) if _may_concern(erasure, table, file)]
+        for table, file in work:
+            see(folder_of(table), [file])
+        gone = dict.fromkeys((folder_of(table).name for table in tables), 0)
+        for done, (table, file) in enumerate(work):
+            tell(done, len(work))
+            gone[folder_of(table).name] += _erase(lake, table, file, erasure)
+        delete_unnamed(lake, 0)
+        tell(len(work), len(work))
+        return [Forgotten(name, rows) for name, rows in gone.items()]
+
+
+def _may_concern(erasure: Erasure, table: DeltaTable, file: File) -> bool:
+    """Whether a file may have rows to be erased, by what is known of it."""
+    name = folder_of(table).name
+    if erasure.pattern is None:
+        return name in ("events", "sessions", "rejected")
+    if name not in ("events", "rollups", "alerts", "rejected"):
+        return False
+    first, end = span(erasure.pattern)
+    return bool(file.least.get("topic", first) < end and file.greatest.get("topic", end) >= first)
+
+
+def _erase(lake: Path, table: DeltaTable, file: File, erasure: Erasure) -> int:
+    """Write one file anew, if it has rows to be erased; how many those were."""
+    root, name = folder_of(table), folder_of(table).name
+    with reading(root, [file]):
+        rows = pq.read_table(root / file.path, partitioning=None)
+    concerned = _CONCERNED[name](rows, erasure)
+    count: int = pc.sum(concerned).as_py() or 0
+    if not count:
+        return 0
+    if name == "rejected":
+        unknown = pc.if_else(concerned, pa.scalar(None, pa.string()), rows["row"])
+        left = rows.set_column(rows.schema.get_field_index("row"), "row", unknown)
+    else:
+        left = rows.filter(pc.invert(concerned))
+    if name == "events":
+        _account(lake, table, rows.filter(concerned)["offset"].to_pylist())
+    folder, _, base = file.path.rpartition("/")
+    with staging.staged(lake) as staged:
+        prefix = SORTED if base.startswith(SORTED) else ""
+        written = [write_file(staged / folder, shape_of(table), left, prefix)] if left.num_rows else []
+        commit_files(table, written, removed=[file])
+    return count
+
+
+def _account(lake: Path, events: DeltaTable, offsets: list[int]) -> None:
+    """Put offsets into `rejected`, but for those that an erasure which was killed has put there."""
+    rejected = create_table(lake, "rejected", log_of(events))
+    meets = (ds.field("reason") == FORGOTTEN) & (ds.field("first") <= max(offsets)) & (ds.field("last") >= min(offsets))
+    with reading(folder_of(rejected), files_of(rejected)):
+        known = dataset(rejected).to_table(columns=["first", "last"], filter=meets).sort_by("first")
+    firsts, lasts = known["first"].to_pylist(), known["last"].to_pylist()
+    new = [each for each in sorted(offsets) if not _is_within(each, firsts, lasts)]
+    ranges = list(_ranges(new))
+    if ranges:
+        columns = TABLES["rejected"].columns
+        given = {
+            "first": [first for first, _ in ranges],
+            "last": [last for _, last in ranges],
+            "reason": [FORGOTTEN] * len(ranges),
+        }
+        nothing = {name: [None] * len(ranges) for name in columns.names}
+        commit_rows(rejected, pa.table(nothing | given, schema=columns))
+
+
+def _is_within(offset: int, firsts: list[int], lasts: list[int]) -> bool:
+    place = bisect_right(firsts, offset) - 1
+    return place >= 0 and offset <= lasts[place]
+
+
+def _ranges(offsets: list[int]) -> Iterator[tuple[int, int]]:
+    """Offsets in order as runs, first and last."""
+    first = last = None
+    for offset in offsets:
+        if first is None or last is None:
+            first = offset
+        elif offset != last + 1:
+            yield first, last
+            first = offset
+        last = offset
+    if first is not None and last is not None:
+        yield first, last
+
+
+def _in_events(rows: pa.Table, erasure: Erasure) -> pa.Array:
+    """Of a publisher also what the server has recorded about it."""
+    if erasure.pattern is not None:
+        return _by_topic(rows, erasure)
+    own = pc.and_(
+        pc.starts_with(rows["topic"], f"{RESERVED}/"),
+        pc.fill_null(pc.match_substring(rows["payload"], orjson.dumps(erasure.publisher).decode()), fill_value=False),
+    )
+    told = rows.select(["offset", "payload"]).filter(own).to_pylist()
+    spoken_of = [each["offset"] for each in told if _names(each["payload"], erasure.publisher)]
+    return pc.or_(_by_authid(rows, erasure), pc.is_in(rows["offset"], pa.array(spoken_of, pa.int64())))
+
+
+def _names(payload: str, publisher: str | None) -> bool:
+    told = orjson.loads(payload)
+    return isinstance(told, dict) and told.get("authid") == publisher
+
+
+def _by_topic(rows: pa.Table, erasure: Erasure) -> pa.Array:
+    pattern = erasure.pattern
+    if pattern is None:
+        return pa.array([False] * rows.num_rows)
+    found = [topic for topic in pc.unique(rows["topic"]).to_pylist() if topic is not None and matches(pattern, topic)]
+    return pc.is_in(rows["topic"], pa.array(found, pa.string()))
+
+
+def _by_authid(rows: pa.Table, erasure: Erasure) -> pa.Array:
+    return pc.fill_null(pc.equal(rows["authid"], pa.scalar(erasure.publisher, pa.string())), fill_value=False)
+
+
+def _in_rejected(rows: pa.Table, erasure: Erasure) -> pa.Array:
+    """Rows whose event is known, and is to be erased."""
+    return pa.array(
+        [text is not None and erasure.concerns(_stored(text)) for text in rows["row"].to_pylist()], pa.bool_()
+    )
+
+
+def _stored(text: str) -> Stored:
+    told = orjson.loads(text)
+    return Stored._make(told.get(name) for name in COLUMNS)
+
+
+_CONCERNED = {
+    "events": _in_events,
+    "rejected": _in_rejected,
+    "rollups": _by_topic,
+    "alerts": _by_topic,
+    "sessions": _by_authid,
+}

@@ -1,0 +1,74 @@
+"""Where files are written that are not yet a part of a table: folders of their own, beside the tables.
+
+A folder goes when its work is done. What a killed process has left is known by its lock, which nobody holds, and goes
+when the next one begins.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from app.pipeline.lake.tables import refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextmanager
+def staged(lake: Path) -> Iterator[Path]:
+    """A new folder on the disk of the tables, until the end of the block. Raises `Refused`."""
+    staging = lake / ".staging"
+    try:
+        staging.mkdir(parents=True, exist_ok=True)
+        _sweep(staging)
+        folder = staging / uuid4().hex
+        number = _lock(folder.with_suffix(".lock"))
+    except OSError as error:
+        raise refusal(lake, error) from error
+    try:
+        folder.mkdir()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            folder.with_suffix(".lock").unlink()
+        os.close(number)
+
+
+def _lock(path: Path) -> int:
+    """A new file that is locked; it has its name only then, lest a sweep take it for a dead one's."""
+    draft = path.with_suffix(".draft")
+    number = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX)
+        draft.rename(path)
+    except BaseException:
+        os.close(number)
+        raise
+    return number
+
+
+def _sweep(staging: Path) -> None:
+    """Remove what the dead have left."""
+    for folder in staging.iterdir():
+        if folder.suffix == ".lock":
+            with suppress(OSError):
+                _remove_if_dead(folder)
+        elif not folder.suffix and not folder.with_suffix(".lock").exists():
+            shutil.rmtree(folder, ignore_errors=True)  # made anew by a worker that has outlived its master
+
+
+def _remove_if_dead(lock: Path) -> None:
+    number = os.open(lock, os.O_RDWR)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+        lock.unlink()
+    finally:
+        os.close(number)

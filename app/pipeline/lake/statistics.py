@@ -1,0 +1,77 @@
+"""What a table's log says of a file, so that whoever asks for little opens few: rows, least and greatest values, nulls.
+
+It is taken from the footer; no row is read. Texts that the log is not to repeat, such as payloads, have bounds
+that say nothing: with none at all, pyarrow's reader of delta-rs takes it that no row has any value there.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+_LONG_CHARS = 32
+"""Longer texts are cut: the least may be too small and the greatest too great."""
+
+_LAST_CHAR = "\U0010ffff"
+
+
+def statistics(file: Path, told: Collection[str]) -> str:
+    """Delta's statistics of a Parquet file; of texts, the bounds of those columns only that are to be `told`.
+
+    Raises `OSError`, `pa.ArrowException`.
+    """
+    footer = pq.read_metadata(file)
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for name, places in _places(footer).items():
+        parts = [footer.row_group(group).column(place).statistics for group, place in places]
+        if all(part is not None and part.has_null_count for part in parts):
+            nulls[name] = sum(part.null_count for part in parts)
+            if nulls[name] == footer.num_rows:
+                continue  # there is nothing to bound
+            parts = [part for part in parts if part.num_values]
+        is_text = footer.schema.column(places[0][1]).physical_type == "BYTE_ARRAY"
+        if is_text and name not in told:
+            least[name], greatest[name] = "", _LAST_CHAR
+        elif all(_is_bounded(part) for part in parts):
+            least[name] = _cut(min(part.min for part in parts))
+            greatest[name] = _cut_above(max(part.max for part in parts))
+    content = {"numRecords": footer.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}
+    return orjson.dumps(content).decode()
+
+
+def _places(footer: Any) -> dict[str, list[tuple[int, int]]]:
+    """Where the columns are, but those that are made of others: in each group of rows, at which place."""
+    whole = {field.name for field in footer.schema.to_arrow_schema() if not pa.types.is_nested(field.type)}
+    names = {footer.schema.column(place).path: place for place in range(footer.num_columns)}
+    groups = range(footer.num_row_groups)
+    return {name: [(group, place) for group in groups] for name, place in names.items() if name in whole and groups}
+
+
+def _is_bounded(part: Any) -> bool:
+    """Whether it has bounds, and they can be said in JSON."""
+    return part is not None and part.has_min_max and _is_plain(part.min) and _is_plain(part.max)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (int, str)) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _cut(least: Any) -> Any:
+    return least[:_LONG_CHARS] if isinstance(least, str) else least
+
+
+def _cut_above(greatest: Any) -> Any:
+    """A text that begins like it and is greater than all that do."""
+    if not isinstance(greatest, str) or len(greatest) <= _LONG_CHARS:
+        return greatest
+    return greatest[:_LONG_CHARS] + _LAST_CHAR if greatest[_LONG_CHARS] != _LAST_CHAR else _LAST_CHAR

@@ -1,0 +1,227 @@
+"""Whether the lake is what was read from the log: its files, its offsets, its rows, and the rollups made of them.
+
+It only reads, and takes no lock. A table is looked at as it was when that was begun, so jobs may go on; vacuum and
+erasure may not.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from app.history.stored import COLUMNS, checksum
+from app.pipeline.errors import Refused
+from app.pipeline.lake.commit import committed
+from app.pipeline.lake.recount import recounted
+from app.pipeline.lake.soundness import amiss
+from app.pipeline.lake.tables import INGEST, dataset, files_of, first_line, folder_of, log_of, look
+from app.pipeline.source.log import offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
+
+    from deltalake import DeltaTable
+
+    Tell = Callable[[int, int], None]
+
+_WINDOW_OFFSETS = 4_194_304
+"""Looked at together."""
+
+_MOST_TOLD = 5
+_SAMPLE_ROWS = 1_000
+"""Of each file."""
+
+_BATCH_ROWS = 16_384
+
+
+class Finding(NamedTuple):
+    """What was looked at, and what came of it. `is_sound` is False only where something is wrong."""
+
+    what: str
+    told: str
+    is_sound: bool = True
+
+
+def verify(lake: Path, *, is_thorough: bool = False, tell: Tell = lambda _done, _of: None) -> Iterator[Finding]:
+    """Look at a lake, one finding after the other; the checksums of all rows if it is to be thorough, else of some.
+
+    `tell` hears how many rows' checksums are done, and of how many. Raises `Refused` where there is no lake.
+    """
+    tables = look(lake)
+    if "events" not in tables:
+        raise Refused(f"there is no lake in {lake}: halley pipeline ingest makes one")
+    events = tables["events"]
+    broken = {}
+    for name, table in tables.items():
+        yield _log(name, table, log_of(events))
+        broken[name] = _broken(table)
+        yield from _files(name, table, broken[name])
+    yield _versions(tables)
+    yield from _tried("offsets", lambda: _offsets(tables, broken))
+    yield from _checksums(events, broken["events"], is_thorough=is_thorough, tell=tell)
+    if "rollups" in tables and (broken["events"] or broken["rollups"]):
+        yield Finding("recount", "nothing can be compared while files are not what was committed", is_sound=False)
+    elif "rollups" in tables:
+        yield from _tried("recount", lambda: iter([_rollups(events, tables["rollups"])]))
+
+
+def _tried(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """A look that reads whole tables; of one with files that cannot be read, that is what it finds."""
+    try:
+        yield from check()
+    except (OSError, pa.ArrowException) as error:
+        yield Finding(what, f"cannot be looked at: {first_line(error)}", is_sound=False)
+
+
+def _log(name: str, table: DeltaTable, log_id: str) -> Finding:
+    found = log_of(table)
+    return Finding(name, f"of log {found}" + f", and events of log {log_id}" * (found != log_id), found == log_id)
+
+
+def _broken(table: DeltaTable) -> dict[str, str]:
+    """L4: what is wrong with those files that are not there, or have not the rows and the size that the log says."""
+    root = folder_of(table)
+    looks = ((file.path, amiss(root, file) or _miscounted(root / file.path, file.rows)) for file in files_of(table))
+    return {path: told for path, told in looks if told is not None}
+
+
+def _files(name: str, table: DeltaTable, broken: dict[str, str]) -> Iterator[Finding]:
+    """How many there are, or at most a few of those that are not as they should be."""
+    for path, told in islice(broken.items(), _MOST_TOLD):
+        yield Finding(name, f"{path} {told}", is_sound=False)
+    files = files_of(table)
+    rows = sum(file.rows for file in files if file.path not in broken)
+    but = f", and {len(broken):,} files that are not what was committed" * bool(broken)
+    yield Finding(name, f"{rows:,} rows in {len(files) - len(broken):,} files{but}", is_sound=not broken)
+
+
+def _miscounted(path: Path, rows: int) -> str | None:
+    """What the footer says otherwise than the table's log."""
+    try:
+        found = pq.read_metadata(path).num_rows
+    except (OSError, pa.ArrowException) as error:
+        return f"cannot be read: {first_line(error)}"
+    return None if found == rows else f"has {found} rows, and should have {rows}"
+
+
+def _versions(tables: dict[str, DeltaTable]) -> Finding:
+    """How far ingest says that it is, against what is there."""
+    until = committed(tables["events"], INGEST)
+    greatest = max((file.greatest["offset"] for file in files_of(tables["events"])), default=None)
+    if until is None or (greatest is not None and greatest >= until):
+        told = f"there are events up to offset {greatest}, and ingest says that it is at {until}"
+        return Finding("ingest", told, is_sound=greatest is None)
+    return Finding("ingest", f"all offsets below {until:,} are done")
+
+
+def _offsets(tables: dict[str, DeltaTable], broken: dict[str, dict[str, str]]) -> Iterator[Finding]:
+    """Whether every offset is in exactly one of events, rejected and gaps; what broken files had is not there."""
+    sound = {name: _without(table, broken[name]) for name, table in tables.items()}
+    until = committed(tables["events"], INGEST) or 0
+    known = [
+        (tables["events"], "offset"),
+        *((tables[name], "first") for name in ("rejected", "gaps") if name in tables),
+    ]
+    first = min((file.least[key] for table, key in known for file in files_of(table)), default=until)
+    is_sound = True
+    for low in range(first, until, _WINDOW_OFFSETS):
+        high = min(low + _WINDOW_OFFSETS, until)
+        for told in _amiss(_spans(sound, low, high), low, high):
+            is_sound = False
+            yield Finding("offsets", told, is_sound=False)
+    if is_sound:
+        yield Finding("offsets", f"{first:,} to {until - 1:,}: each is there once" if until > first else "none yet")
+
+
+def _without(table: DeltaTable, broken: Collection[str]) -> ds.Dataset:
+    """A table's rows, but for those of some files."""
+    whole = dataset(table)
+    files = [each for each in whole.get_fragments() if each.path not in broken]
+    return ds.FileSystemDataset(files, whole.schema, whole.format, whole.filesystem) if broken else whole
+
+
+def _spans(tables: dict[str, ds.Dataset], low: int, high: int) -> pa.Table:
+    """All that the tables have of these offsets, as columns first and last, in order."""
+    column = ds.field("offset")
+    rows = tables["events"].to_table(columns=["offset"], filter=(column >= low) & (column < high))
+    spans = [pa.table({"first": rows["offset"], "last": rows["offset"]})]
+    for name in ("rejected", "gaps"):
+        if name in tables:
+            meets = (ds.field("first") < high) & (ds.field("last") >= low)
+            found = tables[name].to_table(columns=["first", "last"], filter=meets)
+            clipped = {
+                "first": pc.max_element_wise(found["first"], low),
+                "last": pc.min_element_wise(found["last"], high - 1),
+            }
+            spans.append(pa.table(clipped))
+    return pa.concat_tables(spans).sort_by("first")
+
+
+def _amiss(spans: pa.Table, low: int, high: int) -> Iterator[str]:
+    """What is not there, and what is there twice: at most a few of each window."""
+    firsts = pa.concat_arrays([*spans["first"].chunks, pa.array([high])])
+    lasts = pa.concat_arrays([pa.array([low - 1]), *spans["last"].chunks])
+    step = pc.subtract(firsts, lasts)  # 1 where one begins right after the last
+    for place in pc.indices_nonzero(pc.not_equal(step, 1))[:_MOST_TOLD].to_pylist():
+        first, last = firsts[place].as_py(), lasts[place].as_py()
+        yield f"{offsets(last + 1, first - 1)} not there" if first > last else f"{offsets(first, last)} there twice"
+
+
+def _checksums(events: DeltaTable, broken: Collection[str], *, is_thorough: bool, tell: Tell) -> Iterator[Finding]:
+    """Whether rows are what the log's checksum says; of each file that is there some, or all."""
+    files = [file for file in files_of(events) if file.path not in broken]
+    total = sum(file.rows if is_thorough else min(file.rows, _SAMPLE_ROWS) for file in files)
+    done = 0
+    wrong: list[int] = []
+    for file in files:
+        try:
+            for rows in _some(folder_of(events) / file.path, file.rows if is_thorough else _SAMPLE_ROWS):
+                protocol = pa.repeat(file.partition["protocol"], rows.num_rows)
+                stored = rows.append_column("protocol", protocol).select([*COLUMNS])
+                wrong += _changed(stored)
+                done += rows.num_rows
+                tell(done, total)
+        except (OSError, pa.ArrowException) as error:
+            yield Finding("checksums", f"{file.path} cannot be read: {first_line(error)}", is_sound=False)
+    if wrong:
+        told = f"{len(wrong):,} of {done:,} rows are not what was logged, such as offset {wrong[0]}"
+        yield Finding("checksums", told, is_sound=False)
+    else:
+        yield Finding("checksums", f"{done:,} rows are what was logged" + " (a sample)" * (not is_thorough))
+
+
+def _changed(rows: pa.RecordBatch) -> list[int]:
+    """The offsets of those that are not what was logged."""
+    found = zip(*(column.to_pylist() for column in rows.columns), strict=True)
+    return [row[0] for row in found if row[-1] != checksum(row[:-1])]
+
+
+def _rollups(events: DeltaTable, rollups: DeltaTable) -> Finding:
+    """L13: the windows that are final against a recount; what came too late for one is told, and is no fault."""
+    count = recounted(events, rollups)
+    told = f"{count.windows:,} windows hold what a recount says"
+    if count.late:
+        told += f", but for {count.late:,} events that came late"
+    if not count.wrong:
+        return Finding("recount", told)
+    return Finding(
+        "recount", f"{count.wrong:,} windows hold what the events do not, such as {count.example}", is_sound=False
+    )
+
+
+def _some(file: Path, count: int) -> Iterator[pa.RecordBatch]:
+    """The first rows of a file."""
+    with pq.ParquetFile(file) as parquet:
+        for rows in parquet.iter_batches(
+            min(_BATCH_ROWS, count), columns=[name for name in COLUMNS if name != "protocol"]
+        ):
+            yield rows.slice(0, count)
+            count -= rows.num_rows
+            if count <= 0:
+                return

@@ -1,0 +1,206 @@
+"""What the report shows, counted: one walk over a few columns of the events, the other tables, and the Delta log.
+
+Rows are read batch by batch, so the lake may be larger than the memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from app.pipeline.errors import Refused
+from app.pipeline.lake.soundness import reading, see
+from app.pipeline.lake.tables import TABLES, dataset, files_of, log_of, open_table, path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from deltalake import DeltaTable
+
+TOP_CHANNELS = 15
+MOST_BARS = 120
+MOST_ALERTS = 200
+MOST_LOSSES = 50
+
+_STEPS_S = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 10_800, 21_600, 43_200, 86_400, 604_800, 2_592_000)
+_MOST_TOPICS = 200_000
+_MOST_COMMITS = 20_000
+_BATCH_ROWS = 131_072
+
+
+class Holding(NamedTuple):
+    """A table: its rows, its files and how many bytes they take; all zero where there is none."""
+
+    name: str
+    rows: int
+    files: int
+    nbytes: int
+
+
+class Commit(NamedTuple):
+    """A batch of ingest: when it was in the lake, how many events it brought, and when they were published."""
+
+    at_us: int
+    events: int
+    oldest_us: int
+    newest_us: int
+
+
+class Findings(NamedTuple):
+    """All of it.
+
+    step_us     how long each bar of `bars` is; a bar is known by its beginning
+    bars        events by protocol and beginning
+    channels    topics and their events, the busiest first
+    commits     in the order of time
+    alerts      the latest, newest first; their number is in `holdings`
+    losses      rows of `gaps` and `rejected`, the first of them
+    """
+
+    log_id: str
+    from_us: int
+    to_us: int
+    step_us: int
+    bars: Mapping[str, Mapping[int, int]]
+    channels: list[tuple[str, int]]
+    topics: int
+    commits: list[Commit]
+    alerts: list[dict[str, Any]]
+    losses: list[dict[str, Any]]
+    holdings: list[Holding]
+
+    @property
+    def events(self) -> int:
+        """How many there are in that time."""
+        return sum(sum(each.values()) for each in self.bars.values())
+
+
+def findings(lake: Path, from_us: int | None, to_us: int | None) -> Findings:
+    """Look at what was published from one moment until before another, or ever. Raises `Refused`, `JobFailed`."""
+    tables = {name: open_table(lake, name) for name in TABLES}
+    events = tables["events"]
+    if events is None:
+        raise Refused(f"there is no lake at {lake}: `halley pipeline ingest` makes one")
+    for name in ("events", "alerts", "gaps", "rejected"):
+        table = tables[name]
+        if table is not None:
+            see(path(lake, name), files_of(table))
+    with reading(lake):
+        first_us, last_us = _span(events, from_us, to_us)
+        step_us = _step_us(last_us - first_us)
+        bars, topics = _counted(events, first_us, last_us, step_us)
+        return Findings(
+            log_id=log_of(events),
+            from_us=first_us,
+            to_us=last_us + 1,
+            step_us=step_us,
+            bars=bars,
+            channels=topics.most_common(TOP_CHANNELS),
+            topics=len(topics),
+            commits=[each for each in _commits(path(lake, "events")) if from_us is None or each.newest_us >= from_us],
+            alerts=_latest(tables["alerts"], from_us, to_us),
+            losses=[*_losses(tables["gaps"], "gap"), *_losses(tables["rejected"], "rejected")][:MOST_LOSSES],
+            holdings=[_holding(name, table) for name, table in tables.items()],
+        )
+
+
+def _span(events: DeltaTable, from_us: int | None, to_us: int | None) -> tuple[int, int]:
+    """The first and the last moment to look at, both part of it: what was asked for, where there are events."""
+    files = files_of(events)
+    first = min((file.least["time_us"] for file in files if "time_us" in file.least), default=0)
+    last = max((file.greatest["time_us"] for file in files if "time_us" in file.greatest), default=0)
+    first = first if from_us is None else max(first, from_us)
+    return first, max(first, last if to_us is None else min(last, to_us - 1))
+
+
+def _step_us(length_us: int) -> int:
+    return next((step * 1_000_000 for step in _STEPS_S if length_us < step * 1_000_000 * MOST_BARS), 31_536_000_000_000)
+
+
+def _counted(
+    events: DeltaTable, first_us: int, last_us: int, step_us: int
+) -> tuple[dict[str, Counter[int]], Counter[str]]:
+    """Events by protocol and beginning of the bar; and by topic. Of very many topics the rare ones are left out."""
+    bars: dict[str, Counter[int]] = {}
+    topics: Counter[str] = Counter()
+    within = (pc.field("time_us") >= first_us) & (pc.field("time_us") <= last_us)
+    with _scan(events, ["time_us", "topic", "protocol"], within) as batches:
+        for batch in batches:
+            starts = pc.multiply(pc.divide(batch["time_us"], step_us), step_us)
+            rows = pa.table({"start": starts, "topic": batch["topic"], "protocol": batch["protocol"]})
+            for each in rows.group_by(["protocol", "start"]).aggregate([([], "count_all")]).to_pylist():
+                bars.setdefault(each["protocol"] or "?", Counter())[each["start"]] += each["count_all"]
+            for each in rows.group_by("topic").aggregate([([], "count_all")]).to_pylist():
+                topics[each["topic"]] += each["count_all"]
+            if len(topics) > _MOST_TOPICS:
+                topics = Counter(dict(topics.most_common(_MOST_TOPICS // 2)))
+    return bars, topics
+
+
+@contextmanager
+def _scan(table: DeltaTable, columns: list[str], asked: pc.Expression | None) -> Iterator[Iterator[pa.RecordBatch]]:
+    """A table's rows, within the block: a scan that is left open may crash the process at its very end."""
+    scan = dataset(table).to_batches(columns=columns, filter=asked, batch_size=_BATCH_ROWS, batch_readahead=4)
+    with closing(scan) as batches:
+        yield (batch for batch in batches if batch.num_rows)
+
+
+def _commits(folder: Path) -> list[Commit]:
+    """The batches of ingest that the Delta log still tells of, also those whose files were rewritten since."""
+    found = []
+    entries = sorted(entry for entry in (folder / "_delta_log").glob("*.json") if entry.stem.isdecimal())
+    for entry in entries[-_MOST_COMMITS:]:
+        at_us, adds = 0, []
+        for line in entry.read_text(encoding="utf-8").splitlines():
+            action = json.loads(line)
+            at_us = int(action.get("commitInfo", {}).get("timestamp", 0)) * 1_000 or at_us
+            if action.get("add", {}).get("dataChange"):
+                adds.append(json.loads(action["add"].get("stats") or "{}"))
+            if "remove" in action and action["remove"].get("dataChange"):
+                adds = []  # an erasure: what it adds was there before
+                break
+        bounds = [
+            (each["numRecords"], each["minValues"]["time_us"], each["maxValues"]["time_us"])
+            for each in adds
+            if each.get("numRecords") and "time_us" in each.get("minValues", {}) and "time_us" in each["maxValues"]
+        ]
+        if bounds and at_us:
+            rows, oldest, newest = zip(*bounds, strict=True)
+            found.append(Commit(at_us, sum(rows), min(oldest), max(newest)))
+    return found
+
+
+def _latest(alerts: DeltaTable | None, from_us: int | None, to_us: int | None) -> list[dict[str, Any]]:
+    if alerts is None:
+        return []
+    asked = pc.field("at_us") >= (from_us or 0)
+    if to_us is not None:
+        asked &= pc.field("at_us") < to_us
+    found: list[dict[str, Any]] = []
+    with _scan(alerts, ["at_us", "topic", "protocol", "kind", "rate", "usual"], asked) as batches:
+        for batch in batches:
+            found += batch.to_pylist()
+            found = sorted(found, key=lambda each: -each["at_us"])[:MOST_ALERTS]
+    return found
+
+
+def _losses(table: DeltaTable | None, kind: str) -> list[dict[str, Any]]:
+    if table is None:
+        return []
+    found: list[dict[str, Any]] = []
+    with _scan(table, ["first", "last", "reason"], None) as batches:
+        for batch in batches:
+            found += batch.to_pylist()
+            found = sorted(found, key=lambda each: int(each["first"]))[:MOST_LOSSES]
+    return [{"kind": kind, **each} for each in found]
+
+
+def _holding(name: str, table: DeltaTable | None) -> Holding:
+    files = [] if table is None else files_of(table)
+    return Holding(name, sum(file.rows or 0 for file in files), len(files), sum(file.nbytes for file in files))

@@ -1,0 +1,29 @@
+"""A channel's events out of the lake, as `GET /history` writes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from app.broker.timestamps import to_text
+from app.pipeline.questions.walk import Selection, Walk
+from app.protocols.bayeux.names import to_channel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+
+def lines(lake: Path, selection: Selection) -> Iterator[list[str]]:
+    """The events as JSON, oldest first, stretch by stretch. Raises `Refused`, `JobFailed`."""
+    for rows in Walk(lake, selection).rows():
+        yield [_line(row) for row in rows]
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    channel, protocol = (orjson.dumps(each).decode() for each in (to_channel(row["topic"]), row["protocol"]))
+    return (
+        f'{{"channel":{channel},"data":{row["payload"]},"position":{row["offset"]},'
+        f'"time":"{to_text(row["time_us"])}","publication":{row["publication"]},"protocol":{protocol}}}'
+    )

@@ -1,0 +1,230 @@
+"""The conditions that a query puts on each table, read from the plan that Spark has made of it.
+
+Spark has done the hard part: constants are folded, views and subqueries resolved, and every filter stands as near to
+its table as is right. What is taken are the filters directly above a table; what is not understood counts as none.
+
+A plan as JSON is a list of its nodes, each before its children, with their number (`num-children`). Expressions in a
+node's fields are such lists too, and some of those have plans in them (subqueries).
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from app.pipeline.questions.conditions import Anything, Begins, Both, Compared, Either, Known, Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from app.pipeline.questions.conditions import Condition, Value
+    from app.pipeline.questions.views import View
+
+    Fields = dict[str, Any]
+    Columns = Mapping[int, str]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY_US = 86_400_000_000
+_RELATIONS = {
+    "EqualTo": "=",
+    "EqualNullSafe": "=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+}
+_MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+class Node(NamedTuple):
+    """A node of a plan or an expression: its class' own name, its fields, its children."""
+
+    kind: str
+    fields: Fields
+    children: list[Node]
+
+
+def conditions_of(plan: str, views: Mapping[str, View]) -> dict[str, Condition]:
+    """What each table that the plan reads must hold a row of; those that it does not read are not in it.
+
+    A table that stands in it twice, as in a join with itself, must hold rows for either.
+    """
+    found: dict[str, list[Condition]] = {}
+    for relation, filters in _relations(_tree(json.loads(plan)), []):
+        columns = {_id(field): field["name"] for [field] in relation.fields["output"]}
+        for view in views.values():
+            if [*columns.values()] == view.columns:
+                parts = tuple(_condition(each, columns, view) for each in filters)
+                found.setdefault(view.name, []).append(Both(parts))
+            elif {*columns.values()} <= {*view.columns}:  # it may be that table, with columns left out
+                found.setdefault(view.name, []).append(Anything())
+    return {name: each[0] if len(each) == 1 else Either(tuple(each)) for name, each in found.items()}
+
+
+def _tree(nodes: list[Fields]) -> Node:
+    rest = iter(nodes)
+
+    def grow() -> Node:
+        fields = next(rest)
+        return Node(fields["class"].rpartition(".")[2], fields, [grow() for _ in range(fields["num-children"])])
+
+    return grow()
+
+
+def _relations(node: Node, filters: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
+    """The tables that are read by a plan, each with the filters directly above it."""
+    if node.kind == "LogicalRelation":
+        yield node, filters
+        return
+    for plan in _nested(list(node.fields.values())):
+        yield from _relations(plan, [])
+    if node.kind == "Filter":
+        filters = [*filters, _tree(node.fields["condition"])]
+    elif node.kind != "Project":
+        filters = []
+    for child in node.children:
+        yield from _relations(child, filters)
+
+
+def _nested(value: object) -> Iterator[Node]:
+    """The plans of subqueries, wherever they stand in a node's fields."""
+    if isinstance(value, dict):
+        yield from _nested([*value.values()])
+    elif isinstance(value, list):
+        if value and isinstance(value[0], dict) and _is_plan(str(value[0].get("class"))):
+            yield _tree(value)
+        else:
+            for each in value:
+                yield from _nested(each)
+
+
+def _is_plan(name: str) -> bool:
+    return ".plans.logical." in name or name.endswith(".LogicalRelation")
+
+
+def _condition(node: Node, columns: Columns, view: View) -> Condition:
+    """An expression as a condition, as far as it is understood."""
+    children = node.children
+    match node.kind:
+        case "And" | "Or":
+            parts = tuple(_condition(child, columns, view) for child in children)
+            condition: Condition = Both(parts) if node.kind == "And" else Either(parts)
+        case "In":
+            condition = Either(tuple(_comparison("=", children[0], each, columns, view) for each in children[1:]))
+        case "IsNotNull" | "IsNull" | "StartsWith":
+            condition = _about_one(node, columns, view)
+        case kind if kind in _RELATIONS:
+            condition = _comparison(_RELATIONS[kind], children[0], children[1], columns, view)
+        case _:
+            condition = Anything()
+    return condition
+
+
+def _about_one(node: Node, columns: Columns, view: View) -> Condition:
+    column = _column(node.children[0], columns)
+    if column is None:
+        return Anything()
+    if node.kind != "StartsWith":
+        return (Known if node.kind == "IsNotNull" else Unknown)(view.source_of(column))
+    prefix = _constant(node.children[1], "string")
+    return Anything() if prefix is None else _prefix(column, str(prefix), view)
+
+
+def _comparison(relation: str, left: Node, right: Node, columns: Columns, view: View) -> Condition:
+    if _column(left, columns) is None:
+        left, right, relation = right, left, _MIRRORED[relation]
+    column = _column(left, columns)
+    value = None if column is None else _constant(right, left.fields["dataType"])
+    if column is None or value is None:
+        return Anything()
+    if column in view.channels:
+        return _channel(relation, str(value), view.channels[column])
+    if column in view.days:
+        assert isinstance(value, int)
+        return _day(relation, value, view.days[column])
+    return Compared(view.moments.get(column, column), relation, value)
+
+
+def _day(relation: str, start_us: int, column: str) -> Condition:
+    """A day, as the moments of it; `start_us` is its first."""
+    end_us = start_us + _DAY_US
+    return {
+        "=": Both((Compared(column, ">=", start_us), Compared(column, "<", end_us))),
+        "<": Compared(column, "<", start_us),
+        "<=": Compared(column, "<", end_us),
+        ">": Compared(column, ">=", end_us),
+        ">=": Compared(column, ">=", start_us),
+    }[relation]
+
+
+def _channel(relation: str, name: str, column: str) -> Condition:
+    """A Bayeux name, as the topic that it shows. Names are not ordered as topics are."""
+    if relation != "=":
+        return Anything()
+    plain = _plain(name)
+    return Compared(column, "=", name[1:]) if plain == name[1:] and name[:1] == "/" else _topics(name, plain, column)
+
+
+def _prefix(column: str, prefix: str, view: View) -> Condition:
+    if column in view.channels:
+        return _topics(prefix, _plain(prefix), view.channels[column])
+    return Anything() if column in view.days or column in view.moments else Begins(column, prefix)
+
+
+def _topics(name: str, plain: str, column: str) -> Condition:
+    """Topics whose channels begin with `name`; what follows its `plain` part is not looked at."""
+    if not name:
+        return Known(column)
+    return Begins(column, plain) if name[0] == "/" else Either(())
+
+
+def _plain(name: str) -> str:
+    """The part of a channel's name, without its first slash, up to what is written otherwise in a topic."""
+    for at, char in enumerate(name[1:]):
+        if not (char.isascii() and (char.isalnum() or char in "_-/")):
+            return name[1 : at + 1]
+    return name[1:]
+
+
+def _column(node: Node, columns: Columns) -> str | None:
+    return columns.get(_id(node.fields)) if node.kind == "AttributeReference" else None
+
+
+def _id(fields: Fields) -> int:
+    return int(fields["exprId"]["id"])
+
+
+def _constant(node: Node, kind: object) -> Value | None:
+    """A literal of that type as a value that extremes can be compared with; None where it is none."""
+    text, read = node.fields.get("value"), _READERS.get(str(kind))
+    if node.kind != "Literal" or node.fields.get("dataType") != kind or not isinstance(text, str) or read is None:
+        return None
+    try:
+        value = read(text)
+    except (ValueError, KeyError, OverflowError):  # a year of five digits
+        return None
+    return None if value != value else value  # NaN is not ordered as Spark orders it  # noqa: PLR0124
+
+
+def _day_us(text: str) -> int:
+    return _us(datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC))
+
+
+def _moment_us(text: str) -> int:
+    return _us(datetime.fromisoformat(text).replace(tzinfo=UTC))  # the session's zone
+
+
+def _us(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+_READERS: Mapping[str, Callable[[str], Value]] = {
+    "string": str,
+    **dict.fromkeys(("long", "integer", "short", "byte"), int),
+    "double": float,
+    "boolean": {"true": True, "false": False}.__getitem__,
+    "date": _day_us,
+    "timestamp": _moment_us,
+}
+"""How a literal of each type is read; moments and days as microseconds."""

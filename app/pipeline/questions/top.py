@@ -1,0 +1,28 @@
+"""The busiest channels of the last hours or days."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from app.pipeline.questions.sql import ask
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from app.pipeline.questions.sql import Answer
+
+By = Literal["events", "bytes"]
+
+_QUERY = """
+    select channel, count(*) as events, sum(octet_length(payload)) as bytes, count(distinct authid) as publishers,
+           min(time) as first, max(time) as last
+    from events {where} group by channel order by {by} desc, channel limit {most}
+"""
+
+
+def top(spark: SparkSession, lake: Path, by: By, since_us: int | None, most: int) -> Answer:
+    """So many channels, the busiest first; since that moment, or ever. Raises `Refused`."""
+    where = "" if since_us is None else f"where time_us >= {int(since_us)}"
+    return ask(spark, lake, _QUERY.format(where=where, by=by, most=int(most)))

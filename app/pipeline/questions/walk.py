@@ -1,0 +1,148 @@
+"""Events of the lake in the order of their offsets, as many at a time as fit well into memory.
+
+Files overlap: a compacted one has a day's events by topic. So files that overlap are looked at together: first for the
+offsets alone of what is wanted, then, a stretch of offsets after the other, for the rows. No Spark is needed.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from app.broker.topics import Match, matches, span
+from app.pipeline.errors import Refused
+from app.pipeline.lake.soundness import reading, see
+from app.pipeline.lake.tables import STORED, log_of, open_table, path
+from app.pipeline.questions.conditions import Both, Compared
+from app.pipeline.questions.skipping import files_of, needed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from app.broker.topics import Pattern
+    from app.pipeline.questions.skipping import File
+
+_STRETCH_BYTES = 33_554_432
+_MOST_ROWS = 100_000
+_INSIDE = pa.schema([field for field in STORED if field.name != "protocol"])
+
+
+class Selection(NamedTuple):
+    """Which events: of a pattern, from a moment on, before another one."""
+
+    pattern: Pattern
+    from_us: int | None = None
+    to_us: int | None = None
+
+
+class Walk:
+    """A walk over the table `events` as it was when this was made."""
+
+    def __init__(self, lake: Path, selection: Selection) -> None:
+        """Raises `Refused`: there is none, or none of ours; `JobFailed`: files are gone."""
+        self._folder = path(lake, "events")
+        table = open_table(lake, "events")
+        if table is None:
+            raise Refused(f"there is no lake at {lake}: `halley pipeline ingest` makes one")
+        self.log_id = log_of(table)
+        self._selection = selection
+        first, end = span(selection.pattern)
+        conditions = [Compared("topic", ">=", first), Compared("topic", "<", end)]
+        for relation, moment_us in ((">=", selection.from_us), ("<", selection.to_us)):
+            if moment_us is not None:
+                conditions.append(Compared("time_us", relation, moment_us))
+        self.reading = needed("events", files_of(self._folder, table, {"day": "time_us"}), Both((*conditions,)))
+        see(self._folder, self.reading.files)
+        self._asked = reduce(
+            lambda one, other: one & other,
+            [Compared.RELATIONS[each.relation](pc.field(each.column), each.value) for each in conditions],
+        )
+
+    def count(self, after: int = 0) -> tuple[int, int]:
+        """How many events there are, and how many of them have offsets up to `after`."""
+        found = before = 0
+        for group in _groups(self.reading.files):
+            offsets = self._offsets(group, 0)
+            found += len(offsets)
+            before += pc.sum(pc.less_equal(offsets, after)).as_py() or 0
+        return found, before
+
+    def rows(self, after: int = 0) -> Iterator[list[dict[str, Any]]]:
+        """The events with offsets above `after`, in order, stretch by stretch. Raises `JobFailed`."""
+        for group in _groups(self.reading.files):
+            offsets = self._offsets(group, after)
+            if not len(offsets):
+                continue
+            with reading(self._folder):
+                size = _stretch_rows(group)
+            for start in range(0, len(offsets), size):
+                stretch = offsets[start : start + size]
+                low, high = stretch[0].as_py(), stretch[-1].as_py()
+                within = (pc.field("offset") >= low) & (pc.field("offset") <= high)
+                yield self._read(group, STORED.names, self._asked & within).sort_by("offset").to_pylist()
+
+    def _offsets(self, group: Sequence[File], after: int) -> pa.Array:
+        found = self._read(group, ["offset"], self._asked & (pc.field("offset") > after))
+        offsets = found["offset"].combine_chunks()
+        return offsets.take(pc.sort_indices(offsets))
+
+    def _read(self, group: Sequence[File], columns: Sequence[str], asked: pc.Expression) -> pa.Table:
+        """These columns of the wanted rows, in no order."""
+        wanted = [*columns, *(name for name in ("topic",) if name not in columns)]
+        parts = []
+        for protocol in sorted({file.partition["protocol"] or "" for file in group}):
+            paths = [file.path for file in group if (file.partition["protocol"] or "") == protocol]
+            inside = [name for name in wanted if name != "protocol"]
+            with reading(self._folder):
+                found = ds.dataset(paths, schema=_INSIDE, format="parquet", filesystem=fs.LocalFileSystem()).to_table(
+                    inside, filter=asked, batch_readahead=2, fragment_readahead=1
+                )
+            if "protocol" in wanted:
+                found = found.append_column("protocol", pa.array([protocol] * len(found), pa.string()))
+            parts.append(self._only_wanted(found).select(list(columns)))
+        return pa.concat_tables(parts)
+
+    def _only_wanted(self, found: pa.Table) -> pa.Table:
+        """The range of topics that was read may have others in it."""
+        pattern = self._selection.pattern
+        if pattern.match is Match.EXACT:
+            return found
+        topics = [topic for topic in pc.unique(found["topic"]).to_pylist() if matches(pattern, topic)]
+        return found.filter(pc.is_in(found["topic"], pa.array(topics, pa.string())))
+
+
+def _groups(files: Sequence[File]) -> Iterator[list[File]]:
+    """Files whose offsets overlap, together; in the order of their offsets."""
+    group: list[File] = []
+    reached = 0
+    for file in sorted(files, key=_first):
+        if group and _first(file) > reached:
+            yield group
+            group = []
+        group.append(file)
+        last = file.contents.extent("offset").greatest
+        reached = max(reached, last) if isinstance(last, int) else 1 << 62  # not known: it may have all
+    if group:
+        yield group
+
+
+def _first(file: File) -> int:
+    first = file.contents.extent("offset").least
+    return first if isinstance(first, int) else 0
+
+
+def _stretch_rows(group: Sequence[File]) -> int:
+    """How many rows of these files to have in memory at once, by how long their payloads are."""
+    rows = nbytes = 0
+    for file in group:
+        footer = pq.read_metadata(file.path)
+        rows += footer.num_rows
+        nbytes += sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
+    return max(1, min(_MOST_ROWS, _STRETCH_BYTES * max(rows, 1) // max(nbytes, 1)))

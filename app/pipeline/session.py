@@ -1,0 +1,281 @@
+"""A Spark session as the pipeline wants it, with the source `halley`: quick to start, quiet, and tidy when it ends.
+
+    from app.pipeline import session
+    spark = session.start()
+    spark.read.format("halley").load("halley-data").show()
+
+A session that there is already is taken as it is, and gets the source.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import site
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from app.pipeline import java
+from app.pipeline.errors import JobFailed, Refused, cause_of
+from app.pipeline.source.source import HalleySource
+from app.settings import Pipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from py4j.java_gateway import JavaGateway
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "halley"
+
+_STANDALONE = "spark://"
+_FLAGS = "spark.driver.extraJavaOptions"
+_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that is up in half the time: what takes long here is done by native code."""
+
+_QUIET = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+_REMARKS = ("Picked up ", "WARNING:", "NOTE:")
+_RAISED_IN_JAVA = re.compile(r'^Exception in thread "\w+" [\w.$]+: ')
+_END_S = 20.0
+_MASTER_S = 3.0
+"""For each address of a cluster's master to answer."""
+
+_gateways: list[JavaGateway] = []
+
+
+class SparkFailed(Refused):
+    """Spark did not start, so nothing was begun."""
+
+
+def start(
+    options: Pipeline | None = None, app_name: str = "halley", *, configuration: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session; `configuration` are settings of Spark's own, which go before ours.
+
+    What Spark's processes say on standard error is kept from the console, in `spark.log` in the session's folder; what
+    matters of it comes as an exception. Raises `NoJava`, `SparkFailed`.
+    """
+    options = options or Pipeline()
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        settings = _settings(options) | {"spark.app.name": app_name}
+        spark = _start(settings, configuration or {}, options.niceness)
+    spark.dataSource.register(HalleySource)
+    return spark
+
+
+def find_java() -> java.Java:
+    """The Java that a session runs on. Raises `NoJava`."""
+    return java.find(os.environ, _CACHE)
+
+
+def find_master(master: str) -> None:
+    """See that a standalone cluster's master is there; any one of several will do. Raises `SparkFailed`.
+
+    Spark itself tries for a minute, and then speaks of something else.
+    """
+    if not master.startswith(_STANDALONE):
+        return
+    refusals = []
+    for address in master.removeprefix(_STANDALONE).split(","):
+        host, _, port = address.rpartition(":")
+        if not (host and port.isdecimal() and int(port) < 65_536):
+            raise SparkFailed(f"{master} is no master of Spark's: expected spark://HOST:PORT[,HOST:PORT...]")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _MASTER_S).close()
+        except (OSError, UnicodeError) as error:  # a name that cannot be one
+            refusals.append(f"{address}: {getattr(error, 'strerror', None) or error}")
+        else:
+            return
+    raise SparkFailed(
+        f"no Spark master answers at {master} ({'; '.join(refusals)}): start the cluster, or give another --master"
+    )
+
+
+def stop(spark: SparkSession) -> None:
+    """End it. The JVM stays for the next one, and ends with this process."""
+    spark.stop()
+
+
+def _start(settings: dict[str, str], configuration: Mapping[str, str], niceness: int) -> SparkSession:
+    flags = " ".join(filter(None, (settings[_FLAGS], configuration.get(_FLAGS))))
+    conf = SparkConf().setAll(list((settings | {**configuration, _FLAGS: flags}).items()))
+    master = conf.get("spark.master") or ""
+    find_master(master)
+    log = _folder() / "spark.log"
+    variables = _variables(is_local=_is_local(master))
+    try:
+        with _environment(variables):
+            context = SparkContext(conf=conf, gateway=_gateway(conf, log, niceness))
+        context.setLogLevel("ERROR")
+        if not _is_local(master):
+            context.addPyFile(str(_zipped(_folder())))
+        return SparkSession.builder.getOrCreate()
+    except (PySparkException, Py4JError, OSError, RuntimeError) as error:
+        said = cause_of(error)
+        if log.exists() and "JAVA_GATEWAY_EXITED" in str(error):
+            said = JobFailed(_complaint(log.read_text(errors="replace")))
+        raise SparkFailed(f"Spark does not start with master {master}: {said}") from error
+
+
+def _complaint(text: str) -> str:
+    """The line in which a JVM that did not start says why: the first that is no remark."""
+    lines = (line.strip() for line in text.splitlines())
+    said = next((line for line in lines if line and not line.startswith(_REMARKS)), "Java has ended and said nothing")
+    return _RAISED_IN_JAVA.sub("", said)
+
+
+@cache
+def _folder() -> Path:
+    """What this process and its JVM have on disk; it goes when they end."""
+    folder = Path(tempfile.mkdtemp(prefix="halley-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _gateway(conf: SparkConf, log: Path, niceness: int) -> JavaGateway:
+    """The one JVM of this process; a second session is in it too."""
+
+    def give_way() -> None:
+        with suppress(AttributeError, OSError):  # only Linux has priorities for threads
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+
+    if not _gateways:
+        # What a thread starts has that thread's priority, and this process keeps its own.
+        with log.open("ab") as stderr, ThreadPoolExecutor(1, initializer=give_way) as thread:
+            gateway = thread.submit(launch_gateway, conf, {"stderr": stderr}).result()
+        _gateways.append(gateway)
+        atexit.register(_end, gateway)
+    return _gateways[0]
+
+
+def _end(gateway: JavaGateway) -> None:
+    """End what nobody has ended, and the JVM, which does so when its standard input is closed."""
+    spark = SparkSession.getActiveSession()
+    if spark is not None:
+        spark.stop()
+    gateway.shutdown()
+    if gateway.proc is not None:
+        gateway.proc.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            gateway.proc.wait(_END_S)
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+def _settings(options: Pipeline) -> dict[str, str]:
+    folder = _folder()
+    quiet = folder / "log4j2.properties"
+    quiet.write_text(_QUIET)
+    settings = {
+        "spark.master": options.master,
+        "spark.driver.memory": options.driver_memory,
+        _FLAGS: f"{_QUICK} -Djava.io.tmpdir={folder} -Dlog4j2.configurationFile={quiet.as_uri()}",
+        "spark.scheduler.mode": "FAIR",  # jobs side by side share the cores, each in a pool of its own
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": str(folder),
+        "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 else, which has no statistics
+        "spark.sql.parquet.compression.codec": "zstd",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+    if _is_local(options.master):
+        cores = options.master.removeprefix("local").strip("[]").partition(",")[0]
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": cores if cores.isdecimal() else str(os.cpu_count() or 1),
+        }
+    return settings
+
+
+def _variables(*, is_local: bool) -> dict[str, str]:
+    """What Spark wants in the environment when it starts."""
+    variables = {
+        "JAVA_HOME": str(find_java().home),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    if is_local:
+        variables["SPARK_LOCAL_IP"] = "127.0.0.1"
+        if "SPARK_HOME" not in os.environ:
+            variables["SPARK_HOME"] = str(_home())
+    elif "PYSPARK_PYTHON" in os.environ:  # where it is on the other machines
+        variables["PYSPARK_PYTHON"] = os.environ["PYSPARK_PYTHON"]
+    ours = str(_PACKAGE.parent)
+    if ours not in site.getsitepackages():  # a checkout: the workers must find it too
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))
+    return variables
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Variables that are set for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                with suppress(KeyError):
+                    del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@cache
+def _home() -> Path:
+    """A home for Spark that is PySpark's but for an archive of itself.
+
+    Spark puts that before the installed package on the workers' path, and what comes out of an archive is compiled anew
+    by every process: a second for each of the four kinds of worker that a source has.
+    """
+    home = _folder() / "home"
+    home.mkdir()
+    for each in ("bin", "jars"):
+        (home / each).symlink_to(Path(pyspark.__file__).parent / each)
+    return home
+
+
+def _zipped(folder: Path) -> Path:
+    """Our own code, for workers on machines that have none of it."""
+    root = _PACKAGE
+    made = folder / "halley.zip"
+    with zipfile.ZipFile(made, "w") as archive:
+        for file in sorted(root.rglob("*.py")):
+            archive.write(file, Path("app") / file.relative_to(root))
+    return made

@@ -1,0 +1,193 @@
+"""The columns of what is read: those of a stored event, those of a fault, and scalars that are lifted out of payloads.
+
+Numbers are long and texts string, all nullable; a lifted column is what its setting says.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+import pyarrow as pa
+from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructField, StructType
+
+from app.broker.topics import Match, Pattern, matches
+from app.history.stored import COLUMNS
+from app.pipeline.errors import Refused
+from app.protocols.bayeux.names import Bounds, to_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from app.settings import Settings
+
+LONGS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "crc", "fault_last"})
+FAULT_COLUMNS = ("fault", "fault_last")
+"""Both null in an event's row. Else there is no event from the row's offset to `fault_last`, and `fault` says why."""
+
+_LONG_LOW, _LONG_HIGH = -(1 << 63), (1 << 63) - 1
+_CACHED_TOPICS = 65_536
+_INDEX = re.compile(r"0|[1-9][0-9]{0,17}")
+
+_SPARK: dict[str, DataType] = {
+    "long": LongType(),
+    "double": DoubleType(),
+    "string": StringType(),
+    "boolean": BooleanType(),
+}
+_ARROW: dict[str, pa.DataType] = {
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+}
+
+
+class Lift(NamedTuple):
+    """What is put in one column, for the topics of one pattern: what a JSON Pointer's tokens lead to."""
+
+    pattern: Pattern
+    tokens: tuple[str, ...]
+    column: str
+    type: str
+
+
+def lifts_of(settings: Settings) -> str:
+    """The settings' [[lift]] tables, which are checked, as the source's option `lift` wants them."""
+    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    told = []
+    for lift in settings.lift:
+        match, topic = to_pattern(lift.pattern, bounds)
+        told.append(
+            {"pattern": f"{match.value}:{topic}", "pointer": lift.pointer, "column": lift.column, "type": lift.type}
+        )
+    return orjson.dumps(told).decode()
+
+
+class Lifting:
+    """Takes scalars out of payloads. `columns` are the names with their types, in order of first mention.
+
+    Raises `Refused` where `text` is not what `lifts_of` makes.
+    """
+
+    def __init__(self, text: str) -> None:
+        try:
+            self._lifts = [_lift(**each) for each in orjson.loads(text or "[]")]
+        except (ValueError, TypeError, KeyError) as error:
+            raise Refused(f"the option lift must be what columns.lifts_of() makes ({error})") from None
+        self.columns: dict[str, str] = {}
+        for lift in self._lifts:
+            if self.columns.setdefault(lift.column, lift.type) != lift.type or lift.column in COLUMNS:
+                raise Refused(f"the lifted column {lift.column} is there twice, as two types")
+        self._places = {name: place for place, name in enumerate(self.columns)}
+        self._ways: dict[str, tuple[_Way, ...]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.columns)
+
+    def values(self, topics: Sequence[str], payloads: Sequence[str | None]) -> list[list[Any]]:
+        """For each column its values, one a row."""
+        values: list[list[Any]] = [[None] * len(topics) for _ in self.columns]
+        ways = self._ways
+        for row, topic in enumerate(topics):
+            found = ways.get(topic)
+            if found is None:
+                found = self._ways_for(topic)
+            if not found:
+                continue
+            payload = payloads[row]
+            if payload is None:
+                continue
+            content = orjson.loads(payload)
+            for place, tokens, convert in found:
+                if values[place][row] is None:
+                    values[place][row] = convert(_at(content, tokens))
+        return values
+
+    def _ways_for(self, topic: str) -> tuple[_Way, ...]:
+        if len(self._ways) >= _CACHED_TOPICS:
+            self._ways.clear()
+        ways = tuple(
+            _Way(self._places[lift.column], lift.tokens, _CONVERSIONS[lift.type])
+            for lift in self._lifts
+            if topic and matches(lift.pattern, topic)
+        )
+        self._ways[topic] = ways
+        return ways
+
+
+class _Way(NamedTuple):
+    """What is to be done with a payload for one column."""
+
+    place: int
+    tokens: tuple[str, ...]
+    convert: Callable[[Any], Any]
+
+
+def _lift(pattern: str, pointer: str, column: str, type: str) -> Lift:  # noqa: A002 - the settings' word
+    match, _, topic = pattern.partition(":")
+    if pointer and not pointer.startswith("/"):
+        raise ValueError(f"{pointer} is no JSON Pointer")
+    tokens = tuple(token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:])
+    return Lift(Pattern(Match(match), topic), tokens, column, {name: name for name in _SPARK}[type])
+
+
+def _at(content: Any, tokens: tuple[str, ...]) -> Any:
+    """What a JSON Pointer leads to (RFC 6901, 4); None where that is nothing."""
+    for token in tokens:
+        if isinstance(content, dict):
+            content = content.get(token)
+        elif isinstance(content, list) and _INDEX.fullmatch(token):
+            index = int(token)
+            content = content[index] if index < len(content) else None
+        else:
+            return None
+    return content
+
+
+def _long(value: Any) -> int | None:
+    if type(value) is float:
+        if not value.is_integer():
+            return None
+        value = int(value)  # exact: a float that is whole is one whole number
+    return value if type(value) is int and _LONG_LOW <= value <= _LONG_HIGH else None
+
+
+def _double(value: Any) -> float | None:
+    if type(value) is int:
+        value = float(value)
+    return value if type(value) is float and math.isfinite(value) else None
+
+
+def _string(value: Any) -> str | None:
+    return value if type(value) is str else None
+
+
+def _boolean(value: Any) -> bool | None:
+    return value if type(value) is bool else None
+
+
+_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
+    "long": _long,
+    "double": _double,
+    "string": _string,
+    "boolean": _boolean,
+}
+
+
+def _types(lifting: Lifting, *, with_faults: bool) -> Iterable[tuple[str, str]]:
+    for name in (*COLUMNS, *(FAULT_COLUMNS if with_faults else ())):
+        yield name, "long" if name in LONGS else "string"
+    yield from lifting.columns.items()
+
+
+def spark_schema(lifting: Lifting, *, with_faults: bool) -> StructType:
+    """The columns, to Spark."""
+    return StructType([StructField(name, _SPARK[kind]) for name, kind in _types(lifting, with_faults=with_faults)])
+
+
+def arrow_schema(lifting: Lifting, *, with_faults: bool) -> pa.Schema:
+    """The same, to Arrow."""
+    return pa.schema([(name, _ARROW[kind]) for name, kind in _types(lifting, with_faults=with_faults)])

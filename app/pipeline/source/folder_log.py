@@ -1,0 +1,279 @@
+"""The log in a data folder of this machine, also while a server writes it.
+
+It takes no lock, and writes nothing but the position of a consumer.
+
+How far the log reaches says the mark alone: above it there may be rows that are not committed yet, or were refused. A
+segment ends where the next one begins. Every row's checksum is looked at. A segment that is being written is opened
+for one batch at a time, since it can be sealed only while nobody reads it.
+
+Rows are read the short way, and only if not each of them is there and sound a second time, with a new connection, and
+one by one: what a server does to a segment meanwhile (sealing, purging) must not pass for damage.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing, suppress
+from functools import cached_property
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from app.history import consumers, documents, mark, segment
+from app.history.documents import DocumentDamaged
+from app.history.folder import FolderUnusable, Identity, segment_files
+from app.history.opened import is_passing
+from app.history.rows import walk
+from app.history.seals import Seal
+from app.history.stored import COLUMNS
+from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, are_sound, explained
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from app.pipeline.source.log import Row, Why
+
+_SELECT = f"select {', '.join(COLUMNS)} from events where offset >= ? and offset < ? order by offset"  # noqa: S608
+_OFFSETS = "select offset from stored where offset >= ? and offset < ? order by offset"
+_PAYLOAD = COLUMNS.index("payload")
+_FETCH_ROWS = 64
+_MARK_TRIES, _MARK_WAIT_S = 50, 0.01
+
+
+class _Piece(NamedTuple):
+    """What of a range is to be looked for in one segment; in none where `path` is None."""
+
+    path: Path | None
+    first: int
+    until: int
+
+
+class FolderLog:
+    """A `Log`; see there."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).absolute()  # a worker has a working folder of its own
+
+    def head(self) -> Head:
+        """How far it reaches now. Raises `Refused`."""
+        identity = self.identity()
+        files = self._files()
+        marked = self._marked(has_segments=bool(files))
+        first = min(files[0][0], marked + 1) if files else marked + 1
+        return Head(identity.log_id, first, marked + 1, identity.holes)
+
+    def read(self, first: int, until: int) -> Iterator[list[Row] | Fault]:
+        """Every offset of a range that lies below `head().next`. Raises `Refused`, `JobFailed`."""
+        identity = self.identity()
+        at = first
+        while at < until:
+            piece = self._piece(at, until)  # looked up each time: segments come and go meanwhile
+            if piece.path is None:
+                holes = self.identity().holes  # the server may have recorded one since this was begun
+                yield from explained(piece.first, piece.until - 1, holes, "hole", "missing")
+            else:
+                yield from self._read(piece.path, piece.first, piece.until, identity)
+            at = piece.until
+
+    def commit(self, consumer: str, offset: int) -> None:
+        """Say that a consumer wants nothing below that offset any more. Raises `JobFailed`."""
+        folder = self.path / consumers.FOLDER
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            with suppress(FileNotFoundError):  # another of that name has just done the same
+                documents.save(folder / f"{consumer}.json", {"offset": offset})
+        except OSError as error:
+            raise JobFailed(f"the position cannot be written in {folder}: {error.strerror}") from None
+
+    # What there is
+
+    def identity(self) -> Identity:
+        """What the log is, and which holes it knows of now. Raises `Refused`."""
+        document = self.path / "log.json"
+        try:
+            return Identity.load(document)
+        except FileNotFoundError:
+            what = "holds no log: no server was ever started on it" if self.path.is_dir() else "does not exist"
+            raise Refused(f"the data folder {self.path} {what}") from None
+        except NotADirectoryError:
+            raise Refused(f"{self.path} is no data folder") from None
+        except FolderUnusable as error:
+            raise Refused(str(error)) from None
+        except DocumentDamaged:
+            raise Refused(f"{document} is damaged: start the server on this folder, which restores it") from None
+        except OSError as error:
+            raise self._unreadable(document, error.strerror) from None
+
+    def _files(self) -> list[tuple[int, Path]]:
+        try:
+            return segment_files(self.path)
+        except OSError as error:
+            raise self._unreadable(self.path, error.strerror) from None
+
+    def _marked(self, *, has_segments: bool) -> int:
+        """The last committed offset. The server may be writing it at this very moment, so look again."""
+        file = self.path / "mark"
+        for _ in range(_MARK_TRIES):
+            try:
+                found = mark.read(file)
+            except FileNotFoundError:
+                break
+            except OSError as error:
+                raise self._unreadable(file, error.strerror) from None
+            if found is not None:
+                return found
+            if not has_segments:
+                return 0
+            time.sleep(_MARK_WAIT_S)
+        if not has_segments:
+            return 0
+        raise Refused(
+            f"{file} is missing or damaged, and nothing else says how far the log is committed: "
+            "start the server on this folder, which writes it anew"
+        )
+
+    def _piece(self, at: int, until: int) -> _Piece:
+        """Where an offset is, and up to where the next ones are too."""
+        files = self._files()
+        bounds = [*files, (max(until, files[-1][0] if files else 0), None)]
+        for (first, path), (following, _) in pairwise(bounds):
+            if at < first:
+                return _Piece(None, at, min(until, first))
+            if at < following:
+                return _Piece(path, at, min(until, following))
+        return _Piece(None, at, until)
+
+    def _unreadable(self, file: Path, why: str | None) -> Refused:
+        return Refused(
+            f"{file} cannot be read ({why}): run this as the user whose server it is, or read the log with --from URL"
+        )
+
+    # Its rows
+
+    def _read(self, path: Path, first: int, until: int, identity: Identity) -> Iterator[list[Row] | Fault]:
+        """A range of one segment."""
+        look = _SecondLook(self, path)
+        connection, is_sealed = None, False
+        at = first
+        try:
+            while at < until:
+                rows: list[Row] = []
+                reached = min(until, at + BATCH_ROWS)
+                with suppress(sqlite3.Error):
+                    if connection is None:
+                        is_sealed = _is_sealed(path)
+                        connection = segment.read(path, is_sealed=is_sealed)
+                        self._check(path, connection, identity)
+                    rows, reached = _fetch(connection, at, reached)
+                is_whole = are_sound(rows, at, reached)
+                if connection is not None and not (is_sealed and is_whole):
+                    connection.close()
+                    connection = None
+                if is_whole:
+                    yield rows
+                else:
+                    yield from look.at(at, reached)
+                at = reached
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _check(self, path: Path, connection: sqlite3.Connection, identity: Identity) -> None:
+        """Raises `Refused` where a segment is not of this log, or of a later version."""
+        meta = dict(connection.execute("select name, value from meta"))
+        if isinstance(meta.get("format"), int) and meta["format"] > segment.FORMAT:
+            raise Refused(f"{path} was written by a later version of Halley")
+        is_same_key = meta.get("publication_key") == str(identity.publication_key)
+        if "log_id" in meta and not identity.owns(meta["log_id"]) and not is_same_key:
+            raise Refused(f"{path} belongs to another log: move it out of the folder")
+
+    def may_be_read(self, path: Path, error: sqlite3.Error) -> None:
+        """Raises `Refused`, `JobFailed` where an error says nothing about what is in a file."""
+        try:
+            path.open("rb").close()
+        except OSError as denied:
+            raise self._unreadable(path, denied.strerror) from None
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+            raise self._unreadable(path, str(error)) from None
+        if is_passing(error):
+            raise JobFailed(f"{path} cannot be read at the moment: {error}") from None
+
+
+class _SecondLook:
+    """What can be had of a segment in which not every row is there and sound at the first."""
+
+    def __init__(self, log: FolderLog, path: Path) -> None:
+        self._log = log
+        self._path = path
+
+    def at(self, first: int, until: int) -> Iterator[list[Row] | Fault]:
+        """A small range: its sound rows, and faults for the rest."""
+        try:
+            sound, present = self._rows(first, until)
+        except sqlite3.Error as error:
+            sound, present = {}, range(0)
+            if self._path.exists():  # else retention has taken it just now
+                self._log.may_be_read(self._path, error)
+                present = range(first, until)
+        # Looked up behind the rows: the server records a hole before it takes what is left of them.
+        holes = self._log.identity().holes if len(sound) < until - first else ()
+
+        def why(offset: int) -> Why | None:
+            if offset in sound:
+                return None
+            if any(low <= offset <= high for low, high in holes):
+                return "hole"
+            return "damaged" if offset in present or self._is_damaged else "missing"
+
+        for reason, found in groupby(range(first, until), why):
+            group = list(found)
+            yield [sound[offset] for offset in group] if reason is None else Fault(group[0], group[-1], reason)
+
+    def _rows(self, first: int, until: int) -> tuple[dict[int, Row], Collection[int]]:
+        """The sound rows of a range by offset, and the offsets of which there is something at all."""
+        with closing(segment.read(self._path, is_sealed=_is_sealed(self._path))) as connection:
+            sound: dict[int, Row] = {row.offset: row for rows, _ in walk(connection, first, until - 1) for row in rows}
+            try:
+                return sound, {offset for (offset,) in connection.execute(_OFFSETS, (first, until))}
+            except sqlite3.Error:
+                return sound, range(first, until)
+
+    @cached_property
+    def _is_damaged(self) -> bool:
+        """Whether the segment is not what was written, so that rows that are not there were lost with that."""
+        try:
+            if _is_sealed(self._path):
+                blocks = Seal.load(self._path).damaged_blocks(self._path)
+                return any(block is not None for block in blocks)
+            with closing(segment.read(self._path, is_sealed=False)) as connection:
+                return bool(connection.execute("pragma integrity_check(1)").fetchone() != ("ok",))
+        except FileNotFoundError:
+            return False
+        except (sqlite3.Error, OSError, DocumentDamaged):
+            return self._path.exists()
+
+
+def _fetch(connection: sqlite3.Connection, at: int, until: int) -> tuple[list[Row], int]:
+    """The rows from `at` on, as many as may be in memory, and the offset behind them. Raises `sqlite3.Error`."""
+    rows: list[Row] = []
+    nbytes = 0
+    try:
+        with closing(connection.execute(_SELECT, (at, until))) as cursor:
+            while found := cursor.fetchmany(_FETCH_ROWS):
+                rows += found
+                nbytes += sum([len(row[_PAYLOAD] or "") for row in found])
+                if nbytes > BATCH_BYTES:
+                    return rows, rows[-1][0] + 1
+    except (UnicodeDecodeError, TypeError) as error:  # an error quotes what is damaged; a text has become a number
+        raise sqlite3.DatabaseError("malformed") from error
+    return rows, until
+
+
+def _is_sealed(path: Path) -> bool:
+    """Whether nobody will change it."""
+    try:
+        return Seal.load(path).nbytes == path.stat().st_size
+    except (OSError, DocumentDamaged):
+        return False

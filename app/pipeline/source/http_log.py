@@ -1,0 +1,262 @@
+"""A server's log, from any machine: `GET /log`, as Arrow where the server has that, else as JSON lines.
+
+An answer that breaks off is asked for again, from the row behind the last one that came. The token goes to the server
+and nowhere else: it is in no text of an exception, and not in what is printed of this object.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import orjson
+import pyarrow as pa
+
+from app.client.wire import headers_for, server_url
+from app.history.segment import FORMAT
+from app.history.stored import COLUMNS
+from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, are_sound, explained
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from app.pipeline.source.log import Row
+
+_ARROW, _LINES = "application/vnd.apache.arrow.stream", "application/x-ndjson"
+_TIMEOUT = httpx.Timeout(60.0, connect=10.0)  # of each part of an answer, not of all of it
+_TRIES = 6
+"""In a row in which nothing came; 0.5 s, 1 s, 2 s … lie between them."""
+
+_FIRST_WAIT_S = 0.5
+_REASON_CHARS = 200
+_NEXT = re.compile(r"[?&]from_offset=(\d+)")
+_PAYLOAD = COLUMNS.index("payload")
+_BROKEN = (httpx.HTTPError, pa.ArrowException, ValueError, KeyError, TypeError)
+"""What an answer can be that has ended too early, or is not that of a Halley server."""
+
+
+class _Again(Exception):
+    """The server is busy, or gone for a moment; the text says so."""
+
+
+class HttpLog:
+    """A `Log`; see there. Raises `Refused` for a URL or a token that can be none."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        try:
+            server = server_url(url)
+            self._headers = headers_for(token)
+        except ValueError as error:
+            raise Refused(f"the log cannot be read from there: {error}") from None
+        root = server.copy_with(path=server.path.removesuffix("/").rpartition("/")[0] + "/", query=None, fragment=None)
+        self._root = str(root)
+        self.name = str(root.copy_with(userinfo=b""))
+        self._known: Head | None = None  # what was said last; it goes with this to the workers
+
+    def __repr__(self) -> str:
+        return f"HttpLog({self.name})"
+
+    def head(self) -> Head:
+        """How far it reaches now. Raises `Refused`, `JobFailed`."""
+        told = self._patiently(self._head)
+        if told["format"] > FORMAT:
+            raise Refused(f"the log of {self.name} was written by a later version of Halley")
+        holes, damage = (tuple((first, last) for first, last in told.get(name, ())) for name in ("holes", "damage"))
+        self._known = Head(told["log_id"], told["first"], told["next"], holes, damage)
+        return self._known
+
+    def read(self, first: int, until: int) -> Iterator[list[Row] | Fault]:
+        """Every offset of a range that lies below `head().next`. Raises `Refused`, `JobFailed`."""
+        at, tries = first, 0
+        while at < until:
+            try:
+                with self._client() as client:
+                    for found in self._answer(client, at, until):
+                        yield found
+                        at, tries = (found.last if isinstance(found, Fault) else found[-1][0]) + 1, 0
+            except (_Again, *_BROKEN) as error:
+                tries += 1
+                self._wait(tries, error)
+
+    def commit(self, consumer: str, offset: int) -> None:
+        """Say that a consumer wants nothing below that offset any more. Raises `Refused`, `JobFailed`."""
+
+        def report() -> None:
+            with (
+                self._client() as client,
+                self._stream(client, "POST", f"log/consumers/{consumer}", {"offset": offset}),
+            ):
+                pass
+
+        self._patiently(report)
+
+    # Requests
+
+    def _head(self) -> dict[str, Any]:
+        with self._client() as client, self._stream(client, "GET", "log/head") as answer:
+            told: dict[str, Any] = orjson.loads(answer.read())
+            if not {"log_id", "first", "next", "format"} <= told.keys():
+                raise KeyError
+            return told
+
+    def _answer(self, client: httpx.Client, first: int, until: int) -> Iterator[list[Row] | Fault]:
+        """What one request brings of a range; all of it, unless it breaks off."""
+        path = f"log?from_offset={first}&until_offset={until - 1}"
+        with self._stream(client, "GET", path, accept=_ARROW) as answer:
+            if answer.status_code == HTTPStatus.GONE:
+                yield from self._gone(first, until)
+                return
+            following = _NEXT.search(answer.links.get("next", {}).get("url", ""))
+            reach = int(following[1]) if following else until
+            if self._known is not None and self._known.log_id != answer.headers["halley-log-id"]:
+                raise Refused(f"{self.name} has another log now: what was read before is not its beginning")
+            is_arrow = answer.headers["content-type"] == _ARROW
+            at = first
+            for rows in _gathered(_arrow_rows(answer) if is_arrow else _line_rows(answer)):
+                yield from self._accounted(rows, at)
+                at = rows[-1][0] + 1
+            if at < reach:
+                yield from self._absent(at, reach - 1)
+
+    def _accounted(self, rows: list[Row], at: int) -> Iterator[list[Row] | Fault]:
+        """Rows, and a fault for each range between them; `at` is the offset from which on they were asked for."""
+        begin = 0
+        for end in range(1, len(rows) + 1):
+            if end < len(rows) and rows[end][0] == rows[end - 1][0] + 1:
+                continue
+            run = rows[begin:end]
+            if run[0][0] > at:
+                yield from self._absent(at, run[0][0] - 1)
+            if run[0][0] < at or not are_sound(run, run[0][0], run[-1][0] + 1):
+                raise ValueError  # nothing that a server has sent
+            yield run
+            at, begin = run[-1][0] + 1, end
+
+    def _absent(self, first: int, last: int) -> list[Fault]:
+        """Why there is no row of a range: what is known tells, or what the log says of it now."""
+        for head in (self._known, None):
+            faults = _faults(first, last, head or self.head())
+            if all(fault.why != "missing" for fault in faults):
+                break
+        return faults
+
+    def _gone(self, first: int, until: int) -> Iterator[Fault]:
+        begins = self.head().first
+        if begins <= first:
+            raise _Again(f"{self.name} has changed its mind about offset {first}")
+        yield Fault(first, min(until, begins) - 1, "missing")
+
+    def _client(self) -> httpx.Client:
+        return httpx.Client(headers=self._headers, timeout=_TIMEOUT, base_url=self._root)
+
+    @contextmanager
+    def _stream(
+        self, client: httpx.Client, method: str, path: str, json: Any = None, *, accept: str = "application/json"
+    ) -> Iterator[httpx.Response]:
+        """An answer that is good, or says that the range is gone. Raises `Refused`, `_Again`."""
+        with client.stream(method, path, json=json, headers={"Accept": accept}) as answer:
+            status = answer.status_code
+            if status == HTTPStatus.NOT_ACCEPTABLE and accept == _ARROW:
+                pass  # another request, below
+            elif status in (HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.GONE):
+                yield answer
+                return
+            else:
+                raise self._refusal(answer)
+        with self._stream(client, method, path, json, accept=_LINES) as answer:
+            yield answer
+
+    def _refusal(self, answer: httpx.Response) -> Exception:
+        status = answer.status_code
+        text = answer.read()[:_REASON_CHARS].decode(errors="replace").strip().partition("\n")[0]
+        said = f"{self.name} answers {status}: {text or answer.reason_phrase}"
+        if status == HTTPStatus.UNAUTHORIZED:
+            return Refused(f"{self.name} does not accept the token, or wants one: options token or token_file")
+        if status == HTTPStatus.FORBIDDEN:
+            return Refused(f"the token has not the right export, which reading the log of {self.name} takes")
+        if status == HTTPStatus.NOT_FOUND:
+            return Refused(f"{self.name} has no log: no Halley server, or one whose history is off")
+        is_passing = status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        return _Again(said) if is_passing else Refused(said)
+
+    def _patiently(self, ask: Any) -> Any:
+        """Ask until there is an answer. Raises `Refused`, `JobFailed`."""
+        tries = 0
+        while True:
+            try:
+                return ask()
+            except (_Again, *_BROKEN) as error:
+                tries += 1
+                self._wait(tries, error)
+
+    def _wait(self, tries: int, error: Exception) -> None:
+        if tries >= _TRIES:
+            reason = str(error) or "the answer is not that of a Halley server, or has ended too early"
+            raise JobFailed(f"the log of {self.name} cannot be read: {reason}") from None
+        time.sleep(_FIRST_WAIT_S * 2 ** (tries - 1))
+
+
+def _faults(first: int, last: int, head: Head) -> list[Fault]:
+    faults: list[Fault] = []
+    for fault in explained(first, last, head.holes, "hole", "missing"):
+        is_hole = fault.why == "hole"
+        faults += [fault] if is_hole else explained(fault.first, fault.last, head.damage, "damaged", "missing")
+    return faults
+
+
+class _Body:
+    """An answer's bytes as they come, as Arrow wants a file."""
+
+    closed = False
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self._parts = answer.iter_bytes()
+        self._held = bytearray()
+
+    def read(self, nbytes: int = -1) -> bytes:
+        """So many bytes, fewer only at the end."""
+        while nbytes < 0 or len(self._held) < nbytes:
+            part = next(self._parts, None)
+            if part is None:
+                break
+            self._held += part
+        taken = bytes(self._held if nbytes < 0 else self._held[:nbytes])
+        del self._held[: len(taken)]
+        return taken
+
+
+def _arrow_rows(answer: httpx.Response) -> Iterator[list[Row]]:
+    with pa.ipc.open_stream(pa.PythonFile(_Body(answer), "r")) as stream:
+        for batch in stream:
+            columns = [batch.column(name).to_pylist() for name in COLUMNS]
+            yield list(zip(*columns, strict=True))
+
+
+def _line_rows(answer: httpx.Response) -> Iterator[list[Row]]:
+    for line in answer.iter_lines():
+        row = orjson.loads(line)
+        yield [tuple([row[name] for name in COLUMNS])]
+
+
+def _gathered(batches: Iterator[list[Row]]) -> Iterator[list[Row]]:
+    """Small batches as large ones, within the bounds; none is empty. What came before an end too early comes too."""
+    rows: list[Row] = []
+    nbytes = 0
+    try:
+        for batch in batches:
+            rows += batch
+            nbytes += sum([len(row[_PAYLOAD] or "") for row in batch])
+            if len(rows) >= BATCH_ROWS or nbytes >= BATCH_BYTES:
+                yield rows
+                rows, nbytes = [], 0
+    except _BROKEN:
+        if rows:
+            yield rows
+        raise
+    if rows:
+        yield rows

@@ -1,0 +1,279 @@
+"""The PySpark data source `halley`: a log as a table, and as a stream.
+
+spark.read.format("halley").load("halley-data")
+spark.read.format("halley").option("url", "https://example.org").option("token_file", "token").load()
+
+path, or url with token or token_file    the log
+from_offset, until_offset                what to read of it, half-open; from its first to its last if not said
+faults=true       a row, with `fault` and `fault_last`, also for the offsets of which there is no event
+accept_gap=true   go on where offsets are missing and nobody knows why
+lift              what is lifted out of payloads: `columns.lifts_of(settings)`
+partition_rows    the most that one task reads
+max_rows          of a stream: the most in one micro-batch
+consumer          of a stream: the name under which it tells the log how far it has come
+"""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from app.history.consumers import is_name
+from app.history.stored import COLUMNS, PURGED
+from app.pipeline.errors import Refused
+from app.pipeline.source.columns import Lifting, arrow_schema, spark_schema
+from app.pipeline.source.log import GapFound, Gone, open_log, split
+from app.settings import Pipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql.types import StructType
+
+    from app.pipeline.source.log import Fault, Head, Row
+
+_OPTIONS = {
+    "path", "url", "token", "token_file", "from_offset", "until_offset", "faults", "accept_gap", "lift",
+    "partition_rows", "max_rows", "consumer",
+}  # fmt: skip
+_SHAPE, _TOPIC, _PAYLOAD = COLUMNS.index("shape"), COLUMNS.index("topic"), COLUMNS.index("payload")
+_KEPT = frozenset({"offset", "time_us", "publication", "protocol"})
+"""What a purged event's row tells."""
+
+
+@dataclass(frozen=True)
+class Range(InputPartition):
+    """What one task reads."""
+
+    first: int
+    until: int
+
+
+class HalleySource(DataSource):
+    """See above."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What Spark calls it."""
+        return "halley"
+
+    def schema(self) -> StructType:
+        """The columns; they follow from the options."""
+        options = Options(self.options)
+        return spark_schema(options.lifting, with_faults=options.has_faults)
+
+    def reader(self, schema: StructType) -> Reader:  # noqa: ARG002 - it follows from the options
+        """That of a batch."""
+        return Reader(Options(self.options))
+
+    def streamReader(self, schema: StructType) -> Stream:  # noqa: ARG002, N802 - likewise; Spark's name
+        """That of a stream."""
+        return Stream(Options(self.options))
+
+
+def read_options(
+    log_options: Mapping[str, str], settings: Pipeline, *, accept_gap: bool, **more: str
+) -> dict[str, str]:
+    """The options of a job that reads that log: what its settings say, and `more`."""
+    asked = {"accept_gap": str(accept_gap).lower(), "partition_rows": str(settings.partition_rows)}
+    return {**log_options, **asked, **more}
+
+
+class Options:
+    """The options as they were meant. Raises `Refused`."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        unknown = sorted({name.lower() for name in given} - _OPTIONS)
+        if unknown:
+            raise Refused(f"the source halley has no option {unknown[0]}; it has {', '.join(sorted(_OPTIONS))}")
+        self.log_options = {name: given[name] for name in ("path", "url", "token", "token_file") if given.get(name)}
+        self.first = _whole(given, "from_offset", 1)
+        self.until = _whole(given, "until_offset", 1)
+        self.partition_rows = _whole(given, "partition_rows", 1) or Pipeline().partition_rows
+        self.max_rows = _whole(given, "max_rows", 1)
+        self.consumer = given.get("consumer", "")
+        if self.consumer and not is_name(self.consumer):
+            raise Refused(f"the option consumer must be up to 64 letters, digits, _ and -, not {self.consumer}")
+        self.has_faults = _truth(given, "faults")
+        self.accepts_gaps = _truth(given, "accept_gap")
+        self.lifting = Lifting(given.get("lift", ""))
+
+
+def _whole(given: Mapping[str, str], name: str, least: int) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text) >= least):
+        raise Refused(f"the option {name} must be a whole number from {least} on, not {text}")
+    return int(text)
+
+
+def _truth(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise Refused(f"the option {name} must be true or false, not {text}")
+    return text == "true"
+
+
+class Table:
+    """Turns what a log says of a range into Arrow batches; the part that workers do."""
+
+    def __init__(self, options: Options) -> None:
+        self.log = open_log(options.log_options)
+        self._has_faults = options.has_faults
+        self._accepts_gaps = options.accepts_gaps
+        self._lifting = options.lifting
+
+    def batches(self, first: int, until: int) -> Iterator[pa.RecordBatch]:
+        """A range. Raises `Gone`, `GapFound`, and what the log does."""
+        return _undisturbed(self._batches(first, until))
+
+    def _batches(self, first: int, until: int) -> Iterator[pa.RecordBatch]:
+        schema = arrow_schema(self._lifting, with_faults=self._has_faults)
+        for found in self.log.read(first, until):
+            columns = self._events(found) if isinstance(found, list) else self._fault(found)
+            if columns:
+                if self._lifting:
+                    columns += self._lifting.values(columns[_TOPIC], columns[_PAYLOAD])
+                arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def table(self, first: int, until: int) -> pa.Table:
+        """The same at once, for a job's own process. Raises as `batches`."""
+        schema = arrow_schema(self._lifting, with_faults=self._has_faults)
+        return pa.Table.from_batches(self.batches(first, until), schema)
+
+    def _events(self, rows: list[Row]) -> list[Sequence[Any]]:
+        """The columns of rows, but those that are lifted."""
+        purged = [row[_SHAPE] == PURGED for row in rows]
+        is_any_purged = True in purged
+        if is_any_purged:
+            if self._has_faults:
+                rows = [_nameless(row) if is_purged else row for row, is_purged in zip(rows, purged, strict=True)]
+            else:
+                rows = [row for row, is_purged in zip(rows, purged, strict=True) if not is_purged]
+        columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
+        if self._has_faults and not is_any_purged:
+            columns += [[None] * len(rows)] * 2
+        elif self._has_faults:
+            columns.append([PURGED if is_purged else None for is_purged in purged])
+            columns.append([row[0] if is_purged else None for row, is_purged in zip(rows, purged, strict=True)])
+        return columns
+
+    def _fault(self, fault: Fault) -> list[Sequence[Any]]:
+        """Likewise of a fault; none where faults are not asked for. Raises `Gone`, `GapFound`."""
+        if fault.why == "missing" and not self._accepts_gaps:
+            begins = self.log.head().first
+            if fault.first < begins:
+                raise Gone.of(fault.first, min(fault.last, begins - 1), begins)
+            raise GapFound.of(fault.first, fault.last)
+        if not self._has_faults:
+            return []
+        return [*([fault.first if name == "offset" else None] for name in COLUMNS), [fault.why], [fault.last]]
+
+
+def _undisturbed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Each batch made without a look for garbage: its many small objects are in no cycle, and cost a third more."""
+    while True:
+        is_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            batch = next(batches, None)
+        finally:
+            if is_enabled:
+                gc.enable()
+        if batch is None:
+            return
+        yield batch
+
+
+def _nameless(row: Row) -> Row:
+    """A purged event's row, without what every tombstone has."""
+    return tuple([value if name in _KEPT else None for name, value in zip(COLUMNS, row, strict=True)])
+
+
+class _Planned:
+    """What both readers do: share a range out, and read a share."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._table = Table(options)
+
+    def _ranges(self, first: int, until: int, head: Head) -> list[Range]:
+        """Ranges of about the same size. Raises `Gone`."""
+        if first < min(head.first, until) and not self._options.accepts_gaps:
+            raise Gone.of(first, min(head.first, until) - 1, head.first)
+        return [Range(*bounds) for bounds in split(first, until, self._options.partition_rows)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """One of them. Spark makes up a partition where there is none."""
+        return self._table.batches(partition.first, partition.until) if isinstance(partition, Range) else iter(())
+
+
+class Reader(_Planned, DataSourceReader):
+    """A batch: what is in the log when it is planned."""
+
+    def partitions(self) -> Sequence[Range]:
+        """What the tasks are. Raises `Refused`, `Gone`."""
+        options, head = self._options, self._table.log.head()
+        first = head.first if options.first is None else options.first
+        until = head.next if options.until is None else options.until
+        for name, offset in (("from_offset", first), ("until_offset", until)):
+            if offset > head.next:
+                raise Refused(f"{name} is {offset}, and the log has only come to {head.next}")
+        return self._ranges(first, until, head)
+
+
+class Stream(_Planned, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream of micro-batches. Its checkpoint names the log and the next offset: `{"log_id": …, "offset": …}`."""
+
+    _target: int | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        """Where a new query begins."""
+        head = self._table.log.head()
+        return {"log_id": head.log_id, "offset": head.first if self._options.first is None else self._options.first}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The most in one micro-batch."""
+        return ReadMaxRows(self._options.max_rows) if self._options.max_rows else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Note where such a query is to end."""
+        self._target = self._table.log.head().next
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next micro-batch ends. Raises `Refused` where the checkpoint is not of this log."""
+        head = self._head(start)
+        bounds = (head.next, self._target, self._options.until)
+        until = min(bound for bound in bounds if bound is not None)
+        if isinstance(limit, ReadMaxRows):
+            until = min(until, start["offset"] + limit.max_rows)
+        return {"log_id": head.log_id, "offset": max(until, start["offset"])}
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """How far the log is, for the query's progress."""
+        head = self._table.log.head()
+        return {"log_id": head.log_id, "offset": head.next}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Range]:
+        """What the tasks of a micro-batch are. Raises `Refused`, `Gone`."""
+        return self._ranges(start["offset"], end["offset"], self._head(end))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Tell the log, if the query has a name for that."""
+        if self._options.consumer:
+            self._table.log.commit(self._options.consumer, end["offset"])
+
+    def _head(self, reached: dict[str, Any]) -> Head:
+        head = self._table.log.head()
+        if reached["log_id"] != head.log_id:
+            raise Refused(f"the checkpoint is of the log {reached['log_id']}, and this is {head.log_id}")
+        if reached["offset"] > head.next:
+            raise Refused(f"the checkpoint has come to {reached['offset']}, and the log only to {head.next}")
+        return head

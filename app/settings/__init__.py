@@ -1,0 +1,74 @@
+"""Every number and switch of Halley, each with its unit, what zero means, and why it has this value.
+
+Nothing here reads or changes anything: `configuration/` fills these classes from defaults, a TOML file, the
+environment and flags (in that order), and the rooms take the part that is theirs. Standard library only, so that every
+room may import the types.
+"""
+
+from dataclasses import dataclass, field
+
+from app.settings.access import Access, Jwt, Token, Verb
+from app.settings.bayeux import Bayeux, Cookie, Cors
+from app.settings.history import History, Record
+from app.settings.knob import knob
+from app.settings.limits import LIMITS, Limits
+from app.settings.pipeline import Lift, Pipeline
+from app.settings.server import Drain, Log, Operations, Tls, is_loopback
+
+__all__ = [
+    "LIMITS",
+    "Access",
+    "Bayeux",
+    "Cookie",
+    "Cors",
+    "Drain",
+    "History",
+    "Jwt",
+    "Lift",
+    "Limits",
+    "Log",
+    "Operations",
+    "Pipeline",
+    "Record",
+    "Settings",
+    "Tls",
+    "Token",
+    "Verb",
+    "is_loopback",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of it; the tables of the settings file are the fields of the same name."""
+
+    host: str = knob("127.0.0.1", why="only this machine can connect until told otherwise")
+    port: int = knob(
+        8080, low=0, high=65_535, zero="a free one is picked and printed", why="the usual port of local servers"
+    )
+    hosts: tuple[str, ...] = knob(
+        [], why="names that the Host header may carry; empty: any, but on loopback only loopback names (DNS rebinding)"
+    )
+    open: bool = knob(default=False, why="a listener that others can reach needs access rules or this word")
+    proxies: tuple[str, ...] = knob(
+        [], why="addresses or networks whose X-Forwarded-For and -Proto are believed; from others these are forgeries"
+    )
+    data_dir: str = knob("halley-data", why="the folder of what outlives the server; relative to where it was started")
+    load: tuple[str, ...] = knob([], why="MODULE:FUNCTION to call with the embedding API before serving")
+    short_way: bool = knob(default=True, why="hot requests without ASGI cost a quarter; off serves the same, slower")
+    sweep_s: float = knob(0.25, unit="s", low=0.01, why="how precisely deadlines are kept; costs a heap peek")
+    bayeux: Bayeux = field(default_factory=Bayeux)
+    cookie: Cookie = field(default_factory=Cookie)
+    cors: Cors = field(default_factory=Cors)
+    limits: Limits = field(default_factory=Limits)
+    access: tuple[Access, ...] = ()
+    tokens: tuple[Token, ...] = ()
+    record: tuple[Record, ...] = ()
+    lift: tuple[Lift, ...] = ()
+    history: History = field(default_factory=History)
+    pipeline: Pipeline = field(default_factory=Pipeline)
+    jwt: Jwt = field(default_factory=Jwt)
+    tls: Tls = field(default_factory=Tls)
+    operations: Operations = field(default_factory=Operations)
+    drain: Drain = field(default_factory=Drain)
+    log: Log = field(default_factory=Log)

@@ -1,0 +1,101 @@
+"""`/log/consumers/NAME`: who reads the log from another machine says how far it is, so that retention waits.
+
+What they have made of it is their own business; here it delays what retention deletes, and no more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+
+from app import telemetry
+from app.history.consumers import TooManyConsumers, is_name
+from app.transports.bodies import read_body
+from app.transports.guard import Rejection
+from app.transports.history_query import parameters
+from app.transports.log_api import EVERYTHING, NONE_KNOWN
+from app.transports.pages import route_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import Receive, Scope, Send
+
+    from app.settings import Settings
+    from app.transports.archive import Archive
+    from app.transports.door import Door, Visit
+    from app.transports.visitors import Visitors
+
+PREFIX = "/log/consumers/"
+BAD_NAME = "a consumer's name is 1 to 64 letters, digits, _ and -, and does not begin with draft-"
+BAD_REPORT = 'the body must be {"offset": N}, the offset that is read next, from 1 on'
+OUT_OF_RANGE = "offset: expected one from first to next, which /log/head tells"
+TOO_MANY = "there are as many consumers as may be; delete one that is no more"
+UNKNOWN = "no such consumer"
+NO_DISK = "that cannot be written at the moment; try later"
+_RETRY_AFTER = (b"retry-after", b"5")
+
+
+class LogConsumers:
+    """`archive` tells the log, or raises `Rejection` where there is none."""
+
+    def __init__(self, settings: Settings, door: Door, visitors: Visitors, archive: Callable[[], Archive]) -> None:
+        self._door = door
+        self._visitors = visitors
+        self._archive = archive
+        self._limits = settings.limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await self._door.let_in(("POST", "DELETE"), self._serve, scope, receive, send)
+
+    async def _serve(self, visit: Visit) -> None:
+        archive = self._archive()
+        visitor = self._visitors.identify(visit.head)
+        if visit.head.method == "POST":
+            self._door.check_order(visit.head)
+        else:
+            self._door.check_same_site(visit.head)
+        self._visitors.demand("export", EVERYTHING, visitor)
+        parameters(visit.head.query_string, {}, NONE_KNOWN)
+        name = route_path(visit.scope).removeprefix(PREFIX)
+        if not is_name(name):
+            raise Rejection(400, BAD_NAME)
+        try:
+            answer = await (self._report if visit.head.method == "POST" else self._forget)(archive, name, visit)
+        except OSError as error:  # a deadline that has passed is one too
+            if not isinstance(error, TimeoutError):
+                telemetry.fault("consumers", error)
+            raise Rejection(503, NO_DISK, headers=(_RETRY_AFTER,)) from None
+        await visit.answer(b"application/json", answer)
+
+    async def _report(self, archive: Archive, name: str, visit: Visit) -> bytes:
+        """It may also go back: who has lost what it made of the log must read it again, and is waited for likewise."""
+        offset = _offset_of(await read_body(visit.receive, self._limits))
+        await archive.settle()
+        if not archive.start <= offset <= archive.head + 1:
+            raise Rejection(400, OUT_OF_RANGE)
+        try:
+            await archive.report(name, offset)
+        except TooManyConsumers:
+            raise Rejection(409, TOO_MANY, limit="consumers") from None
+        return orjson.dumps({"offset": offset})
+
+    async def _forget(self, archive: Archive, name: str, _: Visit) -> bytes:
+        if not await archive.forget(name):
+            raise Rejection(404, UNKNOWN)
+        return b'{"forgotten":true}'
+
+
+def _offset_of(body: bytes) -> int:
+    """Raises `Rejection`."""
+    try:
+        told = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        told = None
+    if isinstance(told, dict) and told.keys() == {"offset"}:
+        offset = told["offset"]
+        if type(offset) is int and offset > 0:
+            return offset
+    raise Rejection(400, BAD_REPORT)

@@ -1,0 +1,76 @@
+"""An ingest that is killed -9, with all that it has started, at a named place of its n-th batch.
+
+    python dying_ingest.py DATA LAKE PLACE N
+
+PLACE is `writing` (workers have begun to write files), `moving` (the files are in the table's folder, and not
+committed), `rejected` (the faults are committed, the events are not), or `committed` (the events are, and the log has
+not been told). Without PLACE it ingests until it is killed from outside.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from app.pipeline import session
+from app.pipeline.jobs import ingest as ingesting
+from app.pipeline.jobs.ingest import Ingest
+from app.pipeline.lake import commit
+from app.pipeline.lake.tables import folder_of
+from app.settings import Pipeline
+
+OPTIONS = Pipeline(master="local[2]", driver_memory="1g", batch_rows=2_000, partition_rows=1_000, ingest_s=0.1)
+
+
+def die():
+    """Nobody says goodbye: neither this process nor the Java and the workers that it has started."""
+    os.killpg(0, signal.SIGKILL)
+    time.sleep(60)
+
+
+def die_while_workers_write(lake):
+    """As soon as there is a file of rows that is not complete."""
+    seen = set((lake / ".staging").glob("*/*/*/*/*.parquet"))
+    while not set((lake / ".staging").glob("*/*/*/*/*.parquet")) - seen:
+        time.sleep(0.001)
+    die()
+
+
+def dying_before(function, is_the_one):
+    def call(*arguments, **named):
+        if is_the_one(*arguments):
+            die()
+        return function(*arguments, **named)
+
+    return call
+
+
+def arm(place, lake, job):
+    """From now on the next batch is the last."""
+    if place == "writing":
+        threading.Thread(target=die_while_workers_write, args=(lake,), daemon=True).start()
+    elif place == "moving":
+        commit._commit = dying_before(commit._commit, lambda table, *_: folder_of(table).name == "events")
+    elif place == "rejected":
+        ingesting.commit_files = dying_before(ingesting.commit_files, lambda *_: True)
+    elif place == "committed":
+        type(job._log).commit = dying_before(type(job._log).commit, lambda *_: True)
+
+
+def main(data, lake, place="", n="0"):
+    spark = session.start(OPTIONS)
+    job = Ingest(spark, {"path": data}, Path(lake), OPTIONS, accept_gap=True)
+    print("ready", flush=True)
+    if place:
+        for _ in range(int(n) - 1):
+            job.step()
+        arm(place, Path(lake), job)
+        job.step()
+        raise SystemExit("it was to die")
+    for progress in job.live(threading.Event()):
+        print(progress.next, flush=True)
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,194 @@
+"""Alerts: what is a spike, a silence, and their end; that Spark keeps what was learnt."""
+
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.history import OpenLog
+from support.rollups import Heard
+
+from app.pipeline.jobs.alerts import Alerts
+from app.pipeline.jobs.usual import LEARNT_WINDOWS, WINDOW_US, Bounds, Part, State, quiet, seen
+from app.pipeline.lake import tables
+from app.settings import Pipeline
+
+BOUNDS = Bounds(5.0, 50, 60_000_000)
+DEADLINE_S = 60
+
+
+def lived(counts, start=0, state=None):
+    """A channel after windows with so many events, and what was told."""
+    told = []
+    for window, count in enumerate(counts, start):
+        if count:
+            part = Part(window * WINDOW_US, count, window * WINDOW_US + 5, window + 1)
+            state, alerts = seen(state, part, BOUNDS)
+            told += [(window, alert.kind) for alert in alerts]
+    return state, told
+
+
+def test_nothing_is_told_before_there_was_time_to_learn():
+    """However wild a new channel is: it has no usual rate yet."""
+    assert lived([1, 10_000] * (LEARNT_WINDOWS // 2))[1] == []
+
+
+def test_a_spike_and_its_end_are_told_once_each():
+    """Five times the usual rate for three windows, then as before."""
+    assert lived([20] * 20 + [120, 150, 130] + [20] * 5)[1] == [(20, "spike"), (23 + 1, "recovered")]
+
+
+def test_a_spike_is_told_while_its_window_is_under_way():
+    """As soon as there are enough events; further parts of that window tell nothing new."""
+    state, _ = lived([20] * 20)
+    told = []
+    for count in (40, 70, 500):
+        state, alerts = seen(state, Part(20 * WINDOW_US, count, 20 * WINDOW_US + count, 99), BOUNDS)
+        told.append([(alert.kind, alert.rate) for alert in alerts])
+    assert told == [[], [("spike", 11.0)], []]
+
+
+def test_small_numbers_are_no_spike():
+    """Ten times the usual rate, but fewer than `spike_events`."""
+    assert lived([4] * 20 + [49])[1] == []
+
+
+def test_a_lasting_rise_becomes_usual():
+    """What stays ten times as much is told once, and is recovered from when it is what is usual."""
+    told = lived([20] * 20 + [200] * 200)[1]
+    assert [kind for _, kind in told] == ["spike", "recovered"]
+
+
+def test_a_steady_channel_that_says_nothing_is_told_of_once_and_when_it_is_back():
+    """Silence is told as of its due time, once; the first event after it ends it, and what was usual still is."""
+    state, _ = lived([20] * 20)
+    silent_us = state.newest_us + BOUNDS.silence_us
+    assert quiet(state, silent_us - 1, BOUNDS)[1] == []
+    state, alerts = quiet(state, silent_us + 123_456, BOUNDS)
+    assert [(alert.kind, alert.at_us) for alert in alerts] == [("silence", silent_us)]
+    assert quiet(state, silent_us + 10 * WINDOW_US, BOUNDS)[1] == []
+    state, told = lived([20], 400, state)
+    assert told == [(400, "recovered")]
+    assert state.usual == pytest.approx(20)
+
+
+def test_a_channel_that_was_never_steady_is_not_missed():
+    """An event in every third window is no promise."""
+    state, told = lived([30, 0, 0] * 30)
+    assert told == []
+    assert quiet(state, state.newest_us + 10 * BOUNDS.silence_us, BOUNDS)[1] == []
+
+
+def test_a_spike_after_which_nothing_comes_ends_too():
+    """Time alone ends it."""
+    state, told = lived([20] * 20 + [200])
+    assert told == [(20, "spike")]
+    _, alerts = quiet(state, 22 * WINDOW_US, BOUNDS)
+    assert [alert.kind for alert in alerts] == ["recovered"]
+
+
+def test_a_clock_that_is_set_back_does_not_make_a_channel_deaf():
+    """After a step back by an hour spikes are told as before."""
+    state, _ = lived([20] * 20, 1_000)
+    assert [kind for _, kind in lived([20, 20, 300], 600, state)[1]] == ["spike"]
+
+
+PARTS = st.builds(Part, st.integers(0, 60).map(lambda n: n * WINDOW_US), st.integers(1, 500), st.just(0), st.just(1))
+
+
+@given(st.lists(PARTS | st.integers(0, 70).map(lambda n: n * WINDOW_US), max_size=200))
+def test_kinds_alternate_whatever_comes(steps):
+    """Nothing recovers that was not told of, and nothing is told twice in between."""
+    state, under_way = None, set()
+    for step in steps:
+        alerts = []
+        if isinstance(step, Part):
+            state, alerts = seen(state, step._replace(newest_us=step.window_us + 1), BOUNDS)
+        elif state is not None:
+            state, alerts = quiet(state, step, BOUNDS)
+        for alert in alerts:
+            if alert.kind == "recovered":
+                assert under_way
+                under_way.pop()
+            else:
+                assert alert.kind not in under_way
+                under_way.add(alert.kind)
+        assert state is None or isinstance(state, State)
+
+
+# With Spark
+
+
+def write(log, clock, counts, topic):
+    """Windows with so many events, up to the clock's time."""
+    start = clock[0] - clock[0] % 10
+    for count in counts:
+        start += 10
+        for number in range(count):
+            clock[0] = start + number * 9 / count
+            log.append(number, topic=topic)
+    assert log.history.written(30)
+
+
+def told(lake):
+    """What the table has, oldest first."""
+    rows = tables.dataset(tables.open_table(lake, "alerts")).to_table().sort_by("at_us").to_pylist()
+    return [(row["topic"], row["kind"]) for row in rows]
+
+
+def test_what_was_learnt_survives_and_each_alert_is_told_once(tmp_path, spark):
+    """Three runs over one log, each with a new query: the second needs what the first has learnt (state on disk)."""
+    lake, heard, clock = tmp_path / "lake", Heard(), [time.time() - 500]
+    with OpenLog(tmp_path / "data", clock=lambda: clock[0]) as log:
+        runs = []
+        for counts in ([20] * 14, [200, 20, 20], [20]):
+            write(log, clock, counts, "news/today")
+            write(log, [clock[0]], [300], "stats/10s/news")
+            job = Alerts(spark, {"path": str(tmp_path / "data")}, lake, Pipeline(), publisher=heard)
+            progress = list(job.once())
+            assert progress[-1].next == progress[-1].head == log.history.head + 1
+            runs.append(told(lake))
+    assert runs == [[], [("news/today", "spike"), ("news/today", "recovered")], *runs[1:2]]
+    messages = list(heard.by_key.values())
+    assert [message.channel for message in messages] == ["/alerts/news/today"] * 2
+    assert messages[0].data["kind"] == "spike"
+    assert messages[0].data["rate"] == pytest.approx(20)
+
+
+def test_silence_is_told_after_it_has_lasted_and_its_end_too(tmp_path, spark):
+    """A live query: a steady channel stops; timers run though nothing comes any more."""
+    lake, heard, clock = tmp_path / "lake", Heard(), [time.time() - 185]
+    stop = threading.Event()
+    failures = []
+    with OpenLog(tmp_path / "data", clock=lambda: clock[0]) as log:
+        write(log, clock, [3] * 17, "pulse")
+        job = Alerts(spark, {"path": str(tmp_path / "data")}, lake, Pipeline(silence_s=1), publisher=heard)
+
+        def run():
+            try:
+                list(job.live(stop))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the test tells
+                failures.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            until(lambda: failures or len(heard.by_key) == 1)
+            clock[0] = time.time()
+            log.write("back", topic="pulse")
+            until(lambda: failures or len(heard.by_key) == 2)
+        finally:
+            stop.set()
+            thread.join(DEADLINE_S)
+        assert not failures
+    assert [message.data["kind"] for message in heard.by_key.values()] == ["silence", "recovered"]
+    assert told(lake) == [("pulse", "silence"), ("pulse", "recovered")]
+
+
+def until(condition):
+    """Wait for something to become true."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

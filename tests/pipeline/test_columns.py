@@ -1,0 +1,110 @@
+"""The columns of what is read, and what is lifted out of payloads into columns of its own."""
+
+import orjson
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from app.history.stored import COLUMNS
+from app.pipeline.errors import Refused
+from app.pipeline.source.columns import Lifting, arrow_schema, lifts_of, spark_schema
+from app.settings import Lift, Settings
+
+
+def lifting(*lifts):
+    """What lifts by [[lift]] tables, each (pattern, pointer, column, type)."""
+    return Lifting(lifts_of(Settings(lift=tuple(Lift(*lift) for lift in lifts))))
+
+
+def lifted(payload, pointer, kind, topic="market/aapl"):
+    """What becomes of one payload in one column."""
+    return lifting(("/market/*", pointer, "value", kind)).values([topic], [payload])[0][0]
+
+
+def test_spark_and_arrow_have_the_same_columns():
+    """Spark refuses batches of another schema; the stored event's columns come first, under its names."""
+    made = lifting(("/a", "/x", "x", "double"), ("/b", "", "y", "boolean"), ("/c", "/x", "x", "double"))
+    for with_faults in (False, True):
+        spark = spark_schema(made, with_faults=with_faults)
+        assert to_arrow_schema(spark, timezone="UTC").equals(arrow_schema(made, with_faults=with_faults))
+        faults = ["fault", "fault_last"] * with_faults
+        assert spark.names == [*COLUMNS, *faults, "x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("payload", "pointer", "kind", "expected"),
+    [
+        ('{"price":1.5}', "/price", "double", 1.5),
+        ('{"price":2}', "/price", "double", 2.0),
+        ('{"price":"1.5"}', "/price", "double", None),
+        ('{"price":true}', "/price", "double", None),
+        ('{"price":true}', "/price", "long", None),
+        ('{"price":true}', "/price", "boolean", True),
+        ('{"price":0}', "/price", "boolean", None),
+        ('{"price":3.0}', "/price", "long", 3),
+        ('{"price":3.5}', "/price", "long", None),
+        ('{"price":1e300}', "/price", "long", None),
+        ('{"price":9223372036854775807}', "/price", "long", 9223372036854775807),
+        ('{"price":9223372036854775808}', "/price", "long", None),
+        ('{"price":-9223372036854775808}', "/price", "long", -9223372036854775808),
+        ('{"price":18446744073709551615}', "/price", "double", 18446744073709551615.0),
+        ('{"price":null}', "/price", "string", None),
+        ('{"name":"ü"}', "/name", "string", "ü"),
+        ('{"name":1}', "/name", "string", None),
+        ('{"name":{"deep":"x"}}', "/name", "string", None),
+        ('{"a":{"b":[10,20]}}', "/a/b/1", "long", 20),
+        ('{"a":[10]}', "/a/01", "long", None),
+        ('{"a":[10]}', "/a/-", "long", None),
+        ('{"a":[10]}', "/a/7", "long", None),
+        ('{"a/b":{"~":1}}', "/a~1b/~0", "long", 1),
+        ('{"~1":5}', "/~01", "long", 5),
+        ('{"":7}', "/", "long", 7),
+        ("42", "", "long", 42),
+        ('"text"', "", "string", "text"),
+        ("[1]", "/a", "long", None),
+        ("1", "/a", "long", None),
+        ("null", "", "long", None),
+    ],
+)
+def test_what_is_lifted(payload, pointer, kind, expected):
+    """A scalar of the column's type at the pointer's end (RFC 6901), exactly; anything else is null."""
+    value = lifted(payload, pointer, kind)
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+def test_only_matching_topics_are_lifted():
+    """A pattern is a subscription's; a purged event has neither topic nor payload."""
+    made = lifting(("/market/*", "/price", "price", "double"))
+    payload = '{"price":1}'
+    topics = ["market/a", "market/a/b", "market", "other/a", ""]
+    assert made.values(topics, [payload] * 4 + [None]) == [[1.0, None, None, None, None]]
+
+
+def test_several_tables_fill_one_column():
+    """For each topic the first table whose place holds something fills it; columns stand in order of first mention."""
+    made = lifting(
+        ("/a", "/x", "value", "double"),
+        ("/a", "/n", "name", "string"),
+        ("/**", "/y", "value", "double"),
+    )
+    assert made.columns == {"value": "double", "name": "string"}
+    topics, payloads = ["a", "a", "b"], ['{"x":1,"y":2,"n":"k"}', '{"y":2}', '{"x":1,"y":2,"n":"k"}']
+    assert made.values(topics, payloads) == [[1.0, 2.0, 2.0], ["k", None, None]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no json",
+        "{}x",
+        '[{"column":"x"}]',
+        orjson.dumps([{"pattern": "exact:a", "pointer": "x", "column": "x", "type": "long"}]).decode(),
+        orjson.dumps([{"pattern": "exact:a", "pointer": "", "column": "x", "type": "decimal"}]).decode(),
+        orjson.dumps([{"pattern": "near:a", "pointer": "", "column": "x", "type": "long"}]).decode(),
+        orjson.dumps([{"pattern": "exact:a", "pointer": "", "column": "offset", "type": "long"}]).decode(),
+    ],
+)
+def test_a_lift_that_can_be_none(text):
+    """One sentence, before anything is read."""
+    with pytest.raises(Refused):
+        Lifting(text)

@@ -1,0 +1,193 @@
+"""Commits: rows and the job's progress in one step, from where the job was, or not at all."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from support.lake import INGEST, LOG_ID, ingested, offsets, rows_of, stored
+from support.programs import require_program
+
+from app.pipeline.errors import Refused
+from app.pipeline.lake import staging, tables
+from app.pipeline.lake.commit import Conflict, Step, commit_files, commit_rows, committed, write
+
+FULL = """
+import ctypes, os, sys
+from pathlib import Path
+from support.lake import LOG_ID, rows_of, stored
+from app.pipeline.errors import Refused
+from app.pipeline.lake import tables
+from app.pipeline.lake.commit import Step, commit_rows, committed
+table = tables.create(Path(sys.argv[1]), "events", LOG_ID)
+OPEN, WRITE, SYNC, RENAME, ENOSPC = 1, 2, 4, 8, 1
+ctypes.CDLL(None).faults_arm(int(sys.argv[3]), 1000, globals()[sys.argv[2]], ENOSPC)
+try:
+    commit_rows(table, rows_of([stored(2)]), Step("ingest", 2, 3))
+except Refused as refused:
+    print(refused)
+"""
+
+
+@pytest.fixture
+def full_disk(tmp_path, tmp_path_factory):
+    """Runs the program above, in whose folder the disk is full from the n-th call of a kind on; what it prints."""
+    library = tmp_path_factory.mktemp("faults") / "faults.so"
+    source = Path(__file__).parents[1] / "history" / "faults.c"
+    subprocess.run([require_program("cc"), "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True, timeout=60)
+    path = os.pathsep.join(each for each in sys.path if each)
+    environment = os.environ | {"PYTHONPATH": path, "LD_PRELOAD": str(library), "FAULTS_FOLDER": str(tmp_path)}
+
+    def run(kind, n):
+        command = [sys.executable, "-c", FULL, tmp_path, kind, str(n)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def files_on_disk(table):
+    root = tables.folder_of(table)
+    return {str(file.relative_to(root)) for file in root.rglob("*.parquet") if "_delta_log" not in file.parts}
+
+
+def test_rows_and_progress_are_one_commit(tmp_path):
+    """The app version is the next offset, and comes with the rows."""
+    table = ingested(tmp_path, [stored(1), stored(2)])
+    assert table.version() == 1
+    assert committed(table, INGEST) == 3
+    assert offsets(table) == [1, 2]
+
+
+def test_progress_without_rows_is_a_commit_too(tmp_path):
+    """A batch of which nothing can be stored moves its job on."""
+    table = ingested(tmp_path, [stored(1)])
+    commit_files(table, [], Step(INGEST, 2, 50))
+    assert committed(DeltaTable(table.table_uri), INGEST) == 50
+    assert offsets(table) == [1]
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, 9), (1, 9), (3, 9), (2, 1)])
+def test_l5_a_commit_that_does_not_start_where_its_job_is_is_refused(tmp_path, before, after):
+    """L5, T2: delta-rs would take any number; here nothing is changed, and no file is left."""
+    table = ingested(tmp_path, [stored(1)])
+    on_disk = files_on_disk(table)
+    with pytest.raises(Conflict):
+        commit_rows(table, rows_of([stored(2)]), Step(INGEST, before, after))
+    now = DeltaTable(table.table_uri)
+    assert (committed(now, INGEST), now.version()) == (2, 1)
+    assert files_on_disk(table) == on_disk
+
+
+def test_l6_of_two_that_begin_at_one_place_one_is_refused(tmp_path):
+    """L6: even without a lock between them, the second to commit is told, and the rows are exact."""
+    ingested(tmp_path, [stored(1)])
+    one, other = (tables.open_table(tmp_path, "events") for _ in range(2))
+    commit_rows(one, rows_of([stored(2), stored(3)]), Step(INGEST, 2, 4))
+    with pytest.raises(Conflict, match=r"written by another job 'ingest': it is at 4, not 2"):
+        commit_rows(other, rows_of([stored(2)]), Step(INGEST, 2, 3))
+    assert offsets(tables.open_table(tmp_path, "events")) == [1, 2, 3]
+
+
+def test_a_rewrite_beside_an_append_keeps_both(tmp_path):
+    """Files are replaced although another commit came meanwhile."""
+    table = ingested(tmp_path, [stored(1)], [stored(2)])
+    old = tables.files_of(table)
+    ingested(tmp_path, [stored(3)])
+    commit_rows(table, rows_of([stored(1), stored(2)]), removed=old, is_rewrite=True)
+    assert offsets(table) == [1, 2, 3]
+    assert committed(table, INGEST) == 4
+
+
+def test_of_two_rewrites_of_the_same_files_one_is_refused(tmp_path):
+    """delta-rs lets both through, and all rows are there twice."""
+    one = ingested(tmp_path, [stored(1)], [stored(2)])
+    other = tables.open_table(tmp_path, "events")
+    old = tables.files_of(one)
+    commit_rows(one, rows_of([stored(1), stored(2)]), removed=old, is_rewrite=True)
+    with pytest.raises(Conflict, match="were replaced by others meanwhile"):
+        commit_rows(other, rows_of([stored(1), stored(2)]), removed=old, is_rewrite=True)
+    assert offsets(other) == [1, 2]
+
+
+def test_commits_at_once_all_count(tmp_path):
+    """Jobs with progress of their own commit to one table at the same time, and each row is there once."""
+    tables.create(tmp_path, "gaps", LOG_ID)
+    errors = []
+
+    def work(job):
+        try:
+            table = tables.open_table(tmp_path, "gaps")
+            for n in range(5):
+                rows = pa.table(
+                    {"first": [100 * job + n], "last": [100 * job + n], "reason": ["hole"], "found_us": [0]}
+                )
+                commit_rows(table, rows, Step(f"job{job}", n or None, n + 1))
+        except Refused as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(job,)) for job in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    found = tables.dataset(tables.open_table(tmp_path, "gaps")).to_table(columns=["first"])["first"].to_pylist()
+    assert sorted(found) == [100 * job + n for job in range(3) for n in range(5)]
+
+
+def test_rows_are_split_by_partition_and_sorted(tmp_path):
+    """A file has the rows of one day and protocol, by topic and offset; they are compressed with zstd."""
+    late = {"time_us": stored(1).time_us + 86_400_000_000}
+    table = ingested(tmp_path, [stored(1, "b"), stored(2, "a"), stored(3, protocol="wamp"), stored(4, **late)])
+    found = {(file.partition["day"], file.partition["protocol"]): file for file in tables.files_of(table)}
+    assert set(found) == {("2025-11-22", "bayeux"), ("2025-11-22", "wamp"), ("2025-11-23", "bayeux")}
+    file = tables.folder_of(table) / found["2025-11-22", "bayeux"].path
+    assert pq.read_table(file, columns=["offset"], partitioning=None)["offset"].to_pylist() == [2, 1]
+    assert pq.read_metadata(file).row_group(0).column(0).compression == "ZSTD"
+
+
+@pytest.mark.parametrize(
+    ("kind", "n"), [("WRITE", 1), ("WRITE", 2), ("SYNC", 1), ("RENAME", 1), ("RENAME", 2), ("OPEN", 1)]
+)
+def test_a_full_disk_changes_nothing(tmp_path, full_disk, kind, n):
+    """Wherever the disk is found full, one sentence says so, and the table and its folder are as they were."""
+    table = ingested(tmp_path, [stored(1)])
+    on_disk = files_on_disk(table)
+    assert full_disk(kind, n).rstrip().endswith("is full: make room, and run the same command again")
+    now = DeltaTable(table.table_uri)
+    assert (now.version(), committed(now, INGEST), offsets(now)) == (1, 2, [1])
+    assert files_on_disk(now) == on_disk
+
+
+def test_what_a_killed_process_was_writing_goes_when_the_next_one_begins(tmp_path):
+    """Files that were never moved into a table take no room for long; those of the living stay."""
+    leave = "import os, sys; from pathlib import Path; from app.pipeline.lake import staging\n"
+    leave += "with staging.staged(Path(sys.argv[1])) as folder: (folder / 'f').touch(); print(folder); os._exit(9)"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
+    command = [sys.executable, "-uc", leave, tmp_path]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    dead = Path(done.stdout.strip())
+    assert (dead / "f").exists()
+    with staging.staged(tmp_path) as alive:
+        assert not dead.exists()
+        with staging.staged(tmp_path):
+            assert alive.exists()
+    assert list((tmp_path / ".staging").iterdir()) == []
+
+
+def test_a_file_whose_commit_fails_is_taken_back(tmp_path):
+    """Nothing lies about in the table's folder after a refusal."""
+    table = ingested(tmp_path, [stored(1)])
+    on_disk = files_on_disk(table)
+    with staging.staged(tmp_path) as folder:
+        written = write(folder, tables.shape_of(table), rows_of([stored(2)]))
+        with pytest.raises(Conflict):
+            commit_files(table, written, Step(INGEST, 99, 100))
+    assert files_on_disk(table) == on_disk

@@ -1,0 +1,47 @@
+"""What went wrong in Java is told in Java's words."""
+
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from app.pipeline.errors import JobFailed, cause_of
+
+
+@pytest.mark.parametrize(
+    ("fail", "said"),
+    [
+        (lambda spark: spark.sparkContext.textFile("/nowhere").count(), "Input path does not exist: file:/nowhere"),
+        (lambda spark: spark.read.format("nix").load("/x"), "java.lang.ClassNotFoundException: nix.DefaultSource"),
+        (lambda spark: spark._jvm.java.util.ArrayList().get(4), "Index 4 out of bounds for length 0"),
+    ],
+)
+def test_a_java_exception_is_told_by_its_innermost_cause(spark, fail, said):
+    """Not by what py4j says, which names nothing but the call that it made."""
+    with pytest.raises(Py4JJavaError) as failed:
+        fail(spark)
+    cause = cause_of(failed.value)
+    assert (type(cause), str(cause)) == (JobFailed, f"Spark failed: {said}")
+
+
+def test_when_java_has_gone_its_exception_is_a_sentence_all_the_same(spark):
+    """Nobody can be asked for the cause any more."""
+
+    class Gone:
+        """Stands for an exception in a JVM that was killed."""
+
+        def getCause(self):  # noqa: N802 - as Java has it
+            raise ConnectionRefusedError
+
+    error = RuntimeError("An error occurred while calling o77.load")
+    error.java_exception = Gone()
+    assert str(cause_of(error)) == "Spark failed: An error occurred while calling o77.load"
+
+
+def test_a_full_disk_in_spark_is_one_sentence():
+    """Wherever in Java it was, and however often it was wrapped in Python and back."""
+    error = RuntimeError(
+        "An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):\n"
+        '  File "protocol.py", line 1, in call\n'
+        "py4j.protocol.Py4JJavaError: An error occurred.\n"
+        ": java.io.IOException: No space left on device\n"
+    )
+    assert str(cause_of(error)) == "a disk that Spark writes to is full: make room, and run the same command again"

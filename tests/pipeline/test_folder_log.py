@@ -1,0 +1,451 @@
+"""A data folder as the pipeline reads it: what is committed, all of it, and the truth about the rest."""
+
+import os
+import random
+import shutil
+import sqlite3
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import orjson
+import pytest
+from support.damage import append_rows, files, flip, move_mark, remove_rows
+from support.history import SMALL, OpenLog
+
+from app.broker.topics import Match, Pattern
+from app.history import documents, segment
+from app.history.folder import Identity
+from app.history.purge import Erasure
+from app.history.stored import Stored, checksum
+from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.source import folder_log
+from app.pipeline.source.folder_log import FolderLog
+from app.pipeline.source.log import Fault
+
+PADDING = "x" * 400
+
+
+def payloads(first, last):
+    """Those of numbered events."""
+    return [{"number": number, "padding": PADDING} for number in range(first, last + 1)]
+
+
+def filled(folder, count, **options):
+    """A log of so many events, closed; returns its reader."""
+    with OpenLog(folder, **SMALL | options) as log:
+        for begin in range(1, count + 1, 50):  # a segment ends with a group
+            log.write(*payloads(begin, min(begin + 49, count)))
+    return FolderLog(folder)
+
+
+def told(log, first, until):
+    """What a log says of a range: its sound offsets, and its faults; every offset is told once, in order."""
+    sound, faults, at = [], [], first
+    for found in log.read(first, until):
+        if isinstance(found, Fault):
+            assert found.first == at
+            faults.append(found)
+            at = found.last + 1
+        else:
+            assert [row[0] for row in found] == list(range(at, at + len(found)))
+            assert all(row[-1] == checksum(row[:-1]) for row in found)
+            sound += [row[0] for row in found]
+            at += len(found)
+    assert at == until
+    return sound, faults
+
+
+def rows_of(log, first, until):
+    """The rows of a range."""
+    return [Stored._make(row) for rows in log.read(first, until) for row in rows]
+
+
+def numbers(log, first, until):
+    """The numbers in their payloads."""
+    return [orjson.loads(row.payload)["number"] for row in rows_of(log, first, until)]
+
+
+def changed(row, **fields):
+    """A row with other fields, and the checksum that goes with them."""
+    row = row._replace(**fields)
+    return row._replace(crc=checksum(row[:-1]))
+
+
+def wait_until(is_so, seconds=20):
+    """Wait for something that another thread does."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# What is committed, and nothing else
+
+
+def test_every_row_comes_once_and_in_order(tmp_path):
+    """L7: over sealed segments and the newest one, whatever the bounds, rows are those that were written."""
+    log = filled(tmp_path, 700)
+    assert len(files(tmp_path)) > 3
+    head = log.head()
+    assert (head.first, head.next, head.holes) == (1, 701, ())
+    assert numbers(log, 1, 701) == list(range(1, 701))
+    boundary = sorted(files(tmp_path))[1]
+    for first, until in ((boundary, boundary + 1), (boundary - 1, boundary + 1), (5, 5), (700, 701), (3, 690)):
+        assert numbers(log, first, until) == list(range(first, until))
+
+
+def test_what_is_above_the_mark_is_not_there_yet(tmp_path):
+    """L7: rows that SQLite has but the log has not committed lie beyond its head."""
+    log = filled(tmp_path, 20)
+    assert log.head().next == 21
+    move_mark(tmp_path, 15)
+    assert log.head().next == 16
+
+
+def test_what_was_refused_is_nobodys(tmp_path):
+    """L7: behind a commit that failed the next segment has the offsets; the rows that are left over are not read."""
+    log = filled(tmp_path, 20, segment_bytes=10_000_000)
+    path = files(tmp_path)[1]
+    (row,) = rows_of(log, 20, 21)
+    append_rows(path, [changed(row, offset=offset, payload='"refused"') for offset in (21, 22, 23)])
+    assert log.head().next == 21
+    identity = Identity.load(tmp_path / "log.json")
+    following = segment.create(path.with_name(f"seg-{21:020}.db"), identity.log_id, 21, **identity.meta(21))
+    following.write([changed(row, offset=offset, payload=f'{{"number":{offset}}}') for offset in (21, 22)])
+    following.close()
+    move_mark(tmp_path, 22)
+    assert numbers(log, 19, 23) == [19, 20, 21, 22]
+
+
+def test_the_newest_segment_is_read_with_its_wal(tmp_path):
+    """T9: of a segment that is being written everything committed is read, though none of it is in the database yet."""
+    with OpenLog(tmp_path, segment_bytes=100_000_000) as opened:
+        for number in range(1, 301):
+            opened.write({"number": number})
+        log = FolderLog(tmp_path)
+        assert log.head().next == 301
+        assert numbers(log, 1, 301) == list(range(1, 301))
+
+
+def test_a_log_of_nothing(tmp_path):
+    """A server that has recorded nothing yet has a log; there is nothing to read in it."""
+    with OpenLog(tmp_path):
+        log = FolderLog(tmp_path)
+        assert log.head()[1:3] == (1, 1)
+        assert told(log, 1, 1) == ([], [])
+
+
+def test_reading_beside_a_writer(tmp_path):
+    """L7, L8: whoever follows a log that is written at full speed gets every row up to each head, and no fault."""
+    with OpenLog(tmp_path, **SMALL) as opened:
+
+        def write():
+            for begin in range(1, 6_001, 100):
+                opened.write(*payloads(begin, begin + 99))
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        log, at, looks = FolderLog(tmp_path), 1, 0
+        deadline = time.monotonic() + 60
+        while at < 6_001 and time.monotonic() < deadline:
+            until = log.head().next
+            assert numbers(log, at, until) == list(range(at, until))
+            looks += until > at
+            at = until
+        writer.join(60)
+        assert at == 6_001
+        assert looks > 1
+
+
+def test_sealing_does_not_wait_for_a_reader(tmp_path, monkeypatch):
+    """L8, T8: between two batches a reader has nothing open of a segment that somebody writes, so it can be sealed."""
+    monkeypatch.setattr(folder_log, "BATCH_ROWS", 10)
+    with OpenLog(tmp_path, **SMALL) as opened:
+        opened.write(*payloads(1, 50))
+        reading = FolderLog(tmp_path).read(1, 51)
+        assert len(next(reading)) == 10
+        opened.write(*payloads(51, 400))
+        wait_until((tmp_path / f"seg-{1:020}.seal").exists)
+        assert [row[0] for rows in reading for row in rows] == list(range(11, 51))
+
+
+def test_no_more_than_a_batch_is_held(tmp_path, monkeypatch):
+    """Rows are read in batches that are bounded by bytes too: few large payloads at a time."""
+    with OpenLog(tmp_path, segment_bytes=100_000_000) as opened:
+        opened.write(*(["y" * 100_000] for _ in range(200)))
+    monkeypatch.setattr(folder_log, "BATCH_BYTES", 1_000_000)
+    batches = [len(rows) for rows in FolderLog(tmp_path).read(1, 201)]
+    assert sum(batches) == 200
+    assert max(batches) <= 10 + folder_log._FETCH_ROWS
+
+
+# The truth about the rest
+
+
+def test_a_damaged_row_is_told_and_costs_no_other(tmp_path):
+    """A row whose checksum does not fit is a fault of one offset."""
+    log = filled(tmp_path, 400)
+    flip(files(tmp_path)[1], b'"number":7,')
+    sound, faults = told(log, 1, 401)
+    assert faults == [Fault(7, 7, "damaged")]
+    assert len(sound) == 399
+
+
+def test_rows_that_vanished_from_a_segment_are_missing(tmp_path):
+    """L9: where nothing is damaged, a row that is not there is a gap that nobody can explain."""
+    log = filled(tmp_path, 50, segment_bytes=10_000_000)
+    remove_rows(files(tmp_path)[1], 10, 19)
+    sound, faults = told(log, 1, 51)
+    assert faults == [Fault(10, 19, "missing")]
+    assert len(sound) == 40
+    assert told(log, 12, 15) == ([], [Fault(12, 14, "missing")])
+
+
+def test_rows_that_vanished_from_a_damaged_segment_are_damage(tmp_path):
+    """Where a sealed segment does not fit its digests, what is not there was lost with that."""
+    log = filled(tmp_path, 400)
+    remove_rows(files(tmp_path)[1], 10, 19)
+    sound, faults = told(log, 1, 401)
+    assert faults == [Fault(10, 19, "damaged")]
+    assert len(sound) == 390
+
+
+def test_a_segment_that_is_gone_from_the_middle_is_missing(tmp_path):
+    """L9: all its offsets are."""
+    log = filled(tmp_path, 700)
+    firsts = sorted(files(tmp_path))
+    files(tmp_path)[firsts[1]].unlink()
+    _, faults = told(log, 1, 701)
+    assert faults == [Fault(firsts[1], firsts[2] - 1, "missing")]
+
+
+def test_a_recorded_hole_is_a_hole(tmp_path):
+    """What the log itself knows to be lost is told as that, in a segment's reach as between two."""
+    log = filled(tmp_path, 700)
+    firsts = sorted(files(tmp_path))
+    files(tmp_path)[firsts[1]].unlink()
+    inside = firsts[2] + 5
+    remove_rows(files(tmp_path)[firsts[2]], inside, inside)
+    holes = ((firsts[1], firsts[2] - 3), (inside, inside))
+    document = documents.load(tmp_path / "log.json")
+    documents.save(tmp_path / "log.json", document | {"holes": holes})
+    assert log.head().holes == holes
+    _, faults = told(log, 1, 701)
+    assert faults == [
+        Fault(firsts[1], firsts[2] - 3, "hole"),
+        Fault(firsts[2] - 2, firsts[2] - 1, "missing"),
+        Fault(inside, inside, "hole"),
+    ]
+
+
+def test_a_hole_that_is_recorded_while_the_log_is_read_is_a_hole(tmp_path, monkeypatch):
+    """L9: a server may find a loss, or purge what is damaged, when a read has begun; nothing of that is missing."""
+    monkeypatch.setattr(folder_log, "BATCH_ROWS", 10)
+    log = filled(tmp_path, 700)
+    reading = log.read(1, 701)
+    next(reading)
+    firsts = sorted(files(tmp_path))
+    inside = firsts[2] + 5
+    holes = ((firsts[1], firsts[2] - 1), (inside, inside))
+    document = documents.load(tmp_path / "log.json")
+    documents.save(tmp_path / "log.json", document | {"holes": holes})
+    files(tmp_path)[firsts[1]].unlink()
+    remove_rows(files(tmp_path)[firsts[2]], inside, inside)
+    faults = [each for each in reading if isinstance(each, Fault)]
+    assert {each.why for each in faults} == {"hole"}
+    assert sum(each.last - each.first + 1 for each in faults) == firsts[2] - firsts[1] + 1
+
+
+def test_a_hole_that_is_recorded_before_the_first_segment_is_reached_is_a_hole(tmp_path):
+    """L9: likewise where no segment has the offsets any more."""
+    log = filled(tmp_path, 700)
+    reading = log.read(1, 701)
+    first, second, *_ = sorted(files(tmp_path))
+    files(tmp_path)[first].unlink()
+    identity = log.identity
+    log.identity = lambda: _record(log, identity, first, second - 1)
+    assert next(reading) == Fault(1, second - 1, "hole")
+
+
+def _record(log, identity, first, last):
+    """What the log is; a server records a loss right afterwards."""
+    found = identity()
+    document = documents.load(log.path / "log.json")
+    documents.save(log.path / "log.json", document | {"holes": [(first, last)]})
+    return found
+
+
+def test_a_purged_row_is_there_without_its_text(tmp_path):
+    """A tombstone is a row: its offset is accounted for."""
+    with OpenLog(tmp_path, **SMALL) as opened:
+        opened.write({"number": 1}, topic="private")
+        opened.write({"number": 2})
+        opened.history.purge(Erasure(Pattern(Match.EXACT, "private"), None), lambda _done, _of: None)
+    assert [(row.shape, row.topic) for row in rows_of(FolderLog(tmp_path), 1, 3)] == [("purged", ""), ("bare", "news")]
+
+
+def test_what_retention_deletes_under_a_reader_is_missing(tmp_path, monkeypatch):
+    """A segment that goes while its log is read is no damage; what was begun is read to its end."""
+    monkeypatch.setattr(folder_log, "BATCH_ROWS", 10)
+    log = filled(tmp_path, 700)
+    reading = log.read(1, 701)
+    next(reading)
+    firsts = sorted(files(tmp_path))
+    for first in firsts[:3]:
+        files(tmp_path)[first].unlink()
+    found = list(reading)
+    assert [each for each in found if isinstance(each, Fault)] == [Fault(firsts[1], firsts[3] - 1, "missing")]
+    assert found[-1][-1][0] == 700
+    assert log.head().first == firsts[3]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_every_offset_is_told_once(tmp_path, seed):
+    """Rows removed, bits flipped anywhere, segments gone: each offset is a row or a fault, never both nor neither."""
+    chance = random.Random(seed)
+    log = filled(tmp_path, 600)
+    for first, path in files(tmp_path).items():
+        match chance.randrange(4):
+            case 0:
+                path.chmod(0o644)
+                content = bytearray(path.read_bytes())
+                for _ in range(chance.randrange(1, 30)):
+                    content[chance.randrange(8_192, len(content))] ^= 1 << chance.randrange(8)
+                path.write_bytes(content)
+            case 1:
+                low = first + chance.randrange(100)
+                remove_rows(path, low, low + chance.randrange(40))
+            case 2 if first > 1:
+                path.unlink()
+    sound, faults = told(log, 1, 601)
+    assert len(sound) + sum(fault.last - fault.first + 1 for fault in faults) == 600
+    begin = chance.randrange(1, 300)
+    again, _ = told(log, begin, 601)
+    assert again == [offset for offset in sound if offset >= begin]
+
+
+# What is no log
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    """One sentence."""
+    with pytest.raises(Refused, match=r"does not exist$"):
+        FolderLog(tmp_path / "nowhere").head()
+
+
+def test_a_folder_on_which_no_server_was_started(tmp_path):
+    """One sentence, for an empty folder as for anybody else's."""
+    (tmp_path / "letter.txt").write_text("Dear")
+    with pytest.raises(Refused, match=f"{tmp_path} holds no log: no server was ever started on it"):
+        FolderLog(tmp_path).head()
+
+
+def test_a_file(tmp_path):
+    """One sentence."""
+    (tmp_path / "letter.txt").write_text("Dear")
+    with pytest.raises(Refused, match=r"letter.txt is no data folder"):
+        FolderLog(tmp_path / "letter.txt").head()
+
+
+def test_a_log_of_a_later_version(tmp_path):
+    """One sentence, whether the log says so or one of its segments."""
+    log = filled(tmp_path, 10)
+    content = documents.load(tmp_path / "log.json")
+    documents.save(tmp_path / "log.json", content | {"format": 99})
+    with pytest.raises(Refused, match="was written by a later version of Halley"):
+        log.head()
+    documents.save(tmp_path / "log.json", content)
+    connection = sqlite3.connect(files(tmp_path)[1], isolation_level=None)
+    connection.execute("update meta set value = 99 where name = 'format'")
+    connection.close()
+    with pytest.raises(Refused, match=r"db was written by a later version of Halley"):
+        list(log.read(1, 11))
+
+
+def test_a_segment_of_another_log(tmp_path):
+    """One sentence that names the file: what is in it is no part of this log."""
+    log = filled(tmp_path / "one", 10)
+    filled(tmp_path / "other", 10)
+    shutil.copy(files(tmp_path / "other")[1], files(tmp_path / "one")[1])
+    with pytest.raises(Refused, match=r"00001.db belongs to another log"):
+        list(log.read(1, 11))
+
+
+@pytest.mark.parametrize("content", [b"", b"torn", bytes(20), None], ids=["empty", "torn", "zeros", "gone"])
+def test_a_mark_that_says_nothing(tmp_path, content, monkeypatch):
+    """Nothing else tells what is committed: one sentence that says what to do."""
+    monkeypatch.setattr(folder_log, "_MARK_WAIT_S", 0)
+    log = filled(tmp_path, 10)
+    if content is None:
+        (tmp_path / "mark").unlink()
+    else:
+        (tmp_path / "mark").write_bytes(content)
+    with pytest.raises(Refused, match="mark is missing or damaged"):
+        log.head()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody who may not read a file of his")
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_somebody_elses_folder(tmp_path, mode):
+    """T10: who may not read it, or not write beside a WAL that needs it, gets one sentence that says what to do."""
+    with tempfile.TemporaryDirectory() as place:  # pytest's own folders are for nobody else
+        other = Path(place) / "log"
+        with OpenLog(tmp_path, **SMALL) as opened:
+            opened.write({"number": 1})
+            shutil.copytree(tmp_path, other, ignore=shutil.ignore_patterns("*-shm"))  # as if its server had died
+        Path(place).chmod(0o755)
+        for file in other.iterdir():
+            file.chmod(0o644)
+        other.chmod(mode)
+        assert _is_refused_to_others(other)
+
+
+def _is_refused_to_others(folder):
+    """What a process of another user gets."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with suppress(BaseException):
+            os.setuid(65_534)
+            try:
+                log = FolderLog(folder)
+                list(log.read(1, log.head().next))
+            except Refused as refused:
+                code = 0 if "cannot be read (" in str(refused) and "--from URL" in str(refused) else 2
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_damaged_identity(tmp_path):
+    """One sentence: a server restores it from the segments, a reader does not."""
+    log = filled(tmp_path, 10)
+    (tmp_path / "log.json").write_text("{}")
+    with pytest.raises(Refused, match="start the server on this folder, which restores it"):
+        log.head()
+
+
+# How far consumers have come
+
+
+def test_two_queries_of_one_name_tell_their_position(tmp_path):
+    """T19: neither fails for the other, and the file is whole at any time."""
+    log = filled(tmp_path, 10)
+    problems = []
+
+    def report(offsets):
+        try:
+            for offset in offsets:
+                log.commit("ingest", offset)
+        except JobFailed as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=report, args=(range(begin, 100, 2),)) for begin in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert documents.load(tmp_path / "consumers" / "ingest.json")["offset"] in (98, 99)

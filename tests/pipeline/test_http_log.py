@@ -1,0 +1,174 @@
+"""A server's log as the pipeline reads it: real sockets, rows of a known log, and answers that break off."""
+
+import asyncio
+import pickle
+from contextlib import asynccontextmanager
+
+import pytest
+import pytest_asyncio
+from support.archive import given
+from support.server import brisk, serving
+
+from app.access.tokens import hash_of
+from app.history.stored import Stored
+from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.source import http_log
+from app.pipeline.source.http_log import HttpLog
+from app.pipeline.source.log import Fault, open_log
+from app.settings import Access, Token
+
+TOKEN = "a-token-that-is-long-enough-for-halley"
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch):
+    monkeypatch.setattr(http_log, "_FIRST_WAIT_S", 0.001)
+
+
+@pytest_asyncio.fixture
+async def served():
+    async with serving(brisk()) as served:
+        archive = given(served)
+        for number in range(1, 1_001):
+            archive.record("news", f'{{"number":{number}}}')
+        yield served
+
+
+def told(log, first, until):
+    """What it says of a range: rows, and faults."""
+    found = list(log.read(first, until))
+    rows = [Stored._make(row) for each in found if isinstance(each, list) for row in each]
+    return rows, [each for each in found if isinstance(each, Fault)]
+
+
+@pytest.mark.parametrize("has_arrow", [True, False])
+async def test_every_row_comes_as_it_was_stored(served, has_arrow, monkeypatch):
+    """As Arrow or as JSON lines, from any offset to any other, in answers of so many rows."""
+    monkeypatch.setattr("app.transports.log_api.MOST_ROWS", 300)
+    if not has_arrow:
+        monkeypatch.setattr("app.transports.log_api.Arrow.__init__", _not_installed)
+    archive = served.house.apis.archive()
+    log = HttpLog(served.url, None)
+    head = await asyncio.to_thread(log.head)
+    assert (head.log_id, head.first, head.next) == ("log-of-a-test", 1, 1_001)
+    for first, until in ((1, 1_001), (5, 6), (299, 302), (7, 7)):
+        rows, faults = await asyncio.to_thread(told, log, first, until)
+        assert (rows, faults) == (archive.rows_of[first - 1 : until - 1], [])
+
+
+def _not_installed(self):
+    raise ImportError
+
+
+async def test_what_the_log_has_lost_is_told(served):
+    """A range without rows is a hole, or damage, if the head says so; else nobody knows, and it is missing (L9)."""
+    archive = served.house.apis.archive()
+    lost = {*range(10, 20), *range(30, 50), 1_000}
+    sound = archive.rows
+    archive.rows = lambda first, last: ([row for row in rows if row.offset not in lost] for rows in sound(first, last))
+    archive.holes += [(10, 14)]
+    archive.damage += [(15, 35), (1_000, 1_000)]
+    rows, faults = await asyncio.to_thread(told, HttpLog(served.url, None), 1, 1_001)
+    assert faults == [
+        Fault(10, 14, "hole"),
+        Fault(15, 19, "damaged"),
+        Fault(30, 35, "damaged"),
+        Fault(36, 49, "missing"),
+        Fault(1_000, 1_000, "damaged"),
+    ]
+    assert len(rows) == 1_000 - 31
+
+
+async def test_what_is_gone_is_missing(served):
+    """Below the log's first offset there is nothing; the rest comes."""
+    served.house.apis.archive().start = 400
+    rows, faults = await asyncio.to_thread(told, HttpLog(served.url, None), 1, 1_001)
+    assert faults == [Fault(1, 399, "missing")]
+    assert [row.offset for row in rows] == list(range(400, 1_001))
+
+
+async def test_an_answer_that_breaks_off_is_taken_up_again(served):
+    """Every row once, though each answer is cut in its middle."""
+    archive = served.house.apis.archive()
+    sound, asked = archive.rows, []
+
+    def failing(first, last):
+        asked.append(first)
+        if len(asked) % 4 == 0:
+            raise OSError("the disk says no")
+        yield from sound(first, last)
+
+    archive.rows = failing
+    rows, faults = await asyncio.to_thread(told, HttpLog(served.url, None), 1, 1_001)
+    assert [row.offset for row in rows] == list(range(1, 1_001))
+    assert not faults
+    assert len(asked) >= 13
+    assert served.faults("request")
+    served.log.clear()
+
+
+async def test_nobody_answers():
+    """One sentence, after some tries."""
+    log = HttpLog("http://127.0.0.1:9", None)
+    with pytest.raises(JobFailed, match=r"the log of http://127.0.0.1:9/ cannot be read: "):
+        await asyncio.to_thread(log.head)
+
+
+async def test_a_server_of_another_kind(served):
+    """One sentence."""
+    log = HttpLog(f"{served.url}/elsewhere/bayeux", None)
+    with pytest.raises(Refused, match="has no log: no Halley server, or one whose history is off"):
+        await asyncio.to_thread(log.head)
+
+
+async def test_another_log_behind_the_same_address(served):
+    """A server that was given another log meanwhile is noticed."""
+    log = HttpLog(served.url, None)
+    await asyncio.to_thread(log.head)
+    served.house.apis.archive().log_id = "another"
+    with pytest.raises(Refused, match="has another log now"):
+        await asyncio.to_thread(told, log, 1, 10)
+
+
+@asynccontextmanager
+async def _guarded(*verbs):
+    access = tuple(Access("reader", verb, "/**") for verb in verbs)
+    async with serving(brisk(access=access, tokens=(Token("eve", "reader", hash_of(TOKEN)),))) as served:
+        archive = given(served)
+        for number in range(1, 11):
+            archive.record("news", f'{{"number":{number}}}')
+        yield served
+
+
+async def test_the_token_is_shown_and_kept_secret(tmp_path):
+    """With the right export all is read; without it, or with another token, there is one sentence without the token."""
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    async with _guarded("export") as served:
+        log = open_log({"url": served.url, "token_file": str(file)})
+        assert TOKEN not in repr(log)
+        rows, _ = await asyncio.to_thread(told, pickle.loads(pickle.dumps(log)), 1, 11)
+        assert len(rows) == 10
+        await asyncio.to_thread(log.commit, "ingest", 5)
+        assert served.house.apis.archive().consumers == {"ingest": 5}
+        with pytest.raises(Refused, match="does not accept the token") as refused:
+            await asyncio.to_thread(HttpLog(served.url, TOKEN[::-1]).head)
+        assert TOKEN[::-1] not in str(refused.value)
+    async with _guarded("subscribe") as served:
+        with pytest.raises(Refused, match="has not the right export") as refused:
+            await asyncio.to_thread(HttpLog(served.url, TOKEN).head)
+        assert TOKEN not in str(refused.value)
+
+
+def test_options_that_name_no_log(tmp_path):
+    """One sentence each."""
+    for options, said in (
+        ({}, "one of the two"),
+        ({"path": "a", "url": "http://b"}, "one of the two"),
+        ({"url": "ftp://b"}, "expected a URL like"),
+        ({"url": "http://b", "token": "a b"}, "a token consists of"),
+        ({"url": "http://b", "token": "a", "token_file": "b"}, "one of the two"),
+        ({"url": "http://b", "token_file": str(tmp_path / "none")}, "cannot be read"),
+    ):
+        with pytest.raises(Refused, match=said):
+            open_log(options)

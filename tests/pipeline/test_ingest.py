@@ -1,0 +1,421 @@
+"""Ingest: from a log to the lake, every event in exactly one place, whatever is in the log and wherever a job dies."""
+
+import os
+import resource
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pytest
+from support.damage import append_rows, files, flip, move_mark
+from support.history import OpenLog
+from support.lake import INGEST, offsets
+
+from app.broker.topics import Match, Pattern
+from app.history import documents
+from app.history.folder import delete
+from app.history.purge import Erasure
+from app.history.stored import COLUMNS, Stored, checksum
+from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.jobs import ingest as ingesting
+from app.pipeline.jobs.ingest import Ingest
+from app.pipeline.jobs.progress import consumer
+from app.pipeline.lake import lock, tables
+from app.pipeline.lake.commit import committed
+from app.pipeline.lake.verify import verify
+from app.pipeline.source.columns import lifts_of
+from app.pipeline.source.log import GapFound
+from app.settings import Pipeline, Settings
+from app.settings.pipeline import Lift
+
+OPTIONS = Pipeline(batch_rows=120, partition_rows=50, ingest_s=0.1)
+CHAT = Erasure(Pattern(Match.DESCENDANTS, "chat"), None)
+
+
+def write(folder, first, last, topic="news", **options):
+    """Events with the numbers `first` to `last` in their payloads."""
+    with OpenLog(folder, **{"segment_bytes": 8_192} | options) as log:
+        for at in range(first, last + 1, 10):  # a segment ends between two groups
+            log.write(
+                *({"number": n, "price": n / 2, "padding": "x" * 200} for n in range(at, min(at + 10, last + 1))),
+                topic=topic,
+            )
+
+
+def remove_segment(folder):
+    """Take the second segment away, without a trace; its first and last offset."""
+    _, first, following, *_ = sorted(files(folder))
+    delete(files(folder)[first])
+    return first, following - 1
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A log of 200 events."""
+    write(tmp_path / "data", 1, 200)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def ingest(spark, data, lake):
+    """Makes an ingest of that log."""
+
+    def make(options=OPTIONS, **more):
+        return Ingest(spark, {"path": str(data)}, lake, options, **more)
+
+    return make
+
+
+def table(lake, name="events"):
+    return tables.open_table(lake, name)
+
+
+def rows(lake, name):
+    found = tables.dataset(table(lake, name)).to_table().to_pylist()
+    return sorted(found, key=lambda row: row["first"])
+
+
+def is_sound(lake):
+    return [each for each in verify(lake, is_thorough=True) if not each.is_sound] == []
+
+
+def spans(lake, name):
+    return [(row["first"], row["last"], row["reason"]) for row in rows(lake, name)]
+
+
+def versions(lake):
+    """What every table's log has; whoever has changed nothing leaves this as it is."""
+    return {name: found.version() for name in tables.TABLES if (found := table(lake, name)) is not None}
+
+
+def test_every_event_comes_as_it_was_stored(data, lake, ingest):
+    """Every column of every row; the app version is the next offset, and the log is told."""
+    done = list(ingest().once())
+    assert [(each.next, each.head, each.rows) for each in done] == [(121, 201, 120), (201, 201, 80)]
+    with OpenLog(data) as log:
+        expected = log.rows()
+    found = tables.dataset(table(lake)).to_table(columns=[*COLUMNS]).sort_by("offset").to_pylist()
+    assert [Stored(**row) for row in found] == expected
+    assert committed(table(lake), INGEST) == 201
+    assert documents.load(data / "consumers" / f"{consumer('lake', lake)}.json")["offset"] == 201
+    assert is_sound(lake)
+
+
+def test_a_batch_is_one_commit_of_few_files_in_order(lake, ingest):
+    """A batch makes a file for each core, day and protocol, and each file is in the order of offsets."""
+    list(ingest().once())
+    found = table(lake)
+    assert found.version() == 2
+    ranges = sorted((file.least["offset"], file.greatest["offset"]) for file in tables.files_of(found))
+    assert ranges == [(1, 60), (61, 120), (121, 160), (161, 200)]
+
+
+def test_the_next_run_goes_on_where_the_last_one_ended(data, lake, ingest):
+    """L3: there is no checkpoint but the table; with nothing new its version does not move."""
+    list(ingest().once())
+    before = versions(lake)
+    assert [each.rows for each in ingest().once()] == [0]
+    assert versions(lake) == before
+    write(data, 201, 230)
+    assert [each.rows for each in ingest().once()] == [30]
+    assert offsets(table(lake)) == list(range(1, 231))
+    assert is_sound(lake)
+
+
+def test_an_empty_log_makes_an_empty_lake(tmp_path, spark, lake):
+    """A log of nothing is ingested, too."""
+    with OpenLog(tmp_path / "empty"):
+        assert [each.rows for each in Ingest(spark, {"path": str(tmp_path / "empty")}, lake, OPTIONS).once()] == [0]
+    assert offsets(table(lake)) == []
+
+
+def test_protocols_and_days_are_partitions(data, lake, ingest):
+    """Days are those of UTC; rows of two days in one batch are told apart."""
+    tail = max(files(data))
+    day_us = 86_400_000_000
+    append_rows(files(data)[tail], [_row(201, time_us=5 * day_us - 1), _row(202, time_us=5 * day_us, protocol="wamp")])
+    move_mark(data, 202)
+    list(ingest().once())
+    found = {(file.partition["day"], file.partition["protocol"], file.rows) for file in tables.files_of(table(lake))}
+    assert {("1970-01-05", "bayeux", 1), ("1970-01-06", "wamp", 1)} < found
+    assert is_sound(lake)
+
+
+def _row(offset, **fields):
+    values = dict.fromkeys(COLUMNS) | {"time_us": 1, "topic": "odd", "publication": offset, "protocol": "bayeux"}
+    values |= {"offset": offset, "shape": "bare", "payload": "1"} | fields
+    values["crc"] = checksum([*values.values()][:-1])
+    return Stored(**values)
+
+
+def test_what_the_lake_cannot_hold_is_rejected_with_its_row(data, lake, ingest):
+    """A time that is no date, a protocol that is no folder's name: kept as JSON, and accounted for."""
+    odd = [_row(201, time_us=-1), _row(202, time_us=1 << 62), _row(203, protocol="../x"), _row(204)]
+    append_rows(files(data)[max(files(data))], odd)
+    move_mark(data, 204)
+    list(ingest().once())
+    assert spans(lake, "rejected") == [(201, 201, "time"), (202, 202, "time"), (203, 203, "protocol")]
+    told = [orjson.loads(row["row"]) for row in rows(lake, "rejected")]
+    assert [Stored(**row) for row in told[:2]] == odd[:2]
+    assert offsets(table(lake)) == [*range(1, 201), 204]
+    assert is_sound(lake)
+
+
+def test_what_was_purged_or_is_damaged_is_rejected_with_its_reason(data, lake, ingest):
+    """Each offset is in exactly one table, also where the log has nothing to show for it."""
+    write(data, 201, 210, topic="chat/a")
+    write(data, 211, 220)
+    with OpenLog(data) as log:
+        log.history.purge(CHAT, lambda *_: None)
+    flip(files(data)[1], b'{"number":7,')
+    list(ingest().once())
+    assert spans(lake, "rejected") == [(7, 7, "damaged"), *((n, n, "purged") for n in range(201, 211))]
+    purged = rows(lake, "rejected")[1]
+    assert purged["time_us"] > 0
+    assert purged["protocol"] == "bayeux"
+    assert is_sound(lake)
+
+
+def test_l9_a_gap_nobody_knows_of_ends_ingest_and_is_named(data, lake, ingest):
+    """L9: nothing of that batch is committed; what came before stays."""
+    first, last = remove_segment(data)
+    with pytest.raises(GapFound, match=f"offsets {first} to {last} are missing in the log"):
+        list(ingest().once())
+    assert offsets(table(lake)) == []
+    assert committed(table(lake), INGEST) is None
+
+
+def test_a_gap_that_is_accepted_is_written_down(data, lake, ingest):
+    """With --accept-gap the range is in `gaps`, once, and everything else comes."""
+    first, last = remove_segment(data)
+    list(ingest(accept_gap=True).once())
+    assert spans(lake, "gaps") == [(first, last, "missing")]
+    assert rows(lake, "gaps")[0]["found_us"] > 1_700_000_000_000_000
+    assert is_sound(lake)
+
+
+def test_lifted_columns_have_their_types(lake, ingest):
+    """A number of the payload is a column; L12: one that is declared later is null before."""
+    price = Lift("/news", "/price", "price", "double")
+    list(ingest(replace(OPTIONS, batch_rows=150), lift=lifts_of(Settings(lift=(price,)))).once())
+    number = Lift("/**", "/number", "number", "long")
+    found = tables.schema(table(lake))
+    assert found.field("price").type == pa.float64()
+    job = ingest(lift=lifts_of(Settings(lift=(price, number))))
+    write(job._log.path, 201, 210)
+    list(job.once())
+    found = tables.dataset(table(lake)).to_table(columns=["offset", "price", "number"]).sort_by("offset").to_pylist()
+    assert found[199] == {"offset": 200, "price": 100.0, "number": None}
+    assert found[200] == {"offset": 201, "price": 100.5, "number": 201}
+
+
+def test_a_lifted_column_of_another_type_is_refused(lake, ingest):
+    """A schema that changed: one sentence, and nothing is changed."""
+    list(ingest(lift=lifts_of(Settings(lift=(Lift("/news", "/price", "price", "double"),)))).once())
+    before = versions(lake)
+    with pytest.raises(Refused, match=r"column price of .* is double, and settings now say string"):
+        list(ingest(lift=lifts_of(Settings(lift=(Lift("/news", "/price", "price", "string"),)))).once())
+    assert versions(lake) == before
+
+
+def test_another_log_is_refused(tmp_path, spark, lake, ingest):
+    """A lake has one log; the sentence names both, and nothing is changed."""
+    list(ingest().once())
+    before = versions(lake)
+    write(tmp_path / "other", 1, 500)
+    with pytest.raises(Refused, match=r"was made from log .*, and this is log .*: choose another --lake"):
+        list(Ingest(spark, {"path": str(tmp_path / "other")}, lake, OPTIONS).once())
+    assert versions(lake) == before
+
+
+def test_a_log_that_ends_below_the_lake_is_refused(data, lake, ingest):
+    """An older copy of the log: its next events would have offsets that the lake has already."""
+    list(ingest().once())
+    before = versions(lake)
+    move_mark(data, 150)
+    with pytest.raises(Refused, match=r"the log ends before offset 151, and .* has read it up to 201"):
+        list(ingest().once())
+    assert versions(lake) == before
+
+
+def test_l6_a_second_ingest_is_refused(lake, ingest):
+    """L6: while one runs; it says which process that is."""
+    with lock.ingest(lake), pytest.raises(lock.Busy, match=rf"running already \(process {os.getpid()}\)"):
+        list(ingest().once())
+
+
+def test_a_lake_that_has_gone_is_told(lake, ingest):
+    """Somebody has taken a table away between two batches: one sentence."""
+    job = ingest()
+    job.step()
+    table(lake)
+    (lake / "events" / "_delta_log").rename(lake / "elsewhere")
+    with pytest.raises(Refused, match="events"):
+        job.step()
+
+
+def test_a_log_that_has_gone_is_told(tmp_path, spark, lake):
+    """A data folder that is none."""
+    with pytest.raises(Refused, match="does not exist"):
+        list(Ingest(spark, {"path": str(tmp_path / "nothing")}, lake, OPTIONS).once())
+
+
+@pytest.fixture
+def small_disk(spark):
+    """No file that Spark's Python workers write can be longer than 4 kB."""
+    java = spark._jvm.java.lang.ProcessHandle.current().pid()
+    assert _limit_workers(java, (4_096, resource.RLIM_INFINITY))
+    yield
+    _limit_workers(java, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def _limit_workers(java, limit):
+    workers = 0
+    for pid in list(_descendants(java)):
+        with suppress(ProcessLookupError, FileNotFoundError):
+            if b"pyspark" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)
+                workers += 1
+    return workers
+
+
+def _descendants(pid):
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    for child in [int(each) for file in children for each in file.read_text().split()]:
+        yield child
+        yield from _descendants(child)
+
+
+def test_a_worker_that_cannot_write_changes_nothing(data, lake, ingest, small_disk):
+    """A batch whose files cannot be written is told in one sentence, leaves nothing, and is made when there is room."""
+    job = ingest(replace(OPTIONS, batch_rows=10_000, partition_rows=10_000))
+    write(data, 201, 2_000)
+    with pytest.raises(JobFailed, match=r"^Spark failed: OSError: .*File too large$"):
+        job.step()
+    assert offsets(table(lake)) == []
+    assert list((lake / ".staging").iterdir()) == []
+
+
+@pytest.fixture
+def spoiled(data):
+    """The log with a purged event, a damaged one, and some that are missing: all kinds of rows."""
+    write(data, 201, 201, topic="chat/a")
+    write(data, 202, 230)
+    with OpenLog(data) as log:
+        log.history.purge(CHAT, lambda *_: None)
+    damaged = max(first for first in files(data) if first <= 150)  # not next to the segment that goes
+    flip(files(data)[damaged], b'{"number":150,')
+    return data, *remove_segment(data)
+
+
+def dies_at(monkeypatch, nth):
+    """From the nth commit of a batch on the driver does nothing more; True when it was reached."""
+    calls = []
+
+    def dying(function):
+        def call(*arguments, **named):
+            calls.append(function)
+            if len(calls) >= nth:
+                raise KeyboardInterrupt
+            return function(*arguments, **named)
+
+        return call
+
+    for name in ("commit_rows", "commit_files"):
+        monkeypatch.setattr(ingesting, name, dying(getattr(ingesting, name)))
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_l1_a_batch_that_died_between_two_commits_is_made_again(spoiled, lake, ingest, monkeypatch, nth):
+    """L1: after gaps, after rejected, before the events; each offset is in one table in the end, and once."""
+    whole = replace(OPTIONS, batch_rows=1_000)
+    _, first, last = spoiled
+    with monkeypatch.context() as patched:
+        dies_at(patched, nth)
+        with pytest.raises(KeyboardInterrupt):
+            list(ingest(whole, accept_gap=True).once())
+    assert offsets(table(lake)) == []
+    list(ingest(whole, accept_gap=True).once())
+    assert offsets(table(lake)) == sorted({*range(1, 231)} - {150, 201, *range(first, last + 1)})
+    assert spans(lake, "gaps") == [(first, last, "missing")]
+    assert spans(lake, "rejected") == [(150, 150, "damaged"), (201, 201, "purged")]
+    assert is_sound(lake)
+
+
+def test_l1_what_is_purged_between_two_attempts_is_in_one_table(data, lake, ingest, monkeypatch):
+    """L1: the second attempt has the same end and replaces what the first has left, so nothing falls between."""
+    write(data, 201, 205, topic="chat/a")
+    write(data, 206, 206, topic="chat/b")
+    with OpenLog(data) as log:
+        log.history.purge(Erasure(Pattern(Match.EXACT, "chat/b"), None), lambda *_: None)
+    with monkeypatch.context() as patched:
+        dies_at(patched, 2)
+        with pytest.raises(KeyboardInterrupt):
+            list(ingest(replace(OPTIONS, batch_rows=1_000)).once())
+    assert spans(lake, "rejected") == [(206, 206, "purged")]
+    with OpenLog(data) as log:
+        log.history.purge(CHAT, lambda *_: None)
+    list(ingest(replace(OPTIONS, batch_rows=100)).once())
+    assert spans(lake, "rejected") == [(n, n, "purged") for n in range(201, 207)]
+    assert is_sound(lake)
+
+
+def test_live_ingest_follows_a_writer_until_it_is_stopped(data, lake, ingest):
+    """Beside a log that is written, every event comes, once; after the word it ends with a whole batch."""
+    stop = threading.Event()
+    job = ingest()
+    done = []
+    thread = threading.Thread(target=lambda: done.extend(job.live(stop)))
+    with OpenLog(data, segment_bytes=4_096) as log:
+        thread.start()
+        for n in range(201, 501):
+            log.write({"number": n})
+        deadline = threading.Event()
+        for _ in range(600):
+            if done and done[-1].next == 501:
+                break
+            deadline.wait(0.1)
+        stop.set()
+        thread.join(60)
+    assert done[-1].next == 501
+    assert offsets(table(lake)) == list(range(1, 501))
+    assert is_sound(lake)
+
+
+def test_two_lakes_of_one_log_are_two_consumers(tmp_path, spark, data):
+    """Each is waited for by itself, and says so at every look, also where nothing is new."""
+    lakes = tmp_path / "one", tmp_path / "two"
+    one, two = (Ingest(spark, {"path": str(data)}, lake, OPTIONS) for lake in lakes)
+    list(one.once())
+    two.step()
+    files = [data / "consumers" / f"{consumer('lake', lake)}.json" for lake in lakes]
+    assert [documents.load(file)["offset"] for file in files] == [201, 121]
+    assert len(list((data / "consumers").iterdir())) == 2
+    before = files[0].stat()
+    one.step()
+    after = files[0].stat()
+    assert (after.st_ino, after.st_mtime_ns) != (before.st_ino, before.st_mtime_ns)
+
+
+def test_a_live_ingest_keeps_its_files_few(data, lake, ingest):
+    """Beside the batches small files become large ones: no row is lost or twice, and progress is what it was."""
+    stop = threading.Event()
+    job = ingest(replace(OPTIONS, batch_rows=20, ingest_s=0.05, compact_s=0.1, compact_files=6))
+    seen = []
+    for progress in job.live(stop):
+        seen.append(progress.next)
+        if (progress.next == 201 and job.remarks()["files fewer"]) or len(seen) > 1_000:
+            stop.set()
+    assert len(seen) < 1_000
+    assert job.remarks()["compactions failed"] == 0
+    assert committed(table(lake), INGEST) == 201
+    assert offsets(table(lake)) == list(range(1, 201))
+    assert is_sound(lake)

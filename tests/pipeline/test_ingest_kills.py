@@ -1,0 +1,86 @@
+"""L1 to L3: an ingest that is killed -9 at each edge of a batch, and what the lake has after the same command again."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.damage import files, flip
+from support.history import OpenLog
+from support.lake import INGEST, offsets
+
+from app.history import documents
+from app.pipeline.jobs.ingest import Ingest
+from app.pipeline.jobs.progress import consumer
+from app.pipeline.lake import tables, upkeep
+from app.pipeline.lake.commit import committed
+from app.pipeline.lake.verify import verify
+from app.settings import Pipeline
+
+DYING = Path(__file__).with_name("dying_ingest.py")
+EVENTS = 6_000
+
+
+EDGES = {
+    "writing": (2_001, "staging"),
+    "rejected": (2_001, "staging"),
+    "moving": (2_001, "orphans"),
+    "committed": (4_001, "nothing"),
+}
+
+
+def begin(submit, tmp_path_factory):
+    """Have an ingest killed at each edge in its second batch, beside other tests (`beside` in `conftest.py`).
+
+    Of each there will be a folder with its log of six thousand events, one in each batch damaged, and its lake.
+    """
+    folder = tmp_path_factory.mktemp("kills")
+    data = folder / "data"
+    with OpenLog(data, segment_bytes=65_536) as log:
+        for at in range(0, EVENTS, 500):
+            log.write(*({"number": n} for n in range(at + 1, at + 501)))
+    for number in (1_234, 3_234, 5_234):
+        first = max(each for each in files(data) if each <= number)
+        flip(files(data)[first], b'{"number":%d}' % number)
+    return {place: submit(kill, folder, place) for place in EDGES}
+
+
+def kill(folder, place):
+    """Run an ingest of a copy of the log that is killed there, and see to it that it was."""
+    shutil.copytree(folder / "data", folder / place / "data")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, DYING, folder / place / "data", folder / place / "lake", place, "2"]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False, start_new_session=True
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return folder / place
+
+
+@pytest.mark.parametrize(("place", "reached", "left"), [(place, *edge) for place, edge in EDGES.items()])
+def test_l1_l2_killed_at_an_edge_every_event_is_there_once(spark, beside, place, reached, left):
+    """L1, L2: the kill is where it is meant to be; the next run ends exact, and vacuum takes what was left (T6)."""
+    folder = beside[__name__][place].result()
+    data, lake = folder / "data", folder / "lake"
+    table = tables.open_table(lake, "events")
+    assert committed(table, INGEST) == reached
+    named = {tables.folder_of(table) / file.path for file in tables.files_of(table)}
+    on_disk = set((lake / "events").glob("day=*/protocol=*/*.parquet"))
+    assert bool(on_disk - named) == (left == "orphans")
+    assert bool(list((lake / ".staging").glob("*/kind=event/*/*/*.parquet"))) == (left == "staging")
+    if place == "committed":
+        assert documents.load(data / "consumers" / f"{consumer('lake', lake)}.json")["offset"] <= 2_001
+
+    options = Pipeline(batch_rows=2_500, partition_rows=1_000)
+    list(Ingest(spark, {"path": str(data)}, lake, options, accept_gap=True).once())
+    table = tables.open_table(lake, "events")
+    assert offsets(table) == sorted({*range(1, EVENTS + 1)} - {1_234, 3_234, 5_234})
+    assert all(each.is_sound for each in verify(lake, is_thorough=True))
+    upkeep.vacuum(lake, 0)
+    left_over = set((lake / "events").glob("day=*/protocol=*/*.parquet")) & (on_disk - named)
+    assert left_over == set()
+    assert offsets(tables.open_table(lake, "events")) == sorted({*range(1, EVENTS + 1)} - {1_234, 3_234, 5_234})
+    assert list((lake / ".staging").iterdir()) == []

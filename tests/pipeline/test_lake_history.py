@@ -1,0 +1,138 @@
+"""`halley lake history`: a channel's events out of the lake, in order, in the words of `GET /history`."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from click.testing import CliRunner
+from support.lakes import DAY_US, LIFTED, START_US, add, make_lake, row, some_rows
+from support.server import brisk, serving
+from support.wire import request
+
+from app.broker.timestamps import to_text
+from app.broker.topics import Match, Pattern, matches
+from app.cli import main
+from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.lake.tables import path
+from app.pipeline.lake.upkeep import compact
+from app.pipeline.questions import walk
+from app.pipeline.questions.history import lines
+from app.pipeline.questions.walk import Selection, Walk
+from app.protocols.bayeux.names import to_channel
+
+ALL = Pattern(Match.DESCENDANTS, "")
+
+
+def offsets(lake, selection, after=0):
+    return [each["offset"] for rows in Walk(lake, selection).rows(after) for each in rows]
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_events_come_in_the_order_of_their_offsets_whatever_the_files(tmp_path, monkeypatch, is_compacted):
+    """Random patterns and times, from files that overlap and are sorted by topic, a few rows at a time."""
+    chance = random.Random(7)
+    rows = some_rows(400)
+    for start in range(0, 400, 25):
+        add(tmp_path, "events", rows[start : start + 25], LIFTED)
+    if is_compacted:
+        assert compact(tmp_path, "events").before > 9
+    monkeypatch.setattr(walk, "_MOST_ROWS", 13)
+    patterns = [
+        ALL,
+        Pattern(Match.CHILDREN, "chat"),
+        Pattern(Match.CHILDREN, "plc"),
+        Pattern(Match.DESCENDANTS, "plc"),
+        Pattern(Match.DESCENDANTS, "halley"),
+        Pattern(Match.EXACT, "caf!c3!a9/!7ea"),
+        Pattern(Match.EXACT, "a"),
+    ]
+    for pattern in patterns:
+        low, high = sorted(START_US + chance.randrange(3 * DAY_US) for _ in range(2))
+        selection = chance.choice(
+            [Selection(pattern), Selection(pattern, low, high), Selection(pattern, low), Selection(pattern, None, high)]
+        )
+        after = chance.choice([0, 0, 123])
+        wanted = [
+            each["offset"]
+            for each in rows
+            if matches(pattern, each["topic"])
+            and (selection.from_us or 0) <= each["time_us"] < (selection.to_us or 1 << 62)
+        ]
+        assert offsets(tmp_path, selection, after) == [each for each in wanted if each > after], selection
+        assert Walk(tmp_path, selection).count(after) == (len(wanted), sum(each <= after for each in wanted))
+
+
+def test_files_that_cannot_matter_are_not_opened(tmp_path):
+    """By the table's own statistics."""
+    make_lake(tmp_path)
+    reading = Walk(tmp_path, Selection(ALL, START_US + 2 * DAY_US)).reading
+    assert (len(reading.files), reading.of) == (6, 18)
+    assert Walk(tmp_path, Selection(Pattern(Match.DESCENDANTS, "zzz"))).reading.files == []
+
+
+async def test_a_line_is_that_of_the_server(tmp_path):
+    """What `GET /history` answers for an event, letter by letter, out of the lake's row of it."""
+    options = {"enabled": True, "free_bytes": 0}
+    async with serving(brisk(data_dir=str(tmp_path / "data"), history=options)) as served:
+        wire = await served.wire()
+        for data in ({"a": [1, 2.5, None, "<é\u0007"]}, "text", 0, [], {"event": 1}):
+            await wire.post({"channel": "/caf!c3!a9/~a", "data": data})
+        answer = await wire.request(request("GET", "/history/caf!c3!a9/~a", accept="application/x-ndjson"))
+        archive = served.house.apis.archive()
+        rows = [each for batch in archive.history.rows(1, 5) for each in batch]
+        add(tmp_path / "lake", "events", [row(**each._asdict()) for each in rows])
+    found = [line for page in lines(tmp_path / "lake", Selection(ALL)) for line in page]
+    assert found == answer.text.splitlines()
+
+
+def lake_history(*arguments):
+    return CliRunner().invoke(main, ["lake", "history", *arguments])
+
+
+def test_the_verb_prints_lines_and_can_be_bounded(tmp_path):
+    """Oldest first; times are RFC 3339, their end is not part of it."""
+    rows = make_lake(tmp_path, 60)
+    ended = lake_history("/chat/*", "--lake", str(tmp_path))
+    assert ended.exit_code == 0
+    found = [json.loads(line) for line in ended.output.splitlines()]
+    chats = [each for each in rows if each["topic"].startswith("chat/")]
+    assert [(each["position"], each["channel"]) for each in found] == [
+        (each["offset"], to_channel(each["topic"])) for each in chats
+    ]
+    bounds = ["--from", to_text(chats[3]["time_us"]), "--to", to_text(chats[7]["time_us"])]
+    some = lake_history("/chat/*", "--lake", str(tmp_path), *bounds).output.splitlines()
+    assert some == ended.output.splitlines()[3:7]
+    assert (
+        lake_history("/chat/*", "--lake", str(tmp_path), "--limit", "2").output.splitlines()
+        == (ended.output.splitlines()[:2])
+    )
+
+
+def test_bad_input_gets_a_sentence(tmp_path):
+    """No lake, no channel, no time: exit code 2, and nothing printed."""
+    for arguments, said in [
+        (["/a"], "there is no lake at"),
+        (["chat"], "chat is no channel"),
+        (["/a", "--from", "yesterday"], "yesterday is no RFC 3339 time"),
+    ]:
+        ended = lake_history(*arguments, "--lake", str(tmp_path))
+        assert (ended.exit_code, ended.stdout) == (2, "")
+        assert said in ended.stderr
+
+
+def test_a_folder_that_is_no_table_is_refused(tmp_path):
+    """Files without a Delta log are never read by their names (T15)."""
+    (tmp_path / "events" / "day=2026-06-01").mkdir(parents=True)
+    with pytest.raises(Refused, match="no Delta log"):
+        Walk(tmp_path, Selection(ALL))
+
+
+def test_a_file_that_is_gone_is_told(tmp_path):
+    """Somebody has deleted what the table names."""
+    make_lake(tmp_path, 30)
+    for file in path(tmp_path, "events").rglob("*.parquet"):
+        file.unlink()
+    with pytest.raises(JobFailed, match="cannot be read"):
+        offsets(tmp_path, Selection(ALL))

@@ -1,0 +1,105 @@
+"""Locks: who is kept from working at the same time, and that the dead keep nobody."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+
+import pytest
+
+from app.pipeline.errors import Refused
+from app.pipeline.lake import lock
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from app.pipeline.lake import lock
+with lock.ingest(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A process that is the ingest."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
+    command = [sys.executable, "-c", HOLD, tmp_path]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_l6_a_second_ingest_is_refused_and_told_by_whom(tmp_path, holder):
+    """L6: one ingest a lake; the sentence names the process that is at it."""
+    sentence = rf"an ingest into .* is running already \(process {holder.pid}\)"
+    with pytest.raises(lock.Busy, match=sentence), lock.ingest(tmp_path):
+        pass
+
+
+def test_a_killed_process_holds_no_lock(tmp_path, holder):
+    """After kill -9 the same command may be run again at once."""
+    holder.send_signal(signal.SIGKILL)
+    holder.wait(30)
+    with lock.ingest(tmp_path):
+        pass
+
+
+def test_t5_vacuum_waits_for_the_commits_under_way(tmp_path):
+    """T5: commits go on beside each other, vacuum only when none is."""
+    with ExitStack() as held:
+        held.enter_context(lock.files(tmp_path))
+        held.enter_context(lock.files(tmp_path, patience_s=0))
+        with pytest.raises(lock.Busy):
+            held.enter_context(lock.files(tmp_path, alone=True, patience_s=0))
+    with ExitStack() as held:
+        held.enter_context(lock.files(tmp_path, alone=True, patience_s=0))
+        with pytest.raises(lock.Busy):
+            held.enter_context(lock.files(tmp_path, patience_s=0))
+
+
+def test_who_waits_is_served_before_those_that_come_later(tmp_path):
+    """Commits that follow on each other do not keep vacuum waiting for ever."""
+    order = []
+    waits = threading.Event()
+
+    def vacuum():
+        waits.set()
+        with lock.files(tmp_path, alone=True, patience_s=30):
+            order.append("vacuum")
+
+    def commit():
+        with lock.files(tmp_path, patience_s=30):
+            order.append("commit")
+
+    threads = [threading.Thread(target=vacuum), threading.Thread(target=commit)]
+    with lock.files(tmp_path):
+        threads[0].start()
+        assert waits.wait(30)
+        while _is_free(tmp_path / ".locks" / "files.gate"):
+            pass
+        threads[1].start()
+    for thread in threads:
+        thread.join(30)
+    assert order == ["vacuum", "commit"]
+
+
+def _is_free(path):
+    import fcntl
+
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def test_a_lake_that_cannot_be_written_is_refused(tmp_path):
+    """A lake below a file is none."""
+    (tmp_path / "file").touch()
+    with pytest.raises(Refused, match=r"cannot be written: .*Not a directory"), lock.ingest(tmp_path / "file"):
+        pass

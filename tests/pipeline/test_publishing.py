@@ -1,0 +1,139 @@
+"""Results reach the server once, however often it takes; and what is said where they cannot."""
+
+import asyncio
+import signal
+from contextlib import asynccontextmanager
+
+import pytest
+from support.process import launched
+from support.server import brisk, serving
+from support.tcp_proxy import relaying
+from support.wire import DEADLINE_S
+
+from app.access.tokens import hash_of, new_token
+from app.client import ALL, Client
+from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.jobs.publishing import Message, Publisher, key_of
+
+
+def recording(folder):
+    """A server with a history."""
+    return serving(brisk(data_dir=str(folder / "data"), history={"enabled": True, "free_bytes": 0}))
+
+
+def messages(first, last):
+    """Some, each with a key of its own."""
+    return [Message(f"/stats/10s/c{number}", number, key_of("test", number)) for number in range(first, last + 1)]
+
+
+async def publish(publisher, some):
+    """As a job's thread does."""
+    async with asyncio.timeout(DEADLINE_S):
+        return await asyncio.to_thread(publisher.publish, some)
+
+
+@asynccontextmanager
+async def publishing(url, token=None, publish_s=DEADLINE_S):
+    """A publisher, which says goodbye at the end."""
+    publisher = Publisher(url, token, publish_s)
+    try:
+        yield publisher
+    finally:
+        await asyncio.to_thread(publisher.close)
+
+
+async def heard(client, count):
+    """The data of so many events."""
+    async with asyncio.timeout(DEADLINE_S):
+        return [(await anext(client)).data for _ in range(count)]
+
+
+def test_keys_fit_and_differ():
+    """A key has 128 characters at most, however long a channel is, and those of two channels differ."""
+    keys = {key_of("rollup", "10s", 1_800_000_000, "final", "x" * length) for length in (1, 2, 255, 10_000)}
+    assert len(keys) == 4
+    assert max(map(len, keys)) <= 128
+
+
+async def test_what_got_no_answer_is_published_again_and_heard_once(tmp_path):
+    """The server has taken it and the answer is lost: under the same key it is not delivered twice."""
+    async with (
+        recording(tmp_path) as served,
+        relaying(served.port) as proxy,
+        Client(served.url) as client,
+        publishing(f"http://127.0.0.1:{proxy.port}") as publisher,
+    ):
+        await client.subscribe("/stats/**")
+        assert await publish(publisher, messages(1, 1)) == 0
+        proxy.loses_answers = True
+        task = asyncio.create_task(publish(publisher, messages(2, 3)))
+        assert await heard(client, 3) == [1, 2, 3]
+        await served.until(lambda: proxy.vanished > 0)
+        proxy.cut()
+        proxy.loses_answers = False
+        proxy.mend()
+        assert await task == 0
+        await publish(publisher, messages(4, 4))
+        assert await heard(client, 1) == [4]
+
+
+async def test_a_server_that_is_restarted_gets_all_and_a_subscriber_each_once(tmp_path):
+    """Killed and started again on its data, while somebody publishes: nothing is missing, nothing is there twice."""
+    where = ("--data-dir", str(tmp_path / "data"))
+    async with launched(*where, cwd=tmp_path) as server:
+        port, url = server.port, f"http://127.0.0.1:{server.port}"
+        async with publishing(url) as publisher:
+            await publish(publisher, messages(1, 5))
+            server.send_signal(signal.SIGKILL)
+            await server.exit_code()
+            task = asyncio.create_task(publish(publisher, messages(1, 300)))  # as a job does that was killed, too
+            async with (
+                launched(*where, "--port", str(port), "--operations-port", "0", cwd=tmp_path),
+                Client(url) as client,
+            ):
+                await client.subscribe("/stats/**", after=ALL)
+                assert await heard(client, 300) == list(range(1, 301))
+                assert await task == 0
+                await publish(publisher, [Message("/stats/end", "end", "end")])
+                assert await heard(client, 1) == ["end"]
+
+
+async def test_a_server_that_stays_away_ends_the_job_in_a_sentence():
+    """After `publish_s` without progress, with what the client said last."""
+    async with relaying(1) as proxy:
+        proxy.cut()
+        async with publishing(f"http://127.0.0.1:{proxy.port}", publish_s=1) as publisher:
+            with pytest.raises(JobFailed, match=r"nothing could be published to http://127.0.0.1:.* for 1 s: "):
+                await publish(publisher, messages(1, 1))
+
+
+async def test_who_may_not_publish_is_told_what_is_missing(tmp_path):
+    """A token without the right, and none at all where one is needed."""
+    token = new_token()
+    (tmp_path / "halley.toml").write_text(
+        f'[[tokens]]\nid = "p"\nrole = "p"\nhash = "{hash_of(token)}"\n'
+        '[[access]]\nrole = "p"\nverb = "publish"\npattern = "/room/**"\n'
+    )
+    arguments = ("--data-dir", str(tmp_path / "data"), "--config", str(tmp_path / "halley.toml"))
+    async with launched(*arguments, cwd=tmp_path) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        async with publishing(url, token) as publisher:
+            with pytest.raises(
+                JobFailed, match=r"does not let the pipeline publish to /stats/10s/c1 .*may publish below"
+            ):
+                await publish(publisher, messages(1, 1))
+
+
+async def test_a_channel_that_the_server_does_not_take_is_counted_and_the_others_are_published(tmp_path):
+    """A name that is too long below /stats/10s holds up nobody."""
+    async with recording(tmp_path) as served, Client(served.url) as client, publishing(served.url) as publisher:
+        await client.subscribe("/stats/**")
+        long = Message("/stats/10s/" + "x" * 250, 0, "long")
+        assert await publish(publisher, [*messages(1, 2), long, *messages(3, 4)]) == 1
+        assert await heard(client, 4) == [1, 2, 3, 4]
+
+
+def test_what_is_no_url_is_refused_at_once():
+    """Before anything is begun."""
+    with pytest.raises(Refused, match="--server nonsense: expected a URL"):
+        Publisher("nonsense", None, 1)

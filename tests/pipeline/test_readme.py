@@ -1,0 +1,103 @@
+"""The README's section on the pipeline says what there is: its commands, tables, settings and queries."""
+
+import os
+import re
+
+import click
+from support.lakes import make_lake
+from support.readme import PIPELINE, ROOT, blocks
+
+from app.cli import main
+from app.configuration import load
+from app.pipeline.jobs.progress import consumer
+from app.pipeline.lake.tables import TABLES
+from app.pipeline.questions.sql import ask
+from app.pipeline.source.columns import Lifting, lifts_of
+
+GROUPS = ("pipeline", "lake")
+
+
+def rows():
+    """The tables' rows: their first cell, and the second."""
+    return [line.strip("| ").split(" | ", 1) for line in PIPELINE.splitlines() if line.startswith("| `")]
+
+
+def group(name):
+    """`halley pipeline`, or `halley lake`."""
+    return main.get_command(click.Context(main), name)
+
+
+def verbs():
+    """All that both have."""
+    return {f"halley {name} {verb}" for name in GROUPS for verb in group(name).commands}
+
+
+def test_every_verb_is_in_the_table():
+    """And no other: neither there nor in any other line."""
+    commands = [first.strip("`") for first, _ in rows() if first.startswith("`halley ")]
+    named = [" ".join(each.split()[:3]) for each in commands]
+    assert sorted(named) == sorted(verbs())
+    assert {f"halley {words}" for words in re.findall(r"halley ((?:pipeline|lake) [a-z]+)", PIPELINE)} <= verbs()
+
+
+def test_every_option_that_is_named_is_one():
+    """Of some verb of the pipeline or the lake."""
+    known = {
+        option
+        for name in GROUPS
+        for command in group(name).commands.values()
+        for parameter in command.params
+        for option in parameter.opts
+    }
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PIPELINE)) <= known
+
+
+def test_every_table_of_the_lake_is_there():
+    """With the name it has, and each once; what a query can ask is the same."""
+    named = [first.strip("`") for first, _ in rows() if not first.startswith("`halley ")]
+    assert sorted(named) == sorted(TABLES)
+    views = re.search(r"SQL over `([a-z ]+)`", PIPELINE)[1].split()
+    assert sorted(views) == sorted(TABLES)
+
+
+def test_the_columns_that_are_named_are_columns():
+    """What stands between backticks in a table's row is one of its columns, or a value that one can have."""
+    values = {"10s", "1m", "spike", "silence", "recovered"}
+    for first, cell in rows():
+        name = first.strip("`")
+        if name in TABLES:
+            assert set(re.findall(r"`(\w+)`", cell)) - values <= set(TABLES[name].columns.names), name
+
+
+def test_the_settings_are_accepted(tmp_path):
+    """The file with [[lift]] and [[record]] is one, and makes the column; every setting that is named is one."""
+    (text,) = blocks("toml", PIPELINE)
+    file = tmp_path / "halley.toml"
+    file.write_text(text)
+    settings = load(file, {}, {}).settings
+    assert Lifting(lifts_of(settings)).columns == {"price": "double"}
+    for section, name in re.findall(r"`(pipeline|history)\.(\w+)`", PIPELINE):
+        assert hasattr(getattr(settings, section), name), name
+
+
+def test_the_query_is_one(spark, tmp_path):
+    """Of events of long ago it finds none."""
+    make_lake(tmp_path, 10, commits=1)
+    (query,) = re.findall(r'^halley lake sql "(.*)"$', PIPELINE, re.MULTILINE)
+    assert ask(spark, tmp_path, query).rows.collect() == []
+
+
+def test_consumers_are_called_as_it_says(tmp_path):
+    """By the job's kind and the lake."""
+    names = re.findall(r"`([a-z]+)-xxxxxxxx`", PIPELINE)
+    assert names == ["lake", "rollup", "alerts"]
+    assert re.fullmatch("lake-[0-9a-f]{8}", consumer("lake", tmp_path))
+
+
+def test_what_it_names_is_there():
+    """Files and folders of the repository, the program that starts a cluster among them."""
+    named = re.findall(r"`((?:app|deploy|tests)/[\w./-]+)`", PIPELINE)
+    assert "deploy/spark-standalone" in named
+    for each in named:
+        assert (ROOT / each).exists(), each
+    assert os.access(ROOT / "deploy/spark-standalone", os.X_OK)

@@ -1,0 +1,200 @@
+"""What bad input gets, whichever verb it is given to: one sentence, exit code 2, and nothing changed on the disk.
+
+Where what is wrong is a file that was lost, the exit code is 1.
+"""
+
+import shutil
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from deltalake import write_deltalake
+from support.history import OpenLog
+from support.lake import ingested, stored
+
+from app.cli import main
+from app.history import documents
+from app.pipeline import session
+from app.pipeline.lake import lock, staging, tables
+from app.pipeline.source import http_log
+
+NOBODY = "http://127.0.0.1:1"
+JOBS = {
+    "ingest": ["pipeline", "ingest", "--once"],
+    "rollup": ["pipeline", "rollup", "--once", "--no-publish"],
+    "alerts": ["pipeline", "alerts", "--once", "--no-publish"],
+    "run": ["pipeline", "run", "--once", "--no-publish"],
+}
+READERS = {
+    "sql": ["lake", "sql", "select * from events"],
+    "top": ["lake", "top"],
+    "history": ["lake", "history", "/news"],
+    "report": ["lake", "report", "--out", "report.html"],
+    "replay": ["lake", "replay", "--channel", "/news", "--server", NOBODY],
+}
+KEEPERS = {
+    "compact": ["pipeline", "compact"],
+    "forget": ["lake", "forget", "/news", "--yes"],
+}
+OF_A_LAKE = {
+    **READERS,
+    **KEEPERS,
+    "sessions": ["pipeline", "sessions", "--once"],
+    "vacuum": ["pipeline", "vacuum"],
+    "verify": ["pipeline", "verify"],
+}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """The folder in which verbs are run."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def refused(spark, place, monkeypatch):
+    """Runs a verb, on the Spark session of all tests; returns its sentence."""
+    monkeypatch.setattr(session, "stop", lambda _: None)
+
+    def run(*arguments, code=2):
+        before = listing(place)
+        done = CliRunner().invoke(main, [*arguments], catch_exceptions=False)
+        assert (done.exit_code, done.stdout) == (code, ""), done.stderr
+        assert listing(place) == before
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("halley: ")
+        return line
+
+    return run
+
+
+def listing(folder):
+    """All that is on the disk, and what is in it."""
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def a_log(place):
+    with OpenLog(place / "halley-data") as opened:
+        opened.write(*range(5))
+    return documents.load(place / "halley-data" / "log.json")["log_id"]
+
+
+def a_file(lake):
+    lake.write_text("Dear")
+
+
+def others_files(lake):
+    (lake / "events").mkdir(parents=True)
+    (lake / "events" / "letter.txt").write_text("Dear")
+
+
+def others_table(lake):
+    write_deltalake(str(lake / "events"), pa.table({"a": [1]}))
+
+
+def half_a_table(lake):
+    shutil.rmtree(tables.folder_of(ingested(lake, [stored(1)])) / "_delta_log")
+
+
+NO_TABLES = {
+    a_file: "halley-data/lake/events cannot be used as a table: Not a directory",
+    others_files: "halley-data/lake/events has files but no Delta log: it is not a table, or half of one; move it away",
+    others_table: "halley-data/lake/events is a Delta table, but Halley has not made it: choose another --lake",
+    half_a_table: "halley-data/lake/events has files but no Delta log: it is not a table, or half of one; move it away",
+}
+
+
+@pytest.mark.parametrize("verb", JOBS)
+def test_no_data_folder(refused, verb):
+    """None is made by asking for its log, and no lake in it."""
+    assert refused(*JOBS[verb]).endswith("halley-data does not exist")
+
+
+@pytest.mark.parametrize("verb", JOBS)
+def test_no_log_in_the_data_folder(refused, place, verb):
+    """No server was ever started on it."""
+    (place / "halley-data").mkdir()
+    assert refused(*JOBS[verb]).endswith("halley-data holds no log: no server was ever started on it")
+
+
+@pytest.mark.parametrize("verb", OF_A_LAKE)
+def test_no_lake(refused, place, verb):
+    """There is a log, and nothing was made of it yet: that is not the same as a lake without rows."""
+    a_log(place)
+    (place / "halley-data" / "lake").mkdir()
+    said = refused(*OF_A_LAKE[verb])
+    assert "halley-data/lake" in said
+    assert "halley pipeline ingest" in said
+
+
+@pytest.mark.parametrize("make", NO_TABLES)
+@pytest.mark.parametrize("verb", {**JOBS, **OF_A_LAKE})
+def test_what_is_no_table_of_halleys(refused, place, verb, make):
+    """A file, a folder of other things, somebody else's table, half of one; also for jobs that write other tables."""
+    a_log(place)
+    make(place / "halley-data" / "lake")
+    assert refused(*{**JOBS, **OF_A_LAKE}[verb]).endswith(NO_TABLES[make])
+
+
+@pytest.mark.parametrize("verb", JOBS)
+def test_another_logs_lake(refused, place, verb):
+    """Its offsets mean other events; also for jobs whose own table is not there yet."""
+    log_id = a_log(place)
+    ingested(place / "halley-data" / "lake", [stored(1)])
+    assert f"was made from log 1111{'1' * 28}, and this is log {log_id}: choose another --lake" in refused(*JOBS[verb])
+
+
+@pytest.mark.parametrize("verb", ["ingest", "run"])
+def test_a_lifted_column_of_another_type(refused, place, verb):
+    """L12: what was a number in the table is a text by the settings of today."""
+    lifted = pa.schema([("price", pa.float64())])
+    tables.create(place / "halley-data" / "lake", "events", a_log(place), lifted)
+    (place / "halley.toml").write_text(
+        '[[lift]]\npattern = "/news"\npointer = "/price"\ncolumn = "price"\ntype = "string"\n'
+    )
+    said = refused(*JOBS[verb], "--config", "halley.toml")
+    assert said.endswith(
+        "lake/events is double, and settings now say string: give the [[lift]] a column of another name"
+    )
+
+
+@pytest.mark.parametrize("how", ["gone", "cut"])
+@pytest.mark.parametrize("verb", {**READERS, **KEEPERS})
+def test_a_file_of_a_table_is_lost(refused, place, verb, how):
+    """The sentence names it, and what looks at all the others."""
+    lake = place / "halley-data" / "lake"
+    table = ingested(lake, [stored(1)], [stored(2)])
+    with lock.batch(lake), lock.rewrite(lake), lock.files(lake, alone=True):
+        pass  # its files are those of this process now
+    with staging.staged(lake):
+        pass
+    path = tables.folder_of(table) / tables.files_of(table)[0].path
+    content = path.read_bytes()
+    path.unlink()
+    if how == "cut":
+        path.write_bytes(content[:-1])
+    said = refused(*{**READERS, **KEEPERS}[verb], code=1)
+    assert f"{path} {'has' if how == 'cut' else 'cannot be read'}" in said
+    assert said.endswith("halley pipeline verify names all that is wrong with the lake")
+
+
+@pytest.mark.parametrize("url", [NOBODY, "nonsense"])
+def test_no_server_to_read_from(refused, url, monkeypatch):
+    """Nothing has begun, so it is refused as a folder without a log is."""
+    monkeypatch.setattr(http_log, "_FIRST_WAIT_S", 0.001)
+    assert "cannot be read" in refused(*JOBS["ingest"], "--from", url)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("selec 1", "Syntax error"),
+        ("select nix from events", "`nix` cannot be resolved"),
+        ("drop table events", "only"),
+    ],
+)
+def test_a_query_that_is_none(refused, place, query, said):
+    """Spark's own words, or ours."""
+    ingested(place / "halley-data" / "lake", [stored(1)])
+    assert said in refused("lake", "sql", query)

@@ -1,0 +1,327 @@
+"""`halley lake replay`: old events again, in order, at their pace, for their audience, each once whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import signal
+import time
+from urllib.parse import urlsplit
+
+import orjson
+import pytest
+from click.testing import CliRunner
+from support.lakes import START_US, add, row
+from support.messages import HANDSHAKE, connect, subscribe
+from support.process import ended, launched, started
+from support.server import brisk, serving
+from support.wire import request
+
+from app.access.tokens import hash_of
+from app.broker.topics import Match, Pattern
+from app.cli import main
+from app.client import Client
+from app.history import documents
+from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.questions import replay as room
+from app.pipeline.questions.replay import Plan, Replay
+from app.pipeline.questions.walk import Selection
+from app.protocols.bayeux.names import to_channel
+from app.settings import Access, Record, Token
+
+ALL = Selection(Pattern(Match.DESCENDANTS, ""))
+TOKEN = "a-token-that-is-long-enough-for-halley"
+KEEPING = {"enabled": True, "free_bytes": 0}
+
+
+def show(done, of, note):
+    """Nobody looks."""
+
+
+async def replay(served, lake, plan, token=None, **options):
+    """Begin or take up a replay, and do it to its end."""
+    work = Replay(lake, plan, **options)
+    async with asyncio.timeout(60):
+        async with Client(served.url, token=token) as client:
+            return await work.run(client, show)
+
+
+def at_full_speed(served, selection=ALL, prefix="/replay"):
+    return Plan(selection, 0, prefix, served.url)
+
+
+async def heard(served, channel="/replay/**"):
+    """What the server has recorded there: channels and data."""
+    wire, found, path = await served.wire(), [], f"/history{channel}?limit=300"
+    while path:
+        page = json.loads((await wire.request(request("GET", path))).body)
+        found += [(each["channel"], each["data"]) for each in page["events"]]
+        path = page["next"] and urlsplit(page["next"])._replace(scheme="", netloc="").geturl()
+    return found
+
+
+def make(lake, count, **fields):
+    """A lake of that many events on a few topics, in two files that overlap."""
+    topics = ["chat/lobby", "plc/temp", "caf!c3!a9", "a!21b"]
+    rows = [row(n, topic=topics[n % 4], protocol=("bayeux", "nt4")[n % 2], **fields) for n in range(1, count + 1)]
+    add(lake, "events", rows)
+    return rows
+
+
+def expected(rows, prefix="/replay"):
+    return [(prefix + to_channel(each["topic"]), json.loads(each["payload"])) for each in rows]
+
+
+async def test_events_come_again_in_their_order_below_the_prefix(tmp_path):
+    """Of one channel, of a pattern, of a time; what is published there can be heard like anything else."""
+    rows = make(tmp_path / "lake", 60)
+    async with serving(brisk(data_dir=str(tmp_path), history=KEEPING)) as served:
+        outcome = await replay(served, tmp_path / "lake", at_full_speed(served))
+        assert (outcome.published, outcome.refused) == (60, 0)
+        assert await heard(served) == expected(rows)
+        selection = Selection(Pattern(Match.CHILDREN, "plc"), rows[9]["time_us"], rows[39]["time_us"])
+        await replay(served, tmp_path / "lake", at_full_speed(served, selection, "/replay/again"))
+        some = [each for each in rows[9:39] if each["topic"] == "plc/temp"]
+        assert await heard(served, "/replay/again/**") == expected(some, "/replay/again")
+
+
+async def test_each_event_keeps_its_audience(tmp_path):
+    """Live and in the history: who could not hear it then does not hear it now."""
+    audiences = [None, [["ann"], None, [], []], [None, None, [], ["user"]], [None, ["user"], ["ann"], []]]
+    rows = [
+        row(n, audience=None if each is None else orjson.dumps(each).decode()) for n, each in enumerate(audiences, 1)
+    ]
+    add(tmp_path / "lake", "events", rows)
+    everything = (Access("staff", "publish", "/replay/**"), Access("*", "*", "/**"))
+    tokens = (
+        Token(id="ann", role="user", hash=hash_of(TOKEN)),
+        Token(id="rep", role="staff", hash=hash_of(TOKEN + "2")),
+    )
+    settings = brisk(data_dir=str(tmp_path), history=KEEPING, access=everything, tokens=tokens)
+    async with serving(settings) as served:
+        bearer = {"authorization": f"Bearer {TOKEN}"}
+        wire = await served.wire()
+        ann = (await wire.post(HANDSHAKE, **bearer)).messages[0]["clientId"]
+        await wire.post(connect(ann))
+        await wire.post(subscribe(ann, "/replay/**"))
+        await replay(served, tmp_path / "lake", at_full_speed(served), token=TOKEN + "2")
+        assert (await wire.post(connect(ann))).data == [{"n": 1}, {"n": 2}]
+        answer = await wire.request(request("GET", "/history/replay/**", **bearer))
+        assert [each["data"]["n"] for each in json.loads(answer.body)["events"]] == [1, 2]
+        log = served.house.apis.archive().history
+        stored = [each for batch in log.rows(1, log.head) for each in batch if each.topic.startswith("replay/")]
+        assert [each.audience and json.loads(each.audience) for each in stored] == audiences
+
+
+async def test_what_the_server_said_itself_is_never_replayed(tmp_path):
+    """Design 7.14: statistics, alerts, sessions and replays of old would look like news; not even if asked for."""
+    topics = ["stats/10s/a", "alerts/a", "halley/sessions", "replay/a", "statistics/a"]
+    add(tmp_path / "lake", "events", [row(n, topic=topic) for n, topic in enumerate(topics, 1)])
+    async with serving(brisk(data_dir=str(tmp_path), history=KEEPING)) as served:
+        await replay(served, tmp_path / "lake", at_full_speed(served))
+        for topic in topics[:4]:
+            selection = Selection(Pattern(Match.EXACT, topic))
+            assert (await replay(served, tmp_path / "lake", at_full_speed(served, selection))).published == 0
+        assert await heard(served) == [("/replay/statistics/a", {"n": 5})]
+
+
+async def test_the_pace_is_that_of_then_divided_by_the_speed(tmp_path):
+    """An event is never earlier than it is due; where the clock was set back nobody waits."""
+    moments_s = [0, 1, 1, -500, 3]
+    add(tmp_path / "lake", "events", [row(n, time_us=START_US + s * 1_000_000) for n, s in enumerate(moments_s, 1)])
+    came = []
+    async with serving(brisk(data_dir=str(tmp_path), history=KEEPING)) as served:
+        began = time.monotonic()
+        work = Replay(tmp_path / "lake", Plan(ALL, 10, "/replay", served.url))
+        async with Client(served.url) as client:
+            await work.run(client, lambda done, of, _: came.append((done, of, time.monotonic() - began)))
+        assert [data["n"] for _, data in await heard(served)] == [1, 2, 3, 4, 5]
+    assert [came[0][:2], came[-1][:2]] == [(1, 5), (5, 5)]
+    assert came[1][2] >= 0.1
+    assert came[-1][2] >= 0.3
+
+
+@pytest.mark.parametrize("stops", [1, 3])
+async def test_it_can_be_stopped_anywhere_and_goes_on(tmp_path, monkeypatch, stops):
+    """Cancelled between batches and within them: the same command later publishes the rest, and nothing twice."""
+    rows = make(tmp_path / "lake", 300)
+    chance = random.Random(stops)
+    monkeypatch.setattr(room, "_BATCH_EVENTS", 7)
+    async with serving(brisk(data_dir=str(tmp_path), history=KEEPING)) as served:
+        for _ in range(stops):
+            work = asyncio.create_task(replay(served, tmp_path / "lake", at_full_speed(served)))
+            wanted = len(await heard(served)) + chance.randrange(5, 60)
+            async with asyncio.timeout(30):
+                while len(await heard(served)) < wanted:
+                    await asyncio.sleep(0)
+            work.cancel()
+            await asyncio.wait([work])
+            assert work.cancelled()
+            assert Replay(tmp_path / "lake", at_full_speed(served)).is_resumed
+        assert len(await heard(served)) < 300
+        await replay(served, tmp_path / "lake", at_full_speed(served))
+        assert await heard(served) == expected(rows)
+        assert not Replay(tmp_path / "lake", at_full_speed(served)).is_resumed
+        await replay(served, tmp_path / "lake", at_full_speed(served))
+        assert await heard(served) == expected([*rows, *rows])
+
+
+async def test_a_killed_replay_goes_on_without_a_gap_or_a_double(tmp_path):
+    """Kill -9 at any moment, of the replay and of the server: each event is there once, in order."""
+    rows = make(tmp_path / "lake", 1_500)
+    chance = random.Random(11)
+    async with launched("--data-dir", "data", cwd=tmp_path) as server:
+        port = server.port
+        url = f"http://127.0.0.1:{port}"
+        command = ["lake", "replay", "--channel", "/**", "--lake", "lake", "--server", url, "--speed"]
+        killed = 0
+        for _ in range(4):
+            async with started(*command, "500x", cwd=tmp_path) as process:  # three seconds in all
+                before = len(await heard(server))
+                async with asyncio.timeout(60):
+                    while process.process.returncode is None and len(await heard(server)) < before + 200:
+                        await asyncio.sleep(chance.random() / 50)
+                if process.process.returncode is not None:
+                    break
+                process.send_signal(signal.SIGKILL)
+                killed += 1
+        assert killed == 4
+        done = await ended(*command, "max", cwd=tmp_path)
+        assert (done.code, done.output) == (0, [])
+        assert await heard(server) == expected(rows)
+
+
+async def test_ctrl_c_says_how_to_go_on(tmp_path):
+    """Exit code 130, and a sentence; the same command goes on."""
+    rows = make(tmp_path / "lake", 5)  # a second apart
+    async with launched("--data-dir", "data", cwd=tmp_path) as server:
+        command = [
+            "lake",
+            "replay",
+            "--channel",
+            "/**",
+            "--lake",
+            "lake",
+            "--server",
+            f"http://127.0.0.1:{server.port}",
+        ]
+        async with started(*command, "--speed", "0.1x", cwd=tmp_path) as process:
+            async with asyncio.timeout(60):
+                while not await heard(server):
+                    await asyncio.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            assert await process.exit_code() == 130
+            assert process.lines[-1] == "halley: published 1 events; the same command goes on from there"
+        done = await ended(*command, "--speed", "max", cwd=tmp_path)
+        assert done.lines[-1] == "halley: published 4 events below /replay"
+        assert await heard(server) == expected(rows)
+
+
+async def test_a_rate_limit_changes_nothing_about_the_order(tmp_path):
+    """It says no for a moment only: what comes behind an event that was refused so waits until that is published."""
+    rows = make(tmp_path / "lake", 150)
+    limits = {"publishes_per_s": 100, "publish_burst": 5, "exempt": ()}
+    async with serving(brisk(data_dir=str(tmp_path), history=KEEPING, limits=limits)) as served:
+        outcome = await replay(served, tmp_path / "lake", at_full_speed(served))
+        assert (outcome.published, outcome.refused) == (150, 0)
+        assert served.house.engine.refused["403"] > 0
+        assert await heard(served) == expected(rows)
+
+
+async def test_a_history_that_takes_nothing_for_a_while_changes_nothing_about_the_order(tmp_path):
+    """What must be on disk first is refused with 503; here every other group fails, as with a bad disk."""
+    rows = make(tmp_path / "lake", 150)
+    durable = (Record("/replay/**", durable=True),)
+    async with serving(brisk(data_dir=str(tmp_path), history=KEEPING, record=durable)) as served:
+        writer, verdicts = served.house.apis.archive().history._writer, itertools.cycle([False, True])
+        write = writer._commit
+
+        def fail_sometimes(events, stored):
+            if stored and next(verdicts):
+                writer._refuse(events)
+            else:
+                write(events, stored)
+
+        writer._commit = fail_sometimes
+        outcome = await replay(served, tmp_path / "lake", at_full_speed(served))
+        assert (outcome.published, outcome.refused) == (150, 0)
+        assert served.house.engine.refused["503"] > 0
+        assert await heard(served) == expected(rows)
+
+
+async def test_a_disk_that_stays_full_ends_it_in_a_sentence(tmp_path, monkeypatch):
+    """Nothing behind the event that is refused is published; with room the same command goes on from there."""
+    rows = make(tmp_path / "lake", 20)
+    monkeypatch.setattr(room, "_PATIENCE_S", 0.2)
+    durable = (Record("/replay/**", durable=True),)
+    async with serving(brisk(data_dir=str(tmp_path), history=KEEPING, record=durable)) as served:
+        writer = served.house.apis.archive().history._writer
+        monkeypatch.setattr(writer, "_look", lambda: None)  # at how much is free
+        writer._is_full = True
+        with pytest.raises(JobFailed, match=r"^the server takes nothing more: 503::history_unavailable$"):
+            await replay(served, tmp_path / "lake", at_full_speed(served))
+        assert await heard(served) == []
+        writer._is_full = False
+        await replay(served, tmp_path / "lake", at_full_speed(served))
+        assert await heard(served) == expected(rows)
+
+
+async def test_events_that_the_server_does_not_take_are_told_and_left_out(tmp_path):
+    """A name that is too long with the prefix; the others come."""
+    add(tmp_path / "lake", "events", [row(1), row(2, topic="x" * 250), row(3)])
+    async with serving(brisk(data_dir=str(tmp_path), history=KEEPING)) as served:
+        outcome = await replay(served, tmp_path / "lake", at_full_speed(served))
+        assert (outcome.published, outcome.refused) == (2, 1)
+        assert outcome.reasons == [f"offset 2, /{'x' * 250}: 405::channel_invalid"]
+
+
+async def test_without_the_right_nothing_is_published(tmp_path):
+    """One sentence, and the state stays: with a rule the same command goes on."""
+    make(tmp_path / "lake", 5)
+    rules = (Access("*", "subscribe", "/**"),)
+    tokens = (Token(id="ann", role="user", hash=hash_of(TOKEN)),)
+    async with serving(brisk(data_dir=str(tmp_path), history=KEEPING, access=rules, tokens=tokens)) as served:
+        with pytest.raises(Refused, match="does not let this be published below /replay"):
+            await replay(served, tmp_path / "lake", at_full_speed(served), token=TOKEN)
+        assert Replay(tmp_path / "lake", at_full_speed(served)).is_resumed
+
+
+def test_long_after_a_kill_the_doubt_is_told(tmp_path):
+    """The server has forgotten the keys of what was under way: nobody can know whether it came."""
+    make(tmp_path / "lake", 9)
+    plan = Plan(ALL, 1, "/replay", "http://127.0.0.1:1")
+    work = Replay(tmp_path / "lake", plan)
+    work._note(sending=7)
+    assert Replay(tmp_path / "lake", plan).doubt is None
+    (file,) = (tmp_path / "lake/replays").iterdir()
+    documents.save(file, documents.load(file) | {"at_s": time.time() - 601})
+    again = Replay(tmp_path / "lake", plan)
+    assert (again.is_resumed, again.doubt) == (True, (1, 7))
+    assert Replay(tmp_path / "lake", plan, is_new=True).doubt is None
+    file.write_text("{}")
+    with pytest.raises(Refused, match="--restart begins it anew"):
+        Replay(tmp_path / "lake", plan)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--prefix", "/chat"], "expected /replay"),
+        (["--prefix", "/replayed"], "expected /replay"),
+        (["--prefix", "/replay/a b"], "is no channel"),
+        (["--prefix", "/replay/"], "is no channel"),
+        (["--speed", "fast"], "fast is no speed"),
+        (["--speed", "0"], "0 is no speed"),
+        (["--speed", "-1x"], "-1x is no speed"),
+        (["--from", "2026-06-01"], "is no RFC 3339 time"),
+        (["--channel", "chat"], "chat is no channel"),
+        ([], "there is no lake at"),
+    ],
+)
+def test_bad_input_gets_a_sentence(tmp_path, arguments, said):
+    """Exit code 2, before anything is sent anywhere."""
+    ended = CliRunner().invoke(main, ["lake", "replay", "--channel", "/a", *arguments, "--lake", str(tmp_path)])
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert said in " ".join(ended.stderr.split())

@@ -1,0 +1,266 @@
+"""Which files a query needs: as few as can be told, and never one too few. A wrong skip would be a wrong answer."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pyarrow.parquet as pq
+import pytest
+from support.lakes import DAY_US, LIFTED, START_US, TOPICS, add, make_lake, row
+
+from app.pipeline.questions import sql
+from app.pipeline.questions.conditions import (
+    Anything,
+    Begins,
+    Both,
+    Compared,
+    Contents,
+    Either,
+    Extent,
+    Known,
+    Unknown,
+    has_moved,
+)
+from app.pipeline.questions.sql import _conditions, ask
+from app.pipeline.questions.views import _filter, views_of
+
+FILE = Contents(10, {"n": Extent(3, 7, 2), "t": Extent("b/c", "d", 0), "void": Extent(None, None, 10)})
+
+
+@pytest.mark.parametrize(
+    ("condition", "may_hold"),
+    [
+        (Compared("n", "=", 3), True),
+        (Compared("n", "=", 7), True),
+        (Compared("n", "=", 2), False),
+        (Compared("n", "=", 8), False),
+        (Compared("n", "<", 3), False),
+        (Compared("n", "<=", 3), True),
+        (Compared("n", ">", 7), False),
+        (Compared("n", ">=", 7), True),
+        (Compared("other", "=", 1), True),
+        (Compared("void", "=", 1), False),
+        (Begins("t", "b"), True),
+        (Begins("t", "b/c/d"), True),
+        (Begins("t", "c"), True),
+        (Begins("t", "d"), True),
+        (Begins("t", "da"), False),
+        (Begins("t", "a"), False),
+        (Begins("t", ""), True),
+        (Known("void"), False),
+        (Known("n"), True),
+        (Unknown("t"), False),
+        (Unknown("n"), True),
+        (Unknown("other"), True),
+        (Both((Compared("n", ">", 1), Compared("n", "<", 2))), False),
+        (Either((Compared("n", "=", 1), Anything())), True),
+        (Either(()), False),
+        (Both(()), True),
+    ],
+)
+def test_the_extremes_of_a_file_say_whether_it_can_hold_such_rows(condition, may_hold):
+    """Null is in no relation to anything; what is not known may be anything."""
+    assert condition.may_hold(FILE) is may_hold
+
+
+def test_a_query_that_looks_at_the_clock_is_read_with_some_slack():
+    """It is planned twice, and the clock goes on between; what differs by more than the slack is noticed."""
+    once = Both((Compared("time_us", ">", 1_000), Compared("topic", "=", "a")))
+    assert once.widened(10) == Both((Compared("time_us", ">", 990), Compared("topic", "=", "a")))
+    assert Compared("time_us", "<=", 5).widened(3) == Compared("time_us", "<=", 8)
+    assert Compared("time_us", "=", 5).widened(3) == Both((Compared("time_us", ">=", 2), Compared("time_us", "<=", 8)))
+    assert not has_moved(once, Both((Compared("time_us", ">", 1_010), Compared("topic", "=", "a"))), 10)
+    assert has_moved(once, Both((Compared("time_us", ">", 1_011), Compared("topic", "=", "a"))), 10)
+    assert has_moved(once, Both((Compared("time_us", ">", 1_000), Compared("topic", "=", "b"))), 10)
+    assert has_moved(once, Both((Compared("time_us", ">", 1_000),)), 10)
+    assert has_moved(Compared("time_us", ">", 1), Compared("time_us", "<", 1), 10)
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """600 events of three days, in several files for each day and protocol."""
+    folder = tmp_path_factory.mktemp("a lake")
+    make_lake(folder)
+    add(folder, "gaps", [{"first": 20, "last": 30, "reason": "hole", "found_us": START_US}])
+    return folder
+
+
+def predicate(chance, depth=0):
+    """A condition as people write them, and as they should not."""
+    if depth < 3 and chance.random() < 0.55:
+        one, other = predicate(chance, depth + 1), predicate(chance, depth + 1)
+        return chance.choice([f"({one} and {other})", f"({one} or {other})", f"not ({one})", f"({one}) is true"])
+    topic = chance.choice(TOPICS)
+    moment_us = START_US + chance.randrange(3 * DAY_US)
+    offset = chance.randrange(-20, 640)
+    relation = chance.choice(["=", "<", "<=", ">", ">=", "<>", "<=>"])
+    channel = chance.choice(["/chat/den", "/caf!c3!a9/~a", "/a!b", "/a!21b", "chat/den", "/chat/", "/", ""])
+    author = chance.choice(["'ann'", "null", "'a'"])
+    price = chance.choice(["0", "-0.0", "25", "1e9", "double('nan')", "-100.25"])
+    return chance.choice(
+        [
+            f"topic {relation} '{topic}'",
+            f"'{topic}' {relation} topic",
+            f"channel {relation} '{channel}'",
+            f"channel like '{channel}%'",
+            f"channel in ('{channel}', '/chat/lobby', null)",
+            f"startswith(topic, '{topic[: chance.randrange(8)]}')",
+            f"topic in ({', '.join(repr(each) for each in chance.sample(TOPICS, 3))})",
+            f"upper(topic) = '{topic.upper()}'",
+            f"offset {relation} {offset}",
+            f"1 + offset {relation} {offset}",
+            f"offset between {offset} and {offset + 40}",
+            f"offset {relation} {offset}.5",
+            f"cast(offset as string) = '{offset}'",
+            f"time_us {relation} {moment_us}",
+            f"time {relation} timestamp_micros({moment_us})",
+            f"time >= timestamp'2026-06-0{chance.randrange(1, 5)} 1{chance.randrange(10)}:00:00'",
+            f"cast(time as date) {relation} date'2026-06-0{chance.randrange(1, 5)}'",
+            f"date_trunc('hour', time) = timestamp'2026-06-02 1{chance.randrange(10)}:00:00'",
+            f"day {relation} date'2026-06-0{chance.randrange(1, 5)}'",
+            f"day in (date'2026-06-01', date'2026-06-0{chance.randrange(1, 5)}')",
+            f"protocol {relation} '{chance.choice(('bayeux', 'nt4', 'wamp', 'x'))}'",
+            f"authid {relation} {author}",
+            "role is null",
+            "kind is not null",
+            f"price {relation} {price}",
+            f"count {relation} {chance.randrange(-600, 600)}",
+            "kind = 'yé'",
+            "payload like '%text%'",
+            "nt4_time_us = 3",
+            "details is null",
+        ]
+    )
+
+
+def test_no_row_is_lost_by_a_skipped_file_whatever_is_asked(spark, lake):
+    """Random conditions: each file that has a row of which Spark says that it is true is among those that are read.
+
+    And what is handed to Parquet's readers lets it pass.
+    """
+    chance = random.Random(6)
+    asked = [predicate(chance) for _ in range(60)]
+    views = views_of(lake, ["events"])
+    queries = [f"select * from events where {text}" for text in asked]
+    with ThreadPoolExecutor(2) as side_by_side:
+        conditions = [found["events"] for found in side_by_side.map(partial(_conditions, spark, views), queries)]
+    files = views["events"].files()
+    file_of = {
+        offset: file for file in files for offset in pq.read_table(file.path, columns=["offset"])["offset"].to_pylist()
+    }
+    assert len(file_of) == 600
+    rows = views["events"].rows(spark, files, Anything())
+    filters = [_filter(condition) for condition in conditions]
+    from pyspark.sql import functions as f
+
+    truths = [f.expr(text).alias(f"p{number}") for number, text in enumerate(asked)]
+    passed = [(f.lit(True) if each is None else each).alias(f"f{number}") for number, each in enumerate(filters)]
+    for found in rows.select("offset", *truths, *passed).collect():
+        contents = file_of[found["offset"]].contents
+        for number, (text, condition) in enumerate(zip(asked, conditions, strict=True)):
+            if found[f"p{number}"] is True:
+                assert condition.may_hold(contents), (text, condition, found["offset"])
+                assert found[f"f{number}"] is True, (text, condition, found["offset"])
+    skipped = sum(not condition.may_hold(file.contents) for condition in conditions for file in files)
+    assert skipped > len(files) * 5, "hardly anything is skipped"
+
+
+SELF_JOIN = """
+    select count(*) from events e join events f on e.offset + 1 = f.offset
+    where e.day = date'2026-06-01' and f.time < timestamp'2026-06-02 06:00:00'
+"""
+OUTER_JOIN = """
+    select max(e.offset), count(f.offset) from events e left join events f on e.offset = f.offset and f.offset < 10
+    where e.offset < 50
+"""
+UNION = """
+    with a as (select * from events where offset < 50), b as (select * from events where offset > 590)
+    select sum(x.offset) from (select * from a union all select * from b) x
+"""
+
+
+@pytest.mark.parametrize(
+    ("query", "most_files"),
+    [
+        ("select count(*) from events where time >= timestamp'2026-06-03 00:00:00'", 6),
+        ("select count(*) from events where time > now() - interval 1 hour", 0),
+        ("select count(*) from events where day = date'2026-06-02' and protocol = 'nt4'", 2),
+        ("select count(*) from events where channel = '/zzz'", 0),
+        (SELF_JOIN, 12),
+        (OUTER_JOIN, 3),
+        (UNION, 6),
+        ("select count(*) from events where offset in (select first from gaps)", 18),
+        ("select (select max(offset) from events where offset < 40), count(*) from gaps", 3),
+        ("select count(*) from events where offset < (select min(last) from gaps where reason = 'hole')", 18),
+        ("select count(*) from (select offset + 1 as next, topic as t from events) where t = 'zzz'", 0),
+        ("select t.o, count(*) over () from (select offset o from events where offset > 595) t order by 1", 3),
+        ("select count(*) from events where exists (select 1 from gaps where first = offset) and offset < 60", 3),
+        ("select count(*) from events where 1 = 0", 18),
+        ("select offset from events where offset < 10 except select offset from events where offset < 5 order by 1", 3),
+        ("select count(*) from events tablesample (100 percent) where offset < 20", 18),
+        ("select count(*) from (select * from events order by offset limit 30) where offset > 20", 18),
+    ],
+)
+def test_the_answer_is_the_same_as_from_all_files(spark, lake, query, most_files):
+    """Joins with itself, outer joins, common tables, subqueries, windows, samples: and no more files than need be."""
+
+    def asked(skips):
+        answer = ask(spark, lake, query, skips=skips)
+        return answer.rows.collect(), {reading.table: len(reading.files) for reading in answer.readings}
+
+    with ThreadPoolExecutor(2) as side_by_side:
+        (rows, read), (all_rows, all_read) = side_by_side.map(asked, [True, False])
+    assert rows == all_rows
+    assert read["events"] <= most_files
+    assert all_read["events"] == 18
+
+
+def test_when_the_clock_has_moved_too_far_between_the_plannings_all_files_are_read(spark, lake, monkeypatch):
+    """A machine that slept in between, or a day that has ended: rather slow than wrong."""
+    query = "select count(*) from events where time > now() - interval 1 hour"
+    assert [len(reading.files) for reading in ask(spark, lake, query).readings] == [0]
+    monkeypatch.setattr(sql, "_SLACK_US", -1)
+    assert [len(reading.files) for reading in ask(spark, lake, query).readings] == [18]
+
+
+def test_a_day_without_statistics_is_known_by_its_folder(lake):
+    """A file of another writer may have none: then the partition's day bounds its moments."""
+    from app.pipeline.lake import tables
+    from app.pipeline.questions.skipping import _file
+
+    bare = tables.File("x", {"day": "2026-06-02", "protocol": "nt4"}, 5, 100, {}, {}, {})
+    contents = _file(lake, bare, {"day": "time_us"}).contents
+    assert contents.extent("time_us")[:2] == (START_US + DAY_US, START_US + 2 * DAY_US - 1)
+    assert not Compared("time_us", "<", START_US).may_hold(contents)
+    assert Compared("offset", "=", 1).may_hold(contents)
+
+
+def test_long_names_are_found_though_statistics_cut_them(spark, tmp_path):
+    """Delta's statistics keep the beginnings of texts only."""
+    topics = [f"{'x' * 40}{end}" for end in "abc"]
+    for offset, topic in enumerate(topics, 1):
+        add(tmp_path, "events", [row(offset, topic=topic)])
+
+    def found(condition):
+        return [
+            each.offset for each in ask(spark, tmp_path, f"select offset from events where {condition}").rows.collect()
+        ]
+
+    conditions = [
+        (condition, [offset])
+        for offset, topic in enumerate(topics, 1)
+        for condition in (f"topic = '{topic}'", f"channel = '/{topic}'", f"topic >= '{topic}' and topic <= '{topic}'")
+    ]
+    with ThreadPoolExecutor(2) as side_by_side:
+        assert list(side_by_side.map(found, [each for each, _ in conditions])) == [offsets for _, offsets in conditions]
+
+
+def test_no_text_is_greater_than_a_bound_that_says_nothing(spark, tmp_path):
+    """Texts of the last characters that there are lie above the last character itself."""
+    odd = "\U0010ffff" * 40
+    add(tmp_path, "events", [row(1, kind=odd, authid=odd, price=None, count=None)], LIFTED)
+    for name in ("kind", "authid"):
+        found = ask(spark, tmp_path, f"select offset from events where {name} = '{odd}' and {name} > '{odd[:2]}'")
+        assert [each.offset for each in found.rows.collect()] == [1]

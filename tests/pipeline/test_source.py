@@ -1,0 +1,275 @@
+"""The data source `halley` in real Spark: every offset accounted for, as a table and as a stream."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import orjson
+import pytest
+from support.archive import given
+from support.damage import files, flip, remove_rows
+from support.history import SMALL, OpenLog
+from support.server import brisk, serving
+
+from app.access.tokens import hash_of
+from app.broker.topics import Match, Pattern
+from app.history import documents
+from app.history.purge import Erasure
+from app.history.stored import COLUMNS, Stored, checksum
+from app.pipeline.errors import JobFailed, Refused, cause_of
+from app.pipeline.source.columns import lifts_of
+from app.pipeline.source.log import GapFound, Gone
+from app.pipeline.source.source import Options, Table
+from app.settings import Access, Lift, Settings, Token
+
+PADDING = "x" * 400
+TOKEN = "a-token-that-is-long-enough-for-halley"
+
+
+def write(opened, first, last, topic="news"):
+    """Events with numbers, in groups of fifty: a segment ends with a group."""
+    for begin in range(first, last + 1, 50):
+        numbers = range(begin, min(begin + 50, last + 1))
+        opened.write(*({"number": number, "padding": PADDING} for number in numbers), topic=topic)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A log of 600 events in several segments: one is purged, one damaged, ten are a known hole, twenty are missing."""
+    with OpenLog(tmp_path, **SMALL) as opened:
+        opened.write({"number": 1}, topic="private")
+        write(opened, 2, 600)
+        opened.history.purge(Erasure(Pattern(Match.EXACT, "private"), None), lambda _done, _of: None)
+        write(opened, 601, 650)
+    first = sorted(files(tmp_path))
+    flip(files(tmp_path)[1], b'"number":7,')
+    newest = files(tmp_path)[first[-1]]
+    assert first[-1] <= 620
+    remove_rows(newest, 621, 630)
+    remove_rows(newest, 631, 640)
+    documents.save(tmp_path / "log.json", documents.load(tmp_path / "log.json") | {"holes": [(621, 630)]})
+    return tmp_path
+
+
+def read(spark, folder, **options):
+    """A DataFrame of it."""
+    return spark.read.format("halley").options(**options).load(str(folder))
+
+
+def account(rows, first, until):
+    """The faults among rows, which tell every offset of a range once: as an event or within one fault."""
+    told = []
+    for row in rows:
+        told += range(row.offset, (row.fault_last or row.offset) + 1)
+    assert sorted(told) == list(range(first, until))
+    return {(row.offset, row.fault_last, row.fault) for row in rows if row.fault is not None}
+
+
+FAULTS = {(1, 1, "purged"), (7, 7, "damaged"), (621, 630, "hole"), (631, 640, "missing")}
+
+
+# As a table
+
+
+def test_every_offset_is_accounted_for(spark, folder):
+    """Events and faults together are the range, however it is shared out; events are as they were stored (L7)."""
+    rows = read(spark, folder, faults="true", accept_gap="true", partition_rows="97").collect()
+    joined = {(low, high, why) for low, high, why in account(rows, 1, 651) if why not in ("hole", "missing")}
+    assert joined == {(1, 1, "purged"), (7, 7, "damaged")}
+    events = [Stored(*row[: len(COLUMNS)]) for row in rows if row.fault is None]
+    assert all(row.crc == checksum(row[:-1]) for row in events)
+    assert {orjson.loads(row.payload)["number"] for row in events} == {row.offset for row in events}
+    whole = read(spark, folder, faults="true", accept_gap="true", partition_rows="1000").collect()
+    assert account(whole, 1, 651) == FAULTS
+    purged = next(row for row in whole if row.fault == "purged")
+    assert purged.time_us is not None
+    assert (purged.topic, purged.payload, purged.crc) == (None, None, None)
+    part = read(spark, folder, faults="true", from_offset="600", until_offset="625").collect()
+    assert account(part, 600, 625) == {(621, 624, "hole")}
+
+
+def test_a_gap_fails_the_query_and_is_named(spark, folder):
+    """L9: nobody knows where those rows are. Without `faults` too; with accept_gap it goes on."""
+    with pytest.raises(Exception) as failed:  # noqa: PT011 - Spark's, of one kind or another
+        read(spark, folder).count()
+    said = cause_of(failed.value)
+    assert isinstance(said, GapFound)
+    assert str(said).startswith("offsets 631 to 640 are missing in the log")
+    assert "\n" not in str(said)
+    assert read(spark, folder, accept_gap="true").count() == 650 - 22
+    assert read(spark, folder, until_offset="631").count() == 630 - 12
+
+
+def test_filters_of_one_query_are_not_the_next_ones(spark, folder):
+    """T12: the same DataFrame, with other filters or none, gives what each query asks for."""
+    frame = read(spark, folder, until_offset="601")
+    assert frame.filter("offset < 20 and topic = 'news'").count() == 17
+    assert frame.count() == 598
+    low, high = frame.filter("offset < 20"), frame.filter("offset >= 590")
+    assert low.union(high).count() == 18 - 1 + 11
+
+
+def test_what_is_lifted_has_columns(spark, tmp_path):
+    """Settings' [[lift]] tables, through Spark, beside faults."""
+    with OpenLog(tmp_path) as opened:
+        opened.write({"price": 1.5, "count": 3}, {"price": 2, "count": "many"}, topic="market/a")
+        opened.write({"price": 9.0}, topic="else")
+    lifts = Settings(lift=(Lift("/market/*", "/price", "price", "double"), Lift("/market/*", "/count", "n", "long")))
+    frame = read(spark, tmp_path, lift=lifts_of(lifts), faults="true")
+    assert frame.columns == [*COLUMNS, "fault", "fault_last", "price", "n"]
+    assert [tuple(row) for row in frame.select("price", "n").orderBy("offset").collect()] == [
+        (1.5, 3),
+        (2.0, None),
+        (None, None),
+    ]
+
+
+def test_an_empty_log_has_no_rows(spark, tmp_path):
+    """Nothing recorded, nothing read; nor in an empty range."""
+    with OpenLog(tmp_path) as opened:
+        assert read(spark, tmp_path, faults="true").count() == 0
+        opened.write(1)
+        assert read(spark, tmp_path, from_offset="2").count() == 0
+        assert read(spark, tmp_path, from_offset="1", until_offset="1").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"colour": "red"}, "the source halley has no option colour"),
+        ({"from_offset": "x"}, "the option from_offset must be a whole number from 1 on, not x"),
+        ({"partition_rows": "0"}, "partition_rows must be a whole number from 1 on"),
+        ({"faults": "perhaps"}, "the option faults must be true or false, not perhaps"),
+        ({"consumer": "../x"}, "the option consumer must be"),
+        ({"from_offset": "99"}, "from_offset is 99, and the log has only come to 3"),
+        ({"until_offset": "4"}, "until_offset is 4, and the log has only come to 3"),
+    ],
+)
+def test_options_that_cannot_be(spark, tmp_path, options, said):
+    """One sentence, from wherever it was raised."""
+    with OpenLog(tmp_path) as opened:
+        opened.write(1, 2)
+    with pytest.raises(Exception) as failed:  # noqa: PT011 - Spark's, of one kind or another
+        read(spark, tmp_path, **options).count()
+    cause = cause_of(failed.value)
+    assert isinstance(cause, Refused)
+    assert said in str(cause)
+
+
+def test_what_retention_has_deleted_is_said(tmp_path):
+    """Below the log's first offset: one sentence with the range and the way on."""
+    with OpenLog(tmp_path, **SMALL) as opened:
+        write(opened, 1, 600)
+    firsts = sorted(files(tmp_path))
+    files(tmp_path)[1].unlink()
+    with pytest.raises(Gone, match=rf"offsets 5 to {firsts[1] - 1} of the log are gone, it begins at {firsts[1]} now"):
+        list(Table(Options({"path": str(tmp_path)})).batches(5, 600))
+    table = Table(Options({"path": str(tmp_path), "accept_gap": "true", "faults": "true"}))
+    batches = list(table.batches(5, 600))
+    assert sum(batch.num_rows for batch in batches) == 600 - firsts[1] + 1
+    assert batches[0].column("fault_last").to_pylist() == [firsts[1] - 1]
+
+
+def test_the_token_is_in_no_plan(spark, tmp_path):
+    """Plans are printed and logged; a token is neither."""
+    with OpenLog(tmp_path) as opened:
+        opened.write(1)
+    frame = read(spark, tmp_path, token=TOKEN)
+    plan = frame._jdf.queryExecution().toString()
+    assert "halley" in plan
+    assert TOKEN not in plan
+
+
+async def test_a_server_is_read_from_any_machine(spark, tmp_path):
+    """Over HTTP, with a token, by Spark's workers: every row and every fault."""
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    settings = brisk(access=(Access("reader", "export", "/**"),), tokens=(Token("eve", "reader", hash_of(TOKEN)),))
+    async with serving(settings) as served:
+        archive = given(served)
+        for number in range(1, 301):
+            archive.record("news", f'{{"number":{number}}}')
+        sound = archive.rows
+        archive.rows = lambda *bounds: ([row for row in rows if row.offset != 7] for rows in sound(*bounds))
+        archive.damage += [(7, 7)]
+        reading = spark.read.format("halley").options(
+            url=served.url, token_file=str(file), faults="true", partition_rows="100"
+        )
+        rows = await asyncio.to_thread(lambda: reading.load().collect())
+        assert account(rows, 1, 301) == {(7, 7, "damaged")}
+
+
+def test_relative_paths_are_those_of_the_driver():
+    """T13: a worker has a working folder of its own."""
+    assert Table(Options({"path": "halley-data"})).log.path == Path.cwd() / "halley-data"
+
+
+# As a stream
+
+
+def stream(spark, folder, tmp_path, seen, **options):
+    """A query that notes the offsets of each micro-batch, run until it has read what there is."""
+    frame = spark.readStream.format("halley").options(**options).load(str(folder))
+
+    def note(batch, _number):
+        seen.append(sorted(row.offset for row in batch.select("offset").collect()))
+
+    query = (
+        frame.writeStream.foreachBatch(note)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(60)
+    assert not query.isActive
+
+
+def test_a_stream_reads_every_row_once(spark, tmp_path):
+    """While a server writes, in bounded micro-batches, and on from its checkpoint; it tells the log how far it is."""
+    seen = []
+    with OpenLog(tmp_path / "log", **SMALL) as opened:
+        write(opened, 1, 200)
+        writer = threading.Thread(target=write, args=(opened, 201, 500))
+        writer.start()
+        stream(spark, tmp_path / "log", tmp_path, seen, max_rows="150", consumer="test")
+        writer.join(30)
+        stream(spark, tmp_path / "log", tmp_path, seen, max_rows="150", consumer="test")
+    assert max(map(len, seen)) <= 150
+    assert [offset for batch in seen for offset in batch] == list(range(1, 501))
+    position = documents.load(tmp_path / "log" / "consumers" / "test.json")["offset"]
+    assert position in {1 + sum(map(len, seen[:count])) for count in range(1, len(seen) + 1)}
+
+
+def test_a_checkpoint_of_another_log_is_refused(spark, tmp_path):
+    """One sentence; nothing of the other log is read."""
+    seen = []
+    for name in ("one", "other"):
+        with OpenLog(tmp_path / name) as opened:
+            opened.write(1, 2)
+    stream(spark, tmp_path / "one", tmp_path, seen)
+    with pytest.raises(Exception) as failed:  # noqa: PT011 - Spark's, of one kind or another
+        stream(spark, tmp_path / "other", tmp_path, seen)
+    cause = cause_of(failed.value)
+    assert isinstance(cause, Refused)
+    assert str(cause).startswith("the checkpoint is of the log ")
+    assert seen == [[1, 2]]
+
+
+# What is said when something fails
+
+
+def test_a_cause_is_found_wherever_it_is():
+    """In a chain, in a worker's traceback, or nowhere: always one sentence."""
+    ours = Refused("no")
+    wrapped = RuntimeError("wrapped")
+    wrapped.__cause__ = ours
+    assert cause_of(wrapped) is ours
+    worker = (
+        "Traceback (most recent call last):\n  File x\napp.pipeline.source.log.GapFound: offset 5 is gone\n\n\tat java"
+    )
+    assert isinstance(cause_of(RuntimeError(worker)), GapFound)
+    assert str(cause_of(RuntimeError(worker))) == "offset 5 is gone"
+    other = "An error:\nTraceback (most recent call last):\n  File x\nMemoryError: too much\n\n\tat java"
+    assert str(cause_of(RuntimeError(other))) == "Spark failed: MemoryError: too much"
+    assert str(cause_of(ValueError("plain\nmore"))) == "Spark failed: plain"
+    assert type(cause_of(ValueError())) is JobFailed

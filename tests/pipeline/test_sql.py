@@ -1,0 +1,249 @@
+"""`halley lake sql`: its views, its formats, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from support.lakes import START_US, TOPICS, add, make_lake, row
+
+from app.cli import main
+from app.pipeline import session
+from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.questions import answers
+from app.pipeline.questions.sql import ask, computing
+from app.protocols.bayeux.names import to_channel
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lake")
+    make_lake(folder, 60, commits=2)
+    return folder
+
+
+def test_channels_and_times_are_those_of_the_server(spark, tmp_path):
+    """The view's `channel` is what `to_channel` makes of a topic, `time` the moment of `time_us`, `day` its day."""
+    topics = [
+        *TOPICS,
+        "!21",
+        "!2141/!21!21",
+        "a!2141",
+        "!7e!28!29!24!40",
+        "x!20y/!c3!a9",
+        "a!21!7e0",
+        "!217e",
+    ]
+    add(tmp_path, "events", [row(number, topic=topic) for number, topic in enumerate(topics, 1)])
+    query = "select topic, channel, unix_micros(time) = time_us, day = cast(time as date), nt4_time from events"
+    for topic, channel, *are_right, nt4_time in ask(spark, tmp_path, query).rows.collect():
+        assert channel == to_channel(topic)
+        assert are_right == [True, True]
+        assert nt4_time is None
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "insert into events select * from events",
+        "with x as (select 1) insert into events select * from x",
+        "from events insert into gaps select * insert into rejected select *",
+        "insert overwrite directory '/tmp/x' using csv select 1",
+        *("drop table events", "create view v as select 1", "create temp view v as select 1", "set a = b", "set"),
+        *("add jar 'x.jar'", "use x", "cache table events", "truncate table events", "delete from events"),
+        "update events set topic = ''",
+        "merge into events a using gaps b on a.offset = b.first when matched then delete",
+        *("begin select 1; end", "execute immediate 'drop table events'", "set var x = 1", "declare x int", "call x()"),
+        "select transform(topic) using 'rm' from events",
+        "select java_method('java.lang.System', 'exit', 1)",
+        "select `reflect`('java.lang.System', 'exit', 1)",
+    ],
+)  # fmt: skip
+def test_only_questions_are_asked(spark, lake, query):
+    """Whatever would change anything is refused before any of it is done."""
+    with pytest.raises(Refused, match="only a query can be asked"):
+        ask(spark, lake, query)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("selec 1", "Syntax error at or near 'selec'"),
+        ("select nix from events", "`nix` cannot be resolved"),
+        ("select * from nowhere", "`nowhere` cannot be found"),
+        ("select explode(1) from events", "data type mismatch"),
+        ("select 1; select 2", "Syntax error"),
+        ("", "Syntax error"),
+    ],
+)
+def test_a_mistake_is_one_sentence(spark, lake, query, said):
+    """Spark's own words, without its codes, its plan and its traces."""
+    with pytest.raises(Refused, match=said) as refusal:
+        ask(spark, lake, query)
+    text = str(refusal.value)
+    assert "\n" not in text
+    assert "SQLSTATE" not in text
+    assert len(text) <= 300
+
+
+def test_tables_that_are_not_there_have_no_rows(spark, lake):
+    """A lake into which nothing was rolled up yet can be asked all the same."""
+    for name in ("rejected", "gaps", "rollups", "sessions", "alerts"):
+        answer = ask(spark, lake, f"select * from {name}")
+        assert answer.rows.collect() == []
+        assert [(reading.table, reading.of) for reading in answer.readings] == [(name, 0)]
+    assert "channel" in ask(spark, lake, "select * from rollups").rows.columns
+
+
+def test_rollups_can_be_asked_for_their_numbers(spark, tmp_path):
+    """Maps and structs come through, and their days too."""
+    numbers = {"price": {"count": 2, "min": 1.0, "mean": 1.5, "max": 2.0, "p50": 1.0, "p95": 2.0, "p99": 2.0}}
+    rollup = {"window": "10s", "start_us": START_US, "end_us": START_US + 10_000_000, "topic": "a/b", "protocol": "nt4"}
+    from datetime import date
+
+    add(tmp_path, "rollups", [rollup | {"events": 2, "bytes": 9, "publishers": 1, "numbers": [*numbers.items()],
+                                    "day": date(2026, 6, 1)}])  # fmt: skip
+    query = (
+        "select channel, numbers['price'].mean as mean, start, day from rollups where start < now() and window = '10s'"
+    )
+    (found,) = answers.as_json(ask(spark, tmp_path, query).rows)
+    assert json.loads(found) == {
+        "channel": "/a/b",
+        "mean": 1.5,
+        "start": "2026-06-01T00:00:00.000000Z",
+        "day": "2026-06-01",
+    }
+
+
+ODD = (
+    "select 7 as n, 'a,\"b\"\n\u001b[31m' as t, null as v, array(1, null) as l, "
+    "timestamp'2026-01-02 03:04:05.5' as w, 1 as n"
+)
+
+
+def test_csv_is_what_programs_read(spark, lake):
+    """RFC 4180: quotes, commas and line ends in values; nested values as JSON; times in UTC."""
+    text = "".join(answers.as_csv(ask(spark, lake, ODD).rows))
+    heading, values = csv.reader(io.StringIO(text))
+    assert heading == ["n", "t", "v", "l", "w", "n"]
+    assert values == ["7", 'a,"b"\n\u001b[31m', "", "[1,null]", "2026-01-02T03:04:05.500000Z", "1"]
+
+
+def test_json_lines_are_objects(spark, lake):
+    """Nulls are there, values keep their types, and of two columns of one name the second is numbered."""
+    (line,) = answers.as_json(ask(spark, lake, ODD).rows)
+    assert json.loads(line) == {
+        "n": 7,
+        "t": 'a,"b"\n\u001b[31m',
+        "v": None,
+        "l": [1, None],
+        "w": "2026-01-02T03:04:05.500000Z",
+        "n_2": 1,
+    }
+
+
+def test_a_table_fits_the_terminal_and_cannot_steer_it(spark, lake):
+    """Numbers stand to the right, texts to the left, what is too long is cut, control characters are shown."""
+    query = (
+        "select * from values (1, 'short', 1.5), (20000, concat('\u001b[2J', repeat('x', 200)), null) as t(n, text, d)"
+    )
+    heading, rule, one, other = answers.as_table(ask(spark, lake, query).rows, 40)
+    assert heading == f"    n  text{' ' * 28}d\n"
+    assert set(rule) <= {"-", " ", "\n"}
+    assert one.split() == ["1", "short", "1.5"]
+    assert one.startswith("    1  short ")
+    assert other.startswith("20000  \\x1b[2Jxxx")
+    assert other.endswith("…  null\n")
+    assert all(len(line) <= 41 for line in (heading, rule, one, other))
+
+
+def test_parquet_keeps_the_types(spark, lake, tmp_path):
+    """One file, which any tool reads, and nothing else in its folder."""
+    answers.write_parquet(
+        ask(spark, lake, "select offset, time, day, price from events order by offset").rows, tmp_path / "x"
+    )
+    found = pq.read_table(tmp_path / "x")
+    assert [str(field.type) for field in found.schema] == ["int64", "timestamp[us, tz=UTC]", "date32[day]", "double"]
+    assert found["offset"].to_pylist() == list(range(1, 61))
+    assert [each.name for each in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_query_that_fails_on_its_way_is_one_sentence_too(spark, lake):
+    """What only the rows can tell: here a division by zero, in the middle of an answer."""
+    answer = ask(spark, lake, "select offset / (offset - 1) from events order by offset desc")
+    with pytest.raises(JobFailed, match="the query failed: Division by zero") as failure, computing():
+        list(answers.as_csv(answer.rows))
+    assert "\n" not in str(failure.value)
+
+
+@pytest.fixture
+def halley(spark, lake, monkeypatch):
+    """The verbs within this process, by the session that there is."""
+    monkeypatch.setattr(session, "stop", lambda spark: None)
+    return lambda *arguments: CliRunner().invoke(main, ["lake", *arguments, "--lake", str(lake)])
+
+
+def test_verbs_write_files_whole_and_over_nothing(halley, tmp_path):
+    """A file that is there already stays as it is; what cannot be made is one sentence."""
+    out = tmp_path / "top.json"
+    top_one = ["top", "--limit", "1", "--format", "json", "--out"]
+    done = halley(*top_one, str(out))
+    assert (done.exit_code, done.output) == (0, "")
+    assert json.loads(out.read_text())["events"] > 1
+    refused = halley(*top_one, str(out))
+    assert (refused.exit_code, refused.stderr) == (2, f"halley: {out} is there already\n")
+    refused = halley(*top_one, str(tmp_path / "none" / "x"))
+    assert refused.exit_code == 2
+    assert "cannot be written: No such file or directory" in refused.stderr
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_explain_tells_the_files_and_reads_none(halley):
+    """How many were skipped, and Spark's plans."""
+    told = halley("sql", "select count(*) from events where offset > 50", "--explain")
+    assert told.exit_code == 0
+    assert told.stdout.startswith("reads events: 3 of 12 files, ")
+    assert "== Physical Plan ==" in told.stdout
+
+
+def test_a_mistake_ends_with_code_2(halley):
+    """Spark's sentence, and nothing on standard output."""
+    refused = halley("sql", "select nix from events")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("halley: A column, variable, or function parameter with name `nix` cannot be")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["sql", "select 1", "--format", "parquet"], "--format parquet needs --out FILE"),
+        (["sql", "select 1", "--conf", "x"], "--conf x: expected KEY=VALUE"),
+        (["top", "--last", "soon"], "soon is no time such as 90s, 30m, 1h or 7d"),
+        (["top", "--by", "size"], "'size' is not one of"),
+    ],
+)
+def test_wrong_use_is_told_before_spark_starts(tmp_path, arguments, said):
+    """Exit code 2 at once."""
+    refused = CliRunner().invoke(main, ["lake", *arguments, "--lake", str(tmp_path)])
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert said in " ".join(refused.stderr.split())
+
+
+def test_without_the_extra_the_sentence_says_what_to_install(tmp_path, monkeypatch):
+    """The server needs none of it, so many have not installed it."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for verb in (
+        ["sql", "select 1"],
+        ["history", "/a"],
+        ["report", "--out", "x"],
+        ["replay", "--channel", "/a"],
+        ["top"],
+    ):
+        refused = CliRunner().invoke(main, ["lake", *verb, "--lake", str(tmp_path)])
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert refused.stderr == "halley: the data pipeline is not installed: pip install 'halley[pipeline]'\n"

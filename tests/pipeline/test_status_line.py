@@ -1,0 +1,18 @@
+"""How far jobs are, where nobody looks at a terminal: lines that a log can hold."""
+
+from app.cli.status_line import StatusLine
+
+
+def test_in_a_log_there_is_a_line_every_ten_seconds_and_one_at_the_end(capfd):
+    """The first comes at once; what is said in between is not written."""
+    now = [100.0]
+    line = StatusLine(lambda: now[0])
+    line.show([])
+    for second in range(25):
+        now[0] = 100.0 + second
+        line.show([f"ingest at {second}", "rollup at 1"])
+    line.finish()
+    line.finish()
+    assert capfd.readouterr().err.splitlines() == [
+        f"halley: ingest at {second}; rollup at 1" for second in (0, 10, 20, 24)
+    ]

@@ -1,0 +1,156 @@
+"""The lake's tables: what is in them, and what is said of one that is not what it should be."""
+
+import json
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from support.lake import LOG_ID, ingested, offsets, rows_of, stored
+
+from app.history.stored import COLUMNS
+from app.pipeline.errors import Refused
+from app.pipeline.lake import tables
+from app.pipeline.lake.commit import Step, commit_rows
+
+
+def test_events_have_the_columns_of_a_stored_event_and_a_day(tmp_path):
+    """Whoever knows the log knows the lake: the same names, in the same order, then the day."""
+    table = tables.create(tmp_path, "events", LOG_ID)
+    assert tables.schema(table).names == [*COLUMNS, "day"]
+    assert table.metadata().partition_columns == ["day", "protocol"]
+
+
+@pytest.mark.parametrize("name", tables.TABLES)
+def test_a_table_that_was_made_is_opened_again(tmp_path, name):
+    """Each table is made once, says which log it is of, and is found again as it was."""
+    assert tables.open_table(tmp_path, name) is None
+    tables.create(tmp_path, name, LOG_ID)
+    table = tables.create(tmp_path, name, LOG_ID)
+    assert table.version() == 0
+    assert tables.log_of(table) == LOG_ID
+
+
+def test_l12_old_rows_read_null_in_a_lifted_column_that_came_later(tmp_path):
+    """L12: after a column was added, pyarrow, polars and duckdb read null where it was not there yet."""
+    ingested(tmp_path, [stored(1)])
+    table = tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns({"price": "double"}))
+    commit_rows(table, rows_of([stored(2)], price=[1.5]), Step("ingest", 2, 3))
+    by_offset = [(1, None), (2, 1.5)]
+    frame = tables.dataset(table).to_table(columns=["offset", "price"]).sort_by("offset")
+    assert list(zip(*frame.to_pydict().values(), strict=True)) == by_offset
+    folder = str(tables.path(tmp_path, "events"))
+    assert pl.scan_delta(folder).select("offset", "price").sort("offset").collect().rows() == by_offset
+    files = DeltaTable(folder).file_uris()
+    query = f'select "offset", price from read_parquet({files}, union_by_name=true) order by 1'
+    assert duckdb.sql(query).fetchall() == by_offset
+
+
+def test_a_lifted_column_of_another_type_is_refused(tmp_path):
+    """A schema that changed: the sentence names the column and both types, and nothing is changed."""
+    tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns({"price": "double"}))
+    with pytest.raises(Refused, match=r"column price of .*events is double, and settings now say string"):
+        tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns({"price": "string"}))
+    assert tables.open_table(tmp_path, "events").version() == 0
+
+
+@pytest.mark.parametrize("name", ["offset", "day"])
+def test_a_lifted_column_cannot_take_the_name_of_another(name):
+    """A column that an event has already cannot be lifted into."""
+    with pytest.raises(Refused, match=f"column {name}: the table events has a column of that name"):
+        tables.lifted_columns({name: "long"})
+
+
+def test_another_log_is_refused(tmp_path):
+    """Offsets of two logs never meet in one table."""
+    tables.create(tmp_path, "events", LOG_ID)
+    with pytest.raises(Refused, match=rf"was made from log {LOG_ID}, and this is log abc: choose another --lake"):
+        tables.create(tmp_path, "events", "abc")
+
+
+def test_a_foreign_delta_table_is_refused(tmp_path):
+    """A table that Halley has not made is not written to."""
+    write_deltalake(tmp_path / "events", pa.table({"offset": [1]}))
+    with pytest.raises(Refused, match="is a Delta table, but Halley has not made it"):
+        tables.create(tmp_path, "events", LOG_ID)
+
+
+def test_half_a_table_is_refused(tmp_path):
+    """A folder with files and no Delta log is somebody's, or what is left of a table."""
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events" / "part-0.parquet").write_bytes(b"PAR1")
+    with pytest.raises(Refused, match="has files but no Delta log"):
+        tables.create(tmp_path, "events", LOG_ID)
+
+
+def test_a_table_whose_making_was_killed_is_made(tmp_path):
+    """A folder in which there is nothing yet but an empty log is as good as none."""
+    (tmp_path / "events" / "_delta_log").mkdir(parents=True)
+    assert tables.create(tmp_path, "events", LOG_ID).version() == 0
+
+
+def test_a_damaged_log_is_refused(tmp_path):
+    """What delta-rs cannot read is told in one line."""
+    tables.create(tmp_path, "events", LOG_ID)
+    entry = tmp_path / "events" / "_delta_log" / f"{0:020}.json"
+    entry.write_text("{nonsense\n")
+    with pytest.raises(Refused, match=r"events cannot be read as a Delta table: [^\n]+$"):
+        tables.open_table(tmp_path, "events")
+
+
+def test_a_table_of_another_format_is_refused(tmp_path):
+    """What a later Halley has made is left to it."""
+    table = tables.create(tmp_path, "events", LOG_ID)
+    table.alter.set_table_properties({"halley.format": "99"}, raise_if_not_exists=False)
+    with pytest.raises(Refused, match="was made by another version of Halley"):
+        tables.open_table(tmp_path, "events")
+
+
+def test_statistics_let_files_be_told_apart(tmp_path):
+    """Each file's bounds are in the log: offsets, times and topics; never payloads."""
+    table = ingested(tmp_path, [stored(1, "a"), stored(2, "b" * 40)], [stored(3, "c")])
+    first, second = sorted(tables.files_of(table), key=lambda file: file.least["offset"])
+    assert (first.least["offset"], first.greatest["offset"], first.rows) == (1, 2, 2)
+    assert (first.least["topic"], second.least["topic"]) == ("a", "c")
+    assert first.greatest["topic"] == "b" * 32 + "\U0010ffff"
+    assert first.partition == {"day": "2025-11-22", "protocol": "bayeux"}
+    assert (first.least["payload"], first.greatest["payload"]) == ("", "\U0010ffff")
+    assert first.nulls["topic"] == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *(("payload", '{"n":2}'), ("authid", "anna"), ("shape", "bare"), ("crc", stored(2, "b", authid="anna").crc)),
+        *(("price", 2.5), ("is_new", True), ("name", "n" * 50), ("many", 1 << 62)),
+    ],
+)
+def test_delta_rs_own_reader_finds_by_any_column(tmp_path, column, value):
+    """Where statistics say nothing of a column, delta-rs' dataset for pyarrow takes it that nothing is there."""
+    types = {"price": "double", "is_new": "boolean", "name": "string", "many": "long"}
+    table = tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns(types))
+    lifted = {"price": [None, 2.5], "is_new": [False, True], "name": ["a", "n" * 50], "many": [0, 1 << 62]}
+    rows = [stored(1, "a", shape="none"), stored(2, "b", authid="anna")]
+    commit_rows(table, rows_of(rows, **lifted), Step("ingest", None, 3))
+    found = DeltaTable(table.table_uri).to_pyarrow_dataset().to_table(filter=ds.field(column) == value)
+    assert found["offset"].to_pylist() == [2]
+
+
+def test_the_tables_property_names_are_on_disk(tmp_path):
+    """Any Delta reader can see which log a table is of."""
+    tables.create(tmp_path, "gaps", LOG_ID)
+    entry = (tmp_path / "gaps" / "_delta_log" / f"{0:020}.json").read_text()
+    found = [json.loads(line)["metaData"]["configuration"] for line in entry.splitlines() if "metaData" in line]
+    assert found[0]["halley.log_id"] == LOG_ID
+
+
+def test_any_delta_reader_sees_the_same_rows(tmp_path):
+    """T15: pyarrow, polars and duckdb, each by the Delta log, agree."""
+    table = ingested(tmp_path, [stored(1), stored(2)], [stored(3, protocol="wamp")])
+    folder = str(tables.path(tmp_path, "events"))
+    assert offsets(table) == [1, 2, 3]
+    assert pl.scan_delta(folder).select("offset").collect().to_series().sort().to_list() == [1, 2, 3]
+    arrow = DeltaTable(folder).to_pyarrow_dataset()  # noqa: F841 - duckdb finds it by its name
+    assert duckdb.sql('select "offset" from arrow order by 1').fetchall() == [(1,), (2,), (3,)]

@@ -1,0 +1,69 @@
+"""Compaction beside a live ingest, as far as it needs no Spark: it ends where it stands, and gives way."""
+
+import threading
+from contextlib import ExitStack
+
+import pytest
+from support.lake import ingested, stored
+
+from app.pipeline.jobs.tidying import Tidying
+from app.pipeline.lake import compaction, lock, tables, upkeep
+from app.settings import Pipeline
+
+OFTEN = Pipeline(compact_s=0.01, compact_files=4)
+
+
+@pytest.fixture
+def lake(tmp_path):
+    """One of eight small files."""
+    ingested(tmp_path, *([stored(n) for n in range(at, at + 10)] for at in range(1, 81, 10)))
+    return tmp_path
+
+
+def files(lake):
+    return {file.path for file in tables.files_of(tables.open_table(lake, "events"))}
+
+
+def test_it_ends_in_the_middle_of_a_file_and_changes_nothing(lake, monkeypatch):
+    """Who is told to end does not wait for large files to be written anew; no draft of them stays."""
+    before = files(lake)
+    tidying = Tidying(lake, OFTEN)
+    has_begun = threading.Event()
+    shared_out = compaction.Compaction._shared_out
+
+    def slowly(self, batch, bounds):
+        has_begun.set()
+        assert tidying._end.wait(30)
+        return shared_out(self, batch, bounds)
+
+    monkeypatch.setattr(compaction.Compaction, "_shared_out", slowly)
+    with tidying.going_on():
+        assert has_begun.wait(30)
+    assert files(lake) == before
+    assert (tidying.compacted, tidying.failed) == (0, 0)
+    assert list((lake / ".staging").iterdir()) == []
+
+
+def test_it_gives_way_to_who_rewrites_files_and_comes_back(lake, monkeypatch):
+    """While somebody else compacts, or erases, nothing is done and nothing has failed; afterwards it is."""
+    tidying = Tidying(lake, OFTEN)
+    looks = threading.Semaphore(0)
+    is_done = threading.Event()
+    compact = upkeep.compact
+
+    def seen(*arguments, **named):
+        looks.release()
+        done = compact(*arguments, **named)
+        if done.before:
+            is_done.set()
+        return done
+
+    monkeypatch.setattr(upkeep, "compact", seen)
+    with ExitStack() as stack:
+        with lock.rewrite(lake):
+            stack.enter_context(tidying.going_on())
+            for _ in range(4):
+                assert looks.acquire(timeout=30)
+            assert len(files(lake)) == 8
+        assert is_done.wait(30)
+    assert (len(files(lake)), tidying.failed) == (1, 0)

@@ -1,0 +1,177 @@
+"""`verify`: a sound lake is found sound, and each kind of damage is named."""
+
+import datetime as dt
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.lake import LOG_ID, NOON_US, ingested, rows_of, stored
+
+from app.pipeline.errors import Refused
+from app.pipeline.lake import tables
+from app.pipeline.lake.commit import Step, commit_rows
+from app.pipeline.lake.verify import verify
+
+
+def wrong(lake, **options):
+    return [f"{each.what}: {each.told}" for each in verify(lake, **options) if not each.is_sound]
+
+
+def told(lake, what):
+    return [each.told for each in verify(lake) if each.what == what]
+
+
+def put(lake, name, *rows):
+    columns = tables.TABLES[name].columns
+    empty = dict.fromkeys(columns.names)
+    commit_rows(tables.create(lake, name, LOG_ID), pa.Table.from_pylist([empty | row for row in rows], schema=columns))
+
+
+def rollup(start_s, events, nbytes, window="10s", topic="news"):
+    start_us = NOON_US + start_s * 1_000_000
+    length_us = {"10s": 10_000_000, "1m": 60_000_000}[window]
+    day = dt.date(2025, 11, 22)
+    times = {"start_us": start_us, "end_us": start_us + length_us, "day": day}
+    return times | {"window": window, "topic": topic, "protocol": "bayeux", "events": events, "bytes": nbytes}
+
+
+def test_a_sound_lake_is_sound(tmp_path):
+    """Offsets in any of the three tables are accounted for, and every finding says what was looked at."""
+    ingested(tmp_path, [stored(1), stored(2)], [stored(5), stored(9)])
+    put(tmp_path, "rejected", {"first": 3, "last": 4, "reason": "damaged"})
+    put(tmp_path, "gaps", {"first": 6, "last": 8, "reason": "hole"})
+    assert wrong(tmp_path, is_thorough=True) == []
+    assert told(tmp_path, "offsets") == ["1 to 9: each is there once"]
+    assert "4 rows in 2 files" in told(tmp_path, "events")
+    assert told(tmp_path, "checksums") == ["4 rows are what was logged (a sample)"]
+
+
+def test_an_offset_that_is_not_there_is_named(tmp_path):
+    """What is in none of the tables."""
+    ingested(tmp_path, [stored(1), stored(4)])
+    assert wrong(tmp_path) == ["offsets: offsets 2 to 3 not there"]
+
+
+def test_an_offset_that_is_there_twice_is_named(tmp_path):
+    """What is in two of the tables, or in one of them twice."""
+    ingested(tmp_path, [stored(1), stored(2), stored(2), stored(3)])
+    put(tmp_path, "rejected", {"first": 3, "last": 3, "reason": "damaged"})
+    assert wrong(tmp_path) == ["offsets: offset 2 there twice", "offsets: offset 3 there twice"]
+
+
+def test_faults_of_a_batch_that_is_not_committed_do_not_count(tmp_path):
+    """What is above the offset that ingest has reached is its own business."""
+    ingested(tmp_path, [stored(1)])
+    put(tmp_path, "rejected", {"first": 2, "last": 2, "reason": "damaged"})
+    assert wrong(tmp_path) == []
+
+
+def test_l4_a_missing_file_is_named(tmp_path):
+    """L4: a file that the log names is gone."""
+    table = ingested(tmp_path, [stored(1)])
+    file = tables.files_of(table)[0].path
+    (tables.folder_of(table) / file).unlink()
+    assert wrong(tmp_path)[0] == f"events: {file} cannot be read: No such file or directory"
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["cut", "gone"])
+def test_l4_all_else_is_looked_at_where_a_file_is_broken(tmp_path, is_there):
+    """What the file had is named as missing, and the rows of the others are looked at; nothing is compared with it."""
+    table = ingested(tmp_path, [stored(1), stored(2)], [stored(3), stored(4)._replace(payload='{"n":5}')])
+    put(tmp_path, "rollups", rollup(0, 4, 28))
+    broken = next(each for each in tables.files_of(table) if each.least["offset"] == 1)
+    path = tables.folder_of(table) / broken.path
+    content = path.read_bytes()
+    path.unlink()
+    if is_there:
+        path.write_bytes(content[:-1])
+        said = f"has {broken.nbytes - 1} bytes, and should have {broken.nbytes}"
+    else:
+        said = "cannot be read: No such file or directory"
+    assert wrong(tmp_path, is_thorough=True) == [
+        f"events: {broken.path} {said}",
+        "events: 2 rows in 1 files, and 1 files that are not what was committed",
+        "offsets: offsets 1 to 2 not there",
+        "checksums: 1 of 2 rows are not what was logged, such as offset 4",
+        "recount: nothing can be compared while files are not what was committed",
+    ]
+
+
+def test_l4_what_cannot_be_read_in_the_middle_of_a_file_is_named(tmp_path):
+    """Bytes have changed, and no length: Arrow finds it when it comes to them."""
+    table = ingested(tmp_path, [stored(1), stored(2)])
+    path = tables.folder_of(table) / tables.files_of(table)[0].path
+    content = bytearray(path.read_bytes())
+    footer = int.from_bytes(content[-8:-4], "little") + 8
+    content[4:-footer] = b"\xff" * (len(content) - footer - 4)
+    path.write_bytes(content)
+    found = wrong(tmp_path)
+    assert [each.partition(":")[0] for each in found] == ["offsets", "checksums"]
+    assert "cannot be read" in found[1]
+
+
+def test_l4_a_file_with_other_rows_than_its_log_says_is_named(tmp_path):
+    """L4: the footer's rows are those of the log."""
+    table = ingested(tmp_path, [stored(1), stored(2)])
+    file = tables.files_of(table)[0].path
+    path = tables.folder_of(table) / file
+    nbytes = path.stat().st_size
+    pq.write_table(pq.read_table(path, partitioning=None).slice(1), path)
+    assert f"events: {file} has {path.stat().st_size} bytes, and should have {nbytes}" in wrong(tmp_path)
+
+
+def test_a_row_that_is_not_what_was_logged_is_named(tmp_path):
+    """The log's own checksum over all columns, also over those that stand in a folder's name."""
+    row = stored(2)._replace(payload='{"n":3}')
+    ingested(tmp_path, [stored(1), row])
+    assert wrong(tmp_path) == ["checksums: 1 of 2 rows are not what was logged, such as offset 2"]
+
+
+def test_events_beyond_what_ingest_says_are_named(tmp_path):
+    """L5: an app version that was set back by somebody."""
+    table = ingested(tmp_path, [stored(1)])
+    commit_rows(table, rows_of([stored(7)]), Step("other", None, 1))
+    assert wrong(tmp_path)[0] == "ingest: there are events up to offset 7, and ingest says that it is at 2"
+
+
+def test_l13_rollups_are_counted_again(tmp_path):
+    """L13: windows that hold what the events do are sound; windows that may not be settled are not looked at."""
+    events = [stored(n, time_us=NOON_US + n * 1_000_000) for n in range(100)]
+    ingested(tmp_path, events)
+    nbytes = [sum(len(event.payload) for event in events[at : at + 10]) for at in range(0, 100, 10)]
+    put(tmp_path, "rollups", *(rollup(at * 10, 10, nbytes[at]) for at in range(10)))
+    assert wrong(tmp_path) == []
+    assert told(tmp_path, "recount") == ["3 windows hold what a recount says"]
+
+
+def test_l13_late_events_are_told_and_are_no_fault(tmp_path):
+    """L13: a window that is final does not take what comes too late."""
+    ingested(tmp_path, [stored(n, time_us=NOON_US + n * 1_000_000) for n in range(100)])
+    put(tmp_path, "rollups", rollup(0, 8, 40), rollup(10, 10, 80), rollup(20, 10, 80))
+    assert wrong(tmp_path) == []
+    assert "but for 2 events that came late" in told(tmp_path, "recount")[0]
+
+
+def test_l13_a_window_that_holds_more_than_the_lake_is_named(tmp_path):
+    """L13: counted twice, or of another log."""
+    ingested(tmp_path, [stored(n, time_us=NOON_US + n * 1_000_000) for n in range(100)])
+    put(tmp_path, "rollups", rollup(0, 11, 99))
+    assert any("windows hold what the events do not" in each and "11 events" in each for each in wrong(tmp_path))
+
+
+@pytest.mark.parametrize("topic", ["stats/10s/a", "alerts/a", "halley/sessions", "replay/a"])
+def test_l13_topics_of_the_pipelines_own_are_not_counted(tmp_path, topic):
+    """What is never rolled up is not missing from the rollups."""
+    ingested(tmp_path, [stored(n, ("news", topic)[n % 2], time_us=NOON_US + n * 1_000_000) for n in range(100)])
+    put(
+        tmp_path,
+        "rollups",
+        *(rollup(at, 5, sum(len(stored(n).payload) for n in range(at, at + 10, 2))) for at in (0, 10, 20)),
+    )
+    assert told(tmp_path, "recount") == ["3 windows hold what a recount says"]
+
+
+def test_no_lake_is_refused(tmp_path):
+    """Where there is nothing, one sentence says what makes it."""
+    with pytest.raises(Refused, match=r"there is no lake in .*: halley pipeline ingest makes one"):
+        list(verify(tmp_path))

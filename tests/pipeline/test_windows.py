@@ -1,0 +1,55 @@
+"""Windows of event time: when they are final, whatever clocks do, and where a job begins again."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.pipeline.jobs.windows import KINDS, Horizon, resume_at
+
+S = 1_000_000
+TIMES = st.integers(0, 10**17)
+
+
+@given(TIMES)
+def test_windows_have_no_gap_and_do_not_overlap(time_us):
+    """Each time lies in one window of each kind, and a short window in one long one."""
+    starts = {kind.name: kind.start_us(time_us) for kind in KINDS}
+    for kind in KINDS:
+        start = starts[kind.name]
+        assert start <= time_us < start + kind.length_us
+        assert start % kind.length_us == 0
+    assert starts["1m"] <= starts["10s"] < starts["1m"] + 60 * S
+
+
+def test_a_window_is_final_when_an_event_is_late_enough_after_its_end():
+    """A window of 0 to 10 s with 5 s for late events is final when an event of second 15 was seen."""
+    horizon = Horizon(5 * S, 0)
+    horizon.move(15 * S - 1, None)
+    assert not horizon.is_final(10 * S)
+    horizon.move(15 * S, None)
+    assert horizon.is_final(10 * S)
+    assert not horizon.is_final(20 * S)
+
+
+def test_where_nothing_comes_the_wall_clock_makes_windows_final():
+    """A reader that has read everything does not wait for an event that never comes."""
+    horizon = Horizon(5 * S, 0)
+    horizon.move(8 * S, 14 * S)
+    assert not horizon.is_final(10 * S)
+    horizon.move(None, 15 * S)
+    assert horizon.is_final(10 * S)
+
+
+@given(st.lists(st.tuples(st.none() | TIMES, st.none() | TIMES)))
+def test_what_is_final_stays_so(looks):
+    """Whatever times are seen: the horizon never goes back."""
+    horizon = Horizon(10 * S, 3 * S)
+    for newest_us, wall_us in looks:
+        before = horizon.final_us
+        horizon.move(newest_us, wall_us)
+        assert horizon.final_us >= before
+
+
+def test_reading_goes_on_at_the_first_event_of_an_open_window():
+    """All events of open windows are read again, and no others than it takes."""
+    assert resume_at([17, 12, 30], 40) == 12
+    assert resume_at([], 40) == 40

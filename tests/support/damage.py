@@ -1,0 +1,51 @@
+"""What happens to the files of a log that is closed: rows that go, bytes that flip, rows that were never committed."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from app.history import segment
+from app.history.folder import segment_files
+from app.history.mark import Mark
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from app.history.stored import Stored
+
+
+def files(folder: Path) -> dict[int, Path]:
+    """The segments, by first offset."""
+    return dict(segment_files(folder))
+
+
+def move_mark(folder: Path, offset: int) -> None:
+    """Let the mark say that this was the last committed offset."""
+    mark = Mark(folder / "mark")
+    mark.write(offset, mark.number)
+    mark.close()
+
+
+def remove_rows(path: Path, first: int, last: int) -> None:
+    """Take rows out of a segment without a trace."""
+    path.chmod(0o644)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("delete from stored where offset between ? and ?", (first, last))
+
+
+def flip(path: Path, text: bytes) -> None:
+    """Change one byte of a text that stands once in a file."""
+    path.chmod(0o644)
+    content = bytearray(path.read_bytes())
+    assert content.count(text) == 1
+    content[content.index(text) + len(text) - 1] ^= 1
+    path.write_bytes(content)
+
+
+def append_rows(path: Path, rows: list[Stored]) -> None:
+    """Write rows into a segment, and tell nobody."""
+    writer = segment.reopen(path)
+    writer.write(rows)
+    writer.close()

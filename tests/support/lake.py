@@ -1,0 +1,65 @@
+"""Tables of a lake for a test, made without Spark: events as ingest would have put them there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+
+from app.history.stored import Stored, checksum
+from app.pipeline.lake import tables
+from app.pipeline.lake.commit import Step, commit_rows, committed
+from app.pipeline.lake.tables import INGEST, STORED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from deltalake import DeltaTable
+
+LOG_ID = "11" * 16
+NOON_US = 1_763_812_800_000_000
+"""2025-11-22 12:00 UTC."""
+
+
+def stored(offset: int, topic: str = "news", payload: Any = None, **fields: Any) -> Stored:
+    """One event as the log has it; a millisecond after the one before."""
+    values = {
+        "offset": offset,
+        "time_us": NOON_US + offset * 1_000,
+        "topic": topic,
+        "publication": 7 * offset,
+        "protocol": "bayeux",
+        "shape": "bare",
+        "payload": orjson.dumps({"n": offset} if payload is None else payload).decode(),
+        **fields,
+    }
+    row: list[Any] = [values.get(name) for name in STORED.names[:-1]]
+    return Stored._make([*row, checksum(row)])
+
+
+def rows_of(events: Iterable[Stored], **lifted: Sequence[Any]) -> pa.Table:
+    """Events as rows of the table `events`."""
+    rows = list(events)
+    columns = {
+        name: pa.array([row[place] for row in rows], STORED.field(name).type) for place, name in enumerate(STORED.names)
+    }
+    days = pa.array([row.time_us // 86_400_000_000 for row in rows], pa.int32()).cast(pa.date32())
+    return pa.table({**columns, "day": days, **lifted})
+
+
+def ingested(lake: Path, *batches: Iterable[Stored], log_id: str = LOG_ID) -> DeltaTable:
+    """The table `events` after further batches, each a commit of its own. Offsets without an event are left out."""
+    table = tables.create(lake, "events", log_id)
+    for batch in batches:
+        rows = list(batch)
+        before = committed(table, INGEST)
+        commit_rows(table, rows_of(rows), Step(INGEST, before, rows[-1].offset + 1))
+    return table
+
+
+def offsets(table: DeltaTable) -> list[int]:
+    """The offsets that a table has, in order."""
+    found: list[int] = tables.dataset(table).to_table(columns=["offset"])["offset"].to_pylist()
+    return sorted(found)

@@ -1,0 +1,90 @@
+"""Lakes for tests, made without a log and without Spark: events over several days, protocols and topics."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from app.history.stored import COLUMNS, checksum
+from app.pipeline.lake.commit import Step, commit_rows, committed
+from app.pipeline.lake.tables import create, path, schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    Row = dict[str, Any]
+
+LOG_ID = "log-of-tests"
+START_US = 1_780_272_000_000_000
+"""2026-06-01T00:00:00Z."""
+
+DAY_US = 86_400_000_000
+TOPICS = ("chat/lobby", "chat/den", "plc/line1/temp", "plc/line2/temp", "caf!c3!a9/!7ea", "a!21b", "halley/sessions")
+LIFTED = pa.schema([("price", pa.float64()), ("count", pa.int64()), ("kind", pa.string())])
+
+
+def row(offset: int, **fields: Any) -> Row:
+    """One event as the lake has it, with its checksum."""
+    known: Row = {
+        "offset": offset,
+        "time_us": START_US + offset * 1_000_000,
+        "topic": "chat/lobby",
+        "publication": 7 * offset,
+        "protocol": "bayeux",
+        "shape": "bare",
+        "payload": f'{{"n":{offset}}}',
+        **dict.fromkeys(("details", "audience", "authid", "role", "nt4_type", "nt4_time_us")),
+        "idempotency_key": None,
+    }
+    known |= {name: value for name, value in fields.items() if name in known}
+    lifted = {name: value for name, value in fields.items() if name not in known}
+    day = datetime.fromtimestamp(known["time_us"] / 1_000_000, UTC).date()
+    return known | {"crc": checksum([known[name] for name in COLUMNS[:-1]]), "day": day} | lifted
+
+
+def some_rows(count: int, *, seed: int = 1, days: int = 3, first: int = 1) -> list[Row]:
+    """Events spread evenly over some days, with all that can be null sometimes being so."""
+    chance = random.Random(seed)
+    step_us = days * DAY_US // count
+    rows = []
+    for number in range(count):
+        topic = chance.choice(TOPICS)
+        price = chance.choice([None, float(number % 50), -0.5 * number])
+        rows.append(
+            row(
+                first + number,
+                time_us=START_US + number * step_us + chance.randrange(step_us),
+                topic=topic,
+                protocol=chance.choice(("bayeux", "bayeux", "wamp", "nt4")),
+                authid=chance.choice((None, "ann", "bob")),
+                role=chance.choice((None, "user")),
+                payload=f'{{"price":{price if price is not None else "null"},"text":"<&\\"é\\u0007"}}',
+                price=price,
+                count=chance.choice((None, number, -number)),
+                kind=chance.choice((None, "x", "y\u00e9")),
+            )
+        )
+    return rows
+
+
+def add(lake: Path, name: str, rows: Sequence[Mapping[str, Any]], lifted: pa.Schema | None = None) -> None:
+    """One commit to a table, which is made if it is not there."""
+    table = create(lake, name, LOG_ID, lifted)
+    columns = schema(table)
+    found = pa.table({each.name: pa.array([row.get(each.name) for row in rows], each.type) for each in columns})
+    before = committed(table, "test")
+    commit_rows(table, found, Step("test", before, (before or 0) + len(rows)))
+
+
+def make_lake(folder: Path, count: int = 600, *, commits: int = 6, **options: Any) -> list[Row]:
+    """A lake with table `events`, written in several commits; returns its rows."""
+    rows = some_rows(count, **options)
+    size = -(-count // commits)
+    for start in range(0, count, size):
+        add(folder, "events", rows[start : start + size], LIFTED)
+    assert path(folder, "events").is_dir()
+    return rows

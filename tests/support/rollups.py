@@ -1,0 +1,95 @@
+"""What rollups must be: a recount of a log's events, and a subscriber that is told of them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from app.pipeline.jobs.totals import QUANTILES
+from app.pipeline.jobs.windows import KINDS
+from app.pipeline.lake import tables
+from app.pipeline.lake.tables import SKIPPED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from app.history.stored import Stored
+    from app.pipeline.jobs.publishing import Message
+
+Key = tuple[str, int, str, str]
+
+
+class Heard:
+    """Stands for a server and its subscriber: hears each key once, as a server that remembers keys delivers it."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, Message] = {}
+        self.calls = 0
+
+    def publish(self, messages: Sequence[Message]) -> int:
+        """As `Publisher` has it."""
+        self.calls += 1
+        for message in messages:
+            assert len(message.key) <= 128
+            self.by_key.setdefault(message.key, message)
+        return 0
+
+    def finals(self) -> list[dict[str, Any]]:
+        """What was said to be final."""
+        return [message.data for message in self.by_key.values() if message.data["final"]]
+
+    def partial(self) -> list[dict[str, Any]]:
+        """What was not."""
+        return [message.data for message in self.by_key.values() if not message.data["final"]]
+
+
+def recount(rows: Iterable[Stored], *numbers: str) -> dict[Key, dict[str, Any]]:
+    """The rollups of events, all of them, added up one by one."""
+    found: dict[Key, list[Stored]] = defaultdict(list)
+    for row in rows:
+        if row.payload is not None and not row.topic.startswith(SKIPPED):
+            for kind in KINDS:
+                found[kind.name, kind.start_us(row.time_us), row.topic, row.protocol].append(row)
+    return {key: _sums(events, numbers) for key, events in found.items()}
+
+
+def _sums(events: list[Stored], numbers: tuple[str, ...]) -> dict[str, Any]:
+    sums: dict[str, Any] = {
+        "events": len(events),
+        "bytes": sum(len((event.payload or "").encode()) for event in events),
+        "publishers": len({event.authid for event in events} - {None}),
+        "numbers": {},
+    }
+    for name in numbers:
+        payloads = [orjson.loads(event.payload or "null") for event in events]
+        values = sorted(payload[name] for payload in payloads if isinstance(payload.get(name), (int, float)))
+        if values:
+            sums["numbers"][name] = {
+                "count": len(values),
+                "min": values[0],
+                "mean": sum(values) / len(values),
+                "max": values[-1],
+                **{each: values[math.ceil(rank * len(values)) - 1] for each, rank in QUANTILES.items()},
+            }
+    return sums
+
+
+def rolled_up(lake: Path) -> dict[Key, dict[str, Any]]:
+    """The rollups that the table has; each window once."""
+    table = tables.open_table(lake, "rollups")
+    rows = [] if table is None else tables.dataset(table).to_table().to_pylist()
+    found = {_key(row): {**_figures(row), "numbers": dict(row["numbers"])} for row in rows}
+    assert len(found) == len(rows), "a window was committed twice"
+    return found
+
+
+def _key(row: dict[str, Any]) -> Key:
+    return row["window"], row["start_us"], row["topic"], row["protocol"]
+
+
+def _figures(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("events", "bytes", "publishers")}

@@ -1,0 +1,224 @@
+"""`/log/consumers/NAME` as programs meet it: over real sockets, on rows in memory, and on a disk."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+import pytest_asyncio
+from support.archive import given
+from support.server import FACES, brisk, facing, serving
+
+from app.access.tokens import hash_of
+from app.history.consumers import TooManyConsumers
+from app.settings import Access, Token
+from app.transports import log_consumers
+from app.transports.log_api import NONE_KNOWN
+from app.transports.visitors import NOT_ALLOWED
+
+TOKEN = "a-token-that-is-long-enough-for-halley"
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+INGEST = "/log/consumers/ingest"
+
+
+@pytest_asyncio.fixture
+async def served():
+    async with serving(brisk()) as served:
+        archive = given(served)
+        for _ in range(3):
+            archive.record("a")
+        yield served
+
+
+@pytest_asyncio.fixture
+async def http(served):
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
+        yield client
+
+
+def known(served):
+    """The consumers of a log in memory."""
+    return served.house.apis.archive().consumers
+
+
+async def report(http, offset, path=INGEST, **headers):
+    """What a report is answered."""
+    return await http.post(path, json={"offset": offset}, headers=headers)
+
+
+@pytest.mark.parametrize("offset", [1, 2, 4])
+async def test_a_report_is_remembered(offset, served, http):
+    """Issue 6, 4: from the first offset there is to the one that comes next, which includes what is on its way."""
+    response = await report(http, offset)
+    assert (response.status_code, response.json()) == (200, {"offset": offset})
+    assert response.headers["cache-control"] == "no-store"
+    assert known(served) == {"ingest": offset}
+    assert served.house.apis.archive().settled == 1
+
+
+async def test_a_report_may_go_back(served, http):
+    """A table that was lost is made again from the log: that is read again, and waited for."""
+    for offset in (4, 2):
+        assert (await report(http, offset)).status_code == 200
+    assert known(served) == {"ingest": 2}
+
+
+@pytest.mark.parametrize("offset", [1, 5, 9223372036854775807])
+async def test_an_offset_that_is_not_there_is_refused(offset, served, http):
+    """Below the first it is gone, above the next it is another log's; nothing changes."""
+    served.house.apis.archive().start = 2
+    response = await report(http, offset)
+    assert (response.status_code, response.text) == (400, log_consumers.OUT_OF_RANGE)
+    assert known(served) == {}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"1",
+        b"null",
+        b"{}",
+        b'{"offset":0}',
+        b'{"offset":-1}',
+        b'{"offset":true}',
+        b'{"offset":null}',
+        b'{"offset":"1"}',
+        b'{"offset":1.0}',
+        b'{"offset":1,"more":1}',
+        b'{"position":1}',
+        b'{"offset":100000000000000000000}',
+        b'{"offset":1}\xff',
+    ],
+)
+async def test_a_bad_report_changes_nothing(body, served, http):
+    """400 with one text, whatever it is."""
+    response = await http.post(INGEST, content=body, headers={"content-type": "application/json"})
+    assert (response.status_code, response.text) == (400, log_consumers.BAD_REPORT)
+    assert known(served) == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a" * 65, "a.b", "a%2fb", "..%2f..%2fmark", "%2e%2e", "a/b", "%00", "a%20b", "%c3%bc", "draft-ingest"]
+)
+async def test_a_bad_name_is_refused(name, served):
+    """It is a file's name too: nothing else is ever written."""
+    for method, body in (("POST", b'{"offset":1}'), ("DELETE", b"")):
+        wire = await served.wire()
+        head = f"{method} /log/consumers/{name} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        response = await wire.request(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        assert (response.status, response.text) == (400, log_consumers.BAD_NAME)
+    assert known(served) == {}
+
+
+async def test_one_is_forgotten(served, http):
+    """Once; the second time there is none."""
+    await report(http, 2)
+    response = await http.delete(INGEST)
+    assert (response.status_code, response.json()) == (200, {"forgotten": True})
+    assert known(served) == {}
+    response = await http.delete(INGEST)
+    assert (response.status_code, response.text) == (404, log_consumers.UNKNOWN)
+
+
+async def test_too_many_are_refused(served, http):
+    """409, and one that is no more must be deleted first."""
+    served.house.apis.archive().fault = TooManyConsumers()
+    response = await report(http, 2)
+    assert (response.status_code, response.text) == (409, log_consumers.TOO_MANY)
+
+
+@pytest.mark.parametrize("fault", [OSError("no space"), TimeoutError()])
+async def test_a_disk_that_takes_nothing_is_told(fault, served, http):
+    """503, with when to try again; a fault is logged, a deadline is not one."""
+    served.house.apis.archive().fault = fault
+    for response in (await report(http, 2), await http.delete(INGEST)):
+        assert (response.status_code, response.text) == (503, log_consumers.NO_DISK)
+        assert response.headers["retry-after"] == "5"
+    assert len(served.faults("consumers")) == (0 if isinstance(fault, TimeoutError) else 2)
+
+
+@pytest.mark.parametrize("content_type", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp"])
+async def test_what_a_form_could_post_is_refused(content_type, served, http):
+    """A page of any site may send a form; JSON needs the leave of CORS."""
+    headers = {"content-type": content_type} if content_type else {}
+    response = await http.post(INGEST, content=b'{"offset":1}', headers=headers)
+    assert (response.status_code, response.text) == (415, "the body must be application/json")
+    assert known(served) == {}
+
+
+@pytest.mark.parametrize("origin", ["http://localhost:3000", "https://evil.example", "null", "http://127.0.0.1:1"])
+async def test_no_page_of_another_origin_makes_the_log_wait(origin, served, http):
+    """Nor has it forget somebody; not even one of this machine, which may speak Bayeux."""
+    await report(http, 3, origin=served.url)
+    assert (await report(http, 1, origin=origin)).status_code == 403
+    assert (await http.delete(INGEST, headers={"origin": origin})).status_code == 403
+    assert known(served) == {"ingest": 3}
+
+
+@pytest.mark.parametrize(("verbs", "expected"), [((), 403), (("erase",), 403), (("export",), 200)])
+async def test_it_needs_the_right_to_export(verbs, expected):
+    """Who may read the whole log may be waited for; nobody else learns so much as which names there are."""
+    access = (Access("*", "subscribe", "/**"), *(Access("auditor", verb, "/**") for verb in verbs))
+    settings = brisk(access=access, tokens=(Token("eve", "auditor", hash_of(TOKEN)),))
+    async with serving(settings) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
+        given(served)
+        for path in (INGEST, "/log/consumers/a.b"):
+            assert (await report(http, 1, path)).status_code == 401
+            assert (await http.delete(path)).status_code == 401
+        assert (await report(http, 1, **BEARER)).status_code == expected
+        assert (await http.delete(INGEST, headers=BEARER)).status_code == expected
+
+
+async def test_elsewhere_than_on_loopback_it_needs_a_rule():
+    """Without rules others may publish and hear there (--open), but not hold the log back."""
+    async with (
+        serving(brisk(open=True, proxies=("127.0.0.9",))) as served,
+        httpx.AsyncClient(base_url=served.url, trust_env=False) as http,
+    ):
+        given(served)
+        response = await report(http, 1)
+        assert (response.status_code, response.text) == (403, NOT_ALLOWED["export"])
+
+
+async def test_methods_and_parameters(http):
+    """It has two methods and takes no parameters."""
+    assert (await http.options(INGEST)).headers["allow"] == "POST, DELETE, OPTIONS"
+    for method in ("GET", "PUT", "PATCH"):
+        assert (await http.request(method, INGEST)).status_code == 405
+    response = await report(http, 1, f"{INGEST}?force=1")
+    assert (response.status_code, response.text) == (400, NONE_KNOWN)
+    assert (await http.post("/log/consumers", json={"offset": 1})).status_code == 405  # as any page's name
+
+
+async def test_without_history_there_is_nothing_to_consume():
+    """404, as for the other paths of the log."""
+    async with serving(brisk()) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
+        assert (await report(http, 1)).status_code == 404
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_on_a_disk_it_is_one_file_for_each(face, tmp_path):
+    """Issue 6, 4: what a job of another machine reports and what one on this host writes are the same thing."""
+    with facing(face):
+        settings = brisk(data_dir=str(tmp_path), history={"enabled": True, "free_bytes": 0})
+    async with serving(settings) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
+        for number in range(3):
+            message = {"channel": "/a", "data": number}
+            assert (await http.post("/bayeux", json=[message])).json()[0]["successful"]
+        assert (await report(http, 3)).status_code == 200
+        assert (await report(http, 5)).status_code == 400
+        written = json.loads((tmp_path / "consumers" / "ingest.json").read_bytes())
+        assert written["content"] == {"offset": 3}
+        (tmp_path / "consumers" / "ingest.json").rename(tmp_path / "consumers" / "rollup.json")
+        (tmp_path / "consumers" / "other.txt").touch()
+        await served.until(lambda: served.house.recorder.consumers == {"rollup": 3})
+        assert (await http.get("/log/head")).json()["consumers"] == {"rollup": 3}
+        assert (await http.delete("/log/consumers/rollup")).status_code == 200
+        assert (await http.get("/log/head")).json()["consumers"] == {}
+        await served.until(lambda: any(line["event"] == "consumer_ignored" for line in served.log))
+        (line,) = [line for line in served.log if line["event"] == "consumer_ignored"]
+        assert (line["file"], line["reason"], line["log_level"]) == ("other.txt", "is no consumer's file", "warning")
