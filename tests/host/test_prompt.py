@@ -1,0 +1,48 @@
+"""A server leaves promptly, whatever comes to it in that very moment (design 3)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import warnings
+from contextlib import suppress
+
+import pytest
+import uvicorn
+
+from app.host.prompt import PromptServer
+from app.host.server import bind
+
+DEADLINE_S = 5
+
+
+async def _nothing(scope, receive, send):
+    """No request is made here."""
+    raise AssertionError(scope)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_who_connects_while_it_leaves_is_not_left_waiting(turns):
+    """E33: accepted a few turns of the loop before the listener closes; the client learns that nobody is there."""
+    listener = bind("127.0.0.1", 0, "--port")
+    server = PromptServer(uvicorn.Config(_nothing, lifespan="off", log_config=None))
+    running = asyncio.create_task(server.serve([listener]))
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(DEADLINE_S):
+        while not server.started:
+            await asyncio.sleep(0)
+        with warnings.catch_warnings(record=True) as complaints, socket.socket() as client:
+            warnings.simplefilter("always")
+            client.setblocking(False)
+            with suppress(BlockingIOError):  # to this very machine, the kernel connects at once
+                client.connect(listener.getsockname())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            server.leave()
+            with suppress(ConnectionResetError):
+                assert await loop.sock_recv(client, 1) == b""
+            await running
+            gc.collect()
+    assert not complaints
+    assert not server.server_state.connections
