@@ -21,16 +21,11 @@ _log = logging.getLogger("uvicorn.error")
 
 
 class _Members(set[Any]):
-    """A set that tells who comes and when the last has gone; members come by `add` and leave by `discard`."""
+    """A set that tells when its last member has gone; members leave by `discard`."""
 
-    def __init__(self, emptied: Callable[[], None], came: Callable[[Any], None] = lambda _: None) -> None:
+    def __init__(self, emptied: Callable[[], None]) -> None:
         super().__init__()
         self._emptied = emptied
-        self._came = came
-
-    def add(self, member: Any) -> None:
-        super().add(member)
-        self._came(member)
 
     def discard(self, member: Any) -> None:
         super().discard(member)
@@ -46,8 +41,7 @@ class PromptServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._news = asyncio.Event()
-        self._accepts_nobody = False
-        self.server_state.connections = _Members(self._news.set, self._came)
+        self.server_state.connections = _Members(self._news.set)
         self.server_state.tasks = _Members(self._news.set)
 
     def leave(self, *, is_forced: bool = False) -> None:
@@ -63,10 +57,7 @@ class PromptServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept nobody any more, let requests under way end within the grace, and close the application."""
-        self._accepts_nobody = True
-        await self._finish_accepting()
-        for listener in self.servers:
-            listener.close()
+        await self._stop_accepting()
         for bound in sockets or ():
             bound.close()
         for connection in list(self.server_state.connections):
@@ -81,19 +72,21 @@ class PromptServer(uvicorn.Server):
         if not self.force_exit:
             await self.lifespan.shutdown()
 
-    async def _finish_accepting(self) -> None:
-        """Take in whom the listeners have just accepted: under asyncio's loop a closed one forgets them, open."""
+    async def _stop_accepting(self) -> None:
+        """Close the listeners. Whoever they have just accepted is among the connections when this returns.
+
+        asyncio takes two turns for that, one to make the transport, which fails if the listener has closed meanwhile,
+        and one to make the connection. Nobody would tell a connection that comes later that the server leaves.
+        """
         loop = asyncio.get_running_loop()
         for listener in self.servers:
             for bound in listener.sockets:
                 with suppress(NotImplementedError):  # Windows' loop accepts by another way
                     loop.remove_reader(bound.fileno())
         await asyncio.sleep(0)
-
-    def _came(self, connection: Any) -> None:
-        """Accepted just before the listener closed: nobody else would tell it that the server leaves."""
-        if self._accepts_nobody:
-            asyncio.get_running_loop().call_soon(connection.shutdown)  # when it knows its transport
+        for listener in self.servers:
+            listener.close()
+        await asyncio.sleep(0)
 
     def _is_empty(self) -> bool:
         return not (self.server_state.connections or self.server_state.tasks)

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import pytest
 import uvicorn
+import uvloop
 
 from app.host.prompt import PromptServer
 from app.host.server import bind
@@ -22,9 +23,7 @@ async def _nothing(scope, receive, send):
     raise AssertionError(scope)
 
 
-@pytest.mark.parametrize("turns", range(6))
-async def test_who_connects_while_it_leaves_is_not_left_waiting(turns):
-    """E33: accepted a few turns of the loop before the listener closes; the client learns that nobody is there."""
+async def _connect_while_leaving(turns):
     listener = bind("127.0.0.1", 0, "--port")
     server = PromptServer(uvicorn.Config(_nothing, lifespan="off", log_config=None))
     running = asyncio.create_task(server.serve([listener]))
@@ -46,3 +45,11 @@ async def test_who_connects_while_it_leaves_is_not_left_waiting(turns):
             gc.collect()
     assert not complaints
     assert not server.server_state.connections
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.SelectorEventLoop, uvloop.new_event_loop])
+@pytest.mark.parametrize("turns", range(6))
+def test_who_connects_while_it_leaves_is_not_left_waiting(turns, new_loop):
+    """E33: accepted a few turns of the loop before the listener closes; the client learns that nobody is there."""
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_connect_while_leaving(turns))
