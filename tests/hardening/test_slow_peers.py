@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 
 import pytest
 from support.messages import connect, publish
@@ -189,6 +190,36 @@ async def test_an_early_answer_does_not_take_the_next_request_for_the_body():
             answer = await wire.request(BODY + post(BODY))
             assert answer.messages == PUBLISHED
         assert served.house.broker.published <= 1
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_d5_a_server_that_stood_still_blames_nobody(turns):
+    """D5: what came meanwhile, or comes within the next few turns of the loop, is read before anybody is too slow."""
+    async with serving(brisk(limits=BRIEF)) as served:
+        wire = await served.wire()
+        await served.until(lambda: len(served.watch.heads) == 1)
+        asyncio.get_running_loop().call_soon(time.sleep, 2 * BRIEF["head_s"])
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert (await wire.request(PUBLISH)).status == 200
+        assert served.watch.cut == 0
+
+
+async def test_s3_a_server_that_is_always_late_still_ends_the_slow():
+    """S3: a busy loop is no shelter for half a head."""
+    async with serving(brisk(limits=BRIEF)) as served:
+        wire = await served.wire()
+        await wire.send(PUBLISH[:30])
+
+        def stall():
+            time.sleep(0.05)
+            nonlocal stalled
+            stalled = asyncio.get_running_loop().call_soon(stall)
+
+        stalled = asyncio.get_running_loop().call_soon(stall)
+        assert await wire.rest() == b""
+        stalled.cancel()
+        assert served.watch.cut == 1
 
 
 async def test_d1_many_slow_peers_cost_the_others_nothing():
