@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 class PipelineError(Exception):
@@ -23,6 +24,11 @@ class Refused(PipelineError):
 
 class JobFailed(PipelineError):
     """It was begun and did not succeed; it may be repeated with the same command: exit code 1."""
+
+
+def no_lake(lake: Path) -> Refused:
+    """Whoever asks something of a lake, and there is none."""
+    return Refused(f"there is no lake at {lake}: `halley pipeline ingest` makes one")
 
 
 _RAISED = re.compile(

@@ -114,9 +114,8 @@ class Alerts:
     def once(self) -> Iterator[Progress]:
         """All that the log has now. Raises `Refused`, `JobFailed`."""
         wanted = self._log.head().next
-        yield from turns_until(
-            wanted, self._run(0, None)
-        )  # Spark's own trigger for that never ends where there are timers
+        # Spark's own trigger for that never ends where there are timers.
+        yield from turns_until(wanted, self._run(0, None))
 
     def live(self, stop: Event) -> Iterator[Progress]:
         """Until `stop` is set. Raises as `once`."""

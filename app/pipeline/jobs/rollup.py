@@ -26,9 +26,10 @@ from app.pipeline.errors import Refused, cause_of
 from app.pipeline.jobs.progress import Progress, consumer, turns_until
 from app.pipeline.jobs.publishing import Message, key_of
 from app.pipeline.jobs.totals import KEY, QUANTILES, Totals
-from app.pipeline.jobs.windows import Horizon, resume_at
+from app.pipeline.jobs.windows import KINDS, Horizon, resume_at
 from app.pipeline.lake import tables
 from app.pipeline.lake.commit import Step, commit_rows, committed
+from app.pipeline.lake.days import DAY_US
 from app.pipeline.lake.soundness import reading
 from app.pipeline.source.columns import Lifting
 from app.pipeline.source.log import open_log
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from app.settings import Pipeline
 
 _AT, _READ, _FINAL, _PUBLISHED = "rollup", "rollup/read", "rollup/final", "rollup/published"
-_DAY_US = 86_400_000_000
 _CONFIGURATION = {
     # Groups with sketches of which all are in memory; beyond it rows are sorted. The default is 128.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "4096",
@@ -180,7 +180,7 @@ class Rollup:
         changed = self._still_open(found)
         if first >= (self._versions[_READ] or 0):
             shut = found.filter(pc.less_equal(found["end_us"], self._horizon.final_us))
-            shortest = shut.filter(pc.equal(shut["window"], "10s"))
+            shortest = shut.filter(pc.equal(shut["window"], KINDS[0].name))
             self.late += pc.sum(shortest["events"]).as_py() or 0
         keys = _keys(changed)
         if self._open is None:
@@ -229,7 +229,7 @@ class Rollup:
                 figures |= {"max": total[f"max{at}"], **dict(zip(QUANTILES, total[f"ranks{at}"], strict=True))}
                 numbers.append((name, figures))
         row = {name: total[name] for name in (*KEY, "events", "bytes", "publishers")}
-        return row | {"numbers": numbers, "day": total["start_us"] // _DAY_US}
+        return row | {"numbers": numbers, "day": total["start_us"] // DAY_US}
 
     # Committing
 
@@ -262,7 +262,7 @@ class Rollup:
         if self._publisher is None or final is None or final <= published:
             return
         if finals is None:
-            wanted = (pc.field("end_us") > published) & (pc.field("day") >= _date((published - _DAY_US) // _DAY_US))
+            wanted = (pc.field("end_us") > published) & (pc.field("day") >= _date((published - DAY_US) // DAY_US))
             with reading(tables.folder_of(self._table), tables.files_of(self._table)):
                 finals = tables.dataset(self._table).to_table(filter=wanted).to_pylist()
         self._publish(finals, None)

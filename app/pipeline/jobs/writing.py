@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from app.pipeline.lake.commit import ROW_GROUP_ROWS, parquet_options
+from app.pipeline.lake.days import DAY_US
 from app.pipeline.lake.tables import NULL_FOLDER
 from app.pipeline.source.columns import FAULT_COLUMNS
 from app.pipeline.source.source import Options, Table
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 EVENT = "event"
 """The kind of rows that the table `events` can hold; any other kind says why a row is not one."""
 
-_DAY_US = 86_400_000_000
 _END_US = 253_402_300_800_000_000
 """The year 10000: dates end before."""
 
@@ -133,7 +133,7 @@ def _kinds(batch: pa.RecordBatch) -> pa.Array:
 
 def _days(times: pa.Array) -> pa.Array:
     """The days in UTC; none of times that have none."""
-    numbers = pc.divide(times, _DAY_US)
+    numbers = pc.divide(times, DAY_US)
     is_date = pc.and_(pc.greater_equal(times, 0), pc.less(times, _END_US))
     return pc.if_else(is_date, numbers, pa.scalar(None, pa.int64())).cast(pa.int32()).cast(pa.date32())
 

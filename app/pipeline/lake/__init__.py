@@ -1,6 +1,7 @@
 """The lake: a folder of Delta tables, one for each kind of rows. None of this needs Spark.
 
     tables.py      which tables there are and what is in them; opening one, and why one is refused
+    days.py        the days by which some are partitioned
     lock.py        who must not be at work at the same time
     staging.py     where files are written that are not yet a part of a table
     statistics.py  what a table's log says of a file

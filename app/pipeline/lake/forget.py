@@ -21,6 +21,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from app.broker.topics import RESERVED, matches, span
+from app.history.ranges import joined
 from app.history.stored import COLUMNS, Stored
 from app.pipeline.errors import Refused
 from app.pipeline.lake import lock, staging
@@ -32,7 +33,7 @@ from app.pipeline.lake.tables import create as create_table
 from app.pipeline.lake.upkeep import delete_unnamed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from deltalake import DeltaTable
@@ -117,8 +118,8 @@ def _account(lake: Path, events: DeltaTable, offsets: list[int]) -> None:
     with reading(folder_of(rejected), files_of(rejected)):
         known = dataset(rejected).to_table(columns=["first", "last"], filter=meets).sort_by("first")
     firsts, lasts = known["first"].to_pylist(), known["last"].to_pylist()
-    new = [each for each in sorted(offsets) if not _is_within(each, firsts, lasts)]
-    ranges = list(_ranges(new))
+    new = ((each, each) for each in offsets if not _is_within(each, firsts, lasts))
+    ranges = joined(new, min(offsets), max(offsets))
     if ranges:
         columns = TABLES["rejected"].columns
         given = {
@@ -133,20 +134,6 @@ def _account(lake: Path, events: DeltaTable, offsets: list[int]) -> None:
 def _is_within(offset: int, firsts: list[int], lasts: list[int]) -> bool:
     place = bisect_right(firsts, offset) - 1
     return place >= 0 and offset <= lasts[place]
-
-
-def _ranges(offsets: list[int]) -> Iterator[tuple[int, int]]:
-    """Offsets in order as runs, first and last."""
-    first = last = None
-    for offset in offsets:
-        if first is None or last is None:
-            first = offset
-        elif offset != last + 1:
-            yield first, last
-            first = offset
-        last = offset
-    if first is not None and last is not None:
-        yield first, last
 
 
 def _in_events(rows: pa.Table, erasure: Erasure) -> pa.Array:

@@ -9,18 +9,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from app.pipeline.jobs.windows import KINDS
+from app.pipeline.lake.days import DAY_US
 from app.pipeline.lake.tables import SKIPPED, dataset, files_of
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-LENGTHS_US = {"10s": 10_000_000, "1m": 60_000_000}
+    from app.pipeline.jobs.windows import Kind
 
 _KEYS = ["start_us", "topic", "protocol"]
 _SETTLED_US = 60_000_000
 """Windows that ended less than this before the newest event are left out: rollup may be ahead of the lake."""
 
-_DAY_US = 86_400_000_000
 _BATCH_ROWS = 65_536
 _MOST_GROUPS = 1_000_000
 
@@ -44,15 +45,15 @@ def recounted(events: DeltaTable, rollups: DeltaTable) -> Recount:
     newest_us = max((file.greatest.get("time_us", 0) for file in files_of(events)), default=0)
     until_us = newest_us - _SETTLED_US
     total = Recount()
-    for window, length_us in LENGTHS_US.items():
-        rows = dataset(rollups).to_table(columns=["start_us"], filter=ds.field("window") == window)["start_us"]
+    for kind in KINDS:
+        rows = dataset(rollups).to_table(columns=["start_us"], filter=ds.field("window") == kind.name)["start_us"]
         if not len(rows):
             continue
         first_us = pc.min(rows).as_py()
-        for day in pc.unique(pc.divide(rows, _DAY_US)).sort().to_pylist():
-            low, high = max(day * _DAY_US, first_us), min((day + 1) * _DAY_US, until_us // length_us * length_us)
+        for day in pc.unique(pc.divide(rows, DAY_US)).sort().to_pylist():
+            low, high = max(day * DAY_US, first_us), min((day + 1) * DAY_US, kind.start_us(until_us))
             if low < high:
-                total = _added(total, _compared(events, rollups, window, low, high))
+                total = _added(total, _compared(events, rollups, kind, low, high))
     return total
 
 
@@ -62,13 +63,13 @@ def _added(one: Recount, other: Recount) -> Recount:
     )
 
 
-def _compared(events: DeltaTable, rollups: DeltaTable, window: str, low: int, high: int) -> Recount:
+def _compared(events: DeltaTable, rollups: DeltaTable, kind: Kind, low: int, high: int) -> Recount:
     """The windows that begin from `low` on and before `high`."""
     start = ds.field("start_us")
     rows = dataset(rollups).to_table(
-        columns=[*_KEYS, "events", "bytes"], filter=(ds.field("window") == window) & (start >= low) & (start < high)
+        columns=[*_KEYS, "events", "bytes"], filter=(ds.field("window") == kind.name) & (start >= low) & (start < high)
     )
-    counted = _counted(events, low, high, LENGTHS_US[window])
+    counted = _counted(events, low, high, kind.length_us)
     both = rows.join(counted, _KEYS, join_type="full outer")
     told, found = (pc.fill_null(both[name], 0) for name in ("events", "found"))
     is_wrong = pc.or_(
@@ -76,7 +77,7 @@ def _compared(events: DeltaTable, rollups: DeltaTable, window: str, low: int, hi
     )
     wrong = both.filter(is_wrong)
     late = pc.sum(pc.subtract(found, told).filter(pc.greater(found, told))).as_py() or 0
-    return Recount(both.num_rows, late, wrong.num_rows, _described(wrong, window) if wrong.num_rows else "")
+    return Recount(both.num_rows, late, wrong.num_rows, _described(wrong, kind.name) if wrong.num_rows else "")
 
 
 def _described(wrong: pa.Table, window: str) -> str:

@@ -7,9 +7,10 @@
     sql.py         a query, from its text to its rows
     answers.py     rows as a table, CSV, JSON or Parquet
     top.py         the busiest channels
+    walk.py        events in the order of their offsets, a stretch at a time
     history.py     a channel's events, as `GET /history` writes them
     replay.py      old events, published again
-    report.py      a page with plots; its parts are in findings.py, plots.py and page.py
+    report.py      a page with plots; its parts are in findings.py and plots.py
 
 Only sql.py and views.py need Spark. Nothing here changes the lake.
 """

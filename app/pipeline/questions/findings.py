@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from app.pipeline.errors import Refused
+from app.pipeline.errors import no_lake
 from app.pipeline.lake.soundness import reading, see
 from app.pipeline.lake.tables import TABLES, dataset, files_of, log_of, open_table, path
 
@@ -86,7 +86,7 @@ def findings(lake: Path, from_us: int | None, to_us: int | None) -> Findings:
     tables = {name: open_table(lake, name) for name in TABLES}
     events = tables["events"]
     if events is None:
-        raise Refused(f"there is no lake at {lake}: `halley pipeline ingest` makes one")
+        raise no_lake(lake)
     for name in ("events", "alerts", "gaps", "rejected"):
         table = tables[name]
         if table is not None:

@@ -10,9 +10,9 @@ node's fields are such lists too, and some of those have plans in them (subqueri
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from app.pipeline.lake.days import DAY_US, to_us
 from app.pipeline.questions.conditions import Anything, Begins, Both, Compared, Either, Known, Unknown
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     Fields = dict[str, Any]
     Columns = Mapping[int, str]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DAY_US = 86_400_000_000
 _RELATIONS = {
     "EqualTo": "=",
     "EqualNullSafe": "=",
@@ -148,7 +146,7 @@ def _comparison(relation: str, left: Node, right: Node, columns: Columns, view: 
 
 def _day(relation: str, start_us: int, column: str) -> Condition:
     """A day, as the moments of it; `start_us` is its first."""
-    end_us = start_us + _DAY_US
+    end_us = start_us + DAY_US
     return {
         "=": Both((Compared(column, ">=", start_us), Compared(column, "<", end_us))),
         "<": Compared(column, "<", start_us),
@@ -207,24 +205,11 @@ def _constant(node: Node, kind: object) -> Value | None:
     return None if value != value else value  # NaN is not ordered as Spark orders it  # noqa: PLR0124
 
 
-def _day_us(text: str) -> int:
-    return _us(datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC))
-
-
-def _moment_us(text: str) -> int:
-    return _us(datetime.fromisoformat(text).replace(tzinfo=UTC))  # the session's zone
-
-
-def _us(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
 _READERS: Mapping[str, Callable[[str], Value]] = {
     "string": str,
     **dict.fromkeys(("long", "integer", "short", "byte"), int),
     "double": float,
     "boolean": {"true": True, "false": False}.__getitem__,
-    "date": _day_us,
-    "timestamp": _moment_us,
+    **dict.fromkeys(("date", "timestamp"), to_us),  # UTC is the session's zone
 }
 """How a literal of each type is read; moments and days as microseconds."""

@@ -24,6 +24,7 @@ from app.history.stored import audience_of
 from app.pipeline.errors import JobFailed, Refused
 from app.pipeline.questions.walk import Walk
 from app.protocols.bayeux.names import to_channel
+from app.settings import History
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     Row = Mapping[str, Any]
 
 ROOT = "/replay"
-KEY_AGE_S = 600.0
+KEY_AGE_S = History().key_age_s
 """How long a server remembers keys, unless its settings say otherwise."""
 
 _BATCH_EVENTS = 100

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from app.pipeline.lake import tables
+from app.pipeline.lake.days import DAY_US, to_us
 from app.pipeline.questions.conditions import Contents, Extent
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from app.pipeline.questions.conditions import Condition
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DAY_US = 86_400_000_000
 _LAST_CHAR = "\U0010ffff"
 
 
@@ -63,8 +61,8 @@ def _file(folder: Path, file: tables.File, days: Mapping[str, str]) -> File:
         if name not in days:
             columns[name] = Extent(value, value, file.rows if value is None else 0)
         elif value is not None and columns.get(days[name], Extent()).least is None:
-            start_us = (datetime.fromisoformat(value).replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
-            columns[days[name]] = Extent(start_us, start_us + _DAY_US - 1)
+            start_us = to_us(value)
+            columns[days[name]] = Extent(start_us, start_us + DAY_US - 1)
     return File(str(folder / file.path), file.nbytes, file.partition, Contents(file.rows, columns))
 
 

@@ -12,7 +12,7 @@ import operator
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from app.pipeline.errors import Refused
+from app.pipeline.errors import no_lake
 from app.pipeline.lake.tables import TABLES, open_table, path, schema
 from app.pipeline.questions.conditions import Begins, Both, Compared, Either, Known, Unknown
 from app.pipeline.questions.skipping import files_of
@@ -106,7 +106,7 @@ def views_of(lake: Path, names: Iterable[str]) -> dict[str, View]:
     """These tables of the lake; those that are not there yet have no rows. Raises `Refused`, also without a lake."""
     views = {name: _view(lake, name) for name in names}
     if views and not any(path(lake, name).is_dir() for name in TABLES):
-        raise Refused(f"there is no lake at {lake}: `halley pipeline ingest` makes one")
+        raise no_lake(lake)
     return views
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from app.broker.topics import Match, matches, span
-from app.pipeline.errors import Refused
+from app.pipeline.errors import no_lake
 from app.pipeline.lake.soundness import reading, see
 from app.pipeline.lake.tables import STORED, log_of, open_table, path
 from app.pipeline.questions.conditions import Both, Compared
@@ -50,7 +50,7 @@ class Walk:
         self._folder = path(lake, "events")
         table = open_table(lake, "events")
         if table is None:
-            raise Refused(f"there is no lake at {lake}: `halley pipeline ingest` makes one")
+            raise no_lake(lake)
         self.log_id = log_of(table)
         self._selection = selection
         first, end = span(selection.pattern)
