@@ -21,7 +21,7 @@ ROOMS = {
     "app.settings": set(),
     "app.broker": {"app.settings"},
     "app.access": CORE | {"jwt"},
-    "app.protocols": CORE | {"orjson"},
+    "app.protocols": CORE | {"orjson", "msgspec", "cbor2"},
     "app.history": CORE | {"orjson"},
     "app.telemetry": {"app.settings", "app.transports", "structlog", "orjson"},
     "app.metrics": ENGINES | {"app.host", "app.server", "prometheus_client"},

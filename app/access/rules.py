@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from app.broker.policy import ANONYMOUS, NOBODY, SERVER, SERVERS_OWN
-from app.broker.topics import RESERVED, Match, Pattern, encloses, lies_apart
+from app.broker.topics import RESERVED, Match, Pattern, encloses, leaves_out, meet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,10 +96,8 @@ def covers(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
 
 def meets(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
     """Whether a rule's pattern reaches any of what `what` matches; `own` as above."""
-    if not (encloses(over, what) or encloses(what, over)):
+    if not meet(over, what) or leaves_out(what, over):
         return False
-    if not what.topic:
-        return not over.topic or not lies_apart(over)
     return not (_is_everything(over) and _first(what) in own)
 
 

@@ -22,11 +22,12 @@ from app.broker.errors import (
     TooManySubscriptions,
     TooMuchWaiting,
 )
+from app.broker.index import TopicIndex
 from app.broker.meters import Meters
 from app.broker.outbox import Outbox
 from app.broker.publications import Publications, new_key
 from app.broker.recording import Recording
-from app.broker.topics import Match, TopicIndex
+from app.broker.topics import Match
 from app.broker.watermark import Watermark
 from app.settings import History
 

@@ -10,9 +10,10 @@ from app.broker.policy import NOBODY
 if TYPE_CHECKING:
     from app.broker.cursors import Cursor
     from app.broker.events import Event
+    from app.broker.index import Subscription
     from app.broker.meters import Meter
     from app.broker.outbox import Outbox
-    from app.broker.topics import Pattern, Subscription
+    from app.broker.topics import Pattern
 
 
 class Owner(Protocol):

@@ -1,77 +1,34 @@
-"""Topics: their canonical names, the patterns over them, and the index that answers "who hears this topic".
+"""Patterns over topics: what matches, which pattern takes in which, and where two of them meet.
 
-Inside, a name is segments joined by `/` without a leading one, in which every UTF-8 byte outside `[A-Za-z0-9_-]` is
-written `!hh` (lower-case hexadecimal). Each protocol shows a character plain where its own grammar allows it and
-escapes it where not; `!` itself is plain unless two hexadecimal digits follow. A shown name must be in that shortest
-form, so names map one to one between protocols.
+Five kinds, in three protocols' languages; each is a row of parts, one for a segment of the topic, that is either closed
+or goes on. A part is a segment by its name, or stands for all that begin with some text. So `/a/*` is `a` and any one;
+`/a/**` is `a`, any one, and goes on; WAMP's prefix `a.b` is `a`, what begins with `b`, and goes on; its wildcard `a..c`
+is `a`, any one, `c`.
 
-Matching works on canonical names. The answer for a topic is kept until a subscription that could change it changes, so
-a publish to a known topic costs one dictionary look-up whatever the number of subscriptions.
+Names are canonical (`names.py`), but a prefix' last part is as WAMP shows it. What lies in a space of its own is met by
+patterns of that space only.
 """
 
 from __future__ import annotations
 
-import re
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.broker.errors import InvalidName
+from app.broker.names import SPACE, component, plain_beginning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from app.broker.sessions import Session
+    from collections.abc import Iterator
 
 RESERVED = "halley"
 """The first segment of the server's own topics."""
 
 _BAYEUX_OWN = frozenset({"meta", "service"})
+UNHEARD_UNNAMED = frozenset({RESERVED, "wamp"})
+"""First segments that a WAMP pattern reaches only if it has them: the server's own, and what WAMP keeps for routers."""
 
-_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
-_ESCAPE = re.compile(rb"!([0-9a-f]{2})")
-_HEX_PAIR = re.compile(r"[0-9a-f]{2}")
-_CACHED_TOPICS = 100_000
-
-
-def to_segment(shown: str, shows_plain: Callable[[str], bool]) -> str:
-    """The canonical form of one segment as a protocol shows it.
-
-    `shows_plain` tells which further characters that protocol writes as they are.
-    Raises `InvalidName` where the segment is empty, is not in its shortest form or escapes what is no UTF-8.
-    """
-    if _PLAIN.fullmatch(shown):
-        return shown
-    try:
-        text = _ESCAPE.sub(_unescaped, shown.encode()).decode()
-    except UnicodeError:
-        raise InvalidName(shown) from None
-    if not text or _show(text, shows_plain) != shown:
-        raise InvalidName(shown)
-    return "".join(char if _PLAIN.fullmatch(char) else _escaped(char) for char in text)
-
-
-def from_segment(canonical: str, shows_plain: Callable[[str], bool]) -> str:
-    """How a protocol writes one canonical segment."""
-    if "!" not in canonical:
-        return canonical
-    return _show(_ESCAPE.sub(_unescaped, canonical.encode()).decode(), shows_plain)
-
-
-def _show(text: str, shows_plain: Callable[[str], bool]) -> str:
-    def shown(at: int, char: str) -> str:
-        if char == "!":
-            return "!21" if _HEX_PAIR.match(text, at + 1) else "!"
-        return char if _PLAIN.fullmatch(char) or shows_plain(char) else _escaped(char)
-
-    return "".join(shown(at, char) for at, char in enumerate(text))
-
-
-def _escaped(char: str) -> str:
-    return "".join(f"!{byte:02x}" for byte in char.encode())
-
-
-def _unescaped(pair: re.Match[bytes]) -> bytes:
-    return bytes.fromhex(pair[1].decode())
+_REMEMBERED_PATTERNS = 65_536
+_AFTER_ALL = "\U0010ffff"
 
 
 class Match(Enum):
@@ -80,75 +37,74 @@ class Match(Enum):
     EXACT = "exact"
     CHILDREN = "children"  # Bayeux /a/*: one more segment
     DESCENDANTS = "descendants"  # Bayeux /a/**: one or more further segments
+    PREFIX = "prefix"  # WAMP: the name begins with this text, wherever it ends
+    WILDCARD = "wildcard"  # WAMP: as many segments; an empty one stands for any
+
+
+WIDE_IN_WAMP = frozenset({Match.PREFIX, Match.WILDCARD})
 
 
 class Pattern(NamedTuple):
-    """What is subscribed to. `topic` is canonical; "" stands for the root of all."""
+    """What is subscribed to.
+
+    `topic` is canonical; "" stands for the root of all. Of a prefix the last segment is as WAMP shows it, and may be
+    empty; of a wildcard any may be.
+    """
 
     match: Match
     topic: str
 
 
-class Subscription:
-    """One pattern and all the sessions that subscribed to it; shared, so that an event is matched and encoded once."""
+class Part(NamedTuple):
+    """What a pattern says of one segment: its name, or, if it `is_open`, how WAMP shows its beginning."""
 
-    __slots__ = ("pattern", "sessions")
+    text: str
+    is_open: bool
 
-    def __init__(self, pattern: Pattern) -> None:
-        self.pattern = pattern
-        self.sessions: dict[Session, None] = {}  # a set that keeps the order of subscribing
+    def accepts(self, segment: str) -> bool:
+        """Whether a topic's segment will do."""
+        if not self.is_open:
+            return segment == self.text
+        return not segment.startswith(SPACE) and (not self.text or component(segment).startswith(self.text))
+
+    def takes_in(self, other: Part) -> bool:
+        """Whether every segment that will do for `other` will do here."""
+        if not other.is_open:
+            return self.accepts(other.text)
+        return self.is_open and other.text.startswith(self.text)
+
+    def meets(self, other: Part) -> bool:
+        """Whether some segment will do for both."""
+        return self.takes_in(other) or other.takes_in(self)
 
 
-class TopicIndex:
-    """All subscriptions, by pattern, and for each topic lately published the sessions that hear it."""
+_ANY = Part("", is_open=True)
 
-    def __init__(self) -> None:
-        self.subscriptions: dict[Pattern, Subscription] = {}
-        self._hearers: dict[str, tuple[Session, ...]] = {}
 
-    def add(self, pattern: Pattern, session: Session) -> Subscription:
-        """Let `session` hear `pattern`."""
-        subscription = self.subscriptions.get(pattern)
-        if subscription is None:
-            subscription = self.subscriptions[pattern] = Subscription(pattern)
-        subscription.sessions[session] = None
-        self._forget(pattern)
-        return subscription
+class Shape(NamedTuple):
+    """A pattern as its parts; `goes_on`: further segments may follow."""
 
-    def remove(self, pattern: Pattern, session: Session) -> None:
-        """Undo `add`; a subscription without sessions goes."""
-        subscription = self.subscriptions[pattern]
-        del subscription.sessions[session]
-        if not subscription.sessions:
-            del self.subscriptions[pattern]
-        self._forget(pattern)
+    parts: tuple[Part, ...]
+    goes_on: bool
 
-    def hearers(self, topic: str) -> tuple[Session, ...]:
-        """The sessions that hear `topic`: each once, however many of its patterns match."""
-        found = self._hearers.get(topic)
-        if found is None:
-            if len(self._hearers) >= _CACHED_TOPICS:  # topics are made up by clients: never without end
-                self._hearers.clear()
-            found = self._hearers[topic] = self._match(topic)
-        return found
 
-    def _match(self, topic: str) -> tuple[Session, ...]:
-        sessions: dict[Session, None] = {}
-        for pattern in patterns_heard(topic):
-            subscription = self.subscriptions.get(pattern)
-            if subscription is not None:
-                sessions.update(subscription.sessions)
-        return tuple(sessions)
-
-    def _forget(self, pattern: Pattern) -> None:
-        if pattern.match is Match.EXACT:
-            self._hearers.pop(pattern.topic, None)
-        else:
-            self._hearers.clear()
+@lru_cache(_REMEMBERED_PATTERNS)
+def shape_of(pattern: Pattern) -> Shape:
+    """A pattern's parts."""
+    match, topic = pattern
+    segments = topic.split("/") if topic or match in WIDE_IN_WAMP else []
+    if match is Match.WILDCARD:
+        return Shape(tuple(Part(segment, is_open=not segment) for segment in segments), goes_on=False)
+    named = tuple(Part(segment, is_open=False) for segment in segments)
+    if match is Match.PREFIX:
+        return Shape((*named[:-1], Part(segments[-1], is_open=True)), goes_on=True)
+    if match is Match.EXACT:
+        return Shape(named, goes_on=False)
+    return Shape((*named, _ANY), goes_on=match is Match.DESCENDANTS)
 
 
 def patterns_over(topic: str) -> Iterator[Pattern]:
-    """Every pattern that matches `topic`, from `/**` down to the topic itself."""
+    """Every name and Bayeux pattern that matches `topic`, from `/**` down to the topic itself."""
     segments = topic.split("/")
     for depth in range(len(segments)):
         yield Pattern(Match.DESCENDANTS, "/".join(segments[:depth]))
@@ -167,36 +123,39 @@ def matches(pattern: Pattern, topic: str) -> bool:
     match, base = pattern
     if match is Match.EXACT:
         return topic == base
-    return _lies_under(topic, base, match) and (base != "" or not is_apart(topic))
+    if match is Match.DESCENDANTS:
+        return topic.startswith(f"{base}/") if base else topic != "" and not is_apart(topic)
+    if match is Match.CHILDREN:
+        return topic.rpartition("/")[0] == base and (base != "" or (topic != "" and not is_apart(topic)))
+    parts, goes_on = shape_of(pattern)
+    segments = topic.split("/")
+    if len(segments) != len(parts) and not (goes_on and len(segments) > len(parts)):
+        return False
+    if segments[0] in UNHEARD_UNNAMED and parts[0].text != segments[0]:
+        return False
+    return topic != "" and all(part.accepts(segment) for part, segment in zip(parts, segments, strict=False))
 
 
 def encloses(wide: Pattern, narrow: Pattern) -> bool:
-    """Whether all names that `narrow` matches are matched by `wide`, whatever the names.
-
-    Two patterns never meet in part: where neither encloses the other they have nothing in common.
-    """
+    """Whether all names that `narrow` matches are matched by `wide`, whatever is apart from what."""
     if wide == narrow:
         return True
-    if narrow.match is Match.EXACT:
-        return wide.match is not Match.EXACT and _lies_under(narrow.topic, wide.topic, wide.match)
-    return wide.match is Match.DESCENDANTS and (
-        narrow.topic == wide.topic or _lies_under(narrow.topic, wide.topic, wide.match)
-    )
+    outer, inner = shape_of(wide), shape_of(narrow)
+    if len(inner.parts) < len(outer.parts) or (
+        not outer.goes_on and (inner.goes_on or len(inner.parts) > len(outer.parts))
+    ):
+        return False
+    return all(part.takes_in(other) for part, other in zip(outer.parts, inner.parts, strict=False))
 
 
-def _lies_under(topic: str, base: str, match: Match) -> bool:
-    """What a wildcard means: the one place that knows, beside `span`."""
-    if match is Match.CHILDREN:
-        return topic.rpartition("/")[0] == base
-    return topic != "" and (not base or topic.startswith(f"{base}/"))
-
-
-def common(one: Pattern, other: Pattern) -> Pattern | None:
-    """The pattern of what whoever asks for either gets by both: always one of the two, or None for nothing."""
-    for narrow, wide in ((one, other), (other, one)):
-        if encloses(wide, narrow) and (wide.topic or not lies_apart(narrow)):
-            return narrow
-    return None
+def meet(one: Pattern, other: Pattern) -> bool:
+    """Whether some name is matched by both, whatever is apart from what."""
+    left, right = shape_of(one), shape_of(other)
+    if len(left.parts) > len(right.parts):
+        left, right = right, left
+    if len(left.parts) < len(right.parts) and not left.goes_on:
+        return False
+    return all(part.meets(other) for part, other in zip(left.parts, right.parts, strict=False))
 
 
 def span(pattern: Pattern) -> tuple[str, str]:
@@ -204,15 +163,27 @@ def span(pattern: Pattern) -> tuple[str, str]:
     match, base = pattern
     if match is Match.EXACT:
         return base, base + "\0"
-    return (base + "/", base + "0") if base else ("", "\U0010ffff")  # 0 is the character after /
+    parts, _ = shape_of(pattern)
+    named = 0
+    while named < len(parts) and not parts[named].is_open:
+        named += 1
+    if named == len(parts):  # a wildcard without any
+        return base, base + "\0"
+    first = "".join(f"{part.text}/" for part in parts[:named]) + plain_beginning(parts[named].text)
+    return first, first + _AFTER_ALL
 
 
 def is_apart(topic: str) -> bool:
-    """Whether subscribers of `/*` and `/**` do not hear `topic`: the server's own, Bayeux' meta and service."""
+    """Whether subscribers of `/*` and `/**` do not hear `topic`: the server's own, Bayeux' own, what is in a space."""
     first, slash, _ = topic.partition("/")
-    return first == RESERVED or (first in _BAYEUX_OWN and bool(slash))
+    return first == RESERVED or (first in _BAYEUX_OWN and bool(slash)) or first.startswith(SPACE)
 
 
-def lies_apart(pattern: Pattern) -> bool:
-    """Whether all that a pattern matches does."""
-    return is_apart(pattern.topic if pattern.match is Match.EXACT else f"{pattern.topic}/*")
+def leaves_out(wide: Pattern, narrow: Pattern) -> bool:
+    """Whether whoever asks for `wide` gets nothing of what `narrow` matches, since all of that lies apart."""
+    outer, inner = shape_of(wide).parts[0], shape_of(narrow).parts[0]
+    if inner.is_open or not outer.is_open or outer.text == inner.text:
+        return False
+    if wide.match in WIDE_IN_WAMP:
+        return inner.text in UNHEARD_UNNAMED
+    return is_apart(narrow.topic if narrow.match is Match.EXACT else f"{inner.text}/*")

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from app.broker.log import Keeping
-from app.broker.topics import RESERVED, Match, Pattern, common, matches
+from app.broker.topics import RESERVED, Match, Pattern, encloses, leaves_out, matches, meet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,7 +72,7 @@ class Rules:
             Rule(Pattern(Match.DESCENDANTS, RESERVED), DEFAULT_AGE_S, Keeping.AFTERWARDS),
             Rule(Pattern(Match.DESCENDANTS, ""), DEFAULT_AGE_S, Keeping.DURABLE),
         )
-        self.kept = [rule for at, rule in enumerate(self.all) if self._is_kept(rule.pattern, at)]
+        self.kept = [rule for at, rule in enumerate(self.all) if self._is_kept(rule.pattern, at, rule.pattern)]
         self._decided: dict[str, Rule] = {}
 
     def of(self, topic: str) -> Rule:
@@ -99,14 +99,21 @@ class Rules:
         if pattern.match is Match.EXACT:
             rule = self.of(pattern.topic)
             return 1 if rule.keeping is Keeping.NOT else rule.start
-        shared = ((common(rule.pattern, pattern), at) for at, rule in enumerate(self.all))
-        starts = [self.all[at].start for part, at in shared if part is not None and self._is_kept(part, at)]
+        starts = (rule.start for at, rule in enumerate(self.all) if self._is_kept(rule.pattern, at, pattern))
         return min(starts, default=1)
 
-    def _is_kept(self, part: Pattern, at: int) -> bool:
-        """Whether that rule keeps events of some topic in `part`, which it matches: none before it takes them all."""
-        is_left = not any(common(before.pattern, part) == part for before in self.all[:at])
-        return is_left and self.all[at].keeping is not Keeping.NOT
+    def _is_kept(self, part: Pattern, at: int, within: Pattern) -> bool:
+        """Whether that rule keeps events of some topic that both patterns match: no rule before it takes them all."""
+        if self.all[at].keeping is Keeping.NOT or not meet(part, within):
+            return False
+        if leaves_out(part, within) or leaves_out(within, part):
+            return False
+        return not any(_takes(rule.pattern, part) or _takes(rule.pattern, within) for rule in self.all[:at])
+
+
+def _takes(rule: Pattern, what: Pattern) -> bool:
+    """Whether a rule is about all that `what` matches."""
+    return encloses(rule, what) and not leaves_out(rule, what)
 
 
 def _keeping(is_durable: bool) -> Keeping:  # noqa: FBT001 - a setting's value

@@ -14,6 +14,7 @@ from app.settings.knob import knob
 from app.settings.limits import LIMITS, Limits
 from app.settings.pipeline import Lift, Pipeline
 from app.settings.server import Drain, Log, Operations, Tls, is_loopback
+from app.settings.wamp import Realm, User, Wamp
 
 __all__ = [
     "LIMITS",
@@ -29,11 +30,14 @@ __all__ = [
     "Log",
     "Operations",
     "Pipeline",
+    "Realm",
     "Record",
     "Settings",
     "Tls",
     "Token",
+    "User",
     "Verb",
+    "Wamp",
     "is_loopback",
 ]
 
@@ -58,6 +62,9 @@ class Settings:
     short_way: bool = knob(default=True, why="hot requests without ASGI cost a quarter; off serves the same, slower")
     sweep_s: float = knob(0.25, unit="s", low=0.01, why="how precisely deadlines are kept; costs a heap peek")
     bayeux: Bayeux = field(default_factory=Bayeux)
+    wamp: Wamp = field(default_factory=Wamp)
+    realm: tuple[Realm, ...] = ()
+    user: tuple[User, ...] = ()
     cookie: Cookie = field(default_factory=Cookie)
     cors: Cors = field(default_factory=Cors)
     limits: Limits = field(default_factory=Limits)

@@ -8,7 +8,6 @@ parsing, since parsed JSON can be thirty times larger than its text.
 from __future__ import annotations
 
 import codecs
-import json
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +15,7 @@ from urllib.parse import parse_qsl
 
 import orjson
 
-from app.protocols.bayeux.messages import OutOfRange
+from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, loads, may_have_huge_integer
 from app.transports.guard import Rejection
 
 if TYPE_CHECKING:
@@ -33,12 +32,6 @@ _CHARSETS = re.compile(
 """Python knows more, some of them no character sets (zip, rot13), some quadratic (idna)."""
 
 _CHARSET = re.compile(rb"""charset\s*=\s*["']?([A-Za-z0-9._:+-]{1,40})""", re.IGNORECASE)
-_DIGITS_AS_ZERO = bytes.maketrans(b"123456789", b"000000000")
-_NINETEEN_DIGITS = b"0" * 19
-_TWENTY_DIGITS = b"0" * 20
-_BEFORE_NUMBERS = b"[:, \t\r\n"
-_MAYBE_HUGE_EXPONENT = re.compile(rb"[eE]\+?[0-9]{3}")
-_MAYBE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _REMEMBERED = 64
 """Content types read lately; clients make them up, so never without end."""
 _ODD_FIELDS = 8
@@ -107,7 +100,7 @@ def plain_message(body: bytes, content_type: bytes, limits: Limits) -> dict[str,
         return None
     if type(value) is list and len(value) == 1:
         value = value[0]
-    if type(value) is not dict or ("data" in value and _may_have_huge_integer(body)):
+    if type(value) is not dict or ("data" in value and may_have_huge_integer(body)):
         return None
     return value
 
@@ -133,9 +126,14 @@ def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
     nodes = 0
     has_odd_numbers = False
     for text in texts:
-        value, is_odd = _loads(text)
+        try:
+            value, is_odd = loads(text)
+            nodes += count_nodes(text, value, limits.nesting, limits.nodes)
+        except NotJson:
+            raise Rejection(400, "body is not JSON") from None
+        except NestedTooDeeply:
+            raise Rejection(400, "nested too deeply", limit="nesting") from None
         has_odd_numbers = has_odd_numbers or is_odd
-        nodes += _measure(text, value, limits)
         found = value if isinstance(value, list) else [value]
         for message in found:
             if not isinstance(message, dict):
@@ -164,78 +162,3 @@ def _charset_of(content_type: bytes) -> str:
     if not _CHARSETS.fullmatch(name):
         raise Rejection(415, "charset not supported")
     return name
-
-
-def _loads(text: bytes) -> tuple[Any, bool]:
-    """A JSON value, and whether some number in it is an `OutOfRange`.
-
-    orjson reads integers beyond 64 bits as floats and refuses infinities; so a text that may have any is read again
-    with them marked, and only their own message is refused.
-    """
-    try:
-        value = orjson.loads(text)
-        if not _may_have_huge_integer(text):
-            return value, False
-    except orjson.JSONDecodeError:
-        if not _may_have_huge_integer(text) and not _MAYBE_HUGE_EXPONENT.search(text):
-            raise Rejection(400, "body is not JSON") from None
-    try:
-        value = json.loads(text.decode(), parse_int=_integer, parse_float=_float, parse_constant=_constant)
-        if _MAYBE_SURROGATE.search(text):
-            json.dumps(value, ensure_ascii=False, default=str).encode()
-    except (ValueError, RecursionError):
-        raise Rejection(400, "body is not JSON") from None
-    return value, True
-
-
-def _may_have_huge_integer(text: bytes) -> bool:
-    """Whether some integer is beyond 64 bits, or stands in a string that looks like it.
-
-    That takes 20 digits, or 19 behind a minus; so the nanoseconds of our time are no reason to look closely.
-    """
-    zeros = text.translate(_DIGITS_AS_ZERO)
-    at = zeros.find(_NINETEEN_DIGITS)
-    while at >= 0:
-        before = text[at - 1 : at]
-        if before == b"-" or (before in _BEFORE_NUMBERS and zeros.startswith(_TWENTY_DIGITS, at)):
-            return True
-        at = zeros.find(_NINETEEN_DIGITS, at + len(_NINETEEN_DIGITS))
-    return False
-
-
-def _integer(digits: str) -> int | OutOfRange:
-    if len(digits) > 20:
-        return OutOfRange()
-    value = int(digits)
-    return value if -(2**63) <= value < 2**64 else OutOfRange()
-
-
-def _float(digits: str) -> float | OutOfRange:
-    value = float(digits)
-    return OutOfRange() if value in (float("inf"), float("-inf")) else value
-
-
-def _constant(_: str) -> float:
-    raise ValueError("NaN and Infinity are no JSON")
-
-
-def _measure(text: bytes, value: object, limits: Limits) -> int:
-    """About how many values there are, never too few. Raises `Rejection` when they are nested too deeply."""
-    containers = text.count(b"[") + text.count(b"{")
-    most_nodes = 1 + containers + text.count(b",")
-    if containers <= limits.nesting and most_nodes <= limits.nodes:
-        return most_nodes
-    nodes = 1
-    level = [value]
-    for _ in range(limits.nesting):
-        deeper: list[object] = []
-        for container in level:
-            if isinstance(container, dict):
-                deeper.extend(container.values())
-            elif isinstance(container, list):
-                deeper.extend(container)
-        nodes += len(deeper)
-        level = [child for child in deeper if isinstance(child, dict | list)]
-        if not level:
-            return nodes
-    raise Rejection(400, "nested too deeply", limit="nesting")

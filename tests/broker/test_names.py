@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.broker.errors import InvalidName, Refusal
-from app.broker.topics import from_segment, to_segment
+from app.broker.names import from_segment, to_segment
 
 GRAMMARS = {
     "none": frozenset(),

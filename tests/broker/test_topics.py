@@ -1,100 +1,48 @@
-"""Who hears a topic: the index against a matcher that looks at every subscription (bayeux.md A17, A18, A50)."""
+"""Patterns of five kinds against what their protocols say in words (bayeux.md A17, A18; wamp.md 11, 19)."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
-from support.broker import session
+from hypothesis import example, given
+from support.patterns import TOPICS, bayeux_patterns, matches_by_the_word, patterns, topics
 
-from app.broker import topics as topics_module
-from app.broker.topics import Match, Pattern, TopicIndex, is_apart, patterns_over
-
-WORDS = ["a", "b", "halley", "meta", "service"]
+from app.broker.topics import Match, Pattern, encloses, is_apart, leaves_out, matches, meet, patterns_over, span
 
 
-def is_own(topic):
-    """Whether it is traffic that wildcards over everything do not see, as design 3 puts it in words."""
-    if topic == "halley" or topic.startswith("halley/"):
-        return True
-    return topic.startswith(("meta/", "service/"))
+def raw(pattern, topic):
+    """Whether it matches, whatever is apart from what."""
+    return matches_by_the_word(pattern, topic, is_own=lambda _pattern, _topic: False)
 
 
-def matches(pattern, topic):
-    """A17 and A18, word by word."""
-    if pattern.match is Match.EXACT:
-        return pattern.topic == topic
-    if not pattern.topic:
-        return not is_own(topic) and (pattern.match is Match.DESCENDANTS or "/" not in topic)
-    if not topic.startswith(f"{pattern.topic}/"):
-        return False
-    below = topic[len(pattern.topic) + 1 :]
-    return pattern.match is Match.DESCENDANTS or "/" not in below
+@given(patterns, topics)
+def test_a_pattern_matches_what_its_protocol_says(pattern, topic):
+    """A17, A18, wamp.md 19: whoever asks for it gets just that; and all of it lies within the pattern's span."""
+    assert matches(pattern, topic) is matches_by_the_word(pattern, topic)
+    if matches(pattern, topic):
+        low, high = span(pattern)
+        assert low <= topic < high
 
 
-topics = st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map("/".join)
-patterns = st.builds(Pattern, st.sampled_from([Match.CHILDREN, Match.DESCENDANTS]), topics | st.just("")) | st.builds(
-    Pattern, st.just(Match.EXACT), topics
-)
+@given(patterns, patterns)
+def test_one_pattern_takes_in_another_where_it_matches_all_that_the_other_does(wide, narrow):
+    """Asked of every topic of a small world."""
+    assert encloses(wide, narrow) is all(raw(wide, topic) for topic in TOPICS if raw(narrow, topic))
 
 
-class Index(RuleBasedStateMachine):
-    """The index under any sequence of subscribing, unsubscribing and asking."""
-
-    sessions = Bundle("sessions")
-
-    def __init__(self):
-        super().__init__()
-        self.index = TopicIndex()
-        self.subscribed = []  # (pattern, session)
-        self.count = 0
-
-    @rule(target=sessions, first=patterns)
-    def someone_new(self, first):
-        self.count += 1
-        new = session(str(self.count))
-        self.index.add(first, new)
-        self.subscribed.append((first, new))
-        return multiple(new)
-
-    @rule(who=sessions, pattern=patterns)
-    def subscribe(self, who, pattern):
-        if (pattern, who) not in self.subscribed:
-            subscription = self.index.add(pattern, who)
-            assert subscription is self.index.subscriptions[pattern]
-            self.subscribed.append((pattern, who))
-
-    @rule(which=st.integers(0, 99))
-    def unsubscribe(self, which):
-        if self.subscribed:
-            pattern, who = self.subscribed.pop(which % len(self.subscribed))
-            self.index.remove(pattern, who)
-
-    @rule(topic=topics)
-    def ask(self, topic):
-        """A50: each session once, however many of its patterns match."""
-        heard_by = self.index.hearers(topic)
-        assert len(heard_by) == len(set(heard_by))
-        assert set(heard_by) == {who for pattern, who in self.subscribed if matches(pattern, topic)}
-
-    @invariant()
-    def subscriptions_are_shared_and_never_empty(self):
-        kept = {pattern: set(found.sessions) for pattern, found in self.index.subscriptions.items()}
-        wanted = {}
-        for pattern, who in self.subscribed:
-            wanted.setdefault(pattern, set()).add(who)
-        assert kept == wanted
+@given(patterns, patterns)
+@example(Pattern(Match.WILDCARD, "/a"), Pattern(Match.WILDCARD, "ab/"))
+@example(Pattern(Match.PREFIX, "a"), Pattern(Match.DESCENDANTS, "ab"))
+def test_two_patterns_meet_where_a_topic_is_matched_by_both(one, other):
+    """Both ways round, and what lies apart is left out as subscribers hear it."""
+    assert meet(one, other) is meet(other, one) is any(raw(one, topic) and raw(other, topic) for topic in TOPICS)
+    if meet(one, other):
+        assert leaves_out(one, other) is not any(matches(one, topic) and raw(other, topic) for topic in TOPICS)
 
 
-TestIndex = Index.TestCase
-
-
-@given(topics, patterns)
+@given(topics, bayeux_patterns)
 def test_the_patterns_over_a_topic_are_those_that_match_it(topic, pattern):
     """A17: every one of them, and no other; what is apart is a matter of the index."""
-    if not is_own(topic) or pattern.topic:
-        assert (pattern in set(patterns_over(topic))) is matches(pattern, topic)
+    assert (pattern in set(patterns_over(topic))) is (raw(pattern, topic) or (":" in topic and not pattern.topic))
 
 
 @given(topics)
@@ -104,6 +52,30 @@ def test_the_patterns_over_a_topic_go_from_wide_to_narrow(topic):
     assert len(over) == len(set(over)) == topic.count("/") + 3
     assert over[0] == Pattern(Match.DESCENDANTS, "")
     assert over[-1] == Pattern(Match.EXACT, topic)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "expected"),
+    [
+        ("com/hist/pre", "com/hist/prefixed", True),
+        ("com/myapp/topic/emergency", "com/myapp/topic/emergency-low", True),
+        ("com/myapp/topic/emergency", "com/myapp/topic/emergency", True),
+        ("com/myapp/", "com/myapp", False),
+        ("com/myapp/", "com/myapp/x/y", True),
+        ("a/b!2", "a/b!2ec", True),
+        ("a/b!2", "a/b!21gc", False),
+        ("a/b!", "a/b!2ec", True),
+        ("a/b:", "a/b!3ac", True),
+        ("a/b:", "a/b!2ec", False),
+        ("a/é", "a/!c3!a9t!c3!a9", True),
+    ],
+)
+def test_a_prefix_ends_anywhere_in_a_name_as_wamp_shows_it(pattern, topic, expected):
+    """wamp.md 19: a plain string prefix, not by component; escapes of ours are part of the shown name."""
+    prefix = Pattern(Match.PREFIX, pattern)
+    assert matches(prefix, topic) is expected
+    low, high = span(prefix)
+    assert not expected or low <= topic < high
 
 
 @pytest.mark.parametrize(
@@ -119,41 +91,44 @@ def test_the_patterns_over_a_topic_go_from_wide_to_narrow(topic):
         ("metal/x", False),
         ("a/meta/b", False),
         ("a/halley", False),
+        (":realm2/a", True),
     ],
 )
-def test_what_wildcards_over_everything_do_not_hear(topic, expected):
+def test_what_bayeux_wildcards_over_everything_do_not_hear(topic, expected):
     """A18, design 3: `/meta/**`, `/service/**`, and `/halley` with all below it; what only looks alike is heard."""
-    index = TopicIndex()
-    everything = session("everything")
-    index.add(Pattern(Match.DESCENDANTS, ""), everything)
     assert is_apart(topic) is expected
-    assert index.hearers(topic) == (() if expected else (everything,))
+    assert matches(Pattern(Match.DESCENDANTS, ""), topic) is not expected
 
 
-def test_one_who_names_the_servers_own_room_hears_it():
-    """Design 3: no wildcard above `/halley` matches it; one below, or its name, does."""
-    index = TopicIndex()
-    below, named = session("below"), session("named")
-    index.add(Pattern(Match.DESCENDANTS, "halley"), below)
-    index.add(Pattern(Match.EXACT, "halley/rates"), named)
-    assert index.hearers("halley/rates") == (below, named)
+@pytest.mark.parametrize("pattern", ["", "h", "ha", "halle"])
+def test_a_prefix_hears_the_servers_own_topics_only_by_their_name(pattern):
+    """Design 3: no wildcard above `/halley` matches it."""
+    assert not matches(Pattern(Match.PREFIX, pattern), "halley/sessions")
+    assert matches(Pattern(Match.PREFIX, "halley"), "halley/sessions")
+    assert matches(Pattern(Match.PREFIX, "halley/s"), "halley/sessions")
+    assert matches(Pattern(Match.PREFIX, pattern), "halleluja" if pattern != "" else "x")
 
 
-def test_subscribers_hear_in_the_order_of_their_subscribing():
-    """Deliveries come in an order that can be told beforehand."""
-    index = TopicIndex()
-    everyone = [session(str(number)) for number in range(20)]
-    for who in everyone:
-        index.add(Pattern(Match.EXACT, "a"), who)
-    assert index.hearers("a") == tuple(everyone)
+CROSSBARS = """"" . a..c a.b. a.. .b. .. x.. .x. ..x x..x x.x. .x.x x.x.x""".replace('""', "").split(" ")
+"""Patterns of crossbar's own table of tests, and the topics below: what each hears was worked out by hand."""
 
 
-def test_made_up_topics_do_not_grow_the_index_without_end(monkeypatch):
-    """Design 5.3: what is kept about topics is bounded, and answers stay right when it is thrown away."""
-    monkeypatch.setattr(topics_module, "_CACHED_TOPICS", 10)
-    index = TopicIndex()
-    who = session()
-    index.add(Pattern(Match.DESCENDANTS, ""), who)
-    for number in range(100):
-        assert index.hearers(f"made/up/{number}") == (who,)
-        assert len(index._hearers) <= 10
+@pytest.mark.parametrize(
+    ("topic", "heard_by"),
+    [
+        ("abc", [""]),
+        ("a.b", ["."]),
+        ("a.b.c", ["a..c", "a.b.", "a..", ".b.", ".."]),
+        ("a.x.c", ["a..c", "a..", "..", ".x."]),
+        ("a.b.x", ["a.b.", "a..", ".b.", "..", "..x"]),
+        ("a.x.x", ["a..", "..", ".x.", "..x", ".x.x"]),
+        ("x.y.z", ["..", "x.."]),
+        ("x.x.x", ["..", "x..", ".x.", "..x", "x..x", "x.x.", ".x.x", "x.x.x"]),
+        ("a.b.c.d", []),
+    ],
+)
+def test_a_wildcard_stands_for_one_component_each(topic, heard_by):
+    """wamp.md D12: as many components, of which the empty ones are any."""
+    canonical = topic.replace(".", "/")
+    found = [each for each in CROSSBARS if matches(Pattern(Match.WILDCARD, each.replace(".", "/")), canonical)]
+    assert found == heard_by

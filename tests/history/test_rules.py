@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.broker.log import Keeping
-from app.broker.topics import Match, Pattern, common, matches, patterns_over, span
+from app.broker.topics import Match, Pattern, matches, patterns_over, span
 from app.history.rules import DEFAULT_AGE_S, NEVER, Rules, parse_age
 
 ALL = Pattern(Match.DESCENDANTS, "")
@@ -98,17 +98,6 @@ def test_a_pattern_matches_what_its_subscribers_hear(pattern, topic):
     if matches(pattern, topic):
         low, high = span(pattern)
         assert low <= topic < high
-
-
-@given(PATTERNS, PATTERNS, st.lists(TOPICS, max_size=20))
-def test_what_two_patterns_share_is_one_of_them_or_nothing(one, other, topics):
-    """`common` matches exactly what both match."""
-    shared = common(one, other)
-    assert shared in {one, other, None}
-    near = (one.topic, other.topic, one.topic + "/x", other.topic + "/x", other.topic + "/x/y")
-    for topic in [*topics, *filter(None, near)]:  # no topic is the empty text
-        both = matches(one, topic) and matches(other, topic)
-        assert both == (shared is not None and matches(shared, topic)), topic
 
 
 @given(st.lists(PATTERNS, max_size=5), PATTERNS, st.lists(TOPICS, max_size=10))

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocols.bayeux.messages import OutOfRange
+from app.protocols.json_text import OutOfRange
 from app.settings import Limits
 from app.transports.bodies import Disconnected, form_fields, messages_of_body, parse, read_body
 from app.transports.guard import Rejection

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable
 
-    from app.broker.topics import Pattern, TopicIndex
+    from app.broker.index import TopicIndex
+    from app.broker.topics import Pattern
     from app.protocols.bayeux.hooks import Hooks
 
 _IDLE_SWEEPS = 3

@@ -19,13 +19,13 @@ from app.protocols.bayeux.handshake import shake_hands
 from app.protocols.bayeux.messages import (
     Fault,
     Message,
-    has_out_of_range,
     reply_to,
 )
 from app.protocols.bayeux.names import SERVICE, to_pattern
 from app.protocols.bayeux.publishing import fault_of, is_publish, publish
 from app.protocols.bayeux.sessions import DISCONNECTED, DISMISSED
 from app.protocols.bayeux.timesync import Timesync
+from app.protocols.json_text import has_out_of_range
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -30,10 +30,6 @@ ABSENT: Any = object()
 """Stands for a field that was not sent, where `null` is a value of its own."""
 
 
-class OutOfRange:
-    """Stands in parsed JSON for a number that not every protocol can carry: beyond 64 bits, or infinite as a double."""
-
-
 class Fault(Exception):
     """A message that is refused: its reply's error text, and what else a hook wants to say in it."""
 
@@ -111,20 +107,6 @@ def _object(value: object, error: str) -> dict[str, Any] | None:
     if value is None or isinstance(value, dict):
         return value
     raise Fault(error)
-
-
-def has_out_of_range(value: object) -> bool:
-    """Whether an `OutOfRange` stands anywhere in parsed JSON."""
-    waiting = [value]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)
-        elif isinstance(value, OutOfRange):
-            return True
-    return False
 
 
 def reply_to(fields: dict[str, Any], *, successful: bool) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from app.broker.errors import InvalidName, NameTooDeep, NameTooLong
-from app.broker.topics import Match, Pattern, from_segment, to_segment
+from app.broker.names import from_segment, to_segment
+from app.broker.topics import Match, Pattern
 
 _SEGMENTS = re.compile(r"(?:/[A-Za-z0-9\-_!~()$@]+)+", re.ASCII)
 _PLAIN_MARKS = frozenset("~()$@")

@@ -8,7 +8,7 @@ from support.bayeux_peers import CHANNELS, handshake
 from support.messages import publish
 
 from app.protocols.bayeux import errors
-from app.protocols.bayeux.messages import OutOfRange
+from app.protocols.json_text import OutOfRange
 
 ERROR = re.compile(r"\d{3}:[^:]*:[a-z_]+")
 

@@ -1,0 +1,67 @@
+r"""The nine ways in which messages are written: three serializers, each plain or batched with one of two separators.
+
+One WAMP message is one transport message; of a batched subprotocol a transport message may have several, each followed
+by a separator (JSON) or preceded by its length in 32 bits (Basic Profile; `wamp.2.json.batched` and its like). The
+specification's separator is 0x1e; the first implementations wrote 0x18, since Python reads their "\30" as octal. Both
+are understood, and who used one gets it back.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from app.protocols.wamp.serializers import SERIALIZERS, Serializer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SUBPROTOCOLS = tuple(f"wamp.2.{name}{batched}" for name in SERIALIZERS for batched in ("", ".batched"))
+"""All that are spoken."""
+
+SEPARATOR, OLD_SEPARATOR = b"\x1e", b"\x18"
+_LENGTH = struct.Struct(">I")
+
+
+class Format:
+    """How one link's messages look on its wire.
+
+    `frame` puts around a message (or a batch of one) what the transport needs: a WebSocket header, or nothing. Links
+    with the same `key` have the same bytes for the same message, so `key` also names what `frame` does.
+    """
+
+    __slots__ = ("_frame", "_kind", "is_batched", "key", "separator", "serializer", "subprotocol")
+
+    def __init__(self, subprotocol: str, frame: Callable[[bytes], bytes], kind: str = "websocket") -> None:
+        """`kind` names `frame`."""
+        self.subprotocol = subprotocol
+        self.serializer: Serializer = SERIALIZERS[subprotocol.split(".")[2]]
+        self.is_batched = subprotocol.endswith(".batched")
+        self.separator = SEPARATOR
+        self._frame = frame
+        self._kind = kind
+        self.key = f"{kind} {subprotocol}"
+
+    def answer_with(self, separator: bytes) -> None:
+        """Write with the separator that the peer has used."""
+        self.separator = separator
+        self.key = f"{self._kind} {self.subprotocol} {separator.hex()}"
+
+    def frame(self, message: bytes) -> bytes:
+        """A serialized message as it is written."""
+        if not self.is_batched:
+            return self._frame(message)
+        if self.serializer.is_binary:
+            return self._frame(_LENGTH.pack(len(message)) + message)
+        return self._frame(message + self.separator)
+
+    def write(self, message: list[Any]) -> bytes:
+        """A message as it is written."""
+        return self.frame(self.serializer.pack(message))
+
+    def split(self, data: bytes) -> list[bytes]:
+        """The serialized messages of one transport message. Raises `Undecodable`.
+
+        The first one of a peer tells which separator it uses.
+        """
+        raise NotImplementedError

@@ -1,0 +1,118 @@
+"""URIs as WAMP writes topics (Basic Profile, 5.1.1): what is legal, and which topic or pattern it stands for.
+
+A URI is components joined by `.`, none empty, of anything but white space, `.` and `#`. In a wildcard pattern some may
+be empty; a prefix may end anywhere. A strict realm takes `[0-9a-z_]` alone. Characters that other protocols' topics
+have and WAMP forbids are shown as `!hh` (see `broker/names.py`).
+
+Every realm but the first has a space of its own, and so have the router's meta topics in each: `wamp.…` is never a
+topic that another protocol, or a publisher, can reach.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from app.broker.errors import InvalidName, NameTooDeep, NameTooLong
+from app.broker.names import SPACE, component, is_plain_in_uri, to_segment
+from app.broker.topics import Match, Pattern
+
+_REMEMBERED_NAMES = 65_536
+_STRICT = re.compile(r"[0-9a-z_]+", re.ASCII)
+_OWN = "wamp"
+
+MATCHES = {"exact": Match.EXACT, "prefix": Match.PREFIX, "wildcard": Match.WILDCARD}
+"""What `SUBSCRIBE.Options.match` may say (Advanced Profile, 5.9)."""
+
+
+class Grammar(NamedTuple):
+    """How a realm's URIs may look: their greatest length and number of components, and whether only strict ones do."""
+
+    chars: int
+    components: int
+    is_strict: bool
+
+
+def is_own(uri: str) -> bool:
+    """Whether a URI is the router's: nobody may publish or register under `wamp.`."""
+    return uri.startswith(f"{_OWN}.")
+
+
+@lru_cache(_REMEMBERED_NAMES)
+def check_uri(uri: str, grammar: Grammar) -> None:
+    """That it is a URI: a realm's, an error's, a procedure's. Raises `InvalidName`."""
+    for each in _components(uri, grammar):
+        if not each or not all(map(is_plain_in_uri, each)):
+            raise InvalidName(uri)
+
+
+@lru_cache(_REMEMBERED_NAMES)
+def to_topic(uri: str, space: str, grammar: Grammar) -> str:
+    """The canonical topic of a URI in a realm's `space`. Raises `InvalidName`."""
+    topic = "/".join(_segment(each, grammar) for each in _components(uri, grammar))
+    return _within(topic, _space_of(uri, space))
+
+
+@lru_cache(_REMEMBERED_NAMES)
+def to_pattern(uri: str, match: Match, space: str, grammar: Grammar) -> Pattern:
+    """The pattern that a subscription stands for. Raises `InvalidName`."""
+    if match is Match.EXACT:
+        return Pattern(match, to_topic(uri, space, grammar))
+    if match is Match.PREFIX and uri == _OWN:
+        return Pattern(match, f"{_space_of(f'{_OWN}.', space)}/{_OWN}")
+    *whole, last = _components(uri, grammar)
+    if match is Match.WILDCARD:
+        parts = [each and _segment(each, grammar) for each in (*whole, last)]
+    else:
+        if not all(map(is_plain_in_uri, last)) or (grammar.is_strict and last and not _STRICT.fullmatch(last)):
+            raise InvalidName(uri)
+        parts = [*(_segment(each, grammar) for each in whole), last]
+    return Pattern(match, _within("/".join(parts), _space_of(uri, space)))
+
+
+@lru_cache(_REMEMBERED_NAMES)
+def to_uri(topic: str) -> str:
+    """The URI of a canonical topic, whatever space it lies in."""
+    segments = topic.split("/")
+    if segments[0].startswith(SPACE):
+        del segments[0]
+    return ".".join(map(component, segments))
+
+
+def uri_of(pattern: Pattern) -> str:
+    """How WAMP writes a pattern; the opposite of `to_pattern`."""
+    if pattern.match is not Match.PREFIX:
+        return to_uri(pattern.topic)
+    whole, slash, last = pattern.topic.rpartition("/")
+    if whole.startswith(SPACE) and "/" not in whole:
+        return last
+    return f"{to_uri(whole)}.{last}" if slash else last
+
+
+def space_of(realm: str) -> str:
+    """The space of a realm that is not the first."""
+    return SPACE + "".join(char if char.isalnum() and char.isascii() else f"!{ord(char):x}." for char in realm)
+
+
+def _components(uri: str, grammar: Grammar) -> list[str]:
+    if len(uri) > grammar.chars:
+        raise NameTooLong(uri)
+    components = uri.split(".")
+    if len(components) > grammar.components:
+        raise NameTooDeep(uri)
+    return components
+
+
+def _segment(shown: str, grammar: Grammar) -> str:
+    if grammar.is_strict and not _STRICT.fullmatch(shown):
+        raise InvalidName(shown)
+    return to_segment(shown, is_plain_in_uri)
+
+
+def _space_of(uri: str, space: str) -> str:
+    return f"{SPACE}{space or SPACE}" if is_own(uri) else space
+
+
+def _within(topic: str, space: str) -> str:
+    return f"{space}/{topic}" if space else topic

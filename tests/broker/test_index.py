@@ -1,0 +1,103 @@
+"""Who hears a topic: the index against a matcher that looks at every subscription (bayeux.md A50; wamp.md 17, 20)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+from support.broker import session
+from support.patterns import matches_by_the_word, patterns, topics
+
+from app.broker import index as index_module
+from app.broker.index import TopicIndex
+from app.broker.topics import Match, Pattern
+
+
+class Index(RuleBasedStateMachine):
+    """The index under any sequence of subscribing, unsubscribing and asking."""
+
+    sessions = Bundle("sessions")
+
+    def __init__(self):
+        super().__init__()
+        self.index = TopicIndex()
+        self.subscribed = []  # (pattern, session)
+        self.count = 0
+
+    @rule(target=sessions, first=patterns)
+    def someone_new(self, first):
+        self.count += 1
+        new = session(str(self.count))
+        self.index.add(first, new)
+        self.subscribed.append((first, new))
+        return multiple(new)
+
+    @rule(who=sessions, pattern=patterns)
+    def subscribe(self, who, pattern):
+        if (pattern, who) not in self.subscribed:
+            subscription = self.index.add(pattern, who)
+            assert subscription is self.index.subscriptions[pattern]
+            self.subscribed.append((pattern, who))
+
+    @rule(which=st.integers(0, 99))
+    def unsubscribe(self, which):
+        if self.subscribed:
+            pattern, who = self.subscribed.pop(which % len(self.subscribed))
+            self.index.remove(pattern, who)
+
+    @rule(topic=topics)
+    def ask(self, topic):
+        """A50, wamp.md 20: each session once, each subscription once, however many of them match."""
+        heard = self.index.heard(topic)
+        expected = {(pattern, who) for pattern, who in self.subscribed if matches_by_the_word(pattern, topic)}
+        assert len(heard.sessions) == len(set(heard.sessions))
+        assert set(heard.sessions) == {who for _, who in expected}
+        assert {each.pattern for each in heard.subscriptions} == {pattern for pattern, _ in expected}
+        assert len(heard.subscriptions) == len({pattern for pattern, _ in expected})
+
+    @invariant()
+    def subscriptions_are_shared_and_never_empty(self):
+        kept = {pattern: set(found.sessions) for pattern, found in self.index.subscriptions.items()}
+        wanted = {}
+        for pattern, who in self.subscribed:
+            wanted.setdefault(pattern, set()).add(who)
+        assert kept == wanted
+
+    @invariant()
+    def only_patterns_that_are_there_cost_look_ups(self):
+        wildcards = {p.topic for p, _ in self.subscribed if p.match is Match.WILDCARD}
+        forms = {tuple(bool(segment) for segment in topic.split("/")) for topic in wildcards}
+        assert self.index.wildcard_forms == len(forms)
+
+
+TestIndex = Index.TestCase
+
+
+def test_one_who_names_the_servers_own_room_hears_it():
+    """Design 3: no wildcard above `/halley` matches it; one below, or its name, does."""
+    index = TopicIndex()
+    below, named = session("below"), session("named")
+    index.add(Pattern(Match.DESCENDANTS, "halley"), below)
+    index.add(Pattern(Match.EXACT, "halley/rates"), named)
+    assert index.hearers("halley/rates") == (below, named)
+
+
+def test_subscribers_hear_in_the_order_of_their_subscribing():
+    """Deliveries come in an order that can be told beforehand."""
+    index = TopicIndex()
+    everyone = [session(str(number)) for number in range(20)]
+    for who in everyone:
+        index.add(Pattern(Match.EXACT, "a"), who)
+    assert index.hearers("a") == tuple(everyone)
+
+
+@pytest.mark.parametrize("match", [Match.DESCENDANTS, Match.PREFIX])
+def test_made_up_topics_do_not_grow_the_index_without_end(monkeypatch, match):
+    """Design 5.3: what is kept about topics is bounded, and answers stay right when it is thrown away."""
+    monkeypatch.setattr(index_module, "_CACHED_TOPICS", 10)
+    index = TopicIndex()
+    who = session()
+    index.add(Pattern(match, ""), who)
+    for number in range(100):
+        assert index.hearers(f"made/up/{number}") == (who,)
+        assert len(index._heard) <= 10
