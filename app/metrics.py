@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from app.host.watch import Watch
     from app.server import House
 
-_PROTOCOLS = ("bayeux",)
+_PROTOCOLS = ("bayeux", "wamp")
 """Shown with 0 too: an alert must be able to tell "none" from "not known"."""
 
 
@@ -60,6 +60,7 @@ class HalleyCollector(Collector):
         yield _counter("halley_put_back", "Events of replies that did not reach their socket.", engine.put_back)
         yield _counters("halley_messages_refused", "Messages refused, by error code.", "code", engine.refused)
         yield _gauge("halley_sweeper_age_seconds", "Since deadlines were last looked at.", self._house.sweeper_age_s())
+        yield from self._wamp()
         yield from self._history()
         if self._watch is not None:
             refused = {str(status): count for status, count in self._watch.refused.items()}
@@ -67,6 +68,22 @@ class HalleyCollector(Collector):
             yield _counter("halley_connections_cut", "Connections cut for being too slow.", self._watch.cut)
             yield _counter("halley_tls_failed", "Connections on which no TLS came about.", self._watch.tls_failed)
             yield _counters("halley_requests_refused", "Requests refused half-way, by status.", "status", refused)
+
+    def _wamp(self) -> Iterator[Metric]:
+        """Of WAMP."""
+        router = self._house.router
+        realms = router.realms.values()
+        live = sum(len(realm.subscriptions) for realm in realms)
+        yield _gauge("halley_wamp_subscriptions", "Topics and patterns that WAMP sessions subscribe to.", live)
+        kept = sum(len(realm.retained) for realm in realms)
+        yield _gauge("halley_wamp_retained_topics", "Topics with a retained event.", kept)
+        yield _counters("halley_wamp_refused", "Requests and sessions refused, by error.", "error", router.refused)
+        yield _counters(
+            "halley_wamp_unacknowledged",
+            "Publications refused that nobody wanted to hear of, by error.",
+            "error",
+            router.unacknowledged,
+        )
 
     def _history(self) -> Iterator[Metric]:
         """Of the event history, as far as there is one."""

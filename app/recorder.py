@@ -25,6 +25,7 @@ from app.history.history import History
 from app.history.rules import Rules, parse_age
 from app.history.writer import Committed
 from app.protocols.bayeux.names import Bounds, to_pattern
+from app.protocols.wamp.spaces import spaces_of, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -51,21 +52,25 @@ _EPOCH_S = 1_767_225_600
 
 
 class BadRecord(Exception):
-    """A [[record]] rule that says nothing: its pattern or age cannot be read."""
+    """A [[record]] rule that says nothing: its pattern or age cannot be read, or its realm is none."""
 
 
 def rules_of(settings: Settings) -> Rules:
     """The [[record]] rules. Raises `BadRecord`."""
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    spaces = spaces_of(settings)
     records = []
     for number, record in enumerate(settings.record):
         try:
-            records.append((to_pattern(record.pattern, bounds), parse_age(record.age), record.durable))
+            pattern = within(to_pattern(record.pattern, bounds), spaces[record.realm])
+            records.append((pattern, parse_age(record.age), record.durable))
+        except KeyError:
+            raise BadRecord(f"record[{number}].realm: there is no realm {record.realm!r}") from None
         except InvalidName:
             raise BadRecord(f"record[{number}].pattern: {record.pattern!r} is no channel or pattern") from None
         except ValueError as error:
             raise BadRecord(f"record[{number}].age: {error}") from None
-    return Rules(records)
+    return Rules(records, sorted({*spaces.values()} - {""}))
 
 
 class Recorder:

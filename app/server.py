@@ -9,21 +9,27 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import Counter
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from app import telemetry
+from app import __version__, telemetry
 from app.access.authenticator import Authenticator
 from app.access.rules import AccessRules, Rule
 from app.broker.broker import Broker
 from app.broker.errors import TokenRefused
 from app.broker.policy import SERVER, HouseRules
+from app.operators import Operators
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.names import Bounds, to_pattern
+from app.protocols.wamp.authentication import Authentication
+from app.protocols.wamp.router import Router
+from app.protocols.wamp.spaces import realms_of, spaces_of, within
 from app.recorder import Recorder
+from app.routing import Permissions, ReservedIds, SettledArchive, Waits
 from app.settings import Settings, is_loopback
 from app.system_events import SystemEvents
 from app.transports.addresses import accounts
@@ -34,6 +40,7 @@ from app.transports.guard import Guard, Rejection
 from app.transports.head import Head
 from app.transports.pages import Pages, route_path
 from app.transports.proxies import Proxies
+from app.transports.wamp import WampEndpoint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -41,17 +48,12 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from app.broker.policy import Identity
-    from app.protocols.bayeux.exchanges import Outcome
-    from app.protocols.bayeux.sessions import BayeuxSession
 
 _STALL_S = 1.0
 """A loop that stood still for so long (SIGSTOP, a paused machine) is worth a line in the log."""
 
 _SLOW_SWEEP_S = 1.0
 _LIVE_S = 10.0
-_ORDINARY_LIMITS = frozenset({"holds_per_browser", "keep_alive_s", "max_interval_s"})
-"""They end what is over, or share between one user's tabs: nothing to tell operators of each time."""
-
 _PROGRESS_S = 1.0
 _FORCE_S = 0.1
 """How soon a second signal is noticed while draining waits."""
@@ -62,8 +64,8 @@ class NotProtected(Exception):
 
 
 class _Answerable(Protocol):
-    def answer(self, outcome: Outcome | None) -> None:
-        """Take what was waited for."""
+    def answer(self, outcome: object) -> None:
+        """Take what was waited for, or is to be written."""
 
 
 def rights_of(settings: Settings) -> HouseRules | AccessRules:
@@ -73,7 +75,11 @@ def rights_of(settings: Settings) -> HouseRules | AccessRules:
         is_local = is_loopback(settings.host) and not settings.proxies  # through which strangers come
         return HouseRules(is_local, wanted == "on" or (wanted == "auto" and is_local))
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
-    rules = [Rule(rule.role, rule.verb, to_pattern(rule.pattern, bounds), rule.allow) for rule in settings.access]
+    spaces = spaces_of(settings)
+    rules = [
+        Rule(rule.role, rule.verb, within(to_pattern(rule.pattern, bounds), spaces[rule.realm]), rule.allow)
+        for rule in settings.access
+    ]
     return AccessRules(rules, sessionless=wanted != "off")
 
 
@@ -101,6 +107,23 @@ class House:
             authenticate=self._authenticate if self._authenticator.knows_any else None,
             connection_types=self._connection_types(),
         )
+        self._waits = Waits()
+        self.router = Router(
+            self.broker,
+            settings.wamp,
+            realms_of(settings),
+            self.rights,
+            Authentication(
+                anonymous=settings.wamp.anonymous,
+                users=settings.user,
+                authenticate=self._authenticate if self._authenticator.knows_any else None,
+            ),
+            reserve=ReservedIds(Path(settings.data_dir) if settings.history.enabled else None),
+            wait=self._waits.wait,
+            permission=Permissions(self.hooks),
+        )
+        self.router.policy_s = settings.bayeux.policy_s
+        self.router.agent = f"Halley-{__version__}"
         self.endpoint = Endpoint(self.engine, self.guard, settings)
         self.apis = Apis(
             settings,
@@ -111,6 +134,7 @@ class House:
             archive=lambda: self.recorder,
         )
         self.pages = Pages()
+        self.wamp = WampEndpoint(self.router, self.endpoint, self.guard, settings)
         self.recorder: Recorder | None = None  # once `open` has been called, if the history is on
         self.proxies = Proxies(settings.proxies)
         self.on_reload: list[Callable[[], None]] = []  # on SIGHUP: what reads its files again, and says so in the log
@@ -123,16 +147,15 @@ class House:
         self._tasks: list[asyncio.Task[None]] = []  # the sweeper, then the program's own
         self._swept_at = monotonic()
         self.broker.clock_offset_s = time.time() - monotonic()
-        self._hits_told: Counter[str] = Counter()
+        self._operators = Operators(self.broker, self.hooks, self.router)
         self._slow_sweeps: list[Callable[[float], None]] = [
             lambda _: self.engine.sweep(),
             self.broker.meters.sweep,
             self._authenticator.look,
-            self._tell_of_limits,
+            self._operators.tell_of_limits,
             lambda _: telemetry.report_suppressed(),
         ]
-        self._tell_operators()
-        SystemEvents(self.broker, self.hooks)
+        SystemEvents(self.broker, self.hooks, self.router)
 
     def _authenticate(self, token: str, wall_s: float) -> Identity:
         try:
@@ -157,7 +180,9 @@ class House:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
-        if scope["type"] != "http":
+        path = route_path(scope)
+        wamp = self.wamp if self.wamp.leads_to(path) else None
+        if scope["type"] != "http" and wamp is None:
             await send({"type": "websocket.close", "code": 1000})
             return
         self.start()
@@ -168,10 +193,9 @@ class House:
             telemetry.request_refused(rejection.status, rejection.text, head=Head.of(scope))
             await reject(scope, send, rejection)
             return
-        path = route_path(scope)
         is_bayeux = any(path == mount or path.startswith(f"{mount}/") for mount in self.settings.bayeux.paths)
         try:
-            serve = self.endpoint if is_bayeux else self.apis if self.apis.leads_to(path) else self.pages
+            serve = wamp or (self.endpoint if is_bayeux else self.apis if self.apis.leads_to(path) else self.pages)
             await serve(scope, receive, send)
         except asyncio.CancelledError:
             if not self._is_leaving:
@@ -206,6 +230,7 @@ class House:
         if self.recorder is None and self.settings.history.enabled:
             self.recorder = Recorder(self.settings, self.broker, self._wake)
             self.engine.read = self.recorder.read
+            self.router.archive = SettledArchive(self.recorder)
 
     def start(self) -> None:
         """Open the history and begin sweeping, once; the first request does it where no lifespan has."""
@@ -226,8 +251,9 @@ class House:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._waits.stop()
         if self.recorder is not None:
-            recorder, self.recorder, self.engine.read = self.recorder, None, None
+            recorder, self.recorder, self.engine.read, self.router.archive = self.recorder, None, None, None
             await recorder.close()
             self._flush()
         telemetry.report_suppressed()
@@ -272,9 +298,20 @@ class House:
             self._flush_is_due = True
 
     def _flush(self) -> None:
+        has_failed = False
+        try:
+            self.broker.flush(monotonic())
+            while outcomes := [*self.engine.answers(), *self.router.answers(monotonic())]:
+                self._answer(outcomes)
+        except Exception as error:  # noqa: BLE001 - who is behind the one at fault has the next turn
+            telemetry.fault("flush", error)
+            has_failed = True
         self._flush_is_due = False
-        self.broker.flush(monotonic())
-        for connection, outcome in self.engine.answers():
+        if has_failed or self.broker.ready:
+            self._wake()
+
+    def _answer(self, outcomes: list[tuple[Any, Any]]) -> None:
+        for connection, outcome in outcomes:
             try:
                 cast("_Answerable", connection).answer(outcome)
             except Exception as error:  # noqa: BLE001 - the connections behind it must get theirs
@@ -302,7 +339,7 @@ class House:
             was_late = not was_late and since_s > 2 * self.settings.sweep_s
             if was_late:
                 continue
-            sweeps = [self.broker.due, *self.on_sweep]
+            sweeps = [self.broker.due, self.router.sweep, self.wamp.sweep, *self.on_sweep]
             if self.recorder is not None:
                 sweeps.append(self.recorder.sweep)
             if now - slowly_swept_at > _SLOW_SWEEP_S:
@@ -328,16 +365,18 @@ class House:
         options = self.settings.drain
         telemetry.log.info("draining", holds=self.engine.holds)
         await self._pause(options.not_ready_s, is_forced)
-        sessions = self.engine.drain()
-        random.shuffle(sessions)
+        releases = [partial(self.engine.release, session) for session in self.engine.drain()]
+        releases += [partial(self.router.release, engine) for engine in self.router.drain()]
+        random.shuffle(releases)
         clients = sum(session.role != SERVER for session in self.broker.sessions.values())
         spread_s = min(options.spread_s, clients / options.clients_per_s)
         self.engine.advisor.drain_interval = lambda: random.uniform(0, spread_s)  # noqa: S311 - no secret
         began = monotonic()
-        for count, session in enumerate(sessions):
-            await self._pause(spread_s * count / len(sessions) - (monotonic() - began), is_forced)
-            self.engine.release(session, monotonic())
+        for count, release in enumerate(releases):
+            await self._pause(spread_s * count / len(releases) - (monotonic() - began), is_forced)
+            release(monotonic())
         await self._pause(spread_s - (monotonic() - began), is_forced)  # for those who were between two polls
+        self.wamp.leave(monotonic())
         telemetry.log.info("drained", seconds=round(monotonic() - began, 3))
 
     async def _pause(self, seconds: float, is_forced: Callable[[], bool]) -> None:
@@ -347,47 +386,6 @@ class House:
             if monotonic() - self._drain_told_at > _PROGRESS_S:
                 self._drain_told_at = monotonic()
                 telemetry.log.info("drain_progress", holds=self.engine.holds)
-
-    # What operators are told
-
-    def _tell_of_limits(self, _now: float) -> None:
-        """Say which limits have said no since this was last asked."""
-        news = self.broker.hits - self._hits_told
-        self._hits_told = self.broker.hits.copy()
-        for limit, times in news.items():
-            if limit not in _ORDINARY_LIMITS:
-                telemetry.log.warning("limit_reached", limit=limit, times=times)
-
-    def _tell_operators(self) -> None:
-        def opened(session: BayeuxSession) -> None:
-            telemetry.log.info(
-                "session_opened",
-                session=telemetry.fingerprint(session.id),
-                protocol=session.protocol,
-                authid=session.authid,
-                role=session.role,
-                address=session.address,
-                user_agent=session.user_agent,
-            )
-
-        def closed(session: BayeuxSession, reason: str) -> None:
-            telemetry.log.info(
-                "session_closed", session=telemetry.fingerprint(session.id), protocol=session.protocol, reason=reason
-            )
-
-        def refused(session: BayeuxSession | None, fields: dict[str, Any], error: str) -> None:
-            telemetry.log.info(
-                "message_refused",
-                verb=error.rpartition(":")[2].removesuffix("_denied"),
-                error=error,
-                channel=str(fields.get("subscription") or fields.get("channel")),
-                session=telemetry.fingerprint(session.id) if session is not None else "",
-            )
-
-        self.hooks.session_opened.append(opened)
-        self.hooks.session_closed.append(closed)
-        self.hooks.message_refused.append(refused)
-        self.hooks.report = telemetry.fault
 
 
 def create_app(settings: Settings | None = None) -> House:

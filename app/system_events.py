@@ -20,13 +20,23 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from app.broker.events import Event
+from app.broker.names import SPACE
 from app.broker.policy import SERVER
+from app.broker.topics import WIDE_IN_WAMP
 from app.protocols.bayeux.names import to_subscription
+from app.protocols.wamp.uris import uri_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from app.broker.broker import Broker
+    from app.broker.topics import Pattern
     from app.protocols.bayeux.hooks import Hooks
     from app.protocols.bayeux.sessions import BayeuxSession
+    from app.protocols.wamp.router import Router
+    from app.protocols.wamp.sessions import WampSession
+
+    AnySession = BayeuxSession | WampSession
 
 SESSIONS = "halley/sessions"
 SUBSCRIPTIONS = "halley/subscriptions"
@@ -35,29 +45,40 @@ _NAME_BYTES = 8
 
 
 class SystemEvents:
-    """Publishes them for the sessions of one engine, whose `hooks` tell of them."""
+    """Publishes them for the sessions of Bayeux, of which `hooks` tell, and of WAMP, of which `router` does.
 
-    def __init__(self, broker: Broker, hooks: Hooks) -> None:
+    Of subscriptions in a WAMP realm that is not the shared one nothing is told: nobody outside can name them.
+    """
+
+    def __init__(self, broker: Broker, hooks: Hooks, router: Router) -> None:
         self._broker = broker
         self._key = secrets.token_bytes(16)
+        router.opened.append(self._opened)
+        router.closed.append(self._closed)
+        router.subscribed.append(lambda session, pattern: self._subscriptions("subscribed", session, [pattern]))
+        router.unsubscribed.append(lambda session, pattern: self._subscriptions("unsubscribed", session, [pattern]))
         hooks.session_opened.append(self._opened)
         hooks.session_closed.append(self._closed)
         hooks.subscribed.append(lambda session, channel: self._subscription("subscribed", session, [channel]))
         hooks.unsubscribed.append(lambda session, channel: self._subscription("unsubscribed", session, [channel]))
 
-    def _opened(self, session: BayeuxSession) -> None:
+    def _opened(self, session: AnySession) -> None:
         self._publish(SESSIONS, {"event": "opened", **self._who(session), "address": session.address})
 
-    def _closed(self, session: BayeuxSession, reason: str) -> None:
-        if session.heard:
-            self._subscription("unsubscribed", session, [to_subscription(pattern) for pattern in session.heard])
+    def _closed(self, session: AnySession, reason: str) -> None:
+        self._subscriptions("unsubscribed", session, session.heard)
         self._publish(SESSIONS, {"event": "closed", **self._who(session), "reason": reason})
 
-    def _subscription(self, event: str, session: BayeuxSession, channels: list[str]) -> None:
+    def _subscriptions(self, event: str, session: AnySession, patterns: Iterable[Pattern]) -> None:
+        channels = [shown(pattern) for pattern in patterns if not pattern.topic.startswith(SPACE)]
+        if channels:
+            self._subscription(event, session, channels)
+
+    def _subscription(self, event: str, session: AnySession, channels: list[str]) -> None:
         told = {"event": event, "session": self._name(session), "protocol": session.protocol, "channels": channels}
         self._publish(SUBSCRIPTIONS, told)
 
-    def _who(self, session: BayeuxSession) -> dict[str, Any]:
+    def _who(self, session: AnySession) -> dict[str, Any]:
         return {
             "session": self._name(session),
             "protocol": session.protocol,
@@ -65,8 +86,13 @@ class SystemEvents:
             "role": session.role,
         }
 
-    def _name(self, session: BayeuxSession) -> str:
+    def _name(self, session: AnySession) -> str:
         return hashlib.blake2b(session.id.encode(), key=self._key, digest_size=_NAME_BYTES).hexdigest()
 
     def _publish(self, topic: str, told: dict[str, Any]) -> None:
         self._broker.announce(Event(topic, orjson.dumps(told), protocol="halley", role=SERVER), monotonic())
+
+
+def shown(pattern: Pattern) -> str:
+    """How a subscription is told of: as Bayeux writes it, or WAMP where Bayeux cannot."""
+    return uri_of(pattern) if pattern.match in WIDE_IN_WAMP else to_subscription(pattern)

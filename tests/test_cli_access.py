@@ -1,13 +1,16 @@
-"""`halley token`, `halley check-config --role`, and clients with tokens at a protected server, as processes."""
+"""`halley token`, `halley user`, `halley check-config --role`, clients at a protected server; as processes."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 import tomllib
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from support.process import ended, launched, started
+from support.terminal import LOGIN, terminal
 from support.wire import Wire
 
 from app.access.tokens import hash_of, is_token, new_token
@@ -90,6 +93,63 @@ async def test_no_token_is_made_for_a_role_that_none_can_give(role, tmp_path):
     assert lines[-1] == f"Error: no token can give the role {role}"
 
 
+# halley user
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+async def test_a_users_table_is_made_of_a_secret(end, tmp_path):
+    """What WAMP-CRA's clients derive from it is the key; the secret itself is nowhere (wamp.md 56)."""
+    secret = "Größe 7 \u20ac"
+    stdin = (secret + end).encode()
+    code, output, lines = await ended("user", 'Ada "the" 1st', "member", cwd=tmp_path, stdin=stdin)
+    assert (code, lines, output[0]) == (DONE, [], "[[user]]")
+    assert secret not in "\n".join(output)
+    (entry,) = tomllib.loads("\n".join(output))["user"]
+    key = hashlib.pbkdf2_hmac("sha256", secret.encode(), entry["salt"].encode(), entry["iterations"], 32)
+    assert base64.b64decode(entry.pop("key")) == key
+    assert len(entry.pop("salt")) == 16
+    assert entry == {"id": 'Ada "the" 1st', "role": "member", "iterations": 100_000}
+    (tmp_path / "halley.toml").write_text("\n".join(output))
+    assert (await ended("check-config", cwd=tmp_path)).code == DONE
+    again = await ended("user", "ada", "member", "--iterations", "1000", cwd=tmp_path, stdin=stdin)
+    assert again.output[-1] == "iterations = 1000"
+    assert again.output[4] != output[4]
+
+
+async def test_a_secret_that_is_typed_is_not_shown(tmp_path):
+    """At a terminal it is asked for twice."""
+    with terminal() as at:
+        options = {"stdin": at.line, "stdout": at.line, "stderr": at.line, "through": LOGIN}
+        async with started("user", "ada", "member", cwd=tmp_path, **options) as asking:
+            await at.until_shown("secret: ")
+            at.type("my dear secret\n")
+            await at.until_shown("Repeat for confirmation: ")
+            at.type("my dear secret\n")
+            await at.until_shown("iterations = 100000")
+            assert await asking.exit_code() == DONE
+        assert "[[user]]" in at.shown
+        assert "dear" not in at.shown
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"short\n", b"two lines\nare no secret", b"\xff" * 40, b"x" * 2_000, b"a\0bcdefgh"]
+)
+async def test_what_is_no_secret_of_a_user(text, tmp_path):
+    """Told without repeating it."""
+    code, output, lines = await ended("user", "ada", "member", cwd=tmp_path, stdin=text)
+    assert (code, output) == (WRONG_USE, [])
+    assert lines[-1].startswith("Error: a secret ")
+    assert not text.strip() or text.strip().decode("latin-1") not in "\n".join(lines)
+
+
+@pytest.mark.parametrize("role", ["server", "anonymous", "*", "a b", ""])
+async def test_no_user_has_a_role_that_none_can_be_given(role, tmp_path):
+    """As with tokens."""
+    code, output, lines = await ended("user", "ada", role, cwd=tmp_path, stdin=b"my dear secret")
+    assert (code, output) == (WRONG_USE, [])
+    assert lines[-1] == f"Error: no user can have the role {role}"
+
+
 # halley check-config --role
 
 
@@ -123,6 +183,19 @@ async def test_check_config_says_who_may_do_what_and_why(question, code, answer,
         ("host = '::'\nopen = true", ("publish", "/a"), DONE, "yes: x publish /a: there are no access rules, and all "),
         ("host = '::'\nopen = true", ("publish", "/stats/a"), FAILED, "no: x publish /stats/a: there are no access "),
         ("host = '::'\nopen = true", ("export", "/a"), FAILED, "no: x export /a: there are no access rules, and all "),
+        (
+            "",
+            ("call", "/wamp/session/kill"),
+            DONE,
+            "yes: x call /wamp/session/kill: there are no access rules, and only ",
+        ),
+        (
+            "host = '::'\nopen = true",
+            ("call", "/wamp/session/kill_all"),
+            FAILED,
+            "no: x call /wamp/session/kill_all: there are no access rules, and all but what ends sessions is open",
+        ),
+        ("host = '::'\nopen = true", ("call", "/wamp/session/count"), DONE, "yes: x call /wamp/session/count: there "),
     ],
 )
 async def test_check_config_knows_the_house_rules(settings, question, code, answer, tmp_path):
@@ -135,6 +208,36 @@ async def test_check_config_knows_the_house_rules(settings, question, code, answ
 
 
 @pytest.mark.parametrize(
+    ("realm", "verb", "channel", "code", "answer"),
+    [
+        ("more", "publish", "/a", DONE, "yes: user publish /a in more: halley.toml:7 allows it "),
+        ("", "publish", "/a", FAILED, "no: user publish /a: no rule allows it, and "),
+        ("first", "publish", "/a", FAILED, "no: user publish /a: no rule allows it, and "),
+        (
+            "more",
+            "call",
+            "/wamp/session/**",
+            DONE,
+            "yes: user call /wamp/session/** in more: halley.toml:13 allows it ",
+        ),
+        ("more", "call", "/wamp/subscription/get", FAILED, "no: user call /wamp/subscription/get in more: no rule "),
+        ("first", "call", "/wamp/session/kill", FAILED, "no: user call /wamp/session/kill: no rule allows it"),
+    ],
+)
+async def test_check_config_asks_about_a_realm(realm, verb, channel, code, answer, tmp_path):
+    """Each has its own rules; the first needs no name (design 4.10)."""
+    rules = [
+        f'[[access]]\nrole = "*"\nverb = "{verb}"\npattern = "{over}"\nrealm = "more"\n\n'
+        for verb, over in (("publish", "/**"), ("call", "/wamp/session/**"))
+    ]
+    (tmp_path / "halley.toml").write_text('[[realm]]\nname = "first"\n\n[[realm]]\nname = "more"\n\n' + "".join(rules))
+    question = ["--role", "user", "--verb", verb, "--channel", channel, *(["--realm", realm] if realm else [])]
+    found = await ended("check-config", *question, cwd=tmp_path)
+    assert (found.code, found.lines) == (code, [])
+    assert found.output[0].startswith(answer)
+
+
+@pytest.mark.parametrize(
     ("arguments", "error"),
     [
         (["--role", "x"], "--role, --verb and --channel go together"),
@@ -142,6 +245,8 @@ async def test_check_config_knows_the_house_rules(settings, question, code, answ
         (["--role", "x", "--verb", "sing", "--channel", "/a"], "Invalid value for '--verb'"),
         (["--role", "x", "--verb", "publish", "--channel", "a"], "a is no channel or pattern"),
         (["--role", "x", "--verb", "publish", "--channel", "/a/*/b"], "/a/*/b is no channel or pattern"),
+        (["--realm", "realm1"], "--role, --verb and --channel go together"),
+        (["--role", "x", "--verb", "call", "--channel", "/a", "--realm", "more"], "there is no realm more"),
         (["--role", "x", "--verb", "publish", "--channel", "/a/*"], "nobody can publish to a pattern such as /a/*"),
     ],
 )

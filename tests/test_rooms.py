@@ -31,7 +31,9 @@ ROOMS = {
     "app.bench": {"app.client", "httpx", "uvloop", "matplotlib"},
     "app.recorder": ENGINES | {"app.history", "app.telemetry"},
     "app.system_events": ENGINES | {"orjson"},
-    "app.server": EDGES | {"app.recorder", "app.system_events", "starlette"},
+    "app.operators": ENGINES | {"app.telemetry"},
+    "app.routing": ENGINES | {"app.telemetry", "app.recorder"},
+    "app.server": EDGES | {"app", "app.recorder", "app.system_events", "app.operators", "app.routing", "starlette"},
     "app.embed": ENGINES | {"app.server"},
     "app.host": EDGES
     | {
@@ -44,6 +46,7 @@ ROOMS = {
         "app.metrics",
         "uvicorn",
         "httptools",
+        "websockets",
         "uvloop",
         "starlette",
     },

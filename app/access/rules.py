@@ -4,14 +4,16 @@ For a pattern, that is a subscription: an allow grants if it covers all that the
 meets any of that, and an allow that only meets some of it is passed over.
 
 A wildcard at the root of a rule leaves the server's own topics out: `/**` does not reach `/halley/**`, and for
-publishing neither `/stats`, `/alerts` nor `/replay`. They must be named.
+publishing neither `/stats`, `/alerts` nor `/replay`. They must be named. The root of a space, a WAMP realm's own, is
+all that is in that space, and the root of all reaches into none.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.broker.policy import ANONYMOUS, NOBODY, SERVER, SERVERS_OWN
+from app.broker.names import SPACE
+from app.broker.policy import ANONYMOUS, NOBODY, SERVER, SERVERS_OWN, as_rules_name_it
 from app.broker.topics import RESERVED, Match, Pattern, encloses, leaves_out, meet
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ class AccessRules:
         """Whether a role may do it, and the number of the rule that says so; None where none does."""
         if role == SERVER:
             return True, None
-        pattern = what if isinstance(what, Pattern) else Pattern(Match.EXACT, what)
+        pattern = as_rules_name_it(what if isinstance(what, Pattern) else Pattern(Match.EXACT, what))
         for number, rule in enumerate(self._rules):
             if rule.decides(role, verb, pattern):
                 return rule.allow, number
@@ -88,7 +90,7 @@ def covers(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
     if not encloses(over, what):
         return False
     if _is_everything(over):
-        if what.topic:
+        if _in_space(what):
             return _first(what) not in own
         return own <= _SERVERS_ROOM  # subscribers of /** do not hear that one either
     return True
@@ -102,8 +104,13 @@ def meets(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
 
 
 def _is_everything(pattern: Pattern) -> bool:
-    return not pattern.topic
+    return not _in_space(pattern)
 
 
 def _first(pattern: Pattern) -> str:
-    return pattern.topic.partition("/")[0]
+    return _in_space(pattern).partition("/")[0]
+
+
+def _in_space(pattern: Pattern) -> str:
+    """What a pattern says behind the space that it lies in, if it does."""
+    return pattern.topic.partition("/")[2] if pattern.topic.startswith(SPACE) else pattern.topic

@@ -8,7 +8,7 @@ so that however many events come in one turn of the loop, each session is woken 
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from app.broker.deadlines import Deadlines
 from app.broker.errors import (
@@ -45,6 +45,18 @@ _CLOCK_STEP_US = 1_000_000
 
 FLUSHED_AT_ONCE = 500
 """Sessions flushed in one turn of the loop; the others wait for the next, so that no burst delays reading."""
+
+
+class Room(Protocol):
+    """How many subscriptions a session may have, and how many of them with a wildcard."""
+
+    @property
+    def subscriptions(self) -> int:
+        """All of them."""
+
+    @property
+    def patterns(self) -> int:
+        """The latter."""
 
 
 class Broker:
@@ -157,15 +169,16 @@ class Broker:
 
     # Subscriptions and events
 
-    def check_room(self, session: Session, patterns: list[Pattern]) -> None:
-        """Whether a session may have these subscriptions as well.
+    def check_room(self, session: Session, patterns: list[Pattern], bounds: Room | None = None) -> None:
+        """Whether a session may have these subscriptions as well, by `bounds` of its protocol's own if there are any.
 
         Raises `TooManySubscriptions` or `TooManyPatterns`.
         """
+        bounds = bounds or self.limits
         wanted = session.subscriptions.keys() | patterns
-        if len(wanted) > self.limits.subscriptions:
+        if len(wanted) > bounds.subscriptions:
             raise self.counted(TooManySubscriptions())
-        if sum(pattern.match is not Match.EXACT for pattern in wanted) > self.limits.patterns:
+        if sum(pattern.match is not Match.EXACT for pattern in wanted) > bounds.patterns:
             raise self.counted(TooManyPatterns())
 
     def subscribe(self, session: Session, pattern: Pattern) -> bool:
@@ -204,9 +217,9 @@ class Broker:
         self._issue(event, now, without, source)
         self.published += 1
 
-    def announce(self, event: Event, now: float) -> None:
+    def announce(self, event: Event, now: float, *, without: Session | None = None) -> None:
         """Publish for the server itself, which counts as nobody's publish."""
-        self._issue(event, now)
+        self._issue(event, now, without)
 
     def _issue(self, event: Event, now: float, without: Session | None = None, source: object = None) -> None:
         event.time_us = self._time_us(now)
@@ -219,7 +232,9 @@ class Broker:
                 recording.take(event, now)
             except HistoryUnavailable as refusal:
                 raise self.counted(refusal) from None
-        if not event.is_pending:
+        if event.is_pending:
+            self.index.hearers(event.topic)  # in the publisher's turn: a commit brings very many events at once
+        else:
             self._spread(event, now, is_new=True, is_final=not event.is_recorded)
 
     def _time_us(self, now: float) -> int:
@@ -232,16 +247,20 @@ class Broker:
 
     def _spread(self, event: Event, now: float, is_new: bool, is_final: bool) -> None:  # noqa: FBT001 - see there
         """Deliver to everyone who hears the topic; see `Recording` for the two flags."""
+        without, audience, chosen = event.without, event.audience, event.chosen
+        if is_final:
+            event.without = event.source = None  # events that are kept must keep no session
         hearers = self.index.hearers(event.topic)
         if not hearers:
             return
         event.weigh_on(self.waiting)
-        without, audience = event.without, event.audience
         for session in hearers:
             cursor = session.cursor
             if session is without or not (is_new if cursor is None else is_final):
                 continue
             if audience is not None and not audience.admits(session.authid, session.role):
+                continue
+            if chosen is not None and not chosen.admits(session.id):
                 continue
             if cursor is not None and (
                 (event.position and not cursor.is_live)  # it will read it

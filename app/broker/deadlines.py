@@ -8,12 +8,13 @@ whose session has been given more time is put back when it comes up. Each sessio
 from __future__ import annotations
 
 import heapq
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from app.broker.sessions import Session
 
-_STALE_ENTRIES_KEPT = 10_000
+_STALE_ENTRIES_KEPT = 1_000
 
 
 class Deadlines:
@@ -70,4 +71,5 @@ class Deadlines:
     def _arm(self, session: Session) -> None:
         self._count += 1
         session.alarm = (session.deadline, self._count, session)
-        heapq.heappush(self._heap, session.alarm)
+        if session.deadline < inf:  # what never comes up would never be dropped either, with all that it holds
+            heapq.heappush(self._heap, session.alarm)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from app.broker.errors import Refusal
     from app.broker.sessions import Session
     from app.broker.watermark import Watermark
@@ -36,6 +38,20 @@ class Audience(NamedTuple):
         return self.eligible_roles is None or role in self.eligible_roles
 
 
+class Chosen(NamedTuple):
+    """Which sessions may get an event, by their ids, of those who hear its topic and are among its audience.
+
+    None: nobody is left out by that. It is about live delivery only: a session's id means nothing once it has ended.
+    """
+
+    eligible: frozenset[str] | None = None
+    excluded: frozenset[str] = frozenset()
+
+    def admits(self, session_id: str) -> bool:
+        """Whether that session is among them."""
+        return session_id not in self.excluded and (self.eligible is None or session_id in self.eligible)
+
+
 class Waiter(Protocol):
     """Whoever waits for an event that is not through yet."""
 
@@ -49,17 +65,21 @@ class Event:
     `topic` is canonical, `payload` the value as JSON text, `time_us` wall-clock microseconds, `publication` a number
     that no other has, `publisher` the id of the publishing session if it had one. `authid` and `role` are who it was.
     `position` is the event's offset in the log, and 0 until it is on disk there.
+    One that `is_fleeting` was meant for some sessions and not others: no log may have it, since sessions end.
     `frames` keeps the bytes each protocol has made of it: written at the first delivery, read at all others.
+    `chosen` narrows down who gets it to some sessions.
     """
 
     __slots__ = (
         "_waiting",
         "audience",
         "authid",
+        "chosen",
         "details",
         "frames",
         "idempotency_key",
         "is_durable",
+        "is_fleeting",
         "is_pending",
         "is_recorded",
         "nt4_time_us",
@@ -99,6 +119,7 @@ class Event:
         self.role = role
         self.idempotency_key = idempotency_key
         self.audience = audience
+        self.is_fleeting = False
         self.shape = BARE
         self.details: str | None = None  # JSON text: what the publisher's protocol says of it beside
         self.nt4_type: str | None = None
@@ -106,10 +127,11 @@ class Event:
         self.publication = 0
         self.time_us = 0
         self.position = 0
-        self.frames: dict[str, bytes] = {}
+        self.frames: dict[Hashable, bytes] = {}
         self._waiting: Watermark | None = None
         # while it is pending, see `Recording`
         self.source: object = None
+        self.chosen: Chosen | None = None
         self.without: Session | None = None
         self.waiters: list[Waiter] = []
         self.pending_since = 0.0

@@ -24,12 +24,16 @@ _CACHED_TOPICS = 100_000
 
 
 class Subscription:
-    """One pattern and all the sessions that subscribed to it; shared, so that an event is matched and encoded once."""
+    """One pattern and all the sessions that subscribed to it; shared, so that an event is matched and encoded once.
 
-    __slots__ = ("pattern", "sessions")
+    `number` is the id that WAMP sessions know it by, 0 while there are none.
+    """
+
+    __slots__ = ("number", "pattern", "sessions")
 
     def __init__(self, pattern: Pattern) -> None:
         self.pattern = pattern
+        self.number = 0
         self.sessions: dict[Session, None] = {}  # a set that keeps the order of subscribing
 
 
@@ -55,6 +59,11 @@ class TopicIndex:
     def wildcard_forms(self) -> int:
         """How many look-ups wildcards cost at most."""
         return sum(map(len, self._forms.values()))
+
+    def has_form(self, pattern: Pattern) -> bool:
+        """Whether a wildcard is empty where another is, and so costs no look-up more."""
+        segments = pattern.topic.split("/")
+        return tuple(map(bool, segments)) in self._forms.get(len(segments), ())
 
     def add(self, pattern: Pattern, session: Session) -> Subscription:
         """Let `session` hear `pattern`."""

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from app.broker.topics import Pattern
 
 
+USUAL_LIMIT = 100
+"""Events in a page, for whoever has not said how many."""
+
+
 class Keeping(Enum):
     """What becomes of a topic's events."""
 
@@ -72,7 +76,7 @@ class Query:
     after_publication: int | None = None
     before_publication: int | None = None
     until_publication: int | None = None
-    limit: int = 100
+    limit: int = USUAL_LIMIT
     max_bytes: int = 524_288
     is_reverse: bool = False
 
@@ -85,12 +89,17 @@ class Page:
     reached      every offset up to this one (down to it, in reverse) has been looked at: where to go on
     is_end       nothing is left within the query's bounds
     gaps         offsets within those looked at, first and last each, at which events are missing: damaged, or lost
+    is_cut_off   what was asked for, as far as it was looked at, may have had events that are no longer kept
+    publication  where nothing else is to be named: of the last event looked at, whoever may read it. After it (before
+                 it, in reverse) it goes on. None at the end, and where nothing there can be read
     """
 
     events: list[Event]
     reached: int
     is_end: bool
     gaps: list[tuple[int, int]]
+    is_cut_off: bool = False
+    publication: int | None = None
 
 
 class UnknownPublication(Exception):

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from app.broker.topics import RESERVED, Pattern
+from app.broker.names import SPACE
+from app.broker.topics import RESERVED, Match, Pattern, meet
 
 if TYPE_CHECKING:
     from app.broker.sessions import Session
@@ -24,6 +25,11 @@ NOBODY = "anonymous"
 
 SERVERS_OWN = frozenset({RESERVED, "stats", "alerts", "replay"})
 """The first segments of the topics that the server and its pipeline publish."""
+
+
+_ROUTERS_OWN = SPACE + SPACE
+_KILLS = Pattern(Match.PREFIX, "wamp/session/kill")
+"""The router's procedures that end others' sessions."""
 
 
 class Identity(NamedTuple):
@@ -54,13 +60,26 @@ class Rights(Protocol):
         """
 
 
+def as_rules_name_it(what: Pattern) -> Pattern:
+    """The same as an operator writes it: a realm's meta topics lie in `::realm`, but are named with all others there.
+
+    So `::/wamp/session/on_join` is `wamp/session/on_join`, and `::more/wamp/...` is `:more/wamp/...`.
+    """
+    if not what.topic.startswith(_ROUTERS_OWN):
+        return what
+    space, _, name = what.topic.removeprefix(SPACE).partition("/")
+    return Pattern(what.match, name if space == SPACE else f"{space}/{name}")
+
+
 @dataclass(frozen=True, slots=True)
 class HouseRules:
     """The rights that hold while nobody has written any, whatever anyone's role.
 
     The server's own topics are published by the server alone, or by anyone where only this machine can connect
     (`loopback`). `anonymous_publish`: a publish may come without a session. To subscribe without one means to read the
-    history: nothing that anyone could not get by opening a session.
+    history: nothing that anyone could not get by opening a session. Of the WAMP router's procedures (verb `call`; what
+    is asked for is `wamp/session/count` and the like, within the realm's space) those that end sessions are for this
+    machine alone.
     """
 
     loopback: bool
@@ -89,8 +108,18 @@ class HouseRules:
         """Whether everyone may do it."""
         if self.loopback:
             return True
+        if verb == "call":
+            return _is_harmless(as_rules_name_it(what if isinstance(what, Pattern) else Pattern(Match.EXACT, what)))
         topic = what.topic if isinstance(what, Pattern) else what
         first = topic.partition("/")[0]
         if verb == "publish":
             return first not in SERVERS_OWN
         return verb == "subscribe" and first != RESERVED
+
+
+def _is_harmless(procedure: Pattern) -> bool:
+    """Whether it is the router's and ends no session."""
+    match, name = procedure
+    if name.startswith(SPACE):
+        name = name.partition("/")[2]
+    return name.partition("/")[0] == _KILLS.topic.partition("/")[0] and not meet(Pattern(match, name), _KILLS)

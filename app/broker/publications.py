@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 
-_MODULUS = 1 << 53
+LAST_PUBLICATION = _MODULUS = 1 << 53
 
 
 def new_key() -> int:

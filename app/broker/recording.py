@@ -68,7 +68,7 @@ class Recording:
 
         Raises `HistoryUnavailable`, and nothing is done, where there is no room for an event that must wait.
         """
-        keeping = Keeping.NOT if self.log is None else self.log.keeping(event.topic)
+        keeping = Keeping.NOT if self.log is None or event.is_fleeting else self.log.keeping(event.topic)
         event.is_durable = keeping is Keeping.DURABLE
         event.is_recorded = keeping is not Keeping.NOT
         is_pending = event.is_durable or (event.source is not None and event.source in self._pending_of)

@@ -16,6 +16,9 @@ _RFC_3339 = re.compile(
 )
 _LEAP = "60"
 
+BOUNDS = ("from", "after", "before", "until")
+"""Of a query, in time and by publication: at or after, after, before, at or before."""
+
 
 def to_text(time_us: int) -> str:
     """Microseconds since 1970 as RFC 3339 in UTC with six digits."""
@@ -35,11 +38,10 @@ def to_ns(text: str) -> int:
     is_leap = second == _LEAP
     zone = "+00:00" if offset in "Zz" else offset
     moment = datetime.fromisoformat(f"{day}T{minute}{'59' if is_leap else second}{zone}")
-    if is_leap:
-        if (moment - _EPOCH) % timedelta(days=1) != timedelta(hours=23, minutes=59, seconds=59):
-            raise ValueError("no leap second then")
-        moment += timedelta(seconds=1)
-    return (moment - _EPOCH) // _MICROSECOND * 1_000 + int((fraction or "").ljust(9, "0"))
+    if is_leap and (moment - _EPOCH) % timedelta(days=1) != timedelta(hours=23, minutes=59, seconds=59):
+        raise ValueError("no leap second then")
+    whole_us = (moment - _EPOCH) // _MICROSECOND + is_leap * 1_000_000  # the last of all may be beyond `datetime`
+    return whole_us * 1_000 + int((fraction or "").ljust(9, "0"))
 
 
 class Span:

@@ -9,6 +9,7 @@ from app.broker.policy import SERVER, HouseRules
 from app.broker.topics import Match
 from app.configuration import entry_key
 from app.protocols.bayeux.names import Bounds, to_pattern
+from app.protocols.wamp.spaces import spaces_of, within
 from app.server import rights_of
 
 if TYPE_CHECKING:
@@ -21,17 +22,24 @@ class BadQuestion(Exception):
     """There is no yes or no to it; the text says why."""
 
 
-def may(configuration: Configuration, role: str, verb: Verb, channel: str) -> tuple[bool, str]:
-    """Whether a role may do something to a channel or pattern, and why, in a line. Raises `BadQuestion`."""
+def may(configuration: Configuration, role: str, verb: Verb, channel: str, realm: str = "") -> tuple[bool, str]:
+    """Whether a role may do something to a channel or pattern of a realm, and why, in a line. Raises `BadQuestion`.
+
+    For the verb `call` the channel is a procedure: `/wamp/session/count` is `wamp.session.count`.
+    """
     settings = configuration.settings
+    space = spaces_of(settings).get(realm)
+    if space is None:
+        raise BadQuestion(f"there is no realm {realm}")
     try:
         pattern = to_pattern(channel, Bounds(settings.limits.topic_chars, settings.limits.topic_segments))
     except InvalidName:
         raise BadQuestion(f"{channel} is no channel or pattern") from None
     if verb == "publish" and pattern.match is not Match.EXACT:
         raise BadQuestion(f"nobody can publish to a pattern such as {channel}")
-    is_allowed, why = _decision(configuration, role, verb, pattern)
-    return is_allowed, f"{'yes' if is_allowed else 'no'}: {role} {verb} {channel}: {why}"
+    is_allowed, why = _decision(configuration, role, verb, within(pattern, space))
+    where = f" in {realm}" if space else ""
+    return is_allowed, f"{'yes' if is_allowed else 'no'}: {role} {verb} {channel}{where}: {why}"
 
 
 def _decision(configuration: Configuration, role: str, verb: Verb, pattern: Pattern) -> tuple[bool, str]:
@@ -43,7 +51,7 @@ def _decision(configuration: Configuration, role: str, verb: Verb, pattern: Patt
     rights = rights_of(settings)
     if isinstance(rights, HouseRules):
         is_allowed = rights.grant(verb, pattern)
-        beside = "only this machine can connect" if rights.loopback else "all but the server's own is open"
+        beside = "only this machine can connect" if rights.loopback else _open(verb)
         return is_allowed, f"there are no access rules, and {beside}"
     is_allowed, number = rights.decide(role, verb, pattern)
     if number is None:
@@ -52,3 +60,7 @@ def _decision(configuration: Configuration, role: str, verb: Verb, pattern: Patt
     says = "allows" if is_allowed else "denies"
     place = configuration.places[entry_key("access", number)]
     return is_allowed, f'{place} {says} it (role "{rule.role}", verb "{rule.verb}", pattern "{rule.pattern}")'
+
+
+def _open(verb: Verb) -> str:
+    return "all but what ends sessions is open" if verb == "call" else "all but the server's own is open"

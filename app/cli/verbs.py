@@ -21,8 +21,10 @@ from app.cli.pipes import STDIN
 from app.cli.publish import NotJson, publish_lines, publish_value, read_json
 from app.cli.subscribe import Start, report_link, subscribe
 from app.cli.token import NoToken, entry, read_token
+from app.cli.user import NoUser, checked, read_secret
+from app.cli.user import entry as user_entry
 from app.client import Client
-from app.configuration import KNOBS, limits_table
+from app.configuration import ENTRIES, KNOBS, limits_table
 from app.settings import Verb
 
 if TYPE_CHECKING:
@@ -176,9 +178,16 @@ def _check_files(settings: Settings) -> None:
 @click.option("--role", help="Say what this role may do instead ...")
 @click.option("--verb", type=click.Choice(get_args(Verb)), help="... whether it may do this ...")
 @click.option("--channel", help="... to this channel or pattern, and which rule says so.")
+@click.option("--realm", help="Of which WAMP realm the channel is. [default: the first]")
 @click.option("--markdown", is_flag=True, help="Print the README's table of limits and their defaults instead.")
 def check_config(
-    *, file: Path | None, role: str | None, verb: Verb | None, channel: str | None, markdown: bool
+    *,
+    file: Path | None,
+    role: str | None,
+    verb: Verb | None,
+    channel: str | None,
+    realm: str | None,
+    markdown: bool,
 ) -> None:
     """Print every setting, or what is wrong with them.
 
@@ -193,7 +202,7 @@ def check_config(
         return
     configuration = load_settings(file, {})
     _check_files(configuration.settings)
-    if role is verb is channel is None:
+    if role is verb is channel is realm is None:
         for line in listing(configuration):
             click.echo(line)
         return
@@ -202,7 +211,7 @@ def check_config(
     from app.cli.check_access import BadQuestion, may  # noqa: PLC0415 - imports the server
 
     try:
-        is_allowed, text = may(configuration, role, verb, channel)
+        is_allowed, text = may(configuration, role, verb, channel, realm or "")
     except BadQuestion as error:
         raise click.UsageError(str(error)) from None
     click.echo(text)
@@ -226,6 +235,34 @@ def token(*, name: str, role: str, days: int | None, source: BinaryIO | None) ->
     except NoToken as error:
         raise click.UsageError(str(error)) from None
     for line in lines if source is not None else [secret, "", *lines]:
+        click.echo(line)
+
+
+@main.command()
+@click.argument("name", metavar="ID")
+@click.argument("role")
+@click.option(
+    "--iterations",
+    type=click.IntRange(min=1_000),
+    default=ENTRIES["user"]["iterations"].default,
+    show_default=True,
+    help="How often the secret is hashed, here and by each client.",
+)
+def user(*, name: str, role: str, iterations: int) -> None:
+    """Make the lines that let a server know a user by WAMP-CRA: ID is their authid, ROLE what access rules know.
+
+    The secret is asked for without being shown, or read from standard input if that is no terminal. The lines have a
+    key made of it. They are for the settings file, and as private as the secret.
+    """
+    try:
+        if os.isatty(STDIN):
+            secret = checked(click.prompt("secret", hide_input=True, confirmation_prompt=True, err=True))
+        else:
+            secret = read_secret(sys.stdin.buffer)
+        lines = [*user_entry(secret, name, role, iterations)]
+    except NoUser as error:
+        raise click.UsageError(str(error)) from None
+    for line in lines:
         click.echo(line)
 
 

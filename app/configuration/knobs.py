@@ -46,10 +46,11 @@ def _tables(table: type, prefix: str = "") -> Iterator[tuple[str, type]]:
 
 
 def _knobs(prefix: str, table: type) -> Iterator[tuple[str, Knob]]:
+    """What of a table is neither a table nor a list of them."""
     kinds = get_type_hints(table)
     for field in fields(table):
-        key = prefix + field.name
-        if f"{key}." not in _TABLES and key not in LISTS:
+        if field.metadata:
+            key = prefix + field.name
             yield key, Knob(key, kinds[field.name], field.default, **field.metadata)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from app.access.roles import RESERVED_ROLES, can_be_given, is_role
 from app.access.tokens import is_hash
+from app.access.users import is_user_key
 from app.broker.errors import InvalidName
 from app.broker.policy import SERVER
 from app.configuration.entries import entry_key
@@ -18,12 +19,15 @@ from app.configuration.values import shown
 from app.history.rules import parse_age
 from app.history.stored import COLUMNS
 from app.protocols.bayeux.names import META, Bounds, to_pattern
+from app.protocols.wamp.spaces import realms_of, spaces_of
+from app.protocols.wamp.uris import Grammar, check_uri
 from app.settings import is_loopback
+from app.settings.wamp import KEY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from app.settings import Bayeux, Cookie, Cors, Jwt, Limits, Settings, Token
+    from app.settings import Bayeux, Cookie, Cors, Jwt, Limits, Settings, Token, User
 
     Broken = Iterator[tuple[str, str]]
 
@@ -54,6 +58,9 @@ def broken_rules(settings: Settings) -> Broken:
     if settings.tls.key and not settings.tls.cert:
         yield "tls.key", "expected tls.cert (--tls-cert) too"
     yield from _bayeux(settings.bayeux)
+    yield from _wamp(settings)
+    yield from _realms(settings)
+    yield from _users(settings.user)
     yield from _cookie(settings.cookie)
     yield from _cors(settings.cors)
     yield from _limits(settings.limits)
@@ -111,6 +118,59 @@ def _bayeux(bayeux: Bayeux) -> Broken:
         yield "bayeux.superseded_status", f"expected 200, or 400 to 599, found {bayeux.superseded_status}"
 
 
+def _wamp(settings: Settings) -> Broken:
+    if not settings.wamp.paths:
+        yield "wamp.paths", "expected at least one path"
+    for path in settings.wamp.paths:
+        if not _PATH.fullmatch(path):
+            yield "wamp.paths", f'expected paths like "/wamp" (no slash at the end), found {shown(path)}'
+        elif path in settings.bayeux.paths:
+            yield "wamp.paths", f"expected other paths than bayeux.paths, found {shown(path)}"
+
+
+def _realms(settings: Settings) -> Broken:
+    grammar = Grammar(settings.limits.topic_chars, settings.limits.topic_segments, is_strict=False)
+    seen: set[str] = set()
+    for number, realm in enumerate(settings.realm):
+        key = entry_key("realm", number, "name")
+        try:
+            check_uri(realm.name, grammar)
+        except InvalidName:
+            yield key, f"expected a URI like com.example.realm, found {shown(realm.name)}"
+        if realm.name in seen:
+            yield key, f"expected a realm of its own, found that of an earlier entry ({shown(realm.name)})"
+        seen.add(realm.name)
+
+
+def _realm(key: str, name: str, settings: Settings) -> Broken:
+    if name not in spaces_of(settings):
+        known = " or ".join(shown(realm.name) for realm in realms_of(settings))
+        yield key, f"expected the name of a realm ({known}), found {shown(name)}"
+
+
+def _users(users: tuple[User, ...]) -> Broken:
+    seen: set[str] = set()
+    for number, user in enumerate(users):
+        if not _is_name(user.id):
+            yield entry_key("user", number, "id"), f"expected 1 to {_ID_CHARS} characters, found {shown(user.id)}"
+        elif user.id in seen:
+            yield entry_key("user", number, "id"), f"expected a user of its own, found {shown(user.id)} again"
+        seen.add(user.id)
+        if not can_be_given(user.role):
+            yield (
+                entry_key("user", number, "role"),
+                f"{_ROLE_NEED} and none of {_RESERVED}, found {shown(user.role)}",
+            )
+        if not is_user_key(user.key):  # never shown, as with tokens
+            yield entry_key("user", number, "key"), f"expected base64 of {KEY_BYTES} bytes (see halley user)"
+        if not _is_name(user.salt):
+            yield entry_key("user", number, "salt"), f"expected 1 to {_ID_CHARS} characters, found {shown(user.salt)}"
+
+
+def _is_name(text: str) -> bool:
+    return 0 < len(text) <= _ID_CHARS and text.isprintable()
+
+
 def _cookie(cookie: Cookie) -> Broken:
     if not _TOKEN.fullmatch(cookie.name):
         yield "cookie.name", f"expected letters, digits and marks as in BAYEUX_BROWSER, found {shown(cookie.name)}"
@@ -159,12 +219,14 @@ def _access(settings: Settings) -> Broken:
         elif rule.role != "*" and not is_role(rule.role):
             yield entry_key("access", number, "role"), f"{_ROLE_NEED}, found {shown(rule.role)}"
         yield from _pattern(entry_key("access", number, "pattern"), rule.pattern, bounds)
+        yield from _realm(entry_key("access", number, "realm"), rule.realm, settings)
 
 
 def _record(settings: Settings) -> Broken:
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
     for number, rule in enumerate(settings.record):
         yield from _pattern(entry_key("record", number, "pattern"), rule.pattern, bounds)
+        yield from _realm(entry_key("record", number, "realm"), rule.realm, settings)
         try:
             parse_age(rule.age)
         except ValueError as error:
@@ -215,7 +277,7 @@ def _pattern(key: str, pattern: str, bounds: Bounds) -> Broken:
 def _tokens(tokens: tuple[Token, ...]) -> Broken:
     seen: set[str] = set()
     for number, token in enumerate(tokens):
-        if not 0 < len(token.id) <= _ID_CHARS or not token.id.isprintable():
+        if not _is_name(token.id):
             yield entry_key("tokens", number, "id"), f"expected 1 to {_ID_CHARS} characters, found {shown(token.id)}"
         if not can_be_given(token.role):
             yield (

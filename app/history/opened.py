@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from app.history.rows import walk
+from app.history.rows import BATCH, walk
 from app.history.stored import COLUMNS, Stored
 
 if TYPE_CHECKING:
@@ -51,19 +51,28 @@ _OFFSETS = """
     )
 """
 _OFFSETS_UP, _OFFSETS_DOWN = _OFFSETS.replace("ORDER", "asc"), _OFFSETS.replace("ORDER", "desc")
-_WINDOW = "select json_group_array(json_array(offset, topic_id)) from stored where offset between ? and ?"
+_WINDOW = """
+    select json_group_array(json_array(offset, topic_id, audience_id)) from stored
+    where offset between ? and ? and audience_id not in (select value from json_each(?))
+"""
 _TOPICS_NUMBERED = """
     select json_group_array(json_array(id, topic)) from topics where id in (select value from json_each(?))
 """
+_AUDIENCES_NUMBERED = """
+    select json_group_array(json_array(id, audience)) from audiences where id in (select value from json_each(?))
+"""
+_FIRST_WITHIN = "select (select publication from stored where offset between ? and ? order by offset limit 1)"
+_LAST_WITHIN = "select (select publication from stored where offset between ? and ? order by offset desc limit 1)"
 _STEPS = "select json_group_array(offset) from (select offset from steps order by offset limit ?)"
 # The first offset from ? to ? whose time is not below ?; where there is no row it is taken for later.
 _FIRST_SINCE = """
-    with recursive bound (low, high) as (
-        values (?1, ?2 + 1)
+    with recursive bound (low, high, since) as (
+        values (?, ? + 1, ?)
         union all
         select
-            iif((select time_us from stored where offset = (low + high) / 2) < ?3, (low + high) / 2 + 1, low),
-            iif((select time_us from stored where offset = (low + high) / 2) < ?3, high, (low + high) / 2)
+            iif((select time_us from stored where offset = (low + high) / 2) < since, (low + high) / 2 + 1, low),
+            iif((select time_us from stored where offset = (low + high) / 2) < since, high, (low + high) / 2),
+            since
         from bound where low < high
     )
     select low from bound where low = high
@@ -132,9 +141,13 @@ class Opened:
         """The offsets of a topic's events for an audience, from one end of the range, so many at most."""
         return self._array(_OFFSETS_DOWN if is_reverse else _OFFSETS_UP, *pair, low, high, most)
 
-    def window(self, low: int, high: int) -> list[tuple[int, int]]:
-        """Each offset of the range with the number of its topic, oldest first."""
-        return self._array(_WINDOW, low, high)
+    def audiences_numbered(self, numbers: Sequence[int]) -> list[tuple[int, str | None]]:
+        """The audiences that have these numbers."""
+        return self._array(_AUDIENCES_NUMBERED, orjson.dumps(numbers).decode())
+
+    def window(self, low: int, high: int, without: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Each offset of the range with the numbers of its topic and audience, but for some audiences; oldest first."""
+        return self._array(_WINDOW, low, high, orjson.dumps(without).decode())
 
     def steps(self, most: int) -> list[int]:
         """The offsets at which the clock had been set back, so many at most."""
@@ -149,6 +162,23 @@ class Opened:
         """The publication at an offset; None where there is no row."""
         found: int | None = self._value("select (select publication from stored where offset = ?)", offset)
         return found
+
+    def time_at(self, offset: int) -> int | None:
+        """The time at an offset; None where there is no row."""
+        found: int | None = self._value("select (select time_us from stored where offset = ?)", offset)
+        return found
+
+    def next_publication(self, low: int, high: int, is_reverse: bool, *, is_sound: bool) -> int | None:  # noqa: FBT001
+        """The first publication of a range, or in reverse the last; of a damaged segment, of what lies near its end."""
+        if is_sound:
+            found: int | None = self._value(_LAST_WITHIN if is_reverse else _FIRST_WITHIN, low, high)
+            return found
+        rows = (
+            self.sound_rows(max(low, high - BATCH), high)
+            if is_reverse
+            else self.sound_rows(low, min(high, low + BATCH))
+        )
+        return rows[-1 if is_reverse else 0].publication if rows else None
 
     def place_of(self, publication: int) -> int | None:
         """Where a publication is, by reading the whole table of a segment that is damaged."""

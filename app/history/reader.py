@@ -68,25 +68,30 @@ class Reader:
         """A page. Raises `UnknownPublication`; `sqlite3.Error` where the system is short of something."""
         self._connections.prune()
         wanted = Wanted(query, self._rules)
-        bounds = self._bounds(query)
+        asked = self._asked(query)
+        start = self._start(query)
         draft = _Draft(query, wanted, self._lapsed(query))
+        draft.is_cut_off = asked.low < start and self._is_lost(start, query.from_time_us)
         budget = Budget(query.limit)
+        bounds = all_of_it = asked.cut(start, asked.high)
         while not bounds.is_empty:
             try:
                 for batch in self._batches(bounds, wanted, query, budget):
                     if not draft.take(batch):
-                        return draft.page(is_end=False)
+                        return draft.page()
                     bounds = bounds.beyond(batch.reached)
                     if budget.is_spent and not bounds.is_empty:
-                        return draft.page(is_end=False)
+                        latest = self._latest(all_of_it, batch.reached)
+                        if latest is not None or draft.events or budget.is_late:
+                            return draft.page(latest)
             except (Gone, Unsound):
                 continue  # from where it has come to, in what is there now, or row by row
-        draft.finish()
-        return draft.page(is_end=True)
+        return draft.finished()
 
-    def _bounds(self, query: Query) -> Bounds:
-        start = min((self._first_of(query, after, pattern)[1] for pattern, after in query.wanted), default=1)
-        low, high = max(start, query.first), query.last
+    def _asked(self, query: Query) -> Bounds:
+        """The offsets that are asked for, whether they are still there or not. Raises `UnknownPublication`."""
+        low = max(query.first, min((after for _, after in query.wanted), default=0) + 1)
+        high = query.last
         for publication, by, is_lower in (
             (query.from_publication, 0, True),
             (query.after_publication, 1, True),
@@ -97,6 +102,45 @@ class Reader:
                 place = self._place_of(publication) + by
                 low, high = (max(low, place), high) if is_lower else (low, min(high, place))
         return Bounds(low, high, query.is_reverse)
+
+    def _start(self, query: Query) -> int:
+        """The first offset that there can be of what is wanted."""
+        return min((self._first_of(query, after, pattern)[1] for pattern, after in query.wanted), default=1)
+
+    def _is_lost(self, start: int, since_us: int | None) -> bool:
+        """Whether there may have been events of that time or later before `start`, which is where the log begins now.
+
+        They were not later than what is there; but for a clock that was set back, which is believed here.
+        """
+        if since_us is None:
+            return True
+        segment, _ = self._piece(Bounds(start, start, is_reverse=False))
+        try:
+            if segment is None or not self._connections.trusts(segment):
+                return True
+            with self._connections.open(segment) as opened:
+                time_us = opened.time_at(start)
+        except (Gone, Unsound):
+            return True
+        return time_us is None or since_us <= time_us
+
+    def _latest(self, bounds: Bounds, reached: int) -> int | None:
+        """The publication of the last row that was looked at, in the order of reading, if any can be read."""
+        back = bounds._replace(low=reached) if bounds.is_reverse else bounds._replace(high=reached)
+        back = back._replace(is_reverse=not bounds.is_reverse)
+        while not back.is_empty:
+            try:
+                segment, part = self._piece(back)
+                if segment is not None:
+                    with self._connections.open(segment) as opened:
+                        is_sound = self._connections.trusts(segment)
+                        found = opened.next_publication(*part, is_sound=is_sound)
+                    if found is not None:
+                        return found
+                back = back.beyond(part.end)
+            except (Gone, Unsound):
+                continue
+        return None
 
     def _place_of(self, publication: int) -> int:
         publications = Publications(self._folder.identity.publication_key)
@@ -173,8 +217,9 @@ class _Draft:
     def __init__(self, query: Query, wanted: Wanted, gaps: list[tuple[int, int]]) -> None:
         self._query = query
         self._wanted = wanted
+        self.is_cut_off = False
         self._gaps = gaps
-        self._events: list[Event] = []
+        self.events: list[Event] = []
         self._nbytes = 0
         self._reached = query.last + 1 if query.is_reverse else query.first - 1
 
@@ -186,19 +231,28 @@ class _Draft:
                 continue
             event = event_of(row)
             self._nbytes += len(event.payload)
-            if self._events and (len(self._events) >= self._query.limit or self._nbytes > self._query.max_bytes):
+            if self.events and (len(self.events) >= self._query.limit or self._nbytes > self._query.max_bytes):
                 self._reached = row.offset + 1 if self._query.is_reverse else row.offset - 1
                 return False
-            self._events.append(event)
+            self.events.append(event)
         self._reached = batch.reached
         return True
 
-    def finish(self) -> None:
+    def finished(self) -> Page:
         """All has been looked at."""
         self._reached = self._query.first if self._query.is_reverse else self._query.last
+        return self._page(is_end=True, publication=None)
 
-    def page(self, *, is_end: bool) -> Page:
-        """As it is now."""
+    def page(self, latest: int | None = None) -> Page:
+        """It is not the end. `latest` is of the last row that was looked at, where that is not the last event."""
+        if self._query.is_reverse:
+            self.is_cut_off = False  # it has not come that far
+        if latest is None and self.events:
+            latest = self.events[-1].publication
+        return self._page(is_end=False, publication=latest)
+
+    def _page(self, *, is_end: bool, publication: int | None) -> Page:
         low, high = self._query.first, self._query.last
         low, high = (self._reached, high) if self._query.is_reverse else (low, self._reached)
-        return Page(self._events, self._reached, is_end, joined(self._gaps, low, high))
+        gaps = joined(self._gaps, low, high)
+        return Page(self.events, self._reached, is_end, gaps, self.is_cut_off, publication)

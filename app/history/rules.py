@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from app.broker.log import Keeping
+from app.broker.names import SPACE
 from app.broker.topics import RESERVED, Match, Pattern, encloses, leaves_out, matches, meet
 
 if TYPE_CHECKING:
@@ -60,10 +61,12 @@ class Rule:
 class Rules:
     """All rules, the operator's (pattern, age in seconds, whether durable) before the house's.
 
+    `spaces` are those of the realms that have one of their own. What lies in one that is not known, since its realm is
+    no longer in the settings, is kept as long as anything else; what WAMP routers say of themselves (`::`) is not kept.
     `kept` are those that keep any topic's events. Asked on the event loop and by readers; one thread sets each `start`.
     """
 
-    def __init__(self, records: Iterable[tuple[Pattern, float, bool]] = ()) -> None:
+    def __init__(self, records: Iterable[tuple[Pattern, float, bool]] = (), spaces: Iterable[str] = ()) -> None:
         self.all = (
             *(Rule(pattern, 0, Keeping.NOT) for pattern in _UNKEPT),
             *(Rule(pattern, age_s, _keeping(is_durable)) for pattern, age_s, is_durable in records),
@@ -71,8 +74,14 @@ class Rules:
             Rule(Pattern(Match.EXACT, RESERVED), DEFAULT_AGE_S, Keeping.AFTERWARDS),
             Rule(Pattern(Match.DESCENDANTS, RESERVED), DEFAULT_AGE_S, Keeping.AFTERWARDS),
             Rule(Pattern(Match.DESCENDANTS, ""), DEFAULT_AGE_S, Keeping.DURABLE),
+            *(Rule(Pattern(Match.DESCENDANTS, space), DEFAULT_AGE_S, Keeping.DURABLE) for space in spaces),
         )
+        self._routers = Rule(Pattern(Match.DESCENDANTS, SPACE + SPACE), 0, Keeping.NOT)
         self.kept = [rule for at, rule in enumerate(self.all) if self._is_kept(rule.pattern, at, rule.pattern)]
+        longest_s = max((rule.age_s for rule in self.kept), default=0)
+        self._elsewhere = Rule(Pattern(Match.DESCENDANTS, SPACE), longest_s, Keeping.DURABLE)
+        if self.kept:
+            self.kept.append(self._elsewhere)
         self._decided: dict[str, Rule] = {}
 
     def of(self, topic: str) -> Rule:
@@ -81,8 +90,9 @@ class Rules:
         if rule is None:
             if len(self._decided) >= _REMEMBERED_TOPICS:  # topics are made up by clients: never without end
                 self._decided.clear()
-            # The last one matches whatever those before it leave, a topic without a slash too.
-            rule = self._decided[topic] = next(rule for rule in self.all if matches(rule.pattern, topic))
+            # Whatever is in no space is matched by the root of all, a topic without a slash too.
+            last = self._routers if topic.startswith(SPACE + SPACE) else self._elsewhere
+            rule = self._decided[topic] = next((rule for rule in self.all if matches(rule.pattern, topic)), last)
         return rule
 
     def keeping(self, topic: str) -> Keeping:

@@ -58,7 +58,12 @@ class Budget:
     @property
     def is_spent(self) -> bool:
         """Whether it is time to answer."""
-        return self._rows <= 0 or monotonic() >= self._until
+        return self._rows <= 0 or self.is_late
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it has taken as long as it may."""
+        return monotonic() >= self._until
 
 
 class Pair(NamedTuple):
@@ -78,6 +83,9 @@ class Walk:
         self._budget = budget
         self._is_reverse = is_reverse
         self._at_once = _FEWEST
+        self._admitted: dict[int, bool] = {}  # the audiences met
+        self._refused: list[int] = []  # those of them that the next windows can do without
+        self._floors: dict[int, int] = {}  # the topics met
 
     def pairs(self) -> list[Pair] | None:
         """What there is of the wanted topics for who asks; None if that is too much to walk one by one."""
@@ -117,6 +125,7 @@ class Walk:
             if self._is_reverse:
                 rows.reverse()
             self._budget.fetched += len(rows)
+            self._budget.spend(2 * len(rows))  # which cost much more than what an index has of them
             yield Batch(rows, chunk[-1], [])
             weight = sum(len(row.payload or "") for row in rows) // len(rows) + 1
             still = max(self._budget.limit + 1 - self._budget.fetched, _FEWEST)
@@ -138,17 +147,33 @@ class Walk:
 
     def scan(self, low: int, high: int) -> Iterator[Batch]:
         """The events of all wanted topics, by looking at every offset."""
-        topics: dict[int, str] = {}
         for first, last in _windows(low, high, 2 * _MOST_AT_ONCE, _WINDOW, is_reverse=self._is_reverse):
-            window = self._opened.window(first, last)
-            self._budget.spend(len(window))
-            unknown = {number for _, number in window if number not in topics}
-            topics.update(self._opened.topics_numbered([*unknown]))
-            offsets = [offset for offset, number in window if self._wanted.floor(topics.get(number, "")) <= offset]
+            window = self._opened.window(first, last, self._refused[:MOST_PAIRS])
+            self._budget.spend(last - first + 1)
+            offsets = self._candidates(window)
             if self._is_reverse:
                 offsets.reverse()
             yield from self._fetch(iter(offsets))
             yield Batch([], first if self._is_reverse else last, [])
+
+    def _candidates(self, window: list[tuple[int, int, int]]) -> list[int]:
+        """The offsets of a window whose audience and topic are wanted; each of both is looked at once."""
+        admitted, floors = self._admitted, self._floors
+        unknown = {audience for _, _, audience in window} - admitted.keys()
+        if unknown:
+            self._budget.spend(2 * len(unknown))  # whose texts are parsed
+            admitted.update(dict.fromkeys(unknown, False))
+            for number, audience in self._opened.audiences_numbered([*unknown]):
+                admitted[number] = self._wanted.admits(audience)
+            self._refused += [number for number in unknown if not admitted[number]]
+        eligible = [(offset, topic) for offset, topic, audience in window if admitted[audience]]
+        unknown = {topic for _, topic in eligible} - floors.keys()
+        if unknown:
+            self._budget.spend(len(unknown))
+            floors.update(dict.fromkeys(unknown, NEVER))
+            for number, topic in self._opened.topics_numbered([*unknown]):
+                floors[number] = self._wanted.floor(topic)
+        return [offset for offset, topic in eligible if floors[topic] <= offset]
 
     def salvage(self, low: int, high: int) -> Iterator[Batch]:
         """Every row that is sound, of a file that is not; what is missing is a gap."""

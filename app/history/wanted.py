@@ -1,6 +1,6 @@
 """What a query asks for, topic by topic: from which offset on, if at all, and whether its rights reach.
 
-Whatever kinds of patterns there are, they are known to `app/broker/topics.py` alone (`matches`, `span`).
+Whatever kinds of patterns there are, they are known to `app/broker/topics.py` alone (`matcher`, `span`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from app.broker.topics import Match, matches
+from app.broker.topics import Match, matcher
 from app.history.rules import NEVER
 from app.history.stored import audience_of
 
@@ -34,6 +34,7 @@ class Wanted:
                 self._after[pattern.topic] = min(after, self._after.get(pattern.topic, after))
             else:
                 self.wide.append((pattern, after))
+        self._matchers = [(matcher(pattern), after) for pattern, after in self.wide]
         self._floors: dict[str, int] = {}  # of the topics met, at most as many as a call reads rows
 
     @property
@@ -51,7 +52,7 @@ class Wanted:
     def _find_floor(self, topic: str) -> int:
         if not topic:  # what was purged has none
             return NEVER
-        afters = [after for pattern, after in self.wide if matches(pattern, topic)]
+        afters = [after for matches, after in self._matchers if matches(topic)]
         if topic in self._after:
             afters.append(self._after[topic])
         if not afters:

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import httptools
 
 from app.host.peer import Peer
+from app.host.sockets import open_socket
+from app.transports.guard import Rejection
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from app.host.reaper import Reaper
+    from app.host.websocket import WebSocket
 
 _HUGE_LENGTH = re.compile(rb"^content-length:[ \t]*[0-9]{19,}[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 _PIECE_BYTES = 16_384
@@ -58,7 +61,9 @@ class Connection(Peer):
         "_kept",
         "_lacks_body",
         "_may_take",
+        "_opening",
         "_quiet_since",
+        "_successor",
     )
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -72,6 +77,7 @@ class Connection(Peer):
         self._has_served = False  # a request has come in whole, some time
         self._is_feeding = False
         self._is_leaving = False  # along with the server
+        self._successor: WebSocket | None = None  # has the connection now
 
         # Per-request state
         self._is_in_head = True  # of a request, or before one
@@ -79,6 +85,7 @@ class Connection(Peer):
         self._lacks_body = False  # asked for an upgrade, for which httptools skips the body
         self._may_take = False  # no request came ahead of this one in the same piece
         self._body: bytes | bytearray | None = None  # of a request that was taken, as far as it has come
+        self._opening: tuple[WebSocket, bytes] | None = None  # what it asked for and is granted
         self._fed_bytes = 0  # of this head, or of this body with its framing
 
     # asyncio.Protocol
@@ -183,7 +190,7 @@ class Connection(Peer):
         nbytes = len(data)
         if nbytes > _PIECE_BYTES:
             for start in range(0, nbytes, _PIECE_BYTES):
-                self.data_received(data[start : start + _PIECE_BYTES])
+                (self._successor or self).data_received(data[start : start + _PIECE_BYTES])
             return
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
@@ -217,13 +224,27 @@ class Connection(Peer):
             self._mind_time()
 
     def _pass_over(self, data: bytes, parsed_bytes: int) -> None:
-        """No protocol is switched to (RFC 9110, 7.8: "a server MAY ignore"); what follows is HTTP/1.1 again."""
+        """What was asked for is switched to; if nothing is (RFC 9110, 7.8: "MAY ignore"), HTTP/1.1 goes on."""
+        if self._opening is not None:
+            self._hand_over(*self._opening, data[parsed_bytes:])
+            return
         self._renew_parser()
         if self._lacks_body:
             self.parser.feed_data(self._body_head())
         rest = data[parsed_bytes:]
         if rest:
             self.data_received(rest)
+
+    def _hand_over(self, successor: WebSocket, accepted: bytes, rest: bytes) -> None:
+        """It is a WebSocket from now on."""
+        self._opening, self._successor, self._is_lost = None, successor, True
+        self.watch.idle.forget(self)
+        self._be_under(None)
+        self._unset_keepalive_if_required()
+        self.flow.resume_reading()
+        successor.begin(self.transport, accepted, rest)
+        self.connections.discard(self)
+        self.parser = None  # type: ignore[assignment]  # which knows us, and we it
 
     def _check_fed(self) -> None:
         limits = self.watch.limits
@@ -244,7 +265,7 @@ class Connection(Peer):
     def _mind_time(self) -> None:
         """Put the connection under the deadline of what it is waited for; while it waits for us there is none."""
         watch = self.watch
-        reaper: Reaper | None = None
+        reaper: Reaper[Peer] | None = None
         if self._is_lost or self._discarded_bytes is not None or self._is_busy():
             pass
         elif not self._is_in_head:
@@ -286,7 +307,7 @@ class Connection(Peer):
         if self._reaper is not None:
             self._be_under(None)
         is_next = self._may_take and (self.cycle is None or self.cycle.response_complete)
-        if is_sound and is_next and self._takes(fields):
+        if is_sound and is_next and (self._opens_socket(fields) or self._takes(fields)):
             self._fed_bytes = 0
             self._body = b""
             return
@@ -303,6 +324,16 @@ class Connection(Peer):
             name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
             for name, value in self.headers
         )
+
+    def _opens_socket(self, fields: dict[bytes, bytes]) -> bool:
+        """Whether the request whose head has come is granted a WebSocket; raises `_Refused` if it asks in vain."""
+        if fields.get(b"upgrade", b"").lower() == b"websocket" and self.parser.should_upgrade():
+            try:
+                self._opening = open_socket(self)
+            except Rejection as rejection:
+                self.refuse(rejection.status, rejection.text, rejection.headers, limit=rejection.limit)
+                raise _Refused from None
+        return self._opening is not None
 
     def _check_head(self, fields: dict[bytes, bytes]) -> None:
         limits = self.watch.limits
@@ -341,8 +372,9 @@ class Connection(Peer):
             self._be_under(None)
         if self._body is not None:
             body, self._body = bytes(self._body), None
-            self._is_answering = True
-            self._serve(body)
+            if self._opening is None:  # else it is handed over as soon as the parser has let go
+                self._is_answering = True
+                self._serve(body)
             return
         super().on_message_complete()
         if self._running is not None and self._running.response_complete:  # it was answered before it was whole

@@ -53,7 +53,7 @@ class Peer(HttpToolsProtocol):
         self._is_lost = False
         self._was_cut = False
         self._discarded_bytes: int | None = None  # counts once the connection has been refused
-        self._reaper: Reaper | None = None  # of heads, bodies or idle ones, whichever we are under
+        self._reaper: Reaper[Peer] | None = None  # of heads, bodies or idle ones, whichever we are under
 
     # asyncio.Protocol
 
@@ -70,7 +70,7 @@ class Peer(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The peer does not keep up with reading."""
         super().pause_writing()
-        self._unread_bytes = self._count_unread()
+        self._unread_bytes = unread_bytes(self.transport)
         self.watch.writes.watch(self, monotonic())
 
     def resume_writing(self) -> None:
@@ -135,23 +135,8 @@ class Peer(HttpToolsProtocol):
 
     def is_read_from(self) -> bool:
         """Whether the peer has taken anything of what waits for it since this was last asked."""
-        before, self._unread_bytes = self._unread_bytes, self._count_unread()
+        before, self._unread_bytes = self._unread_bytes, unread_bytes(self.transport)
         return self._unread_bytes < before
-
-    def _count_unread(self) -> int:
-        """What waits for the peer here and in the kernel.
-
-        The kernel takes nothing from us until a third of its buffer is free, and that may be megabytes: by our own
-        buffer alone, whoever reads slowly would look like one who does not read.
-        """
-        nbytes = self.transport.get_write_buffer_size()
-        with suppress(ImportError, OSError):
-            import fcntl  # noqa: PLC0415 - not on Windows
-            import termios  # noqa: PLC0415 - likewise
-
-            waiting = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-            nbytes += int.from_bytes(waiting, sys.byteorder)
-        return nbytes
 
     def refuse(
         self,
@@ -207,7 +192,7 @@ class Peer(HttpToolsProtocol):
             for report in reports:
                 report(is_written)
 
-    def _be_under(self, reaper: Reaper | None) -> None:
+    def _be_under(self, reaper: Reaper[Peer] | None) -> None:
         """Let this reaper's clock run, and no other's."""
         if reaper is not self._reaper:
             if self._reaper is not None:
@@ -215,3 +200,19 @@ class Peer(HttpToolsProtocol):
             self._reaper = reaper
             if reaper is not None:
                 reaper.watch(self, monotonic())
+
+
+def unread_bytes(transport: asyncio.Transport) -> int:
+    """What waits for the peer here and in the kernel.
+
+    The kernel takes nothing from us until a third of its buffer is free, and that may be megabytes: by our own buffer
+    alone, whoever reads slowly would look like one who does not read.
+    """
+    nbytes = transport.get_write_buffer_size()
+    with suppress(ImportError, OSError):
+        import fcntl  # noqa: PLC0415 - not on Windows
+        import termios  # noqa: PLC0415 - likewise
+
+        waiting = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+        nbytes += int.from_bytes(waiting, sys.byteorder)
+    return nbytes

@@ -31,6 +31,7 @@ from app.host.connection import Connection
 from app.host.prompt import PromptServer
 from app.host.resources import OUT_OF_FILES, Resources
 from app.host.short_way import BayeuxConnection, ShortWay
+from app.host.sockets import Sockets
 from app.host.tls import Tls
 from app.host.watch import Watch
 from app.recorder import BadRecord
@@ -176,6 +177,9 @@ class HalleyServer(PromptServer):
 
     def __init__(self, house: House, watch: Watch, certificate: Certificate | None = None) -> None:
         super().__init__(_config(house, house.settings, _protocol(house, watch, certificate)))
+        watch.sockets.append(Sockets(house.wamp.family, house.guard, house.proxies, watch))
+        for family in watch.sockets:
+            family.connections = self.server_state.connections
         house.on_sweep += [watch.sweep, Resources(house.broker).sweep]
         self._scheme = "https" if certificate else "http"
         if certificate is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,14 +63,14 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         except ssl.SSLWantReadError:
             self._flush()
         except ssl.SSLZeroReturnError:  # the peer's farewell
-            self._above.eof_received()
-            self.close()
+            if not self._above.eof_received():
+                self.close()
         except ssl.SSLError as error:
             self._fail(error.reason or "unknown")
 
-    def eof_received(self) -> None:
+    def eof_received(self) -> bool | None:
         """The peer has ended its stream, without TLS' farewell."""
-        self._above.eof_received()
+        return self._above.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
@@ -138,6 +138,14 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         if name == "sslcontext":
             return self._engine.context
         return self._engine if name == "ssl_object" else self._below.get_extra_info(name, default)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Another takes the connection over."""
+        self._above = cast(asyncio.Protocol, protocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Whose connection it is."""
+        return self._above
 
     def _flush(self) -> None:
         data = self._outgoing.read()

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from app.host.reaper import Reaper
 
 if TYPE_CHECKING:
+    from app.host.peer import Peer
+    from app.host.sockets import Sockets
     from app.settings import Limits
 
 
 _IDLE_LOOKS = 4
 """In one `keep_alive_s`. To note each request in a reaper would cost more than reading its head."""
+
+
+class Writer(Protocol):
+    """Whoever writes to a peer that may not read."""
+
+    def is_read_from(self) -> bool:
+        """Whether the peer has taken anything of what waits for it since this was last asked."""
+
+    def cut(self, reason: str) -> None:
+        """End the connection without a further byte."""
 
 
 class Watch:
@@ -25,10 +37,13 @@ class Watch:
     def __init__(self, limits: Limits, hits: Counter[str] | None = None) -> None:
         self.limits = limits
         self.hits = Counter() if hits is None else hits
-        self.heads = Reaper(limits.head_s)
-        self.bodies = Reaper(limits.body_s)
-        self.writes = Reaper(limits.write_s)
-        self.idle = Reaper(limits.keep_alive_s / _IDLE_LOOKS)  # every connection, looked at every so often
+        self.heads: Reaper[Peer] = Reaper(limits.head_s)
+        self.bodies: Reaper[Peer] = Reaper(limits.body_s)
+        self.writes: Reaper[Writer] = Reaper(limits.write_s)
+        self.idle: Reaper[Peer] = Reaper(
+            limits.keep_alive_s / _IDLE_LOOKS
+        )  # every connection, looked at every so often
+        self.sockets: list[Sockets] = []  # the families of WebSockets that a connection may turn to
         self.connections = 0
         self.refused: dict[int, int] = {}  # by status
         self.cut = 0  # for being too slow
@@ -36,6 +51,8 @@ class Watch:
 
     def sweep(self, now: float) -> None:
         """End the connections that took too long."""
+        for family in self.sockets:
+            family.sweep(now)
         for connection in self.heads.overdue(now):
             self.hits["head_s"] += 1
             connection.cut("slow_head")
@@ -47,9 +64,9 @@ class Watch:
                 connection.transport.close()
             else:
                 self.idle.watch(connection, now)
-        for connection in list(self.writes.overdue(now)):
-            if connection.is_read_from():
-                self.writes.watch(connection, now)
+        for writer in list(self.writes.overdue(now)):
+            if writer.is_read_from():
+                self.writes.watch(writer, now)
             else:
                 self.hits["write_s"] += 1
-                connection.cut("slow_reader")
+                writer.cut("slow_reader")

@@ -92,6 +92,11 @@ def count_nodes(text: bytes, value: object, most_levels: int, enough: int) -> in
     most_nodes = 1 + containers + text.count(b",")
     if containers <= most_levels and most_nodes <= enough:
         return most_nodes
+    return count_values(value, most_levels)
+
+
+def count_values(value: object, most_levels: int) -> int:
+    """How many values there are in lists and dictionaries, they included. Raises `NestedTooDeeply`."""
     nodes = 1
     level = [value]
     for _ in range(most_levels):

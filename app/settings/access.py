@@ -6,8 +6,10 @@ from typing import Literal
 
 from app.settings.knob import knob
 
-Verb = Literal["publish", "subscribe", "export", "erase"]
-"""All that access rules speak of: to publish and to hear, to read the whole log and to purge it."""
+Verb = Literal["publish", "subscribe", "call", "export", "erase"]
+"""All that access rules speak of: to publish and to hear, to call the WAMP router's procedures, to read the whole log
+and to purge it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,7 @@ class Access:
     verb: Literal["*", Verb] = knob(MISSING, why='what of: one verb, or "*" for all')
     pattern: str = knob(MISSING, why="where: a channel, or a pattern such as /chat/*, /chat/** or /**")
     allow: bool = knob(default=True, why="false makes an exception from what a later rule allows")
+    realm: str = knob("", why="of which WAMP realm; without it of the first, whose channels all protocols share")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ class Record:
     pattern: str = knob(MISSING, why="where: a channel, or a pattern such as /chat/*, /chat/** or /**")
     age: str = knob("72h", why='how long events can be replayed, such as 90s, 30m, 72h, 7d; "0": not recorded at all')
     durable: bool = knob(default=True, why="on disk before it is delivered or acknowledged; false: written afterwards")
+    realm: str = knob("", why="of which WAMP realm; without it of the first, whose channels all protocols share")
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,8 @@ class Limits:
 LIMITS = (
     *(limit.name for limit in fields(Limits) if limit.name not in ("exempt", "publish_burst")),
     *("callback_chars", "holds_per_browser", "max_interval_s", "policy_s"),  # of Bayeux
+    *("hello_s", "message_bytes", "pings_per_s", "pong_s", "kill_s", "polls"),  # of WAMP
+    *("waiting_calls", "wildcard_forms", "testaments"),
     *("free_bytes", "inbox_bytes", "commit_s", "consumers", "read_s", "key_chars"),  # of the history
 )
 """The settings that say no to somebody; under these names /metrics counts how often each has."""

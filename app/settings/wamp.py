@@ -5,6 +5,9 @@ from typing import Literal
 
 from app.settings.knob import knob
 
+KEY_BYTES = 32
+"""Of a user's key, before it is base64; clients are told, and derive as many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Realm:
@@ -47,9 +50,13 @@ class Wamp:
     batch_messages: int = knob(1_000, unit="messages", low=1, why="in one batch; more are a violation")
     poll_s: float = knob(10.0, unit="s", low=0.1, why="an idle receive ends before autobahn-js' own 12 s")
     poll_gone_s: float = knob(30.0, unit="s", low=0.1, why="a long-poll session without a receive for so long has left")
+    polls: int = knob(1_000, unit="connections", low=1, why="long-poll ones; each may have a session; then 503")
     kill_s: float = knob(1.0, unit="s", low=0, zero="cut at once", why="time for a peer that is sent away to read why")
     subscriptions: int = knob(1_000, unit="subscriptions", low=1, why="of one session; then wamp.error.unavailable")
     patterns: int = knob(100, unit="patterns", low=0, zero="no patterns", why="prefixes and wildcards among them")
+    wildcard_forms: int = knob(
+        256, unit="forms", low=1, why="of all wildcards, by where they are empty; each costs a look-up for a new topic"
+    )
     publishes_per_s: float = knob(
         20_000.0, unit="publishes/s", low=0, zero="no limit", why="of one session; then wamp.error.unavailable"
     )

@@ -42,10 +42,15 @@ EVENTS: dict[str, LogEvent] = {
     "consumer_ignored": LogEvent("a `file` in the folder of consumers is none, or says nothing: `reason`", 10),
     "session_opened": LogEvent("a client has a session: its address and agent", SESSIONS),
     "session_closed": LogEvent(
-        "it has ended: `reason` is disconnected, expired, dismissed, slow_consumer or token_expired", SESSIONS, "reason"
+        "it has ended: `reason` is disconnected, expired, dismissed, slow_consumer or token_expired; "
+        "of WAMP goodbye, connection_lost, killed, protocol_violation, aborted or drained too",
+        SESSIONS,
+        "reason",
     ),
     "request_refused": LogEvent("answered by `status` without a look at its messages; at debug every one", 1, "status"),
-    "message_refused": LogEvent("a handshake, subscribe or publish was denied: `channel`, `error`", 1, "verb"),
+    "message_refused": LogEvent(
+        "a handshake, subscribe, publish or WAMP request was denied: `channel`, `error`", 1, "verb"
+    ),
     "connection_cut": LogEvent("closed without an answer: `reason`", 1, "reason"),
     "out_of_files": LogEvent("a connection could not be accepted: raise `LimitNOFILE`; it waits, and is tried again"),
     "tls_failed": LogEvent("a peer and the server found no common TLS: OpenSSL's `reason`", 1, "reason"),

@@ -100,7 +100,7 @@ class Door:
 
 
 async def reject(scope: Scope, send: Send, rejection: Rejection) -> None:
-    """Answer a request that goes no further."""
+    """Answer a request that goes no further; where it asked for a WebSocket, some servers can only say 403."""
     socket = socket_of(scope)
     if rejection.closes and socket is not None:
         socket.refuse(rejection.status, rejection.text, rejection.headers, is_logged=True)
@@ -108,4 +108,9 @@ async def reject(scope: Scope, send: Send, rejection: Rejection) -> None:
     headers = [*TEXT_HEADERS, *rejection.headers]
     if rejection.closes:
         headers.append(CLOSE)
-    await respond(send, rejection.status, headers, rejection.text.encode())
+    if scope["type"] != "websocket":
+        await respond(send, rejection.status, headers, rejection.text.encode())
+    elif "websocket.http.response" in (scope.get("extensions") or {}):
+        await respond(send, rejection.status, headers, rejection.text.encode(), "websocket.http.response")
+    else:
+        await send({"type": "websocket.close"})

@@ -156,9 +156,9 @@ async def verdict_on(wait: Wait, limit_s: float) -> Verdict:
         return Verdict(error=error)
 
 
-async def respond(send: Send, status: int, headers: list[Header], body: bytes) -> None:
-    """Send one whole response."""
+async def respond(send: Send, status: int, headers: list[Header], body: bytes, kind: str = "http.response") -> None:
+    """Send one whole response; `kind` begins the names of ASGI's events."""
     length = (b"content-length", b"%d" % len(body))
-    start: dict[str, Any] = {"type": "http.response.start", "status": status, "headers": [*headers, length]}
+    start: dict[str, Any] = {"type": f"{kind}.start", "status": status, "headers": [*headers, length]}
     await send(start)
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": f"{kind}.body", "body": body})

@@ -94,12 +94,7 @@ class Guard:
             *others, last = methods
             raise Rejection(405, f"only {', '.join(others)} and {last}", headers=(_allow(methods),))
         fields = head.fields
-        cors: tuple[Header, ...] = ()
-        if b"origin" in fields:  # curl, robots and a page's own scripts send none
-            judged = self._cors_of(fields[b"origin"], fields.get(b"host", b""), head.scheme)
-            if judged is None:
-                raise Rejection(400 if head.method == "OPTIONS" else 403, "origin not allowed")
-            cors = judged
+        cors = self.check_origin(head)
         try:
             self._check_body(fields)
             if b"upgrade" in fields and fields[b"upgrade"].lower() == b"websocket":
@@ -109,6 +104,16 @@ class Guard:
         except Rejection as rejection:
             rejection.headers += cors
             raise
+        return cors
+
+    def check_origin(self, head: Head) -> tuple[Header, ...]:
+        """That the page which sends it, if one does, may; returns what CORS adds to any answer. Raises `Rejection`."""
+        fields = head.fields
+        if b"origin" not in fields:  # curl, robots and a page's own scripts send none
+            return ()
+        cors = self._cors_of(fields[b"origin"], fields.get(b"host", b""), head.scheme)
+        if cors is None:
+            raise Rejection(400 if head.method == "OPTIONS" else 403, "origin not allowed")
         return cors
 
     def judge_post(self, fields: dict[bytes, bytes], scheme: str) -> tuple[Header, ...] | None:

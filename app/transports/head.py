@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 _PARAMETERS_LOOKED_AT = 100
+_SCHEMES: dict[str, str] = {"ws": "http", "wss": "https"}
 
 
 class Head:
@@ -38,15 +39,16 @@ class Head:
 
     @classmethod
     def of(cls, scope: Scope) -> Head:
-        """The head that an ASGI scope tells of."""
+        """The head that an ASGI scope tells of; a WebSocket's has no method, since only GET opens one."""
         client = scope.get("client")
+        scheme: str = scope["scheme"]
         return cls(
-            scope["method"],
+            scope.get("method", "GET"),
             scope["path"],
             scope["query_string"],
             dict(reversed(scope["headers"])),
             client[0] if client else "",
-            scope["scheme"],
+            _SCHEMES.get(scheme, scheme),
         )
 
     @property

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode
 
 from app.broker.errors import InvalidName
-from app.broker.log import Query
-from app.broker.timestamps import Span, to_ns
-from app.broker.topics import Match, Pattern, matches
+from app.broker.log import USUAL_LIMIT, Query
+from app.broker.publications import LAST_PUBLICATION
+from app.broker.timestamps import BOUNDS, Span, to_ns
+from app.broker.topics import narrowed
 from app.protocols.bayeux.names import to_pattern, to_topic
 from app.transports.guard import Rejection
 
@@ -24,24 +25,23 @@ if TYPE_CHECKING:
     from typing import Any
 
     from app.broker.policy import Identity
+    from app.broker.topics import Pattern
     from app.protocols.bayeux.names import Bounds
 
-USUAL_LIMIT = 100
 _LAST_OFFSET = 2**63 - 1
-_LAST_PUBLICATION = 2**53
 _WHOLE = re.compile(r"[0-9]{1,19}", re.ASCII)
 _CURSOR = re.compile(r"(after|before)-([0-9]{1,19})", re.ASCII)
 _MOST_PARAMETERS = 32
 _PLAIN_IN_PATHS = "/*!~()$@"
 
 _TIME = "an RFC 3339 time with its offset, such as 2026-07-01T12:00:00Z or 2026-07-01T14:00:00.5+02:00"
-_PUBLICATION = f"the publication of an event, a whole number from 1 to {_LAST_PUBLICATION}"
+_PUBLICATION = f"the publication of an event, a whole number from 1 to {LAST_PUBLICATION}"
 EXPECTED = {
     "reverse": "true (newest first) or false",
     "limit": "a whole number from 1 on",
-    **{f"{bound}_time": _TIME for bound in ("from", "after", "before", "until")},
+    **{f"{bound}_time": _TIME for bound in BOUNDS},
     "topic": "a channel without a wildcard",
-    **{f"{bound}_publication": _PUBLICATION for bound in ("from", "after", "before", "until")},
+    **{f"{bound}_publication": _PUBLICATION for bound in BOUNDS},
     "after_position": "a position, a whole number from 0 on",
     "before_position": "a position, a whole number from 1 on",
     "cursor": "nothing of your own; it stands in the links next and previous",
@@ -77,9 +77,7 @@ class Reading:
     @property
     def wanted(self) -> Pattern | None:
         """What is looked for in the log; None where nothing can be found."""
-        if self.topic is None:
-            return self.pattern
-        return Pattern(Match.EXACT, self.topic) if matches(self.pattern, self.topic) else None
+        return self.pattern if self.topic is None else narrowed(self.pattern, self.topic)
 
     @property
     def is_backward(self) -> bool:
@@ -122,12 +120,12 @@ def read(channel: str, query_string: bytes, bounds: Bounds, most: int) -> Readin
     given = parameters(query_string, EXPECTED, UNKNOWN)
     span = Span()
     filters: dict[str, Any] = {}
-    for bound in ("from", "after", "before", "until"):
+    for bound in BOUNDS:
         if (text := given.get(f"{bound}_time")) is not None:
             span.narrow(bound, _as(f"{bound}_time", to_ns, text.replace(" ", "+")))  # a plus that was not escaped
         name = f"{bound}_publication"
         if name in given:
-            filters[name] = whole(given, name, 1, _LAST_PUBLICATION)
+            filters[name] = whole(given, name, 1, LAST_PUBLICATION)
     filters |= {"from_time_us": span.from_us, "until_time_us": span.until_us}
     cursor = _CURSOR.fullmatch(given["cursor"]) if "cursor" in given else None
     if "cursor" in given and cursor is None:

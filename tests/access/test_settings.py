@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.access.tokens import hash_of
+from app.access.users import user_key
 from app.configuration import BadSettings, load
-from app.settings import Access, Jwt, Settings, Token
+from app.settings import Access, Jwt, Realm, Settings, Token, User
 
 HASH = hash_of("x" * 40)
 ROLE_NEED = "expected up to 64 letters, digits and _.:-"
@@ -59,6 +60,9 @@ def test_without_any_there_are_none():
 
 
 RULE = '[[access]]\nrole = "*"\nverb = "*"\npattern = "/a"\n'
+REALMS = '[[realm]]\nname = "com.first"\n[[realm]]\nname = "more"\n'
+KEY = user_key("secret", "s", 1)
+USER = f'[[user]]\nid = "i"\nrole = "r"\nkey = "{KEY}"\nsalt = "s"\n'
 TOKEN = f'[[tokens]]\nid = "i"\nrole = "r"\nhash = "{HASH}"\n'
 
 
@@ -74,7 +78,7 @@ TOKEN = f'[[tokens]]\nid = "i"\nrole = "r"\nhash = "{HASH}"\n'
         (RULE + RULE.replace('"/a"', "1"), ["8: access.pattern: expected a string, found 1"]),
         (
             RULE.replace('verb = "*"', 'verb = "write"'),
-            ['3: access.verb: expected one of "*", "publish", "subscribe", "export", "erase", found "write"'],
+            ['3: access.verb: expected one of "*", "publish", "subscribe", "call", "export", "erase", found "write"'],
         ),
         (RULE + "[access.more]\na = 1", ["5: access.more: no such setting"]),
         ("access = [1]", ["1: access: expected tables, each under [[access]]"]),
@@ -100,6 +104,32 @@ TOKEN = f'[[tokens]]\nid = "i"\nrole = "r"\nhash = "{HASH}"\n'
         (TOKEN + "expires = 2040-01-01", ["5: tokens.expires: expected a date and time with its offset, like 2030-"]),
         (TOKEN + "expires = 2040-01-01T00:00:00", ["5: tokens.expires: expected a date and time with its offset, "]),
         (TOKEN + "expires = 'soon'", ["5: tokens.expires: expected a date and time with its offset, like 2030-12-31T"]),
+        # realms
+        (RULE + 'realm = "more"', ['5: access.realm: expected the name of a realm ("realm1"), found "more"']),
+        (
+            REALMS + '[[record]]\npattern = "/a"\nrealm = "realm1"',
+            ['7: record.realm: expected the name of a realm ("com.first" or "more"), found "realm1"'],
+        ),
+        (REALMS + RULE + "realm = 'more'\n[[realm]]\nname = 'more'", ["11: realm.name: expected a realm of its own, "]),
+        *(
+            (f"[[realm]]\nname = {name}", [f"2: realm.name: expected a URI like com.example.realm, found {name}"])
+            for name in ('""', '"a b"', '"a..b"', '".a"', '"a#"')
+        ),
+        ("[wamp]\npaths = []", ["2: wamp.paths: expected at least one path"]),
+        ("[wamp]\npaths = ['wamp/']", ['2: wamp.paths: expected paths like "/wamp" (no slash at the end), found ']),
+        ("[wamp]\npaths = ['/cometd']", ['2: wamp.paths: expected other paths than bayeux.paths, found "/cometd"']),
+        # users
+        ("[[user]]\nid = 'i'", ["1: [[user]]: expected role and key and salt too"]),
+        (USER + USER, ['7: user.id: expected a user of its own, found "i" again']),
+        (USER.replace('"i"', '""'), ['2: user.id: expected 1 to 255 characters, found ""']),
+        (USER.replace('"r"', '"server"'), [f"3: user.role: {ROLE_NEED} and none of server and anonymous, found "]),
+        (USER.replace('"r"', '"anonymous"'), [f"3: user.role: {ROLE_NEED} and none of server and anonymous, found "]),
+        *(
+            (USER.replace(KEY, key), ["4: user.key: expected base64 of 32 bytes (see halley user)"])
+            for key in ("", "the secret itself", KEY[:-4], KEY + "AAAA", KEY.replace("=", ""), "é" * 44)
+        ),
+        (USER.replace('"s"', '""'), ['5: user.salt: expected 1 to 255 characters, found ""']),
+        (USER + "iterations = 1", ["6: user.iterations: expected a whole number of at least 1000 (rounds), found 1"]),
         # jwt
         (
             "[jwt]\njwks = 'f'",
@@ -133,6 +163,22 @@ def test_a_token_pasted_for_its_hash_is_not_repeated(write):
     (line,) = problems(write(TOKEN.replace(HASH, secret)))
     assert line.startswith("halley.toml:4: tokens.hash: expected sha256: and 64 hexadecimal digits (see halley token)")
     assert secret[7:20] not in line
+
+
+def test_a_secret_pasted_for_its_key_is_not_repeated(write):
+    """Whoever reads the error must not learn it."""
+    (line,) = problems(write(USER.replace(KEY, "my dear secret")))
+    assert "dear" not in line
+
+
+def test_realms_and_users_are_read(write):
+    """A rule may name any realm there is, also the first, whose name may be left out (design 4.10)."""
+    text = REALMS + USER + "".join(f'{RULE}realm = "{realm}"\n' for realm in ("", "com.first", "more"))
+    settings = load(write(text), {}, {}).settings
+    assert settings.realm == (Realm("com.first"), Realm("more"))
+    assert settings.user == (User("i", "r", KEY, "s", 100_000),)
+    assert [rule.realm for rule in settings.access] == ["", "com.first", "more"]
+    assert load(write(RULE + 'realm = "realm1"'), {}, {}).settings.access[0].realm == "realm1"
 
 
 def test_the_environment_sets_no_lists(write):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.broker import session
 
-from app.broker.policy import SERVER, HouseRules
+from app.broker.policy import SERVER, HouseRules, as_rules_name_it
 from app.broker.topics import Match, Pattern
 
 OWN = ["halley", "halley/sessions", "stats/1m/a", "alerts/a", "replay/a"]
@@ -77,3 +77,52 @@ def test_a_pattern_is_asked_for_as_a_topic_is():
     elsewhere = rules(loopback=False)
     assert elsewhere.may(session(), "subscribe", Pattern(Match.DESCENDANTS, "halley")) is False
     assert elsewhere.may(session(), "subscribe", Pattern(Match.DESCENDANTS, "")) is True
+
+
+@pytest.mark.parametrize("space", ["", ":more/", "::/", "::more/"])
+@pytest.mark.parametrize(
+    ("procedure", "expected"),
+    [
+        ("wamp/session/count", True),
+        ("wamp/session/get", True),
+        ("wamp/subscription/list_subscribers", True),
+        ("wamp/session/kill", False),
+        ("wamp/session/kill_all", False),
+        ("wamp/session/kill_by_authrole", False),
+        ("com/more", False),
+    ],
+)
+def test_procedures_that_end_sessions_are_this_machines(procedure, expected, space):
+    """wamp.md 47, design 7.12: the others are everyone's, in every realm."""
+    assert rules(loopback=False).may(session(), "call", space + procedure) is expected
+    assert rules(loopback=True).may(session(), "call", space + procedure) is True
+
+
+@pytest.mark.parametrize(
+    ("match", "name", "expected"),
+    [
+        (Match.DESCENDANTS, "wamp", False),
+        (Match.DESCENDANTS, "wamp/session", False),
+        (Match.CHILDREN, "wamp/session", False),
+        (Match.DESCENDANTS, "wamp/subscription", True),
+        (Match.DESCENDANTS, "", False),
+    ],
+)
+def test_a_pattern_of_procedures_is_granted_as_a_whole(match, name, expected):
+    """As `check-config` asks."""
+    assert rules(loopback=False).may(session(), "call", Pattern(match, name)) is expected
+
+
+@pytest.mark.parametrize(
+    ("topic", "named"),
+    [
+        ("a/b", "a/b"),
+        (":more/a", ":more/a"),
+        ("::/wamp/session/on_join", "wamp/session/on_join"),
+        ("::more/wamp/session/on_join", ":more/wamp/session/on_join"),
+    ],
+)
+def test_meta_topics_as_rules_name_them(topic, named):
+    """With all other topics of their realm."""
+    for match in Match:
+        assert as_rules_name_it(Pattern(match, topic)) == Pattern(match, named)

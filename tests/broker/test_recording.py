@@ -205,6 +205,41 @@ def test_one_event_s_fault_does_not_keep_the_others_from_their_publishers(broker
 # Audience
 
 
+def fleeting(broker, payload, topic="a", **fields):
+    meant = Event(topic, payload)
+    meant.is_fleeting = True
+    broker.publish(meant, NOW, **fields)
+    return meant
+
+
+@pytest.mark.parametrize("topic", ["a", "loose/a", "none"])
+def test_what_is_meant_for_sessions_is_heard_at_once_and_never_stored(broker, log, topic):
+    """wamp.md 37: whatever the topic's rule says, a list of sessions means nothing to who reads it later."""
+    me = hearer(broker)
+    meant = fleeting(broker, b"1", topic)
+    assert (meant.is_recorded, meant.is_durable, meant.is_pending) == (False, False, False)
+    assert (waiting(me), log.inbox) == ([b"1"], [])
+    publish(broker, 2)
+    log.commit(now=NOW)
+    assert [event.payload for event in log.events] == [b"2"]
+    assert meant.position == 0
+
+
+def test_what_is_meant_for_sessions_keeps_its_place_behind_its_publisher_s_others(broker, log):
+    """wamp.md 31: it waits for what was published before it, and takes no offset."""
+    me, source, told = hearer(broker), object(), Told()
+    publish(broker, 1, source=source)
+    fleeting(broker, b"2", source=source).waiters.append(told)
+    publish(broker, 3, source=source)
+    assert waiting(me) == []
+    log.commit(now=NOW)
+    events = me.outbox.take()
+    assert [(event.payload, event.position) for event in events] == [(b"1", 1), (b"2", 0), (b"3", 2)]
+    assert [event.payload for event in log.events] == [b"1", b"3"]
+    assert [event.payload for event in broker.recording.tail.after(0)] == [b"1", b"3"]
+    assert told.news == [(b"2", type(None))]
+
+
 def test_an_audience_holds_for_every_session(broker, log):
     """Design 3, "Audience": by authid and role, whatever the session's protocol."""
     ann, bob, eve = (hearer(broker, name) for name in ("ann", "bob", "eve"))

@@ -6,7 +6,18 @@ import pytest
 from hypothesis import example, given
 from support.patterns import TOPICS, bayeux_patterns, matches_by_the_word, patterns, topics
 
-from app.broker.topics import Match, Pattern, encloses, is_apart, leaves_out, matches, meet, patterns_over, span
+from app.broker.topics import (
+    Match,
+    Pattern,
+    encloses,
+    is_apart,
+    leaves_out,
+    matcher,
+    matches,
+    meet,
+    patterns_over,
+    span,
+)
 
 
 def raw(pattern, topic):
@@ -18,6 +29,7 @@ def raw(pattern, topic):
 def test_a_pattern_matches_what_its_protocol_says(pattern, topic):
     """A17, A18, wamp.md 19: whoever asks for it gets just that; and all of it lies within the pattern's span."""
     assert matches(pattern, topic) is matches_by_the_word(pattern, topic)
+    assert matcher(pattern)(topic) is matches(pattern, topic)
     if matches(pattern, topic):
         low, high = span(pattern)
         assert low <= topic < high
@@ -74,6 +86,7 @@ def test_a_prefix_ends_anywhere_in_a_name_as_wamp_shows_it(pattern, topic, expec
     """wamp.md 19: a plain string prefix, not by component; escapes of ours are part of the shown name."""
     prefix = Pattern(Match.PREFIX, pattern)
     assert matches(prefix, topic) is expected
+    assert matcher(prefix)(topic) is expected
     low, high = span(prefix)
     assert not expected or low <= topic < high
 

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.refusals import PUBLISH
 from support.server import brisk, serving
+from support.wamp_limits import CASES as WAMP_CASES
 from support.wire import chunked, head, post, request
 
 from app.metrics import exposition
@@ -282,6 +283,21 @@ HISTORY = {
 }
 
 
+def counted(served):
+    """Which limits have said no, and how often."""
+    return {name: count for name, count in hits(served).items() if count}
+
+
+@pytest.mark.parametrize("limit", WAMP_CASES)
+async def test_a_limit_of_wamp_says_no_and_is_counted(limit, tmp_path):
+    """The same for those that only WAMP has."""
+    options, provoke = WAMP_CASES[limit]
+    history = {"enabled": True, "free_bytes": 0}
+    async with serving(brisk(wamp=options, data_dir=str(tmp_path), history=history)) as served:
+        await provoke(served)
+        await served.until(lambda: counted(served) == {limit: 1})
+
+
 @pytest.mark.parametrize("limit", CASES)
 async def test_a_limit_says_no_and_is_counted(limit, tmp_path):
     """Reliability.md 3: each limit is one setting, one answer, one count in /metrics; no other limit is counted."""
@@ -292,13 +308,11 @@ async def test_a_limit_says_no_and_is_counted(limit, tmp_path):
     async with serving(settings) as served:
         if limit == "memory_share":  # looked at once a second
             await served.until(lambda: served.house.broker.memory.is_over)
-        assert not any(hits(served).values())
+        assert not counted(served)
         await provoke(served)
-        counted = {name: count for name, count in hits(served).items() if count}
-        assert counted.pop(limit) == 1
-        assert not counted
+        assert counted(served) == {limit: 1}
 
 
 def test_every_limit_is_in_the_table():
-    """Reliability.md 3: no limit without a test."""
-    assert set(CASES) == set(LIMITS)
+    """Reliability.md 3: no limit without a test; WAMP's own are in `support/wamp_limits.py`."""
+    assert set(CASES) | set(WAMP_CASES) == set(LIMITS)

@@ -5,25 +5,28 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import patterns as world
 from support.history import OpenLog
 from support.logs import Row, write
+from support.patterns import matches_by_the_word
 
 from app.broker.events import Audience
 from app.broker.log import Keeping, Query
-from app.broker.topics import Match, Pattern, matches
+from app.broker.topics import Match, Pattern
 from app.history.connections import MOST_IDLE, Connections
 from app.history.reader import Reader
 from app.history.rules import Rules
 from app.history.stored import audience_of
 
 ALL = Pattern(Match.DESCENDANTS, "")
-TOPICS = ["a", "a/b", "a/b/c", "a/d", "b", "ab/c", "halley/x", "service/x"]
+TOPICS = ["a", "a/b", "a/b/c", "a/d", "b", "ab/c", "halley/x", "service/x", "wamp/a", ":r/a", ":r/a/b", ":r/halley/x"]
 AUDIENCES = [None, Audience(eligible_authids=("ann",)), Audience(excluded_roles=("guest",))]
 ROWS = st.builds(
     Row,
@@ -38,6 +41,11 @@ PATTERNS = st.one_of(
     st.builds(
         Pattern, st.sampled_from([Match.CHILDREN, Match.DESCENDANTS]), st.sampled_from(["", "a", "a/b", "halley"])
     ),
+    world.wamp_patterns,
+    world.space_patterns,
+)
+RULED = st.builds(
+    Pattern, st.sampled_from([Match.CHILDREN, Match.DESCENDANTS]), st.sampled_from(["", "a", "a/b", "halley"])
 )
 
 
@@ -61,7 +69,7 @@ def expected(rows, query, rules):
             continue
         audience = audience_of(row.audience)
         if (
-            any(matches(pattern, row.topic) and after < row.offset for pattern, after in query.wanted)
+            any(matches_by_the_word(pattern, row.topic) and after < row.offset for pattern, after in query.wanted)
             and query.first <= row.offset <= query.last
             and (query.from_time_us is None or row.time_us >= query.from_time_us)
             and (query.until_time_us is None or row.time_us <= query.until_time_us)
@@ -75,8 +83,8 @@ def expected(rows, query, rules):
     return found[::-1] if query.is_reverse else found
 
 
-def all_pages(reader, query):
-    """What a client gets that pages to the end, and the gaps it is told of."""
+def all_pages(reader, query, *, by_publication=False):
+    """What a client gets that pages to the end, by offset or publication, and the gaps it is told of."""
     found, gaps = [], []
     for _ in range(10_000):
         page = reader.read(query)
@@ -85,14 +93,15 @@ def all_pages(reader, query):
         assert len(page.events) <= query.limit
         if page.is_end:
             return found, gaps
-        changes = {field: getattr(query, field) for field in query.__slots__}
-        if query.is_reverse:
+        if by_publication:
+            assert page.publication is not None
+            query = replace(query, **{f"{'before' if query.is_reverse else 'after'}_publication": page.publication})
+        elif query.is_reverse:
             assert page.reached <= query.last
-            changes["last"] = page.reached - 1
+            query = replace(query, last=page.reached - 1)
         else:
             assert page.reached >= query.first - 1
-            changes["first"] = page.reached + 1
-        query = Query(**changes)
+            query = replace(query, first=page.reached + 1)
     raise AssertionError("no end")
 
 
@@ -123,13 +132,13 @@ def logs_and_queries(draw):
     }
     for name in ("from", "after", "before", "until"):
         query[f"{name}_publication"] = draw(maybe_index)
-    ages = draw(st.lists(st.tuples(PATTERNS, st.integers(0, count + 1)), max_size=2))
+    ages = draw(st.lists(st.tuples(RULED, st.integers(0, count + 1)), max_size=2))
     return segments, query, ages
 
 
 @settings(max_examples=80, deadline=None)
-@given(logs_and_queries(), st.sampled_from([64, 1, 0]), st.sampled_from([20_000, 3]))
-def test_paging_either_way_to_the_end_gives_exactly_what_was_asked_for(made, most_pairs, most_rows):
+@given(logs_and_queries(), st.sampled_from([64, 1, 0]), st.sampled_from([20_000, 3]), st.booleans())
+def test_paging_either_way_to_the_end_gives_exactly_what_was_asked_for(made, most_pairs, most_rows, by_publication):
     """Every filter, in every combination, over segments, clock steps, audiences, purged rows; by index or not."""
     segments, options, ages = made
     rules = Rules([(pattern, 60, True) for pattern, _ in ages])
@@ -142,7 +151,7 @@ def test_paging_either_way_to_the_end_gives_exactly_what_was_asked_for(made, mos
             index = options[f"{name}_publication"]
             options[f"{name}_publication"] = None if index is None else rows[index].publication
         query = Query(**options)
-        found, _ = all_pages(reader, query)
+        found, _ = all_pages(reader, query, by_publication=by_publication)
         assert found == expected(rows, query, rules)
 
 
@@ -200,6 +209,63 @@ def test_a_call_touches_so_many_rows_and_says_where_to_go_on():
         assert 10_000 < page.reached <= 20_000
         rest = reader.read(Query(((Pattern(Match.DESCENDANTS, "many"), page.reached),), 25_000))
         assert (rest.events, rest.is_end, rest.reached) == ([], True, 25_000)
+
+
+@pytest.mark.parametrize("is_reverse", [False, True])
+def test_a_page_without_events_names_a_publication_to_go_on_from(is_reverse):
+    """wamp.md 40: a rare audience far away; each page has looked further, whoever may read what lies there."""
+    rows = [[Row(f"many/{number % 200}", audience=AUDIENCES[1]) for number in range(15_000)] for _ in range(3)]
+    rows[1][7_000] = Row("many/1")
+    with log(rows) as (reader, _, stored):
+        query = Query(((Pattern(Match.DESCENDANTS, "many"), 0),), 45_000, is_reverse=is_reverse)
+        page = reader.read(query)
+        assert (page.events, page.is_end) == ([], False)
+        assert page.publication == stored[page.reached - 1].publication
+        assert all_pages(reader, query, by_publication=True) == ([22_001], [])
+
+
+@pytest.mark.parametrize("damaged", [{*range(1, 60)}, {*range(40, 61)}, {1, *range(3, 61)}])
+@pytest.mark.parametrize("is_reverse", [False, True])
+def test_the_publication_to_go_on_from_is_never_one_that_cannot_be_read(damaged, is_reverse):
+    """B3: in a damaged segment it is that of the last sound row; paging still comes to the end."""
+    rows = [[Row("b")] * 30, [Row(f"a/{number % 3}", audience=AUDIENCES[1]) for number in range(60)], [Row("a/x")] * 5]
+    damaged = {30 + each for each in damaged}
+    with pytest.MonkeyPatch.context() as patch, log(rows, damaged=damaged) as (reader, _, _):
+        patch.setattr("app.history.walks.MOST_ROWS", 10)
+        query = Query(((ALL, 0),), 95, is_reverse=is_reverse, authid="ann", limit=4)
+        found, gaps = all_pages(reader, query, by_publication=True)
+        assert sorted(found) == [each for each in range(1, 96) if each not in damaged]
+        assert {each for first, last in gaps for each in range(first, last + 1)} == damaged
+
+
+@pytest.mark.parametrize(
+    ("filters", "forward", "backward"),
+    [
+        ({}, True, True),
+        ({"first": 4}, True, True),
+        ({"first": 5}, False, False),
+        ({"from_time_us": 40}, True, True),
+        ({"from_time_us": 50}, True, True),
+        ({"from_time_us": 51}, False, False),
+        ({"until_time_us": 10}, True, True),
+        ({"from_publication": 3}, True, True),
+        ({"after_publication": 4}, False, False),
+        ({"limit": 2}, True, False),
+        ({"limit": 2, "first": 5}, False, False),
+    ],
+)
+def test_a_page_says_whether_older_events_are_gone(filters, forward, backward):
+    """wamp.md 40, 41: once it has come to where the log begins, if more than that was asked for."""
+    rules = Rules([(Pattern(Match.DESCENDANTS, "a"), 60, True)])
+    rules.of("a/b").start = 5
+    with log([[Row("a/b", number * 10) for number in range(1, 11)]], rules) as (reader, _, rows):
+        filters = {
+            name: rows[value - 1].publication if name.endswith("publication") else value
+            for name, value in filters.items()
+        }
+        query = Query(((Pattern(Match.EXACT, "a/b"), 0),), 10, **filters)
+        assert reader.read(query).is_cut_off is forward
+        assert reader.read(replace(query, is_reverse=True)).is_cut_off is backward
 
 
 def test_connections_are_kept_but_only_so_many():

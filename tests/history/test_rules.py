@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import patterns as world
 
 from app.broker.log import Keeping
 from app.broker.topics import Match, Pattern, matches, patterns_over, span
@@ -75,6 +76,22 @@ def test_where_several_rules_decide_the_one_that_reaches_back_furthest_counts():
 
 
 @pytest.mark.parametrize(
+    ("topic", "keeping"),
+    [
+        (":r/chat/room", Keeping.DURABLE),
+        (":r/news", Keeping.AFTERWARDS),
+        (":r/deep/news", Keeping.DURABLE),
+        ("::/wamp/session/on_join", Keeping.NOT),
+        ("::r/wamp/session/on_join", Keeping.NOT),
+    ],
+)
+def test_another_realm_has_rules_of_its_own(topic, keeping):
+    """Design 4.10: it has a history of its own; what the router says of its sessions is in none (wamp.md 48)."""
+    rules = Rules([(under("chat"), 0, True), (under(":r", Match.CHILDREN), 60, False)], [":r"])
+    assert rules.keeping(topic) is keeping
+
+
+@pytest.mark.parametrize(
     ("text", "age_s"), [("0", 0), ("90s", 90), ("30m", 1800), ("72h", 259_200), ("7d", 604_800), ("1.5h", 5400)]
 )
 def test_an_age_is_a_number_and_a_unit(text, age_s):
@@ -100,7 +117,11 @@ def test_a_pattern_matches_what_its_subscribers_hear(pattern, topic):
         assert low <= topic < high
 
 
-@given(st.lists(PATTERNS, max_size=5), PATTERNS, st.lists(TOPICS, max_size=10))
+@given(
+    st.lists(PATTERNS | world.bayeux_patterns, max_size=5),
+    PATTERNS | world.patterns,
+    st.lists(TOPICS | world.topics, max_size=10),
+)
 def test_a_pattern_starts_no_later_than_any_topic_it_matches(patterns, pattern, topics):
     """Whatever decides about a topic that a pattern matches counts for the pattern's start."""
     rules = Rules([(each, 60, True) for each in patterns])

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from app.broker.events import Event
+from app.broker.events import BARE, Event
 from app.broker.publications import Publications
 from app.history.history import History
 from app.history.rules import Rules
@@ -37,9 +37,19 @@ class Logbook:
         self.history = History.open(folder, options, Rules(), self.reports.append)
         self._publications = Publications(self.history.publication_key, self.history.last_number)
 
-    def write(self, topic: str, payload: str = '"x"', *, time_us: int = 0, **fields: Any) -> int:
+    def write(
+        self,
+        topic: str,
+        payload: str = '"x"',
+        *,
+        time_us: int = 0,
+        shape: str = BARE,
+        details: str | None = None,
+        **fields: Any,
+    ) -> int:
         """Append one event, of now unless told; it may not be on disk yet. Returns its publication."""
         event = Event(topic, payload.encode(), **fields)
+        event.shape, event.details = shape, details
         event.time_us = time_us or time.time_ns() // 1_000
         event.publication = self._publications.next()
         event.is_recorded = event.is_durable = True

@@ -121,6 +121,10 @@ class Served:
         """The log's lines of faults in one part of the server: request, sweeper, or a hook's name."""
         return [line for line in self.log if line["event"] == "fault" and line["what"] == what]
 
+    def forget(self, wire: Wire) -> None:
+        """That connection is over, and need not be closed."""
+        self._wires.remove(wire)
+
     async def hang_up(self) -> None:
         """Close all connections."""
         for wire in self._wires:
@@ -166,7 +170,7 @@ async def serving(
         await served.until(lambda: watch.connections == 0)
     left = asyncio.all_tasks() - before - {asyncio.current_task()}
     assert not left, f"tasks left behind: {left}"
-    assert not any(map(len, (watch.heads, watch.bodies, watch.writes))), "a reaper watches the dead"
+    assert not len(watch.heads) + len(watch.bodies) + len(watch.writes), "a reaper watches the dead"
     assert halley.house.engine.holds == 0
     assert not halley.house.broker.hits.keys() - LIMITS, "a limit that /metrics does not know"
     assert served.complaints == []

@@ -49,6 +49,24 @@ async def test_every_part_is_read_again_even_if_one_fails():
         assert [line["error"] for line in served.faults("reload")] == ["ValueError('c4n4ry')"]
 
 
+async def test_one_sessions_fault_keeps_no_answer_from_the_others(monkeypatch):
+    """Whatever goes wrong with one session's events, who is behind it hears in the next turn."""
+    async with serving() as served:
+        broken, sound = [await served.open_session("/a") for _ in range(2)]
+        held = await served.hold(sound)
+        flush = served.house.engine.flush
+
+        def fail_for_one(session, now):
+            if session.id == broken:
+                raise ValueError("c4n4ry")
+            flush(session, now)
+
+        monkeypatch.setattr(served.house.engine, "flush", fail_for_one)
+        served.halley.publish("/a", 1)
+        assert (await held.read()).data == [1]
+        assert [line["error"] for line in served.faults("flush")] == ["ValueError('c4n4ry')"]
+
+
 async def test_events_that_a_session_never_got_are_counted_when_it_ends():
     """P7: whoever expires while the server leaves loses events too, and these are in the last line."""
     async with serving(brisk(bayeux={"max_interval_s": 0.2})) as served:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from app.protocols.wamp.serializers import SERIALIZERS, Serializer
+from app.protocols.wamp.serializers import SERIALIZERS, Serializer, Undecodable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ class Format:
     with the same `key` have the same bytes for the same message, so `key` also names what `frame` does.
     """
 
-    __slots__ = ("_frame", "_kind", "is_batched", "key", "separator", "serializer", "subprotocol")
+    __slots__ = ("_frame", "_has_heard", "is_batched", "key", "kind", "separator", "serializer", "subprotocol")
 
     def __init__(self, subprotocol: str, frame: Callable[[bytes], bytes], kind: str = "websocket") -> None:
         """`kind` names `frame`."""
@@ -38,14 +38,15 @@ class Format:
         self.serializer: Serializer = SERIALIZERS[subprotocol.split(".")[2]]
         self.is_batched = subprotocol.endswith(".batched")
         self.separator = SEPARATOR
+        self._has_heard = False
         self._frame = frame
-        self._kind = kind
+        self.kind = kind
         self.key = f"{kind} {subprotocol}"
 
     def answer_with(self, separator: bytes) -> None:
         """Write with the separator that the peer has used."""
         self.separator = separator
-        self.key = f"{self._kind} {self.subprotocol} {separator.hex()}"
+        self.key = f"{self.kind} {self.subprotocol} {separator.hex()}"
 
     def frame(self, message: bytes) -> bytes:
         """A serialized message as it is written."""
@@ -59,9 +60,44 @@ class Format:
         """A message as it is written."""
         return self.frame(self.serializer.pack(message))
 
-    def split(self, data: bytes) -> list[bytes]:
-        """The serialized messages of one transport message. Raises `Undecodable`.
+    def split(self, data: bytes, most: int) -> list[bytes]:
+        """The serialized messages of one transport message. Raises `Undecodable`, also where there are over `most`.
 
-        The first one of a peer tells which separator it uses.
+        The first batch of a peer tells which separator it uses.
         """
-        raise NotImplementedError
+        if not self.is_batched:
+            return [data]
+        return _by_length(data, most) if self.serializer.is_binary else self._by_separator(data, most)
+
+    def _by_separator(self, data: bytes, most: int) -> list[bytes]:
+        used = data[-1:]
+        if used not in (SEPARATOR, OLD_SEPARATOR):
+            raise Undecodable("a batch of JSON must end with a separator")
+        if data.count(used) > most:
+            raise Undecodable("too many messages")
+        messages = data[:-1].split(used)
+        if not all(messages):
+            raise Undecodable("an empty message")
+        if not self._has_heard:
+            self._has_heard = True
+            self.answer_with(used)
+        return messages
+
+
+def _by_length(data: bytes, most: int) -> list[bytes]:
+    messages: list[bytes] = []
+    at = 0
+    while at < len(data):
+        if len(messages) == most:
+            raise Undecodable("too many messages")
+        if len(data) - at < _LENGTH.size:
+            raise Undecodable("a truncated length")
+        (count,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        if not 0 < count <= len(data) - at:
+            raise Undecodable("a length that is not there")
+        messages.append(data[at : at + count])
+        at += count
+    if not messages:
+        raise Undecodable("an empty batch")
+    return messages

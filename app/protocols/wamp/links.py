@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from app.protocols.wamp.formats import Format
 
@@ -57,8 +57,14 @@ class Context(Protocol):
 class Speaker(Protocol):
     """What a transport knows of an engine."""
 
-    def receive(self, data: bytes, now: float) -> None:
-        """One transport message came, of the right kind for the serializer: text or binary."""
+    def split(self, data: bytes, now: float) -> Sequence[bytes]:
+        """The messages of one transport message, of the right kind for the serializer: text or binary.
+
+        None of a batch that is wrong, which is a violation.
+        """
+
+    def receive(self, message: bytes, now: float) -> None:
+        """One message came. Many may have, and each costs what it costs: others must get their turn in between."""
 
     def violated(self, message: str, now: float) -> None:
         """The peer has done what no serializer allows, such as a binary frame with JSON."""

@@ -4,6 +4,11 @@ A payload rests in the broker as JSON text (`payloads.py`); so what a binary ser
 bytes become WAMP's text for them (`"\u0000"` and base64, Basic Profile 3.2), integral floats where ids are due stay
 floats here (`messages.py` takes them). What no other protocol could carry, such as NaN, integers beyond 64 bits, tags,
 keys that are no text, is refused with the message that has it.
+
+No tag of CBOR is followed: what they make of a few bytes (regular expressions, mails, values that contain themselves)
+costs more than it is worth. And keys may be lists in both binary serializers, whose hashes anyone can make all alike:
+18,000 such keys, a quarter of a megabyte, take the event loop for seconds. So where there may be many, keys must be
+texts at once.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ import cbor2
 import msgspec
 import orjson
 
-from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, loads
+from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, count_values, loads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +41,13 @@ class Unportable(ValueError):
 class Bounds(Protocol):
     """What a message may become; a part of `settings.Limits`."""
 
-    nesting: int
-    nodes: int
+    @property
+    def nesting(self) -> int:
+        """The levels of lists and dictionaries."""
+
+    @property
+    def nodes(self) -> int:
+        """The values in all."""
 
 
 class Serializer(Protocol):
@@ -96,18 +106,24 @@ class _Binary:
 
     is_binary = True
 
-    def __init__(self, name: str, decode: Callable[[bytes], Any], encode: Callable[[object], bytes]) -> None:
+    def __init__(
+        self, name: str, decode: Callable[[bytes, Bounds, bool], Any], encode: Callable[[object], bytes]
+    ) -> None:
+        """`decode` is told whether there may be many containers."""
         self.name = name
         self._decode = decode
         self.pack = encode
 
     def unpack(self, data: bytes, bounds: Bounds) -> Any:
-        """See `Serializer`."""
+        """See `Serializer`. Small messages are not counted: no value takes less than a byte."""
+        containers = len(data) - len(data.translate(None, _CONTAINERS))  # at most so many
+        is_small = containers <= bounds.nesting and len(data) <= bounds.nodes
         try:
-            value = self._decode(data)
+            value = self._decode(data, bounds, containers > _FEW)
+            if not is_small and count_values(value, bounds.nesting) > bounds.nodes:
+                raise Undecodable("too many values")
         except Exception as error:  # noqa: BLE001 - whatever a foreign decoder finds in what peers send
             raise Undecodable(type(error).__name__) from None
-        _measure(value, bounds)
         return value
 
     def to_json(self, value: object) -> bytes:
@@ -125,8 +141,70 @@ class _Binary:
         return _with_bytes(value) if b"\\u0000" in text else value
 
 
+_FEW = 500
+"""Keys of one hash that a decoder takes in a few milliseconds."""
+
+_CONTAINERS = bytes(range(0x80, 0xE0))
+"""All bytes that a list or a dictionary begins with in either serializer; no ASCII text has one."""
+
+_CBOR_TAGS = (0, 1, 2, 3, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43_000, 55_799)
+"""Which `cbor2` would follow."""
+
+_TAGGED: Any = object()
+"""Stands for what has a tag. Nothing can write it."""
+
+_unpack_any = msgspec.msgpack.Decoder().decode
+_split_list = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_split_dict = msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def _unpack_msgpack(data: bytes, bounds: Bounds, has_many: bool) -> Any:  # noqa: FBT001 - as `_Binary` calls it
+    if has_many:
+        _walk_msgpack(data, bounds)
+    return _unpack_any(data)
+
+
+def _walk_msgpack(data: bytes, bounds: Bounds) -> None:
+    """That all keys are texts, without making a single other one. Raises `Undecodable`, or what `msgspec` does."""
+    level: list[Any] = [data]
+    nodes = 0
+    for _ in range(bounds.nesting + 1):
+        deeper: list[Any] = []
+        for each in level:
+            first = memoryview(each)[0]
+            if 0x80 <= first <= 0x8F or first in (0xDE, 0xDF):
+                deeper.extend(_split_dict(each).values())
+            elif 0x90 <= first <= 0x9F or first in (0xDC, 0xDD):
+                deeper.extend(_split_list(each))
+        nodes += len(deeper)
+        if nodes > bounds.nodes:
+            raise Undecodable("too many values")
+        level = deeper
+        if not level:
+            return
+    raise NestedTooDeeply
+
+
+def _unpack_cbor(data: bytes, _: Bounds, has_many: bool) -> Any:  # noqa: FBT001 - likewise
+    # within a list without a length, since cbor2 does not say what it leaves unread behind a value
+    values = cbor2.loads(
+        b"\x9f" + data + b"\xff", semantic_decoders=_CBOR_DECODERS, tag_hook=_tagged, strict_hashable_types=has_many
+    )
+    if len(values) != 1:
+        raise Undecodable("not one value")
+    return values[0]
+
+
+def _tagged(_: object, is_key: bool) -> Any:  # noqa: FBT001 - as cbor2 calls it
+    if is_key:
+        raise Undecodable("a tag in a key")
+    return _TAGGED
+
+
+_CBOR_DECODERS = dict.fromkeys(_CBOR_TAGS, _tagged)
+
 _EVERYTHING_ELSE = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
-"""Goes to `_plain`, which knows none of it: dates and the like that CBOR's tags stand for."""
+"""Goes to `_plain`, which knows none of it: the dates that msgpack has."""
 
 _UNDEFINED = 0
 """The type of msgpack's extension by which JavaScript's encoders write `undefined`."""
@@ -134,7 +212,11 @@ _UNDEFINED = 0
 
 def is_absent(value: object) -> bool:
     """Whether a value says that there is none: null, and how binary serializers write JavaScript's undefined."""
-    return value is None or value is cbor2.undefined or (isinstance(value, msgspec.msgpack.Ext) and value.code == 0)
+    return (
+        value is None
+        or value is cbor2.undefined
+        or (isinstance(value, msgspec.msgpack.Ext) and value.code == _UNDEFINED)
+    )
 
 
 def _plain(value: object) -> str | None:
@@ -161,26 +243,6 @@ def _with_bytes(value: object) -> object:
     return value
 
 
-def _measure(value: object, bounds: Bounds) -> None:
-    """That there are not too many values nor levels, however often one of them is referred to. Raises `Undecodable`."""
-    nodes = 1
-    level = [value]
-    for _ in range(bounds.nesting + 1):
-        deeper: list[object] = []
-        for each in level:
-            if isinstance(each, dict):
-                deeper.extend(each.values())
-            elif isinstance(each, list | tuple):
-                deeper.extend(each)
-            if nodes + len(deeper) > bounds.nodes:
-                raise Undecodable("too many values")
-        if not deeper:
-            return
-        nodes += len(deeper)
-        level = [each for each in deeper if isinstance(each, dict | list | tuple)]
-    raise Undecodable("nested too deeply")
-
-
 def _has_infinite(value: object) -> bool:
     """Whether some number is infinite or none at all."""
     if isinstance(value, float):
@@ -191,6 +253,6 @@ def _has_infinite(value: object) -> bool:
 
 
 JSON = Json()
-MSGPACK = _Binary("msgpack", msgspec.msgpack.Decoder().decode, msgspec.msgpack.Encoder().encode)
-CBOR = _Binary("cbor", cbor2.loads, cbor2.dumps)
+MSGPACK = _Binary("msgpack", _unpack_msgpack, msgspec.msgpack.Encoder().encode)
+CBOR = _Binary("cbor", _unpack_cbor, cbor2.dumps)
 SERIALIZERS: dict[str, Serializer] = {each.name: each for each in (JSON, MSGPACK, CBOR)}

@@ -72,6 +72,12 @@ def to_pattern(uri: str, match: Match, space: str, grammar: Grammar) -> Pattern:
 
 
 @lru_cache(_REMEMBERED_NAMES)
+def own_topic(uri: str, space: str) -> str:
+    """The topic of what the router itself publishes in a realm, however short the settings want topics to be."""
+    return _within(uri.replace(".", "/"), _space_of(uri, space))
+
+
+@lru_cache(_REMEMBERED_NAMES)
 def to_uri(topic: str) -> str:
     """The URI of a canonical topic, whatever space it lies in."""
     segments = topic.split("/")

@@ -531,6 +531,29 @@ def test_audience(quick):
             assert data(poll(peer)) == expected
 
 
+def test_roles_count_from_memory_as_from_disk(quick):
+    """Who may not hear an event by its role is not replayed it either, wherever it is read (design 3, wamp.md 37)."""
+    for house in (quick, House(history={"tail_bytes": 0})):
+        house.broker.publish(Event("a", b"0", audience=Audience(eligible_roles=("staff",))), house.now)
+        house.broker.publish(Event("a", b"1", audience=Audience(excluded_roles=("staff",))), house.now)
+        publish(house, "/a", 2)
+        for role, expected in (("staff", [0, 2]), ("guest", [1, 2])):
+            peer = house.join()
+            peer.session.role = role
+            subscribe(peer, **{"**": -2})
+            assert data(poll(peer)) == expected
+
+
+def test_what_lies_in_another_realm_is_replayed_to_nobody(quick):
+    """Design 4.10: its events are in the same log, and no pattern of Bayeux reaches them."""
+    for house in (quick, House(history={"tail_bytes": 0})):
+        house.broker.publish(Event(":two/a", b"1"), house.now)
+        publish(house, "/a", 2)
+        peer = house.join()
+        subscribe(peer, **{"**": -2})
+        assert poll(peer).events == [("/a", 2)]
+
+
 def test_hidden_by_age(quick):
     """What retention has removed is not replayed from memory either (design 3)."""
     publish(quick, "/a", 1, 2)

@@ -1,0 +1,128 @@
+"""What all WebSockets of one family share on Halley's own host: deadlines, and how an HTTP connection becomes one."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any
+
+from websockets.utils import accept_key
+
+from app.host.reaper import Reaper
+from app.host.websocket import WebSocket
+from app.transports.guard import Rejection
+from app.transports.head import Head
+from app.transports.upgrade import check
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from app.host.connection import Connection
+    from app.host.watch import Watch
+    from app.transports.guard import Guard
+    from app.transports.proxies import Proxies
+    from app.transports.upgrade import Family
+
+    Header = tuple[bytes, bytes]
+
+_LOOKS = 4
+"""At each socket, in one `ping_s`. To note each message in a reaper would cost more than reading it."""
+
+_ACCEPTED = (
+    "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
+    "sec-websocket-accept: {}\r\nsec-websocket-protocol: {}\r\n\r\n"
+)
+_VERSION = (b"sec-websocket-version", b"13")
+_UPGRADE = (b"upgrade", b"websocket")
+_KEY_BYTES = 16
+
+
+class Sockets:
+    """The WebSockets of one family. `connections` are all of the server's, which it tells when it leaves."""
+
+    def __init__(self, family: Family, guard: Guard, proxies: Proxies, watch: Watch) -> None:
+        self.family = family
+        self.watch = watch
+        self.connections: set[Any] = set()
+        self.leaving: Reaper[WebSocket] = Reaper(family.kill_s)
+        self._guard = guard
+        self._proxies = proxies
+        self._looks: Reaper[WebSocket] = Reaper(family.ping_s / _LOOKS)
+
+    def leads_to(self, url: bytes) -> bool:
+        """Whether a request target is one of its paths, with whatever query."""
+        return self.family.leads_to(url.partition(b"?")[0].decode("latin-1"))
+
+    def open(self, asked_by: Connection) -> tuple[WebSocket, bytes]:
+        """See `open_socket`."""
+        headers, parser = asked_by.headers, asked_by.parser
+        seen: tuple[str, str] = (asked_by.address, asked_by.scheme or "http")
+        if seen[0] in self._proxies:
+            seen = self._proxies.seen_through(*seen, headers)
+        path, _, query = asked_by.url.partition(b"?")
+        fields = dict(reversed(headers))
+        head = Head(parser.get_method().decode(), path.decode("latin-1"), query, fields, *seen)
+        hosts, offered = (_all(headers, name) for name in (b"host", b"sec-websocket-protocol"))
+        subprotocol = check(head, hosts, offered, self._guard, self.family)
+        if head.method != "GET":
+            raise Rejection(405, "only GET opens a WebSocket", headers=((b"allow", b"GET"),))
+        key = _key(headers)
+        if parser.get_http_version() != "1.1" or _framed(head.fields):
+            raise Rejection(400, "a WebSocket is opened by HTTP/1.1, without a body")
+        if _all(headers, _VERSION[0]) != [_VERSION[1]]:
+            raise Rejection(426, "only version 13 of WebSocket is spoken", headers=(_VERSION, _UPGRADE))
+        accepted = _ACCEPTED.format(accept_key(key), subprotocol).encode()
+        return WebSocket(head, subprotocol, self), accepted
+
+    def add(self, socket: WebSocket, now: float) -> None:
+        """One more, in the place of the HTTP connection that it was."""
+        self.connections.add(socket)
+        self._looks.watch(socket, now)
+
+    def remove(self, socket: WebSocket) -> None:
+        """One is gone, and its connection with it."""
+        self.watch.connections -= 1
+        self.watch.writes.forget(socket)
+        self.leaving.forget(socket)
+        self._looks.forget(socket)
+        self.connections.discard(socket)
+
+    def sweep(self, now: float) -> None:
+        """Ask the silent ones, and end those that have been told to go."""
+        for socket in list(self._looks.overdue(now)):
+            socket.look(now)
+            self._looks.watch(socket, now)
+        for socket in self.leaving.overdue(now):
+            self.watch.hits["kill_s"] += 1
+            socket.cut("lingers")
+
+
+def open_socket(asked_by: Connection) -> tuple[WebSocket, bytes] | None:
+    """The socket that a request whose head has come asks for, and what to answer; None if its path knows of none.
+
+    None too while an answer of the connection's has not left: its writer would not hear of it. Raises `Rejection`
+    (RFC 6455, 4.2).
+    """
+    if asked_by.flow.write_paused:
+        return None
+    return next((family.open(asked_by) for family in asked_by.watch.sockets if family.leads_to(asked_by.url)), None)
+
+
+def _all(headers: Sequence[Header], wanted: bytes) -> list[bytes]:
+    return [value for name, value in headers if name == wanted]
+
+
+def _framed(fields: dict[bytes, bytes]) -> bool:
+    """Whether a body comes along."""
+    return b"transfer-encoding" in fields or bool(fields.get(b"content-length", b"0").strip(b"0"))
+
+
+def _key(headers: Sequence[Header]) -> str:
+    """Raises `Rejection`."""
+    keys = _all(headers, b"sec-websocket-key")
+    try:
+        if len(keys) == 1 and len(base64.b64decode(keys[0], validate=True)) == _KEY_BYTES:
+            return keys[0].decode()
+    except binascii.Error:
+        pass
+    raise Rejection(400, "one Sec-WebSocket-Key of 16 bytes in base64 is needed")

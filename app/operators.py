@@ -1,0 +1,79 @@
+"""What operators are told in the log: who comes and goes, what is refused, and which limits have said no."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from app import telemetry
+
+if TYPE_CHECKING:
+    from app.broker.broker import Broker
+    from app.protocols.bayeux.hooks import Hooks
+    from app.protocols.bayeux.sessions import BayeuxSession
+    from app.protocols.wamp.router import Router
+    from app.protocols.wamp.sessions import WampSession
+
+_ORDINARY_LIMITS = frozenset({"holds_per_browser", "keep_alive_s", "max_interval_s"})
+"""They end what is over, or share between one user's tabs: nothing to tell operators of each time."""
+
+
+class Operators:
+    """Tells them of one house's sessions."""
+
+    def __init__(self, broker: Broker, hooks: Hooks, router: Router) -> None:
+        self._broker = broker
+        self._hits_told: Counter[str] = Counter()
+        hooks.session_opened.append(_opened)
+        hooks.session_closed.append(_closed)
+        hooks.message_refused.append(_refused)
+        hooks.report = telemetry.fault
+        router.opened.append(_opened)
+        router.closed.append(_closed)
+        router.denied.append(_denied)
+
+    def tell_of_limits(self, _now: float) -> None:
+        """Say which limits have said no since this was last asked."""
+        news = self._broker.hits - self._hits_told
+        self._hits_told = self._broker.hits.copy()
+        for limit, times in news.items():
+            if limit not in _ORDINARY_LIMITS:
+                telemetry.log.warning("limit_reached", limit=limit, times=times)
+
+
+def _opened(session: BayeuxSession | WampSession) -> None:
+    telemetry.log.info(
+        "session_opened",
+        session=telemetry.fingerprint(session.id),
+        protocol=session.protocol,
+        authid=session.authid,
+        role=session.role,
+        address=session.address,
+        user_agent=session.user_agent,
+    )
+
+
+def _closed(session: BayeuxSession | WampSession, reason: str) -> None:
+    telemetry.log.info(
+        "session_closed", session=telemetry.fingerprint(session.id), protocol=session.protocol, reason=reason
+    )
+
+
+def _refused(session: BayeuxSession | None, fields: dict[str, Any], error: str) -> None:
+    telemetry.log.info(
+        "message_refused",
+        verb=error.rpartition(":")[2].removesuffix("_denied"),
+        error=error,
+        channel=str(fields.get("subscription") or fields.get("channel")),
+        session=telemetry.fingerprint(session.id) if session is not None else "",
+    )
+
+
+def _denied(session: WampSession | None, what: str, uri: str) -> None:
+    telemetry.log.info(
+        "message_refused",
+        verb=what,
+        error=uri,
+        channel="",
+        session=telemetry.fingerprint(session.id) if session is not None else "",
+    )

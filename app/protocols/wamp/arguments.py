@@ -1,0 +1,40 @@
+"""The arguments of the router's own procedures: what they must be, and the words for what they are not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from app.protocols.wamp import errors
+from app.protocols.wamp.errors import Refused
+from app.protocols.wamp.messages import identifier
+from app.protocols.wamp.serializers import is_absent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def check_count(args: list[Any], least: int, most: int) -> None:
+    """That there are so many positional arguments. Raises `Refused`."""
+    if not least <= len(args) <= most:
+        raise Refused(errors.INVALID_ARGUMENT, f"expected {least} to {most} positional arguments")
+
+
+def id_of(value: object, name: str) -> int:
+    """An id. Raises `Refused`."""
+    found = identifier(value)
+    if found is None:
+        raise Refused(errors.INVALID_ARGUMENT, f"{name}: expected an id, a whole number from 1 to 2^53")
+    return found
+
+
+def text_of(value: object, name: str) -> str:
+    """A text. Raises `Refused`."""
+    if not isinstance(value, str):
+        raise Refused(errors.INVALID_ARGUMENT, f"{name}: expected a text")
+    return value
+
+
+def optional_text(kwargs: Mapping[str, Any], name: str) -> str | None:
+    """A text that need not be there. Raises `Refused`."""
+    value = kwargs.get(name)
+    return None if is_absent(value) else text_of(value, name)

@@ -1,0 +1,388 @@
+"""The WAMP engine of one connection: what its messages do, in which state, and what goes back.
+
+It does no I/O and never raises on bad input: what it has to say goes to the router, which hands it to the link. It
+never stops reading either; only what must wait for a policy, for the disk or for a page of the history is answered
+later, and what a client publishes or subscribes behind such a wait stays in line behind it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from app.protocols.wamp import calls, errors, joining, publishing, subscribing
+from app.protocols.wamp.delivery import event_frame
+from app.protocols.wamp.errors import Refused
+from app.protocols.wamp.line import Line
+from app.protocols.wamp.links import NORMAL, POLICY_VIOLATION, PROTOCOL_ERROR, Close
+from app.protocols.wamp.messages import (
+    ABORT,
+    CALL,
+    ERROR,
+    GOODBYE,
+    PUBLISH,
+    REGISTER,
+    SUBSCRIBE,
+    UNREGISTER,
+    UNSUBSCRIBE,
+    Abort,
+    Authenticate,
+    Call,
+    Cancel,
+    Goodbye,
+    Hello,
+    Publish,
+    Register,
+    Subscribe,
+    Unregister,
+    Unsubscribe,
+    Violation,
+    read,
+)
+from app.protocols.wamp.serializers import Undecodable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from app.broker.events import Event
+    from app.broker.sessions import Session
+    from app.protocols.wamp.authentication import Pending
+    from app.protocols.wamp.joining import Applicant
+    from app.protocols.wamp.links import Context, Link
+    from app.protocols.wamp.messages import Message
+    from app.protocols.wamp.router import Router
+    from app.protocols.wamp.sessions import WampSession
+
+SLOW_CONSUMER = "slow_consumer"
+LOST = "connection_lost"
+VIOLATED = "protocol_violation"
+LEFT = "goodbye"
+GIVEN_UP = "aborted"
+"""Why a session ended."""
+
+
+class Engine:
+    """Speaks WAMP with one peer (`links.Speaker`); the owner of its session in the broker.
+
+    `deadline` is when the peer must have a session, or must have said goodbye to ours; None while it has one.
+    """
+
+    __slots__ = (
+        "_has_left",
+        "_is_over",
+        "_is_paused",
+        "_is_too_slow",
+        "_next_request",
+        "_said_bytes",
+        "_turn",
+        "applicant",
+        "challenge",
+        "context",
+        "deadline",
+        "is_leaving",
+        "line",
+        "link",
+        "router",
+        "session",
+    )
+
+    def __init__(self, router: Router, link: Link, context: Context) -> None:
+        self.router = router
+        self.link = link
+        self.context = context
+        self.session: WampSession | None = None
+        self.applicant: Applicant | None = None
+        self.challenge: Pending | None = None  # while the applicant is to answer it
+        self.deadline: float | None = None
+        self.is_leaving = False  # we have said goodbye
+        self._has_left = False  # its client has said goodbye to a session, and may begin another
+        self._is_over = False
+        self._is_paused = False
+        self._is_too_slow = False
+        self.line = Line(self)
+        self._next_request = 1
+        self._turn = 0  # in which something was last said, and how much
+        self._said_bytes = 0
+
+    # What the transport reports
+
+    def split(self, data: bytes, now: float) -> Sequence[bytes]:
+        """See `Speaker`."""
+        form = self.link.format
+        if not form.is_batched:
+            return (data,)
+        try:
+            return form.split(data, self.router.options.batch_messages)
+        except Undecodable:
+            self.violated("The message cannot be decoded.", now)
+            return ()
+
+    def receive(self, message: bytes, now: float) -> None:
+        """See `Speaker`."""
+        if self._is_over:
+            return
+        try:
+            unpacked = self.link.format.serializer.unpack(message, self.router.broker.limits)
+            self._take(read(unpacked), len(message), now)
+        except Undecodable:
+            self.violated("The message cannot be decoded.", now)
+        except Violation as violation:
+            self.violated(str(violation), now)
+
+    def violated(self, message: str, now: float) -> None:
+        """See `Speaker`; the client learns what it did (A11), and nothing of the session is left."""
+        if not self.is_leaving:
+            self.abort(errors.PROTOCOL_VIOLATION, message, now, reason=VIOLATED, code=PROTOCOL_ERROR)
+
+    def paused(self) -> None:
+        """See `Speaker`."""
+        self._is_paused = True
+
+    def resumed(self, now: float) -> None:  # noqa: ARG002 - the flush has its own
+        """See `Speaker`."""
+        self._is_paused = False
+        if self.session is not None and len(self.session.outbox):
+            self.router.broker.mark_ready(self.session)
+
+    def lost(self, now: float) -> None:
+        """See `Speaker`."""
+        if not self._is_over:
+            self._is_over = True
+            self.router.forget(self)
+            self._end(LOST, now)
+
+    # What the broker reports (sessions.Owner)
+
+    def due(self, session: Session, now: float) -> None:  # noqa: ARG002 - there is one
+        """Its token has ended."""
+        self.dismiss(errors.TOKEN_EXPIRED, "the token has expired", now, reason="token_expired")
+
+    def flush(self, session: Session, now: float) -> None:  # noqa: ARG002 - as above
+        """Write the events that wait. The hot path: one look-up and one append for each, and one write for all."""
+        if self._is_paused or not len(session.outbox):
+            return
+        frames: list[bytes] = []
+        heard, form = self.router.broker.index.heard, self.link.format
+        key = form.key
+        for event in session.outbox.take():
+            for subscription in heard(event.topic).subscriptions:
+                number = subscription.number
+                if number and session in subscription.sessions:
+                    frame = event.frames.get((number, key))
+                    frames.append(frame or event_frame(event, number, subscription.pattern, form))
+        if frames:
+            self.router.say(self.link, frames)
+
+    def overflow(self, session: Session, event: Event, now: float) -> None:
+        """More waits than may. A peer that reads gets it now; another is sent away, once the broker is done (7.12)."""
+        if not self._is_paused and self.room_bytes() > 0:
+            self._said_bytes += session.outbox.nbytes
+            self.flush(session, now)
+            session.outbox.put(event)
+        elif not self._is_too_slow:
+            self._is_too_slow = True
+            self.router.overflowed(self)
+
+    def send_away(self, now: float) -> None:
+        """Drop what waits for a peer that does not read, and tell it to come again."""
+        if not self._is_over:
+            goodbye = [] if self.session is None else [[GOODBYE, {"message": SLOW_CONSUMER}, errors.KILLED]]
+            self._close(goodbye, POLICY_VIOLATION, SLOW_CONSUMER, now, SLOW_CONSUMER)
+
+    # What is said
+
+    def say(self, message: list[Any]) -> None:
+        """Send a message of ours, unless too much is on its way to a peer that does not read."""
+        if self._is_over:
+            return
+        self.write([self.link.format.write(message)])
+        if self._is_paused and self.room_bytes() < 0 and not self._is_too_slow:
+            self._is_too_slow = True
+            self.router.broker.hits["queue_bytes"] += 1
+            self.router.overflowed(self)
+
+    def write(self, frames: list[bytes]) -> None:
+        """Send what is encoded already."""
+        self._begin_turn()
+        self._said_bytes += sum(map(len, frames))
+        self.router.say(self.link, frames)
+
+    def room_bytes(self) -> int:
+        """How much more may be said before some of it has left; below 0 where it is too much already."""
+        self._begin_turn()
+        return self.router.broker.limits.queue_bytes - self.link.backlog_bytes - self._said_bytes
+
+    def _begin_turn(self) -> None:
+        if self._turn != self.router.turn:  # what was said before is the link's backlog now, or has left
+            self._turn, self._said_bytes = self.router.turn, 0
+
+    def refuse(self, kind: int, request: int, refused: Refused) -> None:
+        """Answer a request with an ERROR."""
+        self.router.refused_to(self.session, _NAMES[kind], refused.uri)
+        text = [[refused.text]] if refused.text else []
+        self.say([ERROR, kind, request, {}, refused.uri, *text])
+
+    def abort(
+        self, uri: str, message: str, now: float, *, reason: str = GIVEN_UP, code: int = POLICY_VIOLATION
+    ) -> None:
+        """Refuse the peer a session, or end it without goodbye."""
+        if not self._is_over:
+            self.router.refused_to(self.session, "session", uri)
+            self._close([[ABORT, {"message": message}, uri]], code, uri, now, reason)
+
+    def dismiss(self, uri: str, message: str, now: float, *, reason: str) -> None:
+        """End the session from our side; the connection stays until the peer has said goodbye too, or has had time."""
+        if self.session is None or self.is_leaving:
+            return
+        self.flush(self.session, now)
+        self.say([GOODBYE, {"message": message} if message else {}, uri])
+        self.is_leaving = True
+        self.router.await_goodbye(self, now)
+        self._end(reason, now)
+
+    def late(self, now: float) -> None:
+        """The deadline has come: no HELLO, or no further one, no answer to a challenge, no goodbye."""
+        if self.is_leaving or (self._has_left and self.applicant is None):
+            self._close([], NORMAL, errors.GOODBYE_AND_OUT, now, LEFT)
+        else:
+            self.router.broker.hits["hello_s"] += 1
+            self.abort(errors.PROTOCOL_VIOLATION, "HELLO did not come in time.", now, code=PROTOCOL_ERROR)
+
+    def _close(self, messages: list[list[Any]], code: int, why: str, now: float, reason: str) -> None:
+        self._is_over = True
+        self.router.forget(self)
+        form = self.link.format
+        self.router.say(self.link, Close([form.write(message) for message in messages], code, why))
+        self._end(reason, now)
+
+    def _end(self, reason: str, now: float) -> None:
+        """Let go of the session, whichever way it came to its end."""
+        session, self.session = self.session, None
+        applicant, self.applicant = self.applicant, None
+        self.challenge = None
+        self.line = Line(self)
+        if session is not None:
+            self.router.leave(session, reason, now)
+        elif applicant is not None:
+            self.router.forget_number(applicant.number)
+
+    # What is received
+
+    def _take(self, message: Message, nbytes: int, now: float) -> None:
+        if self.is_leaving:
+            if isinstance(message, Goodbye):
+                self._close([], NORMAL, errors.GOODBYE_AND_OUT, now, LEFT)
+            return
+        if self.session is None:
+            self._take_stranger(message, now)
+            return
+        if self.router.options.strict_request_ids:
+            self._check_request(message)
+        if not self.line.takes(message, nbytes):
+            self.act(message, now)
+
+    def _take_stranger(self, message: Message, now: float) -> None:
+        if isinstance(message, Hello) and self.challenge is None:
+            joining.hello(self, message, now)
+        elif isinstance(message, Authenticate) and self.challenge is not None:
+            joining.authenticate(self, message, now)
+        elif isinstance(message, Abort):
+            self.given_up(now)
+        else:
+            name = type(message).__name__.upper()
+            raise Violation(f"{name} came where {'HELLO' if self.challenge is None else 'AUTHENTICATE'} was expected.")
+
+    def act(self, message: Message, now: float) -> None:
+        """Do what a message of the session's client asks for. Raises `Violation`."""
+        act = _ACTS.get(type(message))
+        if act is None:
+            raise Violation(f"{type(message).__name__.upper()} came within a session.")
+        act(self, message, now)
+
+    def _check_request(self, message: Message) -> None:
+        """In strict mode, that requests are numbered 1, 2, 3 and so on (Basic Profile, 2.1.2). Raises `Violation`."""
+        request = getattr(message, "request", None)
+        if request is not None and not isinstance(message, Cancel):
+            if request != self._next_request:
+                raise Violation("The request's id is not the one after the last.")
+            self._next_request += 1
+
+    def joined(self, session: WampSession) -> None:
+        """From now on there is a session."""
+        self.session = session
+        self.applicant = self.challenge = None
+        self._next_request = 1
+        self.router.forget(self)
+
+    def given_up(self, now: float) -> None:
+        """The client has ABORTed, which is never answered."""
+        self._close([], NORMAL, "", now, GIVEN_UP)
+
+    def goodbye(self, message: Goodbye, now: float) -> None:  # noqa: ARG002 - whatever the reason
+        """The client ends the session; it may say HELLO again (Basic Profile, 4.3)."""
+        if self.session is not None:
+            self.flush(self.session, now)
+        self.say([GOODBYE, {}, errors.GOODBYE_AND_OUT])
+        self._end(LEFT, now)
+        self._has_left = True
+        self.router.await_hello(self, now)
+
+
+_NAMES = {
+    PUBLISH: "publish",
+    SUBSCRIBE: "subscribe",
+    UNSUBSCRIBE: "unsubscribe",
+    CALL: "call",
+    REGISTER: "register",
+    UNREGISTER: "unregister",
+}
+
+
+def _subscribe(engine: Engine, message: Subscribe, now: float) -> None:
+    try:
+        subscribing.subscribe(engine, message, now)
+    except Refused as refused:
+        engine.refuse(SUBSCRIBE, message.request, refused)
+
+
+def _unsubscribe(engine: Engine, message: Unsubscribe, now: float) -> None:
+    try:
+        subscribing.unsubscribe(engine, message, now)
+    except Refused as refused:
+        engine.refuse(UNSUBSCRIBE, message.request, refused)
+
+
+def _call(engine: Engine, message: Call, now: float) -> None:
+    try:
+        calls.call(engine, message, now)
+    except Refused as refused:
+        engine.refuse(CALL, message.request, refused)
+
+
+def _cancel(_engine: Engine, _message: Cancel, _now: float) -> None:
+    """A call that has been answered, or will be soon."""
+
+
+def _register(engine: Engine, message: Register, _now: float) -> None:
+    engine.refuse(REGISTER, message.request, Refused(errors.NOT_AUTHORIZED, "there are no callees here"))
+
+
+def _unregister(engine: Engine, message: Unregister, _now: float) -> None:
+    engine.refuse(UNREGISTER, message.request, Refused(errors.NO_SUCH_REGISTRATION))
+
+
+def _abort(engine: Engine, _message: Abort, now: float) -> None:
+    engine.given_up(now)
+
+
+_ACTS: dict[type, Callable[[Engine, Any, float], None]] = {
+    Publish: publishing.publish,
+    Subscribe: _subscribe,
+    Unsubscribe: _unsubscribe,
+    Call: _call,
+    Cancel: _cancel,
+    Register: _register,
+    Unregister: _unregister,
+    Goodbye: Engine.goodbye,
+    Abort: _abort,
+}
+"""What a session's client may send; all else is a violation."""

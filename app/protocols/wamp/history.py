@@ -1,0 +1,177 @@
+"""Event history (Advanced Profile, "Event History"; `wamp.subscription.get_events`): a call, read, and its result.
+
+The bounds hold in the order of the log, all of them at once, whatever the order of reading; then `reverse`, then
+`limit`. What is wrong is answered with fixed words that name the argument; keywords that nobody knows are ignored.
+
+Behind the events the result says how it stands:
+
+is_limit_reached   there are as many as `limit` allows, and the log goes on
+complete           what was looked at is all there: nothing of it was removed or damaged, nor was the page cut short by
+                   the work or the bytes that one call may cost
+next               the publication to go on from, as `after_publication`, or in reverse as `before_publication`; null
+                   where nothing is left. It may be one that the caller has not got: it names a place and nothing else
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from app.broker.errors import InvalidName
+from app.broker.log import USUAL_LIMIT, Query
+from app.broker.publications import LAST_PUBLICATION
+from app.broker.timestamps import BOUNDS, Span, to_ns, to_text
+from app.broker.topics import Match, Pattern, narrowed
+from app.protocols.wamp.payloads import parts, shown
+from app.protocols.wamp.serializers import is_absent
+from app.protocols.wamp.uris import to_topic, to_uri
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from app.broker.events import Event
+    from app.broker.log import Page
+    from app.broker.policy import Identity
+    from app.protocols.wamp.serializers import Serializer
+    from app.protocols.wamp.uris import Grammar
+
+
+class InvalidArgument(ValueError):
+    """An argument that is missing or not what it should be; the text says which, and what was expected."""
+
+    def __init__(self, name: str, expected: str) -> None:
+        super().__init__(f"{name}: expected {expected}")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One call, read. `topic` is canonical; `filters` are fields of `Query`."""
+
+    subscription: int
+    topic: str | None
+    limit: int
+    is_reverse: bool
+    filters: dict[str, Any]
+
+    def query(self, pattern: Pattern, identity: Identity, head: int, max_bytes: int) -> Query | None:
+        """What to ask of a log that ends at `head`; None where nothing can be found.
+
+        `pattern` is what the subscription is to, `identity` who calls.
+        """
+        wanted = pattern if self.topic is None else narrowed(pattern, self.topic)
+        if wanted is None:
+            return None
+        return Query(
+            ((wanted, 0),),
+            head,
+            authid=identity.authid,
+            role=identity.role,
+            limit=self.limit,
+            max_bytes=max_bytes,
+            is_reverse=self.is_reverse,
+            **self.filters,
+        )
+
+
+def read(args: Sequence[object], kwargs: Mapping[str, object], space: str, grammar: Grammar, most: int) -> Reading:
+    """What a call asks for, in a realm's space and grammar; `most` events at once. Raises `InvalidArgument`."""
+    given = {name: value for name, value in kwargs.items() if not is_absent(value)}
+    span = Span()
+    filters: dict[str, Any] = {}
+    for bound in BOUNDS:
+        if (time := given.get(f"{bound}_time")) is not None:
+            span.narrow(bound, _time_ns(f"{bound}_time", time))
+        if (publication := given.get(f"{bound}_publication")) is not None:
+            filters[f"{bound}_publication"] = _id(f"{bound}_publication", publication)
+    filters |= {"from_time_us": span.from_us, "until_time_us": span.until_us}
+    return Reading(
+        _id("subscription", args[0] if args else None),
+        _topic(given["topic"], space, grammar) if "topic" in given else None,
+        min(_whole("limit", given["limit"], "a whole number from 1 on") if "limit" in given else USUAL_LIMIT, most),
+        _flag("reverse", given.get("reverse", False)),
+        filters,
+    )
+
+
+def result(
+    page: Page, reading: Reading, pattern: Pattern, serializer: Serializer
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The arguments of the RESULT: each event one positional argument, and how the page stands beside them.
+
+    To be packed by that serializer. There are always keyword arguments: so clients make one thing of any number of
+    events.
+    """
+    is_full = not page.is_end and len(page.events) >= reading.limit
+    is_whole = (page.is_end or is_full) and not page.is_cut_off and not page.gaps
+    return [_shown(event, reading.subscription, pattern, serializer) for event in page.events], {
+        "is_limit_reached": is_full,
+        "complete": is_whole,
+        "next": None if page.is_end else page.publication,
+    }
+
+
+def nothing(*, is_complete: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The same where nothing can be found; it is not complete where a publication that was named is not in the log."""
+    return [], {"is_limit_reached": False, "complete": is_complete, "next": None}
+
+
+def _shown(event: Event, subscription: int, pattern: Pattern, serializer: Serializer) -> dict[str, Any]:
+    """An event of the history: what an EVENT would have said, and when it was."""
+    found = {
+        "timestamp": to_text(event.time_us),
+        "subscription": subscription,
+        "publication": event.publication,
+        "details": {} if event.details is None else orjson.loads(event.details),
+    }
+    if pattern.match is not Match.EXACT:
+        found["details"]["topic"] = to_uri(event.topic)
+    values: tuple[Any, Any]
+    if serializer.is_binary:
+        values = shown(event.payload, event.shape, serializer)
+    else:
+        args, kwargs = parts(event.payload, event.shape)
+        values = args and orjson.Fragment(args), kwargs and orjson.Fragment(kwargs)
+    return found | {name: value for name, value in zip(("args", "kwargs"), values, strict=True) if value is not None}
+
+
+def _id(name: str, value: object) -> int:
+    expected = f"an id, a whole number from 1 to {LAST_PUBLICATION}"
+    number = _whole(name, value, expected)
+    if number > LAST_PUBLICATION:
+        raise InvalidArgument(name, expected)
+    return number
+
+
+def _whole(name: str, value: object, expected: str) -> int:
+    """A positive integer, which JavaScript's encoders may have written as a float."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidArgument(name, expected)
+    return value
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidArgument(name, "true or false")
+    return value
+
+
+def _time_ns(name: str, value: object) -> int:
+    try:
+        if isinstance(value, str):
+            return to_ns(value)
+    except ValueError:
+        pass
+    raise InvalidArgument(name, "an RFC 3339 time with its offset, such as 2026-07-01T12:00:00Z")
+
+
+def _topic(value: object, space: str, grammar: Grammar) -> str:
+    try:
+        if isinstance(value, str):
+            return to_topic(value, space, grammar)
+    except InvalidName:
+        pass
+    raise InvalidArgument("topic", "a URI")

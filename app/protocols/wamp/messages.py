@@ -1,0 +1,336 @@
+"""WAMP messages: what the unpacked list of a client means (Basic Profile 3.4, 6; Advanced Profile).
+
+Whatever `read` returns is typed; nobody checks again. All that the letter of the protocol forbids, whatever the state
+of the session, is a `Violation`, which ends the session. Texts are taken as they are: whether one is a URI is asked
+where it is used (`uris.py`), and what an option's value means in `options.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HELLO, WELCOME, ABORT, CHALLENGE, AUTHENTICATE, GOODBYE = 1, 2, 3, 4, 5, 6
+ERROR = 8
+PUBLISH, PUBLISHED = 16, 17
+SUBSCRIBE, SUBSCRIBED, UNSUBSCRIBE, UNSUBSCRIBED, EVENT = 32, 33, 34, 35, 36
+CALL, CANCEL, RESULT = 48, 49, 50
+REGISTER, REGISTERED, UNREGISTER, UNREGISTERED = 64, 65, 66, 67
+INVOCATION, INTERRUPT, YIELD = 68, 69, 70
+
+MOST_ID = 2**53
+"""Ids are 1 to this one, which every double can tell apart (Basic Profile, 5.1.2)."""
+
+Args = list[Any] | None
+"""Positional arguments; None: that element was not sent."""
+
+Kwargs = dict[Any, Any] | None
+"""Keyword arguments, likewise. Their keys may be anything until they are written as JSON."""
+
+_ROUTERS_OWN = {
+    WELCOME: "WELCOME",
+    CHALLENGE: "CHALLENGE",
+    PUBLISHED: "PUBLISHED",
+    SUBSCRIBED: "SUBSCRIBED",
+    UNSUBSCRIBED: "UNSUBSCRIBED",
+    EVENT: "EVENT",
+    RESULT: "RESULT",
+    REGISTERED: "REGISTERED",
+    UNREGISTERED: "UNREGISTERED",
+    INVOCATION: "INVOCATION",
+    INTERRUPT: "INTERRUPT",
+}
+
+
+class Violation(Exception):
+    """What no client may send; its text says what is wrong, and nothing that the peer wrote."""
+
+
+class Hello(NamedTuple):
+    """Asks for a session."""
+
+    realm: str
+    details: dict[str, Any]
+
+
+class Abort(NamedTuple):
+    """Gives up a session before it is there. What arguments it may have say nothing to a router."""
+
+    details: dict[str, Any]
+    reason: str
+
+
+class Authenticate(NamedTuple):
+    """Answers a CHALLENGE."""
+
+    signature: str
+    extra: dict[str, Any]
+
+
+class Goodbye(NamedTuple):
+    """Ends a session, or agrees to its end."""
+
+    details: dict[str, Any]
+    reason: str
+
+
+class Publish(NamedTuple):
+    """Publishes an event.
+
+    Of the older transparent payload (`enc_algo` among the options, and one text or bytes for both elements) `args` is
+    None; nobody but crossbar understands it, so it is to be refused by that option.
+    """
+
+    request: int
+    options: dict[str, Any]
+    topic: str
+    args: Args = None
+    kwargs: Kwargs = None
+
+
+class Subscribe(NamedTuple):
+    """Asks for a topic's events."""
+
+    request: int
+    options: dict[str, Any]
+    topic: str
+
+
+class Unsubscribe(NamedTuple):
+    """Wants no more of them."""
+
+    request: int
+    subscription: int
+
+
+class Call(NamedTuple):
+    """Calls a procedure."""
+
+    request: int
+    options: dict[str, Any]
+    procedure: str
+    args: Args = None
+    kwargs: Kwargs = None
+
+
+class Cancel(NamedTuple):
+    """Wants no result of a call."""
+
+    request: int
+    options: dict[str, Any]
+
+
+class Register(NamedTuple):
+    """Offers a procedure."""
+
+    request: int
+    options: dict[str, Any]
+    procedure: str
+
+
+class Unregister(NamedTuple):
+    """Offers it no longer."""
+
+    request: int
+    registration: int
+
+
+class Yield(NamedTuple):
+    """Answers an INVOCATION."""
+
+    request: int
+    options: dict[str, Any]
+    args: Args = None
+    kwargs: Kwargs = None
+
+
+class Error(NamedTuple):
+    """Answers one with an error; `kind` is always `INVOCATION`."""
+
+    kind: int
+    request: int
+    details: dict[str, Any]
+    error: str
+    args: Args = None
+    kwargs: Kwargs = None
+
+
+Message = (
+    Hello
+    | Abort
+    | Authenticate
+    | Goodbye
+    | Publish
+    | Subscribe
+    | Unsubscribe
+    | Call
+    | Cancel
+    | Register
+    | Unregister
+    | Yield
+    | Error
+)
+
+
+def read(value: object) -> Message:
+    """The message that an unpacked value stands for. Raises `Violation`."""
+    if not isinstance(value, list) or not value:
+        raise Violation("A message must be a list that is not empty.")
+    code = value[0]
+    if type(code) is not int:  # a bool is none
+        raise Violation("A message must begin with the number of its kind.")
+    reader = _READERS.get(code)
+    if reader is None:
+        if code in _ROUTERS_OWN:
+            raise Violation(f"{_ROUTERS_OWN[code]} is sent by routers only.")
+        raise Violation("There is no message of that kind.")
+    try:
+        return reader(value)
+    except _Wrong as wrong:
+        raise Violation(f"{reader.__name__[1:].upper()}: {wrong}.") from None
+
+
+def whole(value: object) -> int | None:
+    """An integer as it is, or one that a JavaScript encoder has written as a double; None for all else."""
+    if type(value) is int:
+        return value
+    return int(value) if isinstance(value, float) and value.is_integer() else None
+
+
+def identifier(value: object) -> int | None:
+    """An id of any scope, 1 to 2^53; None for what is none."""
+    number = whole(value)
+    return number if number is not None and 1 <= number <= MOST_ID else None
+
+
+class _Wrong(Exception):
+    """What is wrong with a message, whichever it is."""
+
+
+def _hello(value: list[Any]) -> Hello:
+    _count(value, 3, 3)
+    return Hello(_text(value[1], "realm"), _dict(value[2], "details"))
+
+
+def _abort(value: list[Any]) -> Abort:
+    _count(value, 3, 5)
+    _payload(value, 3)
+    return Abort(_dict(value[1], "details"), _text(value[2], "reason"))
+
+
+def _authenticate(value: list[Any]) -> Authenticate:
+    _count(value, 3, 3)
+    return Authenticate(_text(value[1], "signature"), _dict(value[2], "extra"))
+
+
+def _goodbye(value: list[Any]) -> Goodbye:
+    _count(value, 3, 3)
+    return Goodbye(_dict(value[1], "details"), _text(value[2], "reason"))
+
+
+def _publish(value: list[Any]) -> Publish:
+    _count(value, 4, 6)
+    request, options, topic = _id(value[1], "request"), _dict(value[2], "options"), _text(value[3], "topic")
+    if len(value) == 5 and "enc_algo" in options and isinstance(value[4], str | bytes):
+        return Publish(request, options, topic)
+    return Publish(request, options, topic, *_payload(value, 4))
+
+
+def _subscribe(value: list[Any]) -> Subscribe:
+    _count(value, 4, 4)
+    return Subscribe(_id(value[1], "request"), _dict(value[2], "options"), _text(value[3], "topic"))
+
+
+def _unsubscribe(value: list[Any]) -> Unsubscribe:
+    _count(value, 3, 3)
+    return Unsubscribe(_id(value[1], "request"), _id(value[2], "subscription"))
+
+
+def _call(value: list[Any]) -> Call:
+    _count(value, 4, 6)
+    request, options, procedure = _id(value[1], "request"), _dict(value[2], "options"), _text(value[3], "procedure")
+    return Call(request, options, procedure, *_payload(value, 4))
+
+
+def _cancel(value: list[Any]) -> Cancel:
+    _count(value, 3, 3)
+    return Cancel(_id(value[1], "request"), _dict(value[2], "options"))
+
+
+def _register(value: list[Any]) -> Register:
+    _count(value, 4, 4)
+    return Register(_id(value[1], "request"), _dict(value[2], "options"), _text(value[3], "procedure"))
+
+
+def _unregister(value: list[Any]) -> Unregister:
+    _count(value, 3, 3)
+    return Unregister(_id(value[1], "request"), _id(value[2], "registration"))
+
+
+def _yield(value: list[Any]) -> Yield:
+    _count(value, 3, 5)
+    return Yield(_id(value[1], "request"), _dict(value[2], "options"), *_payload(value, 3))
+
+
+def _error(value: list[Any]) -> Error:
+    _count(value, 5, 7)
+    if whole(value[1]) != INVOCATION:
+        raise _Wrong("a client can only answer an INVOCATION with it")
+    request, details, error = _id(value[2], "request"), _dict(value[3], "details"), _text(value[4], "error")
+    return Error(INVOCATION, request, details, error, *_payload(value, 5))
+
+
+_READERS: dict[int, Callable[[list[Any]], Message]] = {
+    HELLO: _hello,
+    ABORT: _abort,
+    AUTHENTICATE: _authenticate,
+    GOODBYE: _goodbye,
+    ERROR: _error,
+    PUBLISH: _publish,
+    SUBSCRIBE: _subscribe,
+    UNSUBSCRIBE: _unsubscribe,
+    CALL: _call,
+    CANCEL: _cancel,
+    REGISTER: _register,
+    UNREGISTER: _unregister,
+    YIELD: _yield,
+}
+
+
+def _count(value: list[Any], least: int, most: int) -> None:
+    if not least <= len(value) <= most:
+        raise _Wrong("it has too few elements, or too many")
+
+
+def _id(value: object, name: str) -> int:
+    found = identifier(value)
+    if found is None:
+        raise _Wrong(f"the {name} must be an integer from 1 to 2^53")
+    return found
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise _Wrong(f"the {name} must be a text")
+    return value
+
+
+def _dict(value: object, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _Wrong(f"the {name} must be a dictionary")
+    for key in value:  # all() would double what this costs
+        if not isinstance(key, str):
+            raise _Wrong(f"every key of the {name} must be a text")
+    return value
+
+
+def _payload(value: list[Any], at: int) -> tuple[Args, Kwargs]:
+    """The arguments that stand from `at` on, if they do."""
+    args, kwargs = value[at] if len(value) > at else None, value[at + 1] if len(value) > at + 1 else None
+    if len(value) > at and not isinstance(args, list):
+        raise _Wrong("the arguments must be a list")
+    if len(value) > at + 1 and not isinstance(kwargs, dict):
+        raise _Wrong("the keyword arguments must be a dictionary")
+    return args, kwargs

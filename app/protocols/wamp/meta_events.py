@@ -1,0 +1,65 @@
+"""What the router itself publishes about sessions and subscriptions (Advanced Profile, 13 and 14).
+
+On topics of the realm that nobody else can publish on. Not told of subscriptions to these topics themselves, and told
+in this order also where a session merely dies: on_create, on_subscribe; on_unsubscribe, on_delete; on_leave.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from app.broker.events import Event
+from app.broker.policy import SERVER
+from app.protocols.wamp.payloads import stored
+from app.protocols.wamp.realms import is_meta
+from app.protocols.wamp.serializers import JSON
+from app.protocols.wamp.uris import own_topic
+
+if TYPE_CHECKING:
+    from app.protocols.wamp.realms import LiveSubscription
+    from app.protocols.wamp.router import Router
+    from app.protocols.wamp.sessions import WampSession
+
+ON_JOIN, ON_LEAVE = "wamp.session.on_join", "wamp.session.on_leave"
+ON_CREATE, ON_DELETE = "wamp.subscription.on_create", "wamp.subscription.on_delete"
+ON_SUBSCRIBE, ON_UNSUBSCRIBE = "wamp.subscription.on_subscribe", "wamp.subscription.on_unsubscribe"
+
+
+def joined(router: Router, session: WampSession, now: float) -> None:
+    """A session has begun."""
+    _publish(router, session, ON_JOIN, [session.shown()], now)
+
+
+def left(router: Router, session: WampSession, now: float) -> None:
+    """A session has ended."""
+    standing = session.standing
+    _publish(router, session, ON_LEAVE, [session.number, standing.authid, standing.authrole], now)
+
+
+def subscribed(router: Router, session: WampSession, live: LiveSubscription, now: float, *, is_new: bool) -> None:
+    """A session has subscribed; `is_new`: as the first."""
+    if is_meta(live.pattern):
+        return
+    if is_new:
+        _publish(router, session, ON_CREATE, [session.number, live.shown()], now)
+    _publish(router, session, ON_SUBSCRIBE, [session.number, live.number], now)
+
+
+def unsubscribed(router: Router, session: WampSession, live: LiveSubscription, now: float, *, is_last: bool) -> None:
+    """A session is subscribed no more."""
+    if is_meta(live.pattern):
+        return
+    _publish(router, session, ON_UNSUBSCRIBE, [session.number, live.number], now)
+    if is_last:
+        _publish(router, session, ON_DELETE, [session.number, live.number], now)
+
+
+def _publish(router: Router, session: WampSession, uri: str, args: list[Any], now: float) -> None:
+    """To whoever listens in the session's realm, but that session."""
+    topic = own_topic(uri, session.realm.space)
+    if not router.broker.index.hearers(topic):
+        return
+    payload, shape = stored(args, None, JSON)
+    event = Event(topic, payload, protocol="wamp", role=SERVER)
+    event.shape = shape
+    router.broker.announce(event, now, without=session)

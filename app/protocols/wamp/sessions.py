@@ -1,0 +1,72 @@
+"""A WAMP session: what the router knows of one client beyond what the broker knows of any."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from app.broker.sessions import Session
+
+if TYPE_CHECKING:
+    from app.broker.events import Event
+    from app.broker.outbox import Outbox
+    from app.protocols.wamp.engine import Engine
+    from app.protocols.wamp.messages import Publish
+    from app.protocols.wamp.realms import LiveSubscription, Realm
+
+_LARGEST = 1 << 53
+
+
+def new_id() -> int:
+    """A number in WAMP's global scope: uniformly random from 1 to 2^53 (Basic Profile, 2.1.2)."""
+    return secrets.randbelow(_LARGEST) + 1
+
+
+class Standing(NamedTuple):
+    """Who a session turned out to be, as WELCOME and the meta API tell it; `authid` is random for the anonymous."""
+
+    authid: str
+    authrole: str
+    authmethod: str
+    authprovider: str
+
+
+class WampSession(Session):
+    """One client in one realm.
+
+    `number` is its WAMP id, which anyone may know; `id` is the same as text. `authid` and `role` are what rules and
+    audiences go by; `standing` is what is told. `testaments` are by the scope that they are for.
+    """
+
+    owner: Engine
+
+    __slots__ = (
+        "address",
+        "announces_passthru",
+        "announces_revocation",
+        "live",
+        "number",
+        "realm",
+        "standing",
+        "testaments",
+        "transport",
+        "user_agent",
+    )
+
+    def __init__(self, number: int, realm: Realm, standing: Standing, owner: Engine, outbox: Outbox) -> None:
+        super().__init__(str(number), "wamp", owner, outbox)
+        self.number = number
+        self.realm = realm
+        self.standing = standing
+        self.role = standing.authrole
+        self.live: dict[int, LiveSubscription] = {}  # what it is subscribed to, by its id
+        self.announces_passthru = False
+        self.announces_revocation = False
+        self.testaments: dict[str, list[tuple[Publish, Event]]] = {"detached": [], "destroyed": []}
+        self.transport: dict[str, str] = {}
+        self.address = ""
+        self.user_agent = ""
+
+    def shown(self) -> dict[str, Any]:
+        """What the session meta API tells of it; nothing of its HTTP request."""
+        return {"session": self.number, **self.standing._asdict(), "transport": self.transport}

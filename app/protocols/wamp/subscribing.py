@@ -1,0 +1,155 @@
+"""SUBSCRIBE and UNSUBSCRIBE (Basic Profile, 6.2; Advanced Profile, 5.9), and taking a subscription away (5.13).
+
+Events that wait when a client's subscriptions change are written first, so that none comes for a subscription before
+SUBSCRIBED or behind UNSUBSCRIBED: some clients end the session then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.broker.errors import InvalidName, Refusal, TooManyPatterns
+from app.broker.topics import Match
+from app.protocols.wamp import errors, meta_events
+from app.protocols.wamp.delivery import retained_frame
+from app.protocols.wamp.errors import Refused, refused
+from app.protocols.wamp.messages import SUBSCRIBE, SUBSCRIBED, UNSUBSCRIBED
+from app.protocols.wamp.options import BadOption, flag, text
+from app.protocols.wamp.realms import LiveSubscription, is_meta
+from app.protocols.wamp.uris import MATCHES
+
+if TYPE_CHECKING:
+    from app.broker.topics import Pattern
+    from app.protocols.wamp.engine import Engine
+    from app.protocols.wamp.messages import Subscribe, Unsubscribe
+    from app.protocols.wamp.router import Router
+    from app.protocols.wamp.sessions import WampSession
+
+
+def subscribe(engine: Engine, message: Subscribe, now: float) -> None:
+    """Subscribe a client, and answer it. Raises `Refused`."""
+    session, router = engine.session, engine.router
+    assert session is not None
+    try:
+        pattern = pattern_of(router, session, message.topic, text(message.options, "match"))
+        wants_retained = flag(message.options, "get_retained")
+    except BadOption as bad:
+        raise Refused(errors.INVALID_ARGUMENT, f"{bad.name}: not a value that this option takes") from None
+    check_right(router, session, pattern)
+    if is_meta(pattern):
+        _subscribe(engine, message.request, pattern, now, wants_retained=wants_retained)
+        return
+    engine.line.if_permitted(
+        "subscribe",
+        pattern,
+        lambda now: _subscribe(engine, message.request, pattern, now, wants_retained=wants_retained),
+        lambda error: engine.refuse(SUBSCRIBE, message.request, error),
+        now,
+    )
+
+
+def pattern_of(router: Router, session: WampSession, uri: str, match: str | None) -> Pattern:
+    """What a client means by a URI and a match policy. Raises `Refused`."""
+    if match is not None and match not in MATCHES:
+        raise Refused(errors.INVALID_ARGUMENT, "match: expected exact, prefix or wildcard")
+    try:
+        return session.realm.pattern(uri, MATCHES[match or "exact"])
+    except InvalidName as refusal:
+        raise refused(router.broker.counted(refusal)) from None
+
+
+def check_right(router: Router, session: WampSession, pattern: Pattern) -> None:
+    """Whether the rules let a session hear all that a pattern matches. Raises `Refused`."""
+    if not router.rights.may(session, "subscribe", pattern):
+        raise Refused(errors.NOT_AUTHORIZED)
+
+
+def _subscribe(engine: Engine, request: int, pattern: Pattern, now: float, *, wants_retained: bool) -> None:
+    session, router = engine.session, engine.router
+    assert session is not None
+    number = router.number_of(session.realm, pattern)
+    if pattern not in session.subscriptions:
+        _check_room(router, session, pattern)
+        engine.flush(session, now)
+        router.broker.subscribe(session, pattern)
+        session.subscriptions[pattern].number = number
+        live = session.realm.subscriptions.get(pattern)
+        is_new = live is None
+        if live is None:
+            created_us = int((now + router.broker.clock_offset_s) * 1_000_000)
+            live = LiveSubscription(number, pattern, created_us)
+            session.realm.subscriptions[pattern] = session.realm.numbers[number] = live
+        live.sessions[session] = None
+        session.live[number] = live
+        meta_events.subscribed(router, session, live, now, is_new=is_new)
+        router.tell(router.subscribed, session, pattern)
+    engine.say([SUBSCRIBED, request, number])
+    if wants_retained:
+        _send_retained(engine, session, pattern, number)
+
+
+def _check_room(router: Router, session: WampSession, pattern: Pattern) -> None:
+    broker = router.broker
+    try:
+        broker.check_room(session, [pattern], router.options)
+        is_form_new = pattern.match is Match.WILDCARD and not broker.index.has_form(pattern)
+        if is_form_new and broker.index.wildcard_forms >= router.options.wildcard_forms:
+            broker.hits["wildcard_forms"] += 1
+            raise TooManyPatterns
+    except Refusal as refusal:
+        raise refused(refusal) from None
+
+
+def _send_retained(engine: Engine, session: WampSession, pattern: Pattern, number: int) -> None:
+    """The youngest retained events that the client may have, as much as may wait for it at once."""
+    router = engine.router
+    left_bytes = engine.room_bytes()
+    if left_bytes <= 0:  # looking for them costs too, and one may ask again and again
+        router.broker.hits["queue_bytes"] += 1
+        return
+    frames: list[bytes] = []
+    for event in reversed(session.realm.retained.of(pattern, session, router.options.retained_events)):
+        frame = retained_frame(event, number, pattern, engine.link.format)
+        left_bytes -= len(frame)
+        if left_bytes < 0:
+            router.broker.hits["queue_bytes"] += 1
+            break
+        frames.append(frame)
+    if frames:
+        engine.write(frames[::-1])
+
+
+def unsubscribe(engine: Engine, message: Unsubscribe, now: float) -> None:
+    """Undo it. Raises `Refused` where that session has no such subscription, whoever else does."""
+    session = engine.session
+    assert session is not None
+    live = session.live.get(message.subscription)
+    if live is None:
+        raise Refused(errors.NO_SUCH_SUBSCRIPTION)
+    engine.flush(session, now)
+    leave(engine.router, session, live, now)
+    engine.say([UNSUBSCRIBED, message.request])
+
+
+def leave(router: Router, session: WampSession, live: LiveSubscription, now: float) -> None:
+    """Take a session out of a subscription, which ends with its last one."""
+    router.broker.unsubscribe(session, live.pattern)
+    forget(router, session, live, now)
+    router.tell(router.unsubscribed, session, live.pattern)
+
+
+def forget(router: Router, session: WampSession, live: LiveSubscription, now: float) -> None:
+    """Likewise, where the broker has done so."""
+    del session.live[live.number]
+    del live.sessions[session]
+    if not live.sessions:
+        del session.realm.subscriptions[live.pattern], session.realm.numbers[live.number]
+    meta_events.unsubscribed(router, session, live, now, is_last=not live.sessions)
+
+
+def revoke(router: Router, session: WampSession, live: LiveSubscription, reason: str, now: float) -> None:
+    """Take a subscription away from a client; it is told if it has said that it understands that (A10)."""
+    session.owner.flush(session, now)
+    leave(router, session, live, now)
+    if session.announces_revocation:
+        session.owner.say([UNSUBSCRIBED, 0, {"subscription": live.number, "reason": reason}])

@@ -1,0 +1,198 @@
+"""WAMP's place in a house: the router, joined to the program's policy, the history, the disk and the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import time
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from app import telemetry
+from app.broker.names import SPACE
+from app.broker.topics import UNHEARD_UNNAMED, WIDE_IN_WAMP, Match, Pattern, shape_of
+from app.protocols.bayeux.hooks import Refused
+from app.protocols.bayeux.messages import Message
+from app.protocols.bayeux.names import to_subscription
+from app.protocols.wamp.subscription_ids import RESERVED_AT_ONCE
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from app.broker.log import Page, Query
+    from app.protocols.bayeux.hooks import Hooks
+    from app.protocols.wamp.links import Context
+    from app.recorder import Recorder
+    from app.settings import Verb
+
+_IDS_FILE = "wamp-subscription-ids"
+_EPOCH_S = 1_767_225_600
+"""2026-01-01."""
+
+
+class Waits:
+    """What engines wait for: awaited by a task each, with a deadline; `stop` ends them all."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def wait(
+        self, awaitable: Awaitable[Any], limit_s: float, resume: Callable[[Any, Exception | None, float], None]
+    ) -> None:
+        """Await something for so long at most, and call back with its value or error."""
+        task = asyncio.get_running_loop().create_task(self._wait(awaitable, limit_s, resume))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _wait(
+        self, awaitable: Awaitable[Any], limit_s: float, resume: Callable[[Any, Exception | None, float], None]
+    ) -> None:
+        value, error = None, None
+        try:
+            async with asyncio.timeout(limit_s):
+                value = await awaitable
+        except Exception as raised:  # noqa: BLE001 - whoever waits is told
+            error = raised
+        try:
+            resume(value, error, monotonic())
+        except Exception as fault:  # noqa: BLE001 - ours, and nobody above could do more about it
+            telemetry.fault("wamp", fault)
+
+    async def stop(self) -> None:
+        """Wait for nothing any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class Permissions:
+    """Asks a program's policy and authorizers about WAMP's publications and subscriptions.
+
+    As for a publication or subscription that has no session: a policy that looks into the session raises then, and
+    whoever raises says no. They speak of Bayeux' channels, so of the first realm only. A WAMP pattern is asked about as
+    the narrowest Bayeux pattern that has all of it.
+    """
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+
+    def __call__(self, verb: Verb, what: str | Pattern, context: Context) -> bool | Awaitable[bool]:
+        """Whether nobody minds; where somebody must think about it, something to await."""
+        hooks = self._hooks
+        asked = what if isinstance(what, Pattern) else Pattern(Match.EXACT, what)
+        if (hooks.policy is None and not hooks.authorizers) or asked.topic.startswith(SPACE):
+            return True
+        pattern = in_bayeux(asked)
+        if pattern is None:
+            return False
+        channel = to_subscription(pattern)
+        fields = {"channel": channel} if verb == "publish" else {"channel": "/meta/subscribe", "subscription": channel}
+        message = Message(fields, context)  # type: ignore[arg-type]  # it has what a WebSocket's request has
+        ask = getattr(hooks.policy, f"can_{verb}", None)
+        if ask is not None:
+            try:
+                answer = ask(None, channel, message)
+            except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
+                self._report("policy", error)
+                return False
+            if inspect.isawaitable(answer):
+                return self._when(answer, verb, pattern, message)
+            if answer is not True:
+                return False
+        return self._is_granted(verb, pattern, message)
+
+    async def _when(self, answer: Awaitable[Any], verb: Verb, pattern: Pattern, message: Message) -> bool:
+        try:
+            is_allowed = await answer
+        except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
+            self._report("policy", error)
+            return False
+        return is_allowed is True and self._is_granted(verb, pattern, message)
+
+    def _is_granted(self, verb: Verb, pattern: Pattern, message: Message) -> bool:
+        verdicts = []
+        for authorize in self._hooks.authorizers_over(pattern):
+            try:
+                verdicts.append(authorize(None, verb, to_subscription(pattern), message))
+            except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
+                self._report("authorizer", error)
+                return False
+        return not verdicts or (False not in verdicts and True in verdicts)
+
+    def _report(self, what: str, error: Exception) -> None:
+        if not isinstance(error, Refused):
+            self._hooks.report(what, error)
+
+
+def in_bayeux(pattern: Pattern) -> Pattern | None:
+    """The narrowest Bayeux pattern that has all that a pattern matches.
+
+    None for the prefix `halley`: it has the server's own topics, which `/**` leaves out, and others' beside them.
+    """
+    if pattern.match not in WIDE_IN_WAMP:
+        return pattern
+    parts, _ = shape_of(pattern)
+    named = 0
+    while named < len(parts) and not parts[named].is_open:
+        named += 1
+    above = "/".join(part.text for part in parts[:named])
+    if named == len(parts):
+        return Pattern(Match.EXACT, above)
+    if not named and parts[0].text in UNHEARD_UNNAMED:
+        return None
+    return Pattern(Match.DESCENDANTS, above)
+
+
+class SettledArchive:
+    """The history as WAMP reads it (`router.Archive`)."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    async def page(self, query_of: Callable[[int], Query | None]) -> Page | None:
+        """See `Archive`."""
+        await self._recorder.settle()
+        query = query_of(self._recorder.head)
+        return None if query is None else await self._recorder.read(query)
+
+
+class ReservedIds:
+    """Reserves subscription ids in a file beside the history, so that none is given out twice.
+
+    Where there is none, or it cannot be read, they begin with the seconds since 2026: no run gives out more than that.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._path = None if folder is None else folder / _IDS_FILE
+        self._next = 1
+
+    def __call__(self) -> int:
+        """The first of the next ones."""
+        first = max(self._next, self._read())
+        self._next = first + RESERVED_AT_ONCE
+        self._write()
+        return first
+
+    def _read(self) -> int:
+        if self._path is not None:
+            try:
+                return int(self._path.read_text("ascii"))
+            except FileNotFoundError:
+                return 1
+            except (OSError, ValueError) as error:
+                telemetry.fault("subscription_ids", error)
+        return int(time.time()) - _EPOCH_S
+
+    def _write(self) -> None:
+        if self._path is not None:
+            replacement = self._path.with_suffix(".new")
+            try:
+                with replacement.open("w", encoding="ascii") as file:
+                    file.write(f"{self._next}\n")
+                    file.flush()
+                    os.fsync(file.fileno())  # a power cut must give none of them out again
+                replacement.replace(self._path)
+            except OSError as error:
+                telemetry.fault("subscription_ids", error)

@@ -1,0 +1,44 @@
+"""WAMP's place in the house: what becomes of whatever comes to one of its paths, over WebSockets or by long-polling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.transports.addresses import accounts
+from app.transports.pages import route_path
+from app.transports.upgrade import wamp
+from app.transports.wamp_polling import WampPolling
+from app.transports.websocket import WebSockets
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from app.protocols.wamp.links import Switchboard
+    from app.settings import Settings
+    from app.transports.endpoint import Endpoint
+    from app.transports.guard import Guard
+
+
+class WampEndpoint:
+    """An ASGI application; Halley's own host serves WebSockets itself, by `family`."""
+
+    def __init__(self, switchboard: Switchboard, endpoint: Endpoint, guard: Guard, settings: Settings) -> None:
+        self.family = wamp(switchboard, settings.wamp)
+        self._sockets = WebSockets([self.family], guard, settings.limits, endpoint.note)
+        account_of = accounts((*settings.limits.exempt, *settings.proxies))
+        self._polling = WampPolling(self.family, settings.wamp, settings.limits, endpoint.door, account_of)
+        self.sweep, self.leave = self._polling.sweep, self._polling.leave  # for the house
+
+    def leads_to(self, path: str) -> bool:
+        """Whether a path is one of WAMP's, or below one."""
+        return any(path == mount or path.startswith(f"{mount}/") for mount in self.family.paths)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve what has come to one of its paths."""
+        if scope["type"] == "websocket":
+            await self._sockets(scope, receive, send)
+        else:
+            path = route_path(scope)
+            below = next(path[len(mount) :] for mount in self.family.paths if path.startswith(mount)).strip("/")
+            hidden = {**scope, "path": below.rpartition("/")[2]}  # a transport's id is a secret: not for the log
+            await self._polling(hidden, below, receive, send)

@@ -1,0 +1,165 @@
+"""WebSockets under a foreign ASGI server, which does the framing: the same checks, the same engines.
+
+Messages go through `send`, one at a time, and that waits for a slow peer. So the engine is told to pause as soon as
+something waits here; what it answers even so is bounded by its own look at the backlog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from app.protocols.wamp.links import Close
+from app.transports.door import reject
+from app.transports.guard import Rejection
+from app.transports.head import Head
+from app.transports.pages import route_path
+from app.transports.upgrade import TURN_S, check, copied, is_binary, reason_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from starlette.types import Receive, Scope, Send
+
+    from app.protocols.wamp.links import Speaker
+    from app.settings import Limits
+    from app.transports.guard import Guard
+    from app.transports.upgrade import Family
+
+KIND = "asgi"
+_TOO_BIG = 1009
+
+
+class WebSockets:
+    """The WebSockets of these families, as an ASGI application; `note` logs and counts a rejection."""
+
+    def __init__(
+        self, families: Sequence[Family], guard: Guard, limits: Limits, note: Callable[[Rejection, Head], None]
+    ) -> None:
+        self._families = families
+        self._guard = guard
+        self._limits = limits
+        self._note = note
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one from its opening request to its end."""
+        if (await receive())["type"] != "websocket.connect":
+            return
+        head = Head.of(scope)
+        try:
+            path = route_path(scope)
+            family = next((each for each in self._families if each.leads_to(path)), None)
+            if family is None:
+                raise Rejection(403, "no WebSocket here")
+            hosts, offered = (
+                [value for name, value in scope["headers"] if name == wanted]
+                for wanted in (b"host", b"sec-websocket-protocol")
+            )
+            subprotocol = check(head, hosts, offered, self._guard, family)
+        except Rejection as rejection:
+            self._note(rejection, head)
+            await reject(scope, send, rejection)
+            return
+        await send({"type": "websocket.accept", "subprotocol": subprotocol})
+        await _Socket(head, subprotocol, family, self._limits, send).serve(receive)
+
+
+class _Socket:
+    """One of them; a `Link`."""
+
+    def __init__(self, head: Head, subprotocol: str, family: Family, limits: Limits, send: Send) -> None:
+        self.format = family.format(subprotocol, copied, copied, KIND)
+        self._head = head
+        self._family = family
+        self._is_binary = is_binary(subprotocol)
+        self._limits = limits
+        self._send = send
+        self._waiting: list[bytes] = []
+        self._close: Close | None = None
+        self._news = asyncio.Event()
+        self._is_paused = False  # the engine is
+        self._is_over = False  # nothing more is read, nor accepted from the engine
+        self._speaker: Speaker
+        self.backlog_bytes = 0
+
+    def answer(self, outcome: list[bytes] | Close) -> None:
+        """See `Link`."""
+        if self._is_over:
+            return
+        if isinstance(outcome, Close):
+            self._close, self._is_over = outcome, True
+            outcome = outcome.frames
+        self._waiting += outcome
+        self.backlog_bytes += sum(map(len, outcome))
+        self._news.set()
+        if not (self._is_paused or self._is_over):
+            self._is_paused = True
+            self._speaker.paused()
+
+    async def serve(self, receive: Receive) -> None:
+        """Read and write until either side has ended it."""
+        self._speaker = self._family.switchboard.connect(self, self._head, monotonic())
+        ends = [asyncio.ensure_future(work) for work in (self._read(receive), self._write())]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._is_over = True
+            for end in ends:
+                end.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+            self._speaker.lost(monotonic())
+
+    async def _read(self, receive: Receive) -> None:
+        """Returns when the peer has left."""
+        began = monotonic()
+        while (event := await receive())["type"] == "websocket.receive":
+            for message in () if self._is_over else self._messages(event):
+                if monotonic() - began > TURN_S:
+                    await asyncio.sleep(0)
+                    began = monotonic()
+                self._speaker.receive(message, monotonic())
+
+    def _messages(self, event: Any) -> Sequence[bytes]:
+        """A message, a batch of such, or none where it is wrong."""
+        data, text = event.get("bytes"), event.get("text")
+        is_text = data is None
+        message: bytes = text.encode() if is_text else data
+        now = monotonic()
+        if len(message) > self._family.message_bytes:
+            self.answer(Close([], _TOO_BIG, "message too big"))
+        elif is_text is self._is_binary:
+            self._speaker.violated(f"a {'text' if is_text else 'binary'} message with {self.format.subprotocol}", now)
+        else:
+            return self._speaker.split(message, now)
+        return ()
+
+    async def _write(self) -> None:
+        """Returns when the last has been written, or the peer takes nothing any more."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._waiting:
+                frames, self._waiting = self._waiting, []
+                for frame in frames:
+                    if not await self._sends({"type": "websocket.send", **self._shown(frame)}):
+                        return
+                    self.backlog_bytes -= len(frame)
+            if self._close is not None:
+                reason = reason_bytes(self._close.reason).decode()
+                await self._sends({"type": "websocket.close", "code": self._close.code, "reason": reason})
+                return
+            self._is_paused = False
+            self._speaker.resumed(monotonic())
+
+    def _shown(self, frame: bytes) -> dict[str, object]:
+        return {"bytes": frame} if self._is_binary else {"text": frame.decode()}
+
+    async def _sends(self, event: dict[str, object]) -> bool:
+        """Whether an event has gone out: the peer is there, and reads."""
+        try:
+            async with asyncio.timeout(self._limits.write_s):
+                await self._send(event)
+        except Exception:  # noqa: BLE001 - servers have their own ways to say that a peer is gone; or it is too slow
+            return False
+        return True

@@ -1,0 +1,273 @@
+"""What a WebSocket peer may send to do harm: each ends with its code, costs no memory, and touches nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+import struct
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from support.frames import (
+    BINARY,
+    CLOSE,
+    CONT,
+    FIN,
+    PING,
+    PONG,
+    RSV1,
+    TEXT,
+    Frame,
+    last_frame,
+    next_frame,
+    opening,
+    sent,
+    shake,
+    text,
+)
+from support.switchboard import speaking
+from support.wire import DEADLINE_S, request
+
+MESSAGE_BYTES = 262_144
+
+
+def rss_bytes():
+    """What this process, the server in it, has in memory."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def tls(request):
+    """Without TLS and with."""
+    return request.param
+
+
+async def drip(wire, piece, times):
+    """Send a piece many times, until the server says its last; what it reads no more is no matter."""
+    with suppress(ConnectionError):
+        for _ in range(times):
+            await wire.send(piece)
+
+
+WRONG = {
+    "rsv1": (sent(TEXT, b"[1]", flags=FIN | RSV1), 1002),
+    "rsv2": (sent(TEXT, b"[1]", flags=FIN | 0x20), 1002),
+    "rsv3-on-a-ping": (sent(PING, b"", flags=FIN | 0x10), 1002),
+    "bad-utf8": (text(b'["\xff"]'), 1007),
+    "surrogate": (text(b'["\xed\xa0\x80"]'), 1007),
+    "bad-utf8-in-fragments": (sent(TEXT, b"\xc3", flags=0) + sent(CONT, b"\x28"), 1007),
+    "character-never-ended": (sent(TEXT, b"\xc3", flags=0) + sent(CONT), 1007),
+    "unmasked": (sent(TEXT, b"[1]", masked=False), 1002),
+    "unknown-opcode": (sent(3, b"[1]"), 1002),
+    "unknown-control": (sent(11, b""), 1002),
+    "long-ping": (sent(PING, b"x" * 126), 1002),
+    "fragmented-ping": (sent(PING, b"", flags=0), 1002),
+    "nothing-to-continue": (sent(CONT, b"[1]"), 1002),
+    "a-message-within-a-message": (sent(TEXT, b"[", flags=0) + text(b"[1]"), 1002),
+    "close-of-one-byte": (sent(CLOSE, b"x"), 1002),
+    "close-with-a-code-of-nobody": (sent(CLOSE, struct.pack(">H", 1005)), 1002),
+    "close-in-bad-utf8": (sent(CLOSE, b"\x03\xe8\xff"), 1007),
+    "binary-with-json": (sent(BINARY, b"[1]"), 1002),
+    "too-long": (sent(TEXT, b"x" * (MESSAGE_BYTES + 1)), 1009),
+    "too-long-by-its-word": (sent(TEXT, b"", length=MESSAGE_BYTES + 1), 1009),
+    "4-gigabytes-by-its-word": (sent(BINARY, b"", length=2**32), 1009),
+    "negative-by-its-word": (sent(TEXT, b"", length=2**63), 1009),
+    "too-long-in-two": (sent(TEXT, b"x" * MESSAGE_BYTES, flags=0) + sent(CONT, b"x"), 1009),
+}
+
+
+@pytest.mark.parametrize(("wrong", "code"), WRONG.values(), ids=WRONG)
+async def test_s27_what_breaks_the_protocol_is_told_its_code(tls, wrong, code):
+    """S27, RFC 6455 7.4.1: whole or with the next message behind it; what came before is answered, what follows not."""
+    async with speaking(tls=tls) as served:
+        wire = await served.wire()
+        await shake(wire)
+        await wire.send(text(b"[0]") + wrong + text(b"[2]"))
+        if code != 1002 or wrong != WRONG["binary-with-json"][0]:
+            assert b"[2]" not in served.board.last.received
+        assert (await last_frame(wire)).code == code
+        assert await wire.is_closed()
+        assert served.board.last.received[0] == b"[0]"
+        assert wrong == WRONG["binary-with-json"][0] or len(served.board.last.received) == 1
+
+
+async def test_s27_a_text_message_with_a_binary_serializer_is_a_violation(tls):
+    """Wamp.md 50: the engine says ABORT, and the transport closes with 1002."""
+    async with speaking(tls=tls) as served:
+        wire = await served.wire()
+        await shake(wire, protocol="wamp.2.cbor")
+        await wire.send(text(b"[1]"))
+        assert (await next_frame(wire)) == Frame(BINARY, b'"aborted"')
+        farewell = await next_frame(wire)
+        assert (farewell.code, farewell.reason) == (1002, "a text message with wamp.2.cbor")
+
+
+@pytest.mark.parametrize("fragment_bytes", [0, 1, 3])
+async def test_s27_100_000_fragments_are_refused_and_leave_no_memory(tls, fragment_bytes):
+    """S27: 1009 whether they are too long together or only too many; RSS delta under 1 MB."""
+    async with speaking(tls=tls) as served:
+        fragments = sent(CONT, b"x" * fragment_bytes, flags=0) * 1_000
+
+        async def attack():
+            wire = await served.wire()
+            await shake(wire)
+            await wire.send(sent(TEXT, b"", flags=0))
+            await drip(wire, fragments, 100)
+            with suppress(asyncio.IncompleteReadError, ConnectionError):  # it went on, and was reset
+                assert (await last_frame(wire)).code == 1009
+            await wire.close()
+            served.forget(wire)
+            await served.until(lambda: served.watch.connections == 0)
+
+        for _ in range(4):  # until the allocators, of the peer's TLS too, have what they will ever want
+            await attack()
+        before = rss_bytes()
+        for _ in range(4):
+            await attack()
+        grown = rss_bytes() - before
+        assert tls or grown < 1_048_576, grown  # the peer's TLS, with its buffers, lives in this process too
+        assert served.house.broker.hits["message_bytes"] == 8
+        assert all(engine.received == [] for engine in served.board.engines)
+
+
+async def test_s27_a_long_message_is_not_kept_beyond_the_limit():
+    """S27: 64 MB that claim to be one message are thrown away as they come."""
+    async with speaking(wamp={"kill_s": 1}) as served:
+        wire = await served.wire()
+        await shake(wire)
+        before = rss_bytes()
+        await drip(wire, sent(TEXT, b"", length=2**26) + b"x" * 65_536, 1)
+        await drip(wire, b"x" * 65_536, 200)
+        assert rss_bytes() - before < 2_097_152
+        await served.until(lambda: served.board.last.lost_times == 1)
+
+
+async def test_s32_10_000_pings_are_a_flood(tls):
+    """S32: 1008 by rate; about a second's worth may come at once."""
+    async with speaking(tls=tls) as served:
+        wire = await served.wire()
+        await shake(wire)
+        await wire.send(sent(PING, b"x") * 20)
+        for _ in range(20):
+            assert await next_frame(wire) == Frame(PONG, b"x")
+        before = rss_bytes()
+        await drip(wire, sent(PING, b"x") * 10_000, 1)
+        assert (await last_frame(wire)).code == 1008
+        assert rss_bytes() - before < 4_194_304
+        assert served.house.broker.hits["pings_per_s"] == 1
+
+
+async def test_s32_pongs_that_nobody_asked_for_count_too():
+    """S32: RFC 6455 5.5.3 allows them, as heartbeats."""
+    async with speaking() as served:
+        wire = await served.wire()
+        await shake(wire)
+        await wire.send(sent(PONG) * 15 + text(b"[1]"))
+        assert await next_frame(wire) == Frame(TEXT, b"[1]")
+        await wire.send(sent(PONG) * 15)
+        assert (await last_frame(wire)).code == 1008
+
+
+async def test_s29_cut_off_frames_and_noise_leave_nothing(tls):
+    """S29: frames that end early, random bytes, a length of 4 GB, many times over; RSS stays."""
+    async with speaking(tls=tls) as served:
+        noise = [text(b"[1]")[:-1], sent(TEXT, b"", length=2**32), bytes(range(256)) * 4, b"\x81\xfe", b"\x81"]
+
+        async def attack():
+            for data in noise:
+                wire = await served.wire()
+                await shake(wire)
+                await wire.send(data)
+                wire.reset()
+                served.forget(wire)  # whose TLS has large buffers
+
+        for _ in range(40):  # likewise
+            await attack()
+        await served.until(lambda: served.watch.connections == 0)
+        before = rss_bytes()
+        for _ in range(40):
+            await attack()
+        await served.until(lambda: served.watch.connections == 0)
+        grown = rss_bytes() - before
+        assert tls or grown < 2_097_152, grown  # likewise
+        assert all(engine.received == [] for engine in served.board.engines)
+
+
+async def test_s3_half_an_opening_is_slowloris(tls):
+    """S3: no WebSocket before the head is whole; the head's deadline holds for it."""
+    async with speaking(tls=tls, limits={"head_s": 0.2}) as served:
+        wire = await served.wire()
+        await wire.send(opening()[:-2])
+        assert await wire.rest() == b""
+        assert served.watch.cut == 1
+        assert served.board.engines == []
+
+
+async def test_s3_an_opening_byte_by_byte_is_an_opening():
+    """S3's other side: who is slow and done in time is served."""
+    async with speaking() as served:
+        wire = await served.wire()
+        for byte in opening() + text(b"[1]"):
+            await wire.send(bytes((byte,)))
+        async with asyncio.timeout(DEADLINE_S):
+            assert b" 101 " in await wire.reader.readuntil(b"\r\n\r\n")
+        assert await next_frame(wire) == Frame(TEXT, b"[1]")
+
+
+async def test_s5_a_head_that_is_too_large_opens_nothing():
+    """S5: the guards of heads come first."""
+    async with speaking(limits={"linger_s": 0.2}) as served:
+        for more in ({"x_much": "x" * 17_000}, {f"x_{number}": "1" for number in range(100)}):
+            wire = await served.wire()
+            assert (await wire.request(opening(**more))).status == 431
+        assert served.board.engines == []
+
+
+async def test_an_opening_behind_another_request_is_no_opening():
+    """What is asked ahead of an answer is served as HTTP: the connection is not switched under it."""
+    async with speaking() as served:
+        wire = await served.wire()
+        await wire.send(b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" + opening())
+        assert (await wire.read()).status == 200
+        assert (await wire.read()).status in (400, 426)
+        assert served.board.engines == []
+
+
+async def test_an_opening_behind_an_answer_that_is_not_read_opens_nothing():
+    """Who is told what has left must be told the rest too: while an answer is on its way nothing is switched."""
+    async with speaking() as served:
+        wire = await served.wire(receive_buffer_bytes=4_096)
+        await served.until(lambda: served.watch.connections == 1)
+        (connection,) = served.server.server_state.connections
+        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        largest = max(served.house.pages._files.items(), key=lambda file: len(file[1].content))[0]
+        wire.writer.transport.pause_reading()
+        asked = 0
+        while not len(served.watch.writes):
+            asked += 1
+            await wire.send(request("GET", largest))
+            await asyncio.sleep(0.02)
+        await wire.send(opening())
+        wire.writer.transport.resume_reading()
+        for _ in range(asked):
+            assert (await wire.read()).status == 200
+        assert (await wire.read()).status in (400, 426)
+        assert served.board.engines == []
+
+
+async def test_the_flood_of_one_leaves_the_others_alone():
+    """S32: a peer's flood ends that peer."""
+    async with speaking() as served:
+        good, bad = await served.wire(), await served.wire()
+        await shake(good)
+        await shake(bad)
+        began = monotonic()
+        await drip(bad, sent(PING, b"x") * 10_000, 1)
+        await good.send(text(b"[1]"))
+        assert await next_frame(good) == Frame(TEXT, b"[1]")
+        assert monotonic() - began < 2

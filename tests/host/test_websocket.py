@@ -1,0 +1,328 @@
+"""WebSockets on Halley's own host: the opening, frames both ways, silence, flow control, and every kind of end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from time import monotonic
+
+import pytest
+import websockets
+from support import authority
+from support.frames import (
+    ACCEPT,
+    BINARY,
+    CLOSE,
+    CONT,
+    PING,
+    PONG,
+    TEXT,
+    Frame,
+    last_frame,
+    next_frame,
+    opening,
+    sent,
+    shake,
+    text,
+)
+from support.switchboard import BREAK, BYE, FLOOD, FLOOD_BYTES, FLOOD_FRAMES, REASON, SILENT, speaking
+from support.switchboard import CLOSE as TOLD_TO_CLOSE
+from support.wire import post, request
+
+pytestmark = pytest.mark.usefixtures("face")
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def tls(request):
+    """Without TLS and with."""
+    return request.param
+
+
+# The opening
+
+
+async def test_the_first_common_subprotocol_of_the_peer_is_echoed(tls):
+    """Wamp.md 58: the client's order counts, and what it offers beside does not; no extension is ever agreed on."""
+    async with speaking(tls=tls) as served:
+        wire = await served.wire()
+        offer = "wamp.2.ubjson, wamp.2.msgpack.batched, wamp.2.json"
+        asked = opening(protocol=offer, sec_websocket_extensions="permessage-deflate; client_max_window_bits")
+        answer = await wire.request(asked)
+        assert answer.status == 101
+        assert answer.headers["sec-websocket-protocol"] == "wamp.2.msgpack.batched"
+        assert answer.headers["sec-websocket-accept"] == ACCEPT
+        assert "sec-websocket-extensions" not in answer.headers
+
+
+@pytest.mark.parametrize("path", ["/wamp", "/wamp/", "/ws", "/ws/", "/ws?token=1"])
+async def test_a_foreign_client_speaks_on_each_path(tls, path):
+    """Wamp.md 58: the websockets library's client, which offers compression, with and without TLS."""
+    async with speaking(tls=tls) as served:
+        url = f"{'wss' if tls else 'ws'}://localhost:{served.port}{path}"
+        options = {"subprotocols": ["wamp.2.json"], "ssl": authority.context() if tls else None}
+        async with websockets.connect(url, **options) as client:
+            for message in ("[1]", json.dumps(["é" * 100]), json.dumps(["x" * 70_000])):
+                await client.send(message)
+                assert await client.recv() == message
+        await served.until(lambda: served.board.last.lost_times == 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "named"),
+    [
+        (opening(protocol="wamp.2.ubjson"), 400, "wamp.2.json.batched"),
+        (opening(protocol=""), 400, "wamp.2.cbor"),
+        (opening(origin="http://evil.example"), 403, "origin not allowed"),
+        (opening(origin="null"), 403, "origin not allowed"),
+        (opening(host="evil.example"), 400, "this Host is not served here"),
+        (opening(sec_websocket_version="8"), 426, "version 13"),
+        (opening(sec_websocket_version=""), 426, "version 13"),
+        (opening(sec_websocket_key="short"), 400, "Sec-WebSocket-Key"),
+        (opening(sec_websocket_key=""), 400, "Sec-WebSocket-Key"),
+        (opening(sec_websocket_key="\xff" * 24), 400, "Sec-WebSocket-Key"),
+        (opening(method="POST"), 405, "only GET"),
+        (opening(content_length="5") + b"hello", 400, "without a body"),
+    ],
+)
+async def test_s25_s26_an_opening_that_is_refused_is_answered_and_opens_nothing(asked, status, named):
+    """S25, S26, RFC 6455 4.2.2: a status and a fixed sentence; no engine hears of it, and the connection ends."""
+    async with speaking(limits={"linger_s": 0.2}) as served:
+        wire = await served.wire()
+        answer = await wire.request(asked)
+        assert answer.status == status
+        assert named in answer.text
+        if status == 426:
+            assert answer.headers["sec-websocket-version"] == "13"
+        assert await wire.is_closed()
+        assert served.board.engines == []
+
+
+async def test_s25_the_servers_own_pages_and_scripts_may(tls):
+    """S25: an origin that the guard knows is let in, and so is who sends none."""
+    async with speaking(tls=tls) as served:
+        for origin in (f"{served.url}", "http://localhost:1234", ""):
+            await shake(await served.wire(), origin=origin if not tls else served.url)
+        assert len(served.board.engines) == 3
+
+
+async def test_elsewhere_an_upgrade_is_what_it_was():
+    """Design 6: refused at once on Bayeux' paths; passed over where there is only a page; below /wamp nothing is."""
+    async with speaking() as served:
+        for path, status in (("/bayeux", 400), ("/", 200), ("/wampum", 404)):
+            assert (await (await served.wire()).request(opening(path))).status == status
+        assert (await (await served.wire()).request(opening("/wamp/deeper"))).status in (400, 405)
+        assert (await (await served.wire()).request(request("GET", "/wamp"))).status == 426
+        assert served.board.engines == []
+
+
+async def test_frames_in_the_piece_of_the_head_are_not_lost(tls):
+    """A peer that does not wait for the 101, with more behind it than is parsed at once, is answered in full."""
+    async with speaking(tls=tls) as served:
+        wire = await served.wire()
+        messages = [json.dumps(["x" * 1_000, number]).encode() for number in range(50)]
+        await shake(wire, *map(text, messages))
+        for message in messages:
+            assert await next_frame(wire) == Frame(TEXT, message)
+
+
+async def test_a_connection_that_served_requests_becomes_a_websocket(tls):
+    """RFC 9110, 7.8: an upgrade may come after other requests on the same connection."""
+    async with speaking(tls=tls, limits={"keep_alive_s": 1}, wamp={"ping_s": 1_000}) as served:
+        wire = await served.wire()
+        assert (await wire.request(request("GET", "/"))).status == 200
+        assert (await wire.request(post(b"[]"))).status == 400
+        await shake(wire)
+        served.watch.sweep(monotonic() + 100)  # no deadline of HTTP is left
+        await wire.send(text(b"[1]"))
+        assert await next_frame(wire) == Frame(TEXT, b"[1]")
+        assert served.watch.connections == 1
+
+
+async def test_the_engine_knows_who_is_there():
+    """S44: a listed proxy tells the address and the scheme; header fields are the engine's to read."""
+    async with speaking(proxies=("127.0.0.1",), open=True, hosts=("127.0.0.1",)) as served:
+        told = {"x_forwarded_for": "203.0.113.9", "x_forwarded_proto": "https", "cookie": "a=b"}
+        await shake(await served.wire(), **told)
+        context = served.board.last.context
+        assert (context.address, context.scheme, context.headers["cookie"]) == ("203.0.113.9", "https", "a=b")
+
+
+# Messages
+
+
+@pytest.mark.parametrize(("protocol", "opcode"), [("wamp.2.json", TEXT), ("wamp.2.msgpack", BINARY)])
+@pytest.mark.parametrize("nbytes", [0, 1, 125, 126, 65_535, 65_536, 262_144])
+async def test_messages_of_every_size_come_and_go(protocol, opcode, nbytes):
+    """RFC 6455, 5.2: all three ways to write a length, up to the largest message that is taken."""
+    async with speaking() as served:
+        wire = await served.wire()
+        await shake(wire, protocol=protocol)
+        await wire.send(sent(opcode, b"x" * nbytes))
+        assert await next_frame(wire) == Frame(opcode, b"x" * nbytes)
+
+
+async def test_a_message_may_come_in_fragments_with_pings_between(tls):
+    """Wamp.md 58: one WAMP message is one WebSocket message; a character may be split; an empty fragment is one."""
+    async with speaking(tls=tls) as served:
+        wire = await served.wire()
+        await shake(wire)
+        parts = ["é".encode()[:1], b"", "é".encode()[1:], b"!"]
+        opcodes = [TEXT, CONT, CONT, CONT]
+        for part, opcode in zip(parts, opcodes, strict=True):
+            await wire.send(sent(opcode, part, flags=0x80 if part == b"!" else 0) + sent(PING, b"?"))
+        assert [await next_frame(wire) for _ in range(5)].count(Frame(PONG, b"?")) == 4
+        assert served.board.last.received == ["é!".encode()]
+
+
+async def test_a_byte_at_a_time_is_as_good():
+    """TCP has no pieces."""
+    async with speaking() as served:
+        wire = await served.wire()
+        await shake(wire)
+        for byte in text(b'["slow"]'):
+            await wire.send(bytes((byte,)))
+            await asyncio.sleep(0)
+        assert await next_frame(wire) == Frame(TEXT, b'["slow"]')
+
+
+# Flow control
+
+
+async def test_s32_a_peer_that_does_not_read_pauses_the_engine_and_is_cut(tls):
+    """S32, design 7.12: events wait in the outbox meanwhile; a socket that takes nothing for write_s is closed."""
+    async with speaking(tls=tls, limits={"write_s": 0.3}) as served:
+        wire = await served.wire(receive_buffer_bytes=4_096)
+        await shake(wire)
+        await wire.send(text(FLOOD))
+        await served.until(lambda: served.board.last.flow == ["paused"])
+        assert served.board.last.link.backlog_bytes > 0
+        await served.until(lambda: served.board.last.lost_times == 1)
+        assert served.watch.cut == 1
+        assert served.house.broker.hits["write_s"] == 1
+
+
+async def test_a_peer_that_reads_again_gets_all_and_the_engine_goes_on(tls):
+    """Nothing is lost in a pause."""
+    async with speaking(tls=tls) as served:
+        wire = await served.wire(receive_buffer_bytes=4_096)
+        await shake(wire)
+        await wire.send(text(FLOOD))
+        await served.until(lambda: served.board.last.flow == ["paused"])
+        for _ in range(FLOOD_FRAMES):
+            assert len((await next_frame(wire)).data) == FLOOD_BYTES + 2
+        await served.until(lambda: served.board.last.flow[-1] == "resumed")
+
+
+# Silence
+
+
+async def test_a_silent_peer_is_asked_and_one_that_answers_stays():
+    """Design 7.9: a ping by time, none while messages come."""
+    async with speaking(wamp={"ping_s": 0.1, "pong_s": 0.3}) as served:
+        wire = await served.wire()
+        await shake(wire)
+        for _ in range(5):
+            assert await next_frame(wire) == Frame(PING, b"")
+            await wire.send(sent(PONG))
+        assert served.board.last.lost_times == 0
+
+
+async def test_a_peer_that_does_not_answer_is_closed_with_1011():
+    """Design 7.9: 1011 after pong_s; that it said something else would have done."""
+    async with speaking(wamp={"ping_s": 0.1, "pong_s": 0.2, "kill_s": 0.1}) as served:
+        wire = await served.wire()
+        await shake(wire)
+        assert (await next_frame(wire)).opcode == PING
+        await wire.send(text(SILENT))
+        assert (await next_frame(wire)).opcode == PING
+        assert (await next_frame(wire)).code == 1011
+        assert await wire.is_closed()
+        assert served.house.broker.hits["pong_s"] == 1
+
+
+# Ends
+
+
+async def test_a_peers_close_is_echoed_and_the_connection_ends(tls):
+    """RFC 6455, 5.5.1: the same code comes back, then the server closes; what came before is answered."""
+    async with speaking(tls=tls) as served:
+        wire = await served.wire()
+        await shake(wire)
+        await wire.send(text(b"[1]") + sent(CLOSE, b"\x03\xe8bye") + text(b"[2]"))
+        assert (await last_frame(wire)).code == 1000
+        assert await wire.is_closed()
+        assert served.board.last.received == [b"[1]"]
+        assert served.board.last.lost_times == 1
+
+
+async def test_an_empty_close_is_echoed_empty():
+    """RFC 6455, 7.1.5: a code is not owed."""
+    async with speaking() as served:
+        wire = await served.wire()
+        await shake(wire)
+        await wire.send(sent(CLOSE))
+        assert await next_frame(wire) == Frame(CLOSE, b"")
+        assert await wire.is_closed()
+
+
+async def test_the_engines_close_comes_behind_its_frames_and_the_echo_is_waited_for(tls):
+    """Wamp.md 8: ABORT or GOODBYE is read before the end; the reason is cut to what a frame holds, between letters."""
+    async with speaking(tls=tls, wamp={"kill_s": 5}) as served:
+        wire = await served.wire()
+        await shake(wire)
+        await wire.send(text(TOLD_TO_CLOSE))
+        assert await next_frame(wire) == Frame(TEXT, BYE)
+        farewell = await next_frame(wire)
+        assert farewell.code == 1008
+        assert REASON.startswith(farewell.reason)
+        assert len(farewell.data) in (124, 125)
+        began = monotonic()
+        await wire.send(text(b"[2]") + sent(PING) + sent(CLOSE, farewell.data))
+        assert await wire.is_closed()
+        assert monotonic() - began < 2
+        assert served.board.last.received == [TOLD_TO_CLOSE], "read on after its own close"
+
+
+async def test_who_does_not_answer_the_engines_close_is_cut_after_a_while(tls):
+    """Design 7.12: the connection is aborted after kill_s."""
+    async with speaking(tls=tls, wamp={"kill_s": 0.1}) as served:
+        wire = await served.wire()
+        await shake(wire)
+        await wire.send(text(TOLD_TO_CLOSE))
+        assert (await last_frame(wire)).code == 1008
+        assert await wire.is_closed()
+        assert served.house.broker.hits["kill_s"] == 1
+
+
+async def test_a_peer_that_vanishes_is_lost_once(tls):
+    """A reset and an end of the stream alike; `speaking` looks that it is exactly once."""
+    async with speaking(tls=tls) as served:
+        for leave in ("reset", "half_close"):
+            wire = await served.wire()
+            await shake(wire)
+            getattr(wire, leave)()
+            await served.until(lambda: served.board.last.lost_times == 1)
+        await served.until(lambda: served.watch.connections == 0)
+
+
+async def test_a_fault_of_ours_ends_one_connection_with_1011():
+    """The peer learns nothing of it, the log all; nobody else is touched."""
+    async with speaking() as served:
+        wire, other = await served.wire(), await served.wire()
+        await shake(other)
+        await shake(wire)
+        await wire.send(text(BREAK))
+        assert (await next_frame(wire)).code == 1011
+        await other.send(text(b"[1]"))
+        assert await next_frame(other) == Frame(TEXT, b"[1]")
+        assert len(served.faults("websocket")) == 1
+
+
+async def test_the_server_leaves_and_the_sockets_end_in_time(tls):
+    """Design 3: 1001 for whom no engine has sent away; a peer that says nothing to that does not hold the server up."""
+    async with speaking(tls=tls, wamp={"kill_s": 0.1}) as served:
+        wire = await served.wire()
+        await shake(wire)
+        served.server.leave()
+        assert (await next_frame(wire)).code == 1001
+        assert await wire.is_closed()

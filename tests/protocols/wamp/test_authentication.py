@@ -1,0 +1,211 @@
+"""Who comes in, by which method, and what strangers can find out (wamp.md 6, 55-57)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+
+import pytest
+
+from app.broker.errors import TokenExpired, TokenRefused, TokenTooLong
+from app.broker.policy import Identity
+from app.protocols.wamp.authentication import Authenticated, Authentication, AuthenticationDenied, NotWelcome
+from app.protocols.wamp.messages import Violation
+from app.settings import User
+
+WALL_S = 1_700_000_000.25
+SESSION = 3_251_278_072_152_162
+SECRET, SALT = "secret", "salt123"
+
+
+def derived(secret, salt=SALT, iterations=1_000):
+    """What a client makes of its secret: PBKDF2 (RFC 8018, 5.2), as base64."""
+    key = hashlib.pbkdf2_hmac("sha256", secret.encode(), salt.encode(), iterations, 32)
+    return base64.b64encode(key).decode()
+
+
+def sign(challenge, secret=SECRET):
+    """What a client answers to a CHALLENGE of WAMP-CRA."""
+    _, extra = challenge
+    key = derived(secret, extra["salt"], extra["iterations"])
+    return base64.b64encode(hmac.new(key.encode(), extra["challenge"].encode(), hashlib.sha256).digest()).decode()
+
+
+ADA = User("ada", "member", derived(SECRET), SALT, 1_000)
+BOB = User("bob", "guest", derived("other", "bobs salt", 2_000), "bobs salt", 2_000)
+
+
+def tokens(token, wall_s):
+    """Knows one token, and who else shows what."""
+    if token == "good":
+        return Identity("ann", "staff", wall_s + 60)
+    raise {"old": TokenExpired, "long": TokenTooLong}.get(token, TokenRefused)("no")
+
+
+def everything(**changes):
+    """All three methods."""
+    return Authentication(**{"anonymous": True, "users": [ADA, BOB], "authenticate": tokens} | changes)
+
+
+def begun(details, authentication=None):
+    """What a HELLO with these details leads to."""
+    return (authentication or everything()).begin(details, SESSION, WALL_S)
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        {},
+        {"authmethods": None},
+        {"authmethods": []},
+        {"authmethods": ["anonymous"]},
+        {"authmethods": "anonymous"},
+        {"authmethods": ["cryptosign", "anonymous", "ticket"], "authid": "ada"},
+        {"authid": "ada"},
+    ],
+)
+def test_the_anonymous(details):
+    """Without a list, or where they ask for it; whoever they say they are, the authid is random (wamp.md 6, 55)."""
+    first, second = begun(details), begun(details)
+    assert isinstance(first, Authenticated)
+    assert first.identity == Identity(None, "anonymous", None)
+    authid = first.details.pop("authid")
+    assert first.details == {"authrole": "anonymous", "authmethod": "anonymous", "authprovider": "static"}
+    assert len(authid) > 16
+    assert authid not in ("ada", second.details["authid"])
+
+
+@pytest.mark.parametrize(
+    ("details", "changes", "reason"),
+    [
+        ({}, {"anonymous": False}, "wamp.error.authentication_required"),
+        ({"authmethods": []}, {"anonymous": False}, "wamp.error.authentication_required"),
+        ({"authmethods": ["anonymous"]}, {"anonymous": False}, "wamp.error.no_matching_auth_method"),
+        ({"authmethods": ["cryptosign", "scram"]}, {}, "wamp.error.no_matching_auth_method"),
+        ({"authmethods": ["ticket"]}, {"authenticate": None}, "wamp.error.no_matching_auth_method"),
+        ({"authmethods": ["wampcra"], "authid": "ada"}, {"users": []}, "wamp.error.no_matching_auth_method"),
+    ],
+)
+def test_who_is_not_asked(details, changes, reason):
+    """No method in common, or none offered where one is needed (wamp.md 55)."""
+    with pytest.raises(NotWelcome) as refused:
+        begun(details, everything(**changes))
+    assert refused.value.reason == reason
+    assert str(refused.value).endswith(".")
+
+
+@pytest.mark.parametrize("details", [{"authmethods": [1]}, {"authmethods": {"a": 1}}, {"authid": 7}, {"authid": ["a"]}])
+def test_details_of_the_wrong_type(details):
+    """A violation, as with any element (wamp.md 50)."""
+    with pytest.raises(Violation, match=r"^HELLO: auth(methods|id) is of the wrong type\.$"):
+        begun(details)
+
+
+def test_the_clients_order_decides():
+    """The first method that both can do (wamp.md 55)."""
+    assert begun({"authmethods": ["scram", "wampcra", "ticket"], "authid": "ada"}).challenge[0] == "wampcra"
+    assert begun({"authmethods": ["ticket", "wampcra", "anonymous"], "authid": "ada"}).challenge == ("ticket", {})
+
+
+def test_a_ticket_is_a_token():
+    """It says who it is, whatever HELLO said, and when that ends (wamp.md 57)."""
+    asked = begun({"authmethods": ["ticket"], "authid": "root"})
+    identity, details = asked.check("good", {}, WALL_S + 1)
+    assert identity == Identity("ann", "staff", WALL_S + 61)
+    assert details == {"authid": "ann", "authrole": "staff", "authmethod": "ticket", "authprovider": "static"}
+
+
+@pytest.mark.parametrize("ticket", ["", "bad", "old", "long", "é\0"])
+def test_tickets_that_prove_nothing(ticket):
+    """Unknown ones, those whose time is up, too long ones: all the same (wamp.md 56)."""
+    with pytest.raises(AuthenticationDenied) as refused:
+        begun({"authmethods": ["ticket"]}).check(ticket, {}, WALL_S)
+    assert (refused.value.reason, str(refused.value)) == (
+        "wamp.error.authentication_denied",
+        "What was shown proves nothing.",
+    )
+
+
+def test_a_challenge_of_wampcra():
+    """What it says, and who is welcome with the right answer (wamp.md 56)."""
+    asked = begun({"authmethods": ["wampcra"], "authid": "ada"})
+    method, extra = asked.challenge
+    assert method == "wampcra"
+    question = json.loads(extra.pop("challenge"))
+    assert extra == {"salt": SALT, "keylen": 32, "iterations": 1_000}
+    assert len(question.pop("nonce")) > 16
+    assert question == {
+        "authid": "ada",
+        "authrole": "member",
+        "authmethod": "wampcra",
+        "authprovider": "static",
+        "timestamp": "2023-11-14T22:13:20.250000Z",
+        "session": SESSION,
+    }
+    asked = begun({"authmethods": ["wampcra"], "authid": "ada"})
+    assert asked.check(sign(asked.challenge), {}, WALL_S) == Authenticated(
+        Identity("ada", "member", None),
+        {"authid": "ada", "authrole": "member", "authmethod": "wampcra", "authprovider": "static"},
+    )
+
+
+def test_a_known_signature(monkeypatch):
+    """What autobahn 26.10 makes of this secret, salt and challenge is what is expected (wamp.md 56)."""
+    monkeypatch.setattr("app.protocols.wamp.authentication.secrets.token_urlsafe", lambda _: "LHRTC9zeOIrt_9U3")
+    assert ADA.key == "MDS8Yxpu4J/vkHJ8dNEgqECYsI0uRDh2oZ5eN0vYPvo="
+    asked = begun({"authmethods": ["wampcra"], "authid": "ada"})
+    assert asked.challenge[1]["challenge"] == (
+        '{"authid":"ada","authrole":"member","authmethod":"wampcra","authprovider":"static",'
+        '"nonce":"LHRTC9zeOIrt_9U3","timestamp":"2023-11-14T22:13:20.250000Z","session":3251278072152162}'
+    )
+    assert asked.check("oSd4KoYhdxu6GyptTOwVzspVS6ZUWdvNxAJUp5Juqso=", {}, WALL_S).identity.authid == "ada"
+
+
+@pytest.mark.parametrize("answer", ["", "é", "\ud800", "AAAA"])
+def test_answers_that_prove_nothing(answer):
+    """Wrong ones, and the right one to another question."""
+    earlier = sign(begun({"authmethods": ["wampcra"], "authid": "ada"}).challenge)
+    for wrong in (answer, earlier):
+        asked = begun({"authmethods": ["wampcra"], "authid": "ada"})
+        with pytest.raises(AuthenticationDenied):
+            asked.check(wrong, {}, WALL_S)
+    asked = begun({"authmethods": ["wampcra"], "authid": "ada"})
+    with pytest.raises(AuthenticationDenied):
+        asked.check(sign(asked.challenge, "wrong secret"), {}, WALL_S)
+
+
+@pytest.mark.parametrize("authid", ["eve", "", "é", "a" * 5_000])
+def test_strangers_are_asked_like_users(authid):
+    """The same kind of question, the same salt each time, and the same refusal (wamp.md 56)."""
+    realm = everything()
+    details = {"authmethods": ["wampcra"], "authid": authid}
+    first, second = begun(details, realm), begun(details, realm)
+    (_, one), (_, other) = first.challenge, second.challenge
+    assert one["salt"] == other["salt"] != begun({**details, "authid": "mallory"}, realm).challenge[1]["salt"]
+    assert one["keylen"] == 32
+    role, rounds = json.loads(one["challenge"])["authrole"], one["iterations"]
+    assert (role, rounds) in [("member", 1_000), ("guest", 2_000)]
+    assert one["challenge"] != other["challenge"]
+    refusals = []
+    for asked in (first, begun({"authmethods": ["wampcra"], "authid": "ada"}, realm)):
+        with pytest.raises(AuthenticationDenied) as refused:
+            asked.check(sign(asked.challenge, "guess"), {}, WALL_S)
+        refusals.append((refused.value.reason, str(refused.value)))
+    assert refusals[0] == refusals[1]
+
+
+def test_a_stranger_has_no_right_answer():
+    """Not even the signature with the key that stands in for a stranger's."""
+    asked = begun({"authmethods": ["wampcra"], "authid": "eve"})
+    key, question = asked._user.key, asked.challenge[1]["challenge"]
+    signature = base64.b64encode(hmac.new(key.encode(), question.encode(), hashlib.sha256).digest()).decode()
+    with pytest.raises(AuthenticationDenied):
+        asked.check(signature, {}, WALL_S)
+
+
+def test_the_salts_of_strangers_are_this_processs_own():
+    """Nobody can tell beforehand which salt a stranger would have."""
+    details = {"authmethods": ["wampcra"], "authid": "eve"}
+    assert begun(details).challenge[1]["salt"] != begun(details).challenge[1]["salt"]

@@ -1,0 +1,358 @@
+"""HELLO, WELCOME, GOODBYE, ABORT: how sessions begin and end (wamp.md A2, A4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.wamp_peers import CAPABLE, ROLES, Peer, World
+
+from app import __version__
+from app.broker.errors import TokenRefused
+from app.broker.policy import Identity
+from app.protocols.wamp.announcements import roles
+from app.protocols.wamp.authentication import Authentication
+from app.settings import Limits, Realm, Wamp
+
+SUBPROTOCOLS = [f"wamp.2.{name}{batched}" for name in ("json", "msgpack", "cbor") for batched in ("", ".batched")]
+GOODBYE = [6, {}, "wamp.close.normal"]
+
+
+def hello(realm: str = "realm1", **details: Any) -> list[Any]:
+    """A HELLO."""
+    return [1, realm, {"roles": ROLES, **details}]
+
+
+def refusal(peer: Peer) -> tuple[str, int]:
+    """The reason of the ABORT that a peer has heard last, and the code of the close."""
+    code, details, reason = peer.hear()
+    assert code == 3
+    assert isinstance(details["message"], str)
+    assert peer.closed is not None
+    return reason, peer.closed[0]
+
+
+@pytest.mark.parametrize("subprotocol", SUBPROTOCOLS)
+def test_welcome(subprotocol: str) -> None:
+    """wamp.md 4, 6: an id from 1 to 2^53, the realm, and who one is: random to others where one is anonymous."""
+    world = World()
+    one, other = world.joined(subprotocol=subprotocol), world.joined(subprotocol=subprotocol)
+    welcome = one.welcome
+    assert 1 <= one.number <= 2**53
+    assert one.number != other.number
+    assert welcome["realm"] == "realm1"
+    assert welcome["authrole"] == welcome["authmethod"] == "anonymous"
+    assert welcome["authprovider"] == "static"
+    assert welcome["authextra"] == {}
+    assert welcome["agent"] == f"Halley-{__version__}"
+    assert isinstance(welcome["authid"], str)
+    assert welcome["authid"] != other.welcome["authid"]
+
+
+@pytest.mark.parametrize("role", ["publisher", "subscriber", "caller", "callee"])
+def test_one_role_is_enough(role: str) -> None:
+    """wamp.md 4: any of the four, with features or without."""
+    peer = World().peer()
+    peer.say([1, "realm1", {"roles": {role: {}}}])
+    assert peer.hear()[0] == 2
+
+
+def test_announced_roles() -> None:
+    """wamp.md 7, 15: broker and dealer, never a callee; every feature a bool, since strict clients refuse all else."""
+    announced = World().joined().welcome["roles"]
+    assert set(announced) == {"broker", "dealer"}
+    for role in announced.values():
+        assert role["features"]
+        assert all(value is True for value in role["features"].values())
+    assert announced["dealer"]["features"] == {"session_meta_api": True, "testament_meta_api": True}
+    assert set(announced["broker"]["features"]) == {
+        "publisher_identification",
+        "publisher_exclusion",
+        "subscriber_blackwhite_listing",
+        "pattern_based_subscription",
+        "subscription_meta_api",
+        "session_meta_api",
+        "event_retention",
+        "subscription_revocation",
+        "payload_passthru_mode",
+    }
+
+
+def test_history_is_announced_where_there_is_one() -> None:
+    """Design 7.12: with the history off the feature is not announced."""
+
+    class Archive:
+        async def page(self, query_of: Any) -> None:
+            return None
+
+    world = World()
+    assert "event_history" not in world.joined().welcome["roles"]["broker"]["features"]
+    world.router.archive = Archive()
+    assert world.joined().welcome["roles"]["broker"]["features"]["event_history"] is True
+    assert roles(has_history=True)["dealer"] == roles(has_history=False)["dealer"]
+
+
+@pytest.mark.parametrize("name", ["realm2", "realm1.x", "REALM1", "a-b"])
+def test_no_such_realm(name: str) -> None:
+    """wamp.md 5: a realm that is not configured is not made."""
+    peer = World().peer()
+    peer.say(hello(name))
+    assert refusal(peer) == ("wamp.error.no_such_realm", 1008)
+
+
+@pytest.mark.parametrize("name", ["", "a..b", "a b", "a#b", ".a", "x" * 256])
+def test_a_realm_that_is_no_uri(name: str) -> None:
+    """wamp.md 5: is told so."""
+    peer = World().peer()
+    peer.say(hello(name))
+    assert refusal(peer) == ("wamp.error.invalid_uri", 1008)
+
+
+@pytest.mark.parametrize("subprotocol", SUBPROTOCOLS)
+@pytest.mark.parametrize("reason", ["wamp.close.normal", "wamp.close.goodbye_and_out", "any thing"])
+def test_goodbye_and_a_new_hello(subprotocol: str, reason: str) -> None:
+    """wamp.md 8: GOODBYE is answered whatever its reason, nothing of the session stays, the link may begin anew."""
+    world = World()
+    peer, witness = world.joined(subprotocol=subprotocol), world.joined()
+    witness.subscribe("wamp.session.on_leave")
+    peer.subscribe("com.x")
+    peer.say([6, {"message": "bye"}, reason])
+    assert peer.hear() == [6, {}, "wamp.close.goodbye_and_out"]
+    assert peer.closed is None
+    assert witness.hear()[4] == [peer.number, peer.welcome["authid"], "anonymous"]
+    peer.say(hello())
+    again = peer.hear()
+    assert again[0] == 2
+    assert again[1] != peer.number
+    witness.publish("com.x")
+    assert peer.hears_nothing(), "what the first session was subscribed to is not the second's"
+    assert witness.call("wamp.session.count") == [2]
+
+
+def test_a_new_hello_in_another_realm() -> None:
+    """wamp.md 8: nothing of the first session holds for the second, not what it announced either."""
+    world = World(Realm("one"), Realm("two"))
+    peer = world.joined("one", roles=CAPABLE)
+    peer.say(GOODBYE)
+    peer.hear()
+    peer.say(hello("two"))
+    assert peer.hear()[2]["realm"] == "two"
+    peer.say([16, 1, {"ppt_scheme": "x_y"}, "a", ["x"]])
+    assert peer.hear()[0] == 3
+
+
+def test_events_that_wait_come_before_the_goodbye() -> None:
+    """wamp.md 31: what was published for a client before it left is not lost."""
+    world = World()
+    peer, other = world.joined(), world.joined()
+    peer.subscribe("com.x")
+    other.say([16, 1, {}, "com.x", [1]], turn=False)
+    peer.say(GOODBYE, turn=False)
+    world.turn()
+    assert [message[0] for message in peer.heard] == [36, 6]
+
+
+def test_who_says_no_hello_again_is_closed() -> None:
+    """wamp.md 8: the link may stay idle for a while only."""
+    world = World(options=Wamp(hello_s=5))
+    peer = world.joined()
+    world.pass_time(100)
+    peer.say(GOODBYE)
+    world.pass_time(4.9)
+    assert peer.closed is None
+    world.pass_time(0.2)
+    assert peer.closed is not None
+
+
+@pytest.mark.parametrize("subprotocol", SUBPROTOCOLS)
+def test_hello_has_a_deadline(subprotocol: str) -> None:
+    """S26, wamp.md 52, design 7.12: ABORT and 1002 for who says nothing; who has joined stays."""
+    world = World(options=Wamp(hello_s=10))
+    silent, joined = world.peer(subprotocol), world.joined()
+    world.pass_time(9.9)
+    assert silent.closed is None
+    world.pass_time(0.2)
+    assert refusal(silent) == ("wamp.error.protocol_violation", 1002)
+    assert joined.closed is None
+    assert world.broker.hits["hello_s"] == 1
+
+
+def test_abort_by_a_client() -> None:
+    """wamp.md 9: never answered; the session ends and the link closes. Arguments are allowed."""
+    for message in ([3, {"message": "x"}, "a.b"], [3, {}, "a.b", [1]], [3, {}, "a.b", [1], {"x": 1}]):
+        world = World()
+        peer, witness = world.joined(), world.joined()
+        witness.subscribe("wamp.session.on_leave")
+        peer.say(message)
+        assert peer.hears_nothing()
+        assert peer.closed == (1000, "")
+        assert witness.hear()[4][0] == peer.number
+
+
+def test_abort_instead_of_hello() -> None:
+    """wamp.md 9: nor then."""
+    peer = World().peer()
+    peer.say([3, {}, "a.b"])
+    assert peer.hears_nothing()
+    assert peer.closed == (1000, "")
+
+
+def test_a_lost_connection() -> None:
+    """wamp.md 10: ends the session with all that others hear of it, once."""
+    world = World()
+    peer, witness = world.joined(), world.joined()
+    witness.subscribe("wamp.session.on_leave")
+    peer.engine.lost(world.now)
+    peer.engine.lost(world.now)
+    world.turn()
+    assert witness.hear()[4][0] == peer.number
+    assert witness.hears_nothing()
+    assert world.broker.closed["connection_lost"] == 1
+    peer.say(hello())
+    assert peer.hears_nothing()
+
+
+@pytest.mark.parametrize("path", ["goodbye", "abort", "lost", "killed", "violation", "refused"])
+def test_nothing_is_left_of_a_session(path: str) -> None:
+    """wamp.md 10: whichever way it ends; not its id either, since those who come and go must not make us grow."""
+    world = World()
+    killer = world.joined()
+    kept = len(world.router._numbers)
+    if path == "refused":
+        world = World(limits=Limits(sessions=1))
+        killer, kept = world.joined(), 1
+        peer = world.peer()
+        peer.say(hello())
+        assert refusal(peer) == ("wamp.error.unavailable", 1008)
+    else:
+        peer = world.joined()
+        peer.subscribe("com.x")
+    if path == "goodbye":
+        peer.say(GOODBYE)
+    elif path == "abort":
+        peer.say([3, {}, "a.b"])
+    elif path == "violation":
+        peer.say([])
+    elif path == "killed":
+        killer.call("wamp.session.kill", peer.number)
+        world.pass_time(2)
+    peer.engine.lost(world.now)
+    world.turn()
+    assert len(world.router._numbers) == kept
+    assert list(world.broker.sessions) == [str(killer.number)]
+    assert not world.router._waited_for
+    assert not world.broker.index.subscriptions
+    assert not world.router.realms["realm1"].subscriptions
+
+
+def test_a_session_that_the_broker_has_ended() -> None:
+    """wamp.md 10: as it does with one whose owner fails: nothing of it stays in the realm once its connection ends."""
+    world = World()
+    peer, witness = world.joined(), world.joined()
+    witness.subscribe("wamp.session.on_leave")
+    peer.subscribe("a")
+    assert peer.engine.session is not None
+    world.broker.close(peer.engine.session, "fault")
+    peer.engine.lost(world.now)
+    world.turn()
+    assert len(witness.events()) == 1
+    assert witness.call("wamp.session.list") == [[witness.number]]
+    assert witness.call("wamp.subscription.match", "a") == [None]
+
+
+def ticketed(**options: Any) -> tuple[World, Peer]:
+    """A world where whoever knows the word is ann, and somebody who has been asked for it."""
+
+    def authenticate(token: str, wall_s: float) -> Identity:
+        if token != "the word":
+            raise TokenRefused
+        return Identity("ann", "red", wall_s + 100)
+
+    world = World(authentication=Authentication(anonymous=False, authenticate=authenticate), **options)
+    peer = world.peer()
+    peer.say(hello(authmethods=["ticket"], authid="ann"))
+    assert peer.hear() == [4, "ticket", {}]
+    return world, peer
+
+
+def test_a_challenge_that_is_answered() -> None:
+    """wamp.md 4, 56: only then there is a session, and it ends with the token."""
+    world, peer = ticketed()
+    assert not world.broker.sessions
+    peer.say([5, "the word", {}])
+    code, number, details = peer.hear()
+    assert code == 2
+    assert details["authrole"] == "red"
+    assert list(world.broker.sessions) == [str(number)]
+    world.pass_time(99)
+    assert peer.hears_nothing()
+    world.pass_time(2)
+    assert peer.hear()[2] == "wamp.close.token_expired"
+
+
+@pytest.mark.parametrize("way", ["wrong", "late", "lost", "gives up", "HELLO again", "something else"])
+def test_a_challenge_that_is_not(way: str) -> None:
+    """wamp.md 50, 52, 56: no session, and nothing is left of the attempt; who does something else violates."""
+    world, peer = ticketed()
+    if way == "late":
+        world.pass_time(10.1)
+    elif way == "lost":
+        peer.engine.lost(world.now)
+    else:
+        says = {"wrong": [5, "a word", {}], "gives up": [3, {}, "a.b"], "HELLO again": hello()}
+        peer.say(says.get(way, [32, 1, {}, "a"]))
+    refused = {"wrong": "wamp.error.authentication_denied", "lost": None, "gives up": None}
+    reason = refused.get(way, "wamp.error.protocol_violation")
+    assert [message[2] for message in peer.heard] == ([reason] if reason else [])
+    assert not world.router._numbers
+    assert not world.router._waited_for
+    assert not world.broker.sessions
+
+
+def test_our_goodbye_waits_for_theirs() -> None:
+    """wamp.md 8: a bounded time, then the link is closed; the session is over at once."""
+    world = World(options=Wamp(kill_s=1))
+    killer, peer = world.joined(), world.joined()
+    killer.call("wamp.session.kill", peer.number)
+    assert peer.hear() == [6, {}, "wamp.close.killed"]
+    assert killer.call("wamp.session.count") == [1]
+    world.pass_time(0.9)
+    assert peer.closed is None
+    world.pass_time(0.2)
+    assert peer.closed == (1000, "wamp.close.goodbye_and_out")
+
+
+def test_draining() -> None:
+    """wamp.md 8: whoever is here is told to go, whoever comes is refused, whoever has not begun is refused too."""
+    world = World()
+    joined, stranger = world.joined(), world.peer()
+    engines = world.router.drain()
+    late = world.peer()
+    late.say(hello())
+    assert refusal(late) == ("wamp.close.system_shutdown", 1008)
+    for engine in engines:
+        world.router.release(engine, world.now)
+    world.turn()
+    assert joined.hear() == [6, {}, "wamp.close.system_shutdown"]
+    assert refusal(stranger)[0] == "wamp.close.system_shutdown"
+    joined.say([6, {}, "wamp.close.goodbye_and_out"])
+    assert joined.closed == (1000, "wamp.close.goodbye_and_out")
+    assert not world.broker.sessions
+    for engine in engines:  # to say it twice does no harm
+        world.router.release(engine, world.now)
+    world.turn()
+
+
+def test_a_token_that_ends() -> None:
+    """Design 4: a session ends with the token that it began with; the client learns why."""
+    world = World()
+    peer = world.joined()
+    session = peer.engine.session
+    assert session is not None
+    session.expiry = 5.0
+    world.broker.touch(session, 1_000.0)
+    world.pass_time(6)
+    code, details, reason = peer.hear()
+    assert (code, reason) == (6, "wamp.close.token_expired")
+    assert details["message"]
+    assert not world.broker.sessions

@@ -1,0 +1,162 @@
+"""What a router takes for a message, and what ends the session (wamp.md 1-3, 13, 14, 24, 50)."""
+
+import math
+
+import pytest
+
+from app.protocols.wamp import messages
+from app.protocols.wamp.messages import MOST_ID, Violation, read
+
+ROLES = {"roles": {"subscriber": {}}}
+GOOD = [
+    ([1, "realm1", ROLES], messages.Hello("realm1", ROLES)),
+    ([3, {"message": "no"}, "wamp.close.normal"], messages.Abort({"message": "no"}, "wamp.close.normal")),
+    ([3, {}, "a.b", ["x"], {"y": 1}], messages.Abort({}, "a.b")),
+    ([5, "signature", {}], messages.Authenticate("signature", {})),
+    ([6, {}, "wamp.close.normal"], messages.Goodbye({}, "wamp.close.normal")),
+    ([8, 68, 7, {}, "a.b"], messages.Error(68, 7, {}, "a.b")),
+    ([8, 68, 7, {}, "a.b", [1], {"k": 2}], messages.Error(68, 7, {}, "a.b", [1], {"k": 2})),
+    ([16, 1, {}, "a.b"], messages.Publish(1, {}, "a.b", None, None)),
+    ([16, 1, {"acknowledge": True}, "a.b", [1]], messages.Publish(1, {"acknowledge": True}, "a.b", [1], None)),
+    ([16, 1, {}, "a.b", [], {}], messages.Publish(1, {}, "a.b", [], {})),
+    ([32, 2, {"match": None}, "a."], messages.Subscribe(2, {"match": None}, "a.")),
+    ([34, 3, 4], messages.Unsubscribe(3, 4)),
+    ([48, 5, {}, "a.b", [1], {"k": 2}], messages.Call(5, {}, "a.b", [1], {"k": 2})),
+    ([49, 5, {"mode": "kill"}], messages.Cancel(5, {"mode": "kill"})),
+    ([64, 6, {}, "a.b"], messages.Register(6, {}, "a.b")),
+    ([66, 7, 8], messages.Unregister(7, 8)),
+    ([70, 9, {}], messages.Yield(9, {})),
+    ([70, 9, {}, [1], {}], messages.Yield(9, {}, [1], {})),
+]
+ID, TEXT, DICT, LIST = "an id", "a text", "a dict", "a list"
+SHAPES = [  # the code, what each element is, how many of them are always there
+    (1, [TEXT, DICT], 2),
+    (3, [DICT, TEXT, LIST, DICT], 2),
+    (5, [TEXT, DICT], 2),
+    (6, [DICT, TEXT], 2),
+    (16, [ID, DICT, TEXT, LIST, DICT], 3),
+    (32, [ID, DICT, TEXT], 3),
+    (34, [ID, ID], 2),
+    (48, [ID, DICT, TEXT, LIST, DICT], 3),
+    (49, [ID, DICT], 2),
+    (64, [ID, DICT, TEXT], 3),
+    (66, [ID, ID], 2),
+    (70, [ID, DICT, LIST, DICT], 2),
+]
+RIGHT = {ID: 1, TEXT: "a.b", DICT: {}, LIST: []}
+SAMPLES = [None, True, 1, 1.5, "a.b", b"a.b", [], {}, ()]
+WRONG = {kind: [value for value in SAMPLES if type(value) is not type(right)] for kind, right in RIGHT.items()}
+SENTENCES = {messages.PUBLISH: "PUBLISH: ", messages.UNSUBSCRIBE: "UNSUBSCRIBE: ", messages.YIELD: "YIELD: "}
+
+
+@pytest.mark.parametrize(("value", "message"), GOOD)
+def test_what_clients_may_send(value, message):
+    """Every kind, with and without what may be left out; what was sent empty stays (wamp.md 3, design.md 7.12)."""
+    found = read(value)
+    assert found == message
+    assert type(found) is type(message)
+
+
+@pytest.mark.parametrize(("code", "elements", "least"), SHAPES)
+def test_lengths(code, elements, least):
+    """One element too few or too many ends the session (wamp.md 2, S28)."""
+    for count in range(len(elements) + 2):
+        value = [code, *(RIGHT[kind] for kind in elements[:count]), *[1] * (count > len(elements))]
+        if least <= count <= len(elements):
+            assert read(value)
+        else:
+            with pytest.raises(Violation, match="few elements"):
+                read(value)
+
+
+@pytest.mark.parametrize(("code", "elements", "_least"), SHAPES)
+def test_types(code, elements, _least):
+    """Each element by itself of every wrong type (wamp.md 2, 50)."""
+    for at, kind in enumerate(elements):
+        for wrong in WRONG[kind]:
+            value = [code, *(RIGHT[kind] for kind in elements)]
+            value[at + 1] = wrong
+            with pytest.raises(Violation) as violation:
+                read(value)
+            assert str(violation.value).startswith(SENTENCES.get(code, "")), violation
+
+
+@pytest.mark.parametrize("value", [None, True, 1, "x", b"", {}, (), (1, "realm1", {}), []])
+def test_only_a_list_that_is_not_empty_is_a_message(value):
+    """Anything else is a violation (wamp.md 50)."""
+    with pytest.raises(Violation, match="A message must be a list that is not empty"):
+        read(value)
+
+
+@pytest.mark.parametrize("code", [None, True, "1", 1.0, [], {}, -1, 0, 7, 9, 15, 71, 255, 256, 337, 2**70])
+def test_codes_that_are_none(code):
+    """A code is one of the known integers, never a bool that equals one (wamp.md 1, 2, 50)."""
+    with pytest.raises(Violation, match=r"must begin with the number|There is no message of that kind"):
+        read([code, "realm1", {}])
+
+
+@pytest.mark.parametrize("code", [2, 4, 17, 33, 35, 36, 50, 65, 67, 68, 69])
+def test_a_routers_messages_from_a_client(code):
+    """None of them may come from a client, whatever they look like (wamp.md 50)."""
+    with pytest.raises(Violation, match=r"is sent by routers only\."):
+        read([code, 1, {}])
+
+
+@pytest.mark.parametrize("kind", [48, 16, 1, 0, True, "68", None])
+def test_a_client_answers_invocations_only_with_an_error(kind):
+    """An ERROR of any other type is a violation (wamp.md 50)."""
+    with pytest.raises(Violation, match="ERROR: a client can only answer an INVOCATION with it"):
+        read([8, kind, 1, {}, "a.b"])
+
+
+@pytest.mark.parametrize("number", [1, 2**32 + 1, MOST_ID])
+def test_ids_that_javascript_wrote_as_doubles(number):
+    """They become integers in every position of an id (wamp.md 13)."""
+    found = read([34, float(number), float(number)])
+    assert found == (number, number)
+    assert [type(each) for each in found] == [int, int]
+
+
+@pytest.mark.parametrize(
+    "number",
+    [0, -1, 0.0, -0.0, 1.5, MOST_ID + 1, 2.0**54, 2**64, 1e300, math.nan, math.inf, -math.inf, True, "1", b"1"],
+)
+def test_ids_that_are_none(number):
+    """0, negative ones, ones above 2^53 and what is no integer (wamp.md 14, S30)."""
+    for value in ([34, number, 1], [34, 1, number], [16, number, {}, "a.b"], [8, 68, number, {}, "a.b"]):
+        with pytest.raises(Violation, match=r"must be an integer from 1 to 2\^53"):
+            read(value)
+
+
+@pytest.mark.parametrize("key", [1, b"match", None, (), 1.5, True])
+def test_keys_of_options_are_texts(key):
+    """Binary serializers may bring others (wamp.md 2); within the arguments that is the publish's own fault."""
+    for value in ([32, 1, {key: 1}, "a.b"], [1, "realm1", {"a": 1, key: 1}]):
+        with pytest.raises(Violation, match="every key of the"):
+            read(value)
+    assert read([16, 1, {}, "a.b", [], {key: 1}]).kwargs == {key: 1}
+
+
+@pytest.mark.parametrize("sealed", ["\0c2VjcmV0", b"secret"])
+def test_a_sealed_payload_of_the_older_kind(sealed):
+    """It is one text or bytes instead of two elements; the engine refuses it, and the session lives (wamp.md 32)."""
+    options = {"enc_algo": "cryptobox"}
+    assert read([16, 1, options, "a.b", sealed]) == messages.Publish(1, options, "a.b")
+    for value in ([16, 1, options, "a.b", sealed, {}], [16, 1, {}, "a.b", sealed], [16, 1, options, "a.b", 1]):
+        with pytest.raises(Violation, match="PUBLISH: the arguments must be a list"):
+            read(value)
+
+
+def test_violations_quote_nothing_of_the_peer():
+    """The text goes into an ABORT and may go into logs."""
+    secret = "Grüße\r\n"
+    for value in (
+        [secret],
+        [16, secret, {}, "a"],
+        [16, 1, {secret: 1, 2: 3}, "a"],
+        [16, 1, {}, "a", secret],
+        {secret: 1},
+    ):
+        with pytest.raises(Violation) as violation:
+            read(value)
+        assert secret not in str(violation.value)

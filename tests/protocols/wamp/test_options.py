@@ -1,0 +1,85 @@
+"""What options mean, what counts as none, and which values are refused (wamp.md 13, 18, 27)."""
+
+import cbor2
+import msgspec
+import pytest
+
+from app.broker.events import Audience
+from app.protocols.wamp import options
+from app.protocols.wamp.options import BadOption
+
+ABSENT = [None, cbor2.undefined, msgspec.msgpack.Ext(0, b"\0")]
+READERS = [
+    (options.flag, False),
+    (options.text, None),
+    (options.dictionary, {}),
+    (options.ids, None),
+    (options.names, None),
+    (options.texts, None),
+]
+GOOD = [
+    (options.flag, True, True),
+    (options.flag, False, False),
+    (options.text, "", ""),
+    (options.text, "prefix", "prefix"),
+    (options.dictionary, {"a": 1}, {"a": 1}),
+    (options.ids, [], ()),
+    (options.ids, 7, (7,)),
+    (options.ids, [7, 2.0**40, 7], (7, 2**40, 7)),
+    (options.texts, ["b", "a", "b"], ("b", "a", "b")),
+    (options.names, [], ()),
+    (options.names, "ann", ("ann",)),
+    (options.names, ["bob", "ann", "bob"], ("ann", "bob")),
+]
+BAD = [
+    (options.flag, [1, 0, "true", [], {}, 1.0]),
+    (options.text, [1, True, b"prefix", [], {}]),
+    (options.dictionary, ["x", [], 1, {1: 1}, True]),
+    (options.ids, ["1", True, {}, [None], ["1"], [True], [0], [2**53 + 1], [1.5], [[1]]]),
+    (options.names, [1, True, {}, b"ann", ["ann", None], ["ann", 1], [["ann"]]]),
+]
+
+
+@pytest.mark.parametrize(("read", "default"), READERS)
+@pytest.mark.parametrize("sent", [{}, *({"x": value} for value in ABSENT)])
+def test_undefined_and_null_are_as_good_as_none(read, default, sent):
+    """Some clients write options that it does not have as undefined (wamp.md 18)."""
+    assert read(sent, "x") == default
+
+
+@pytest.mark.parametrize("sent", [{}, {"exclude_me": None}])
+def test_a_flag_that_is_on_unless_told_otherwise(sent):
+    """As `exclude_me` is (wamp.md 26)."""
+    assert options.flag(sent, "exclude_me", default=True) is True
+    assert options.flag({"exclude_me": False}, "exclude_me", default=True) is False
+
+
+@pytest.mark.parametrize(("read", "sent", "meaning"), GOOD)
+def test_values(read, sent, meaning):
+    """Lists may be a single value, ids may be doubles (wamp.md 13, 27)."""
+    assert read({"x": sent}, "x") == meaning
+
+
+@pytest.mark.parametrize(("read", "sent"), [(read, value) for read, values in BAD for value in values])
+def test_values_of_the_wrong_type(read, sent):
+    """They are refused by the option's name (wamp.md 18, 27); an ext of another type is no undefined."""
+    for value in (sent, msgspec.msgpack.Ext(1, b"")):
+        with pytest.raises(BadOption) as refused:
+            read({"x": value}, "x")
+        assert refused.value.name == "x"
+
+
+def test_an_audience_from_the_four_lists():
+    """Authids and roles, as the broker's other protocols say them; an empty list admits nobody (wamp.md 27)."""
+    sent = {"eligible_authid": [], "eligible_authrole": "staff", "exclude_authid": ["b", "a"], "exclude_authrole": None}
+    assert options.audience_of(sent, 100) == Audience((), ("staff",), ("a", "b"), ())
+    assert options.audience_of({}, 100) is None
+    assert options.audience_of({"acknowledge": True, "exclude": [1], "exclude_authid": []}, 100) is None
+
+
+def test_an_audience_has_a_bound():
+    """All names together, however they are spread."""
+    sent = {"eligible_authid": ["a" * 46], "exclude_authrole": ["b" * 46]}
+    assert options.audience_of(sent, 100)
+    with pytest.raises(BadOption):
+        options.audience_of(sent, 99)

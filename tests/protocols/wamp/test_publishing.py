@@ -1,0 +1,423 @@
+"""PUBLISH and EVENT: every option, every answer, every shape (wamp.md A6, D 4 to 8)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.wamp_peers import CAPABLE, Peer, World
+
+from app.broker.policy import HouseRules
+from app.protocols.wamp import delivery
+from app.settings import Limits, Realm, Wamp
+
+
+def known(world: World, authid: str, role: str, **hello: Any) -> Peer:
+    """Somebody who is subscribed to com.x and has proved to be that."""
+    peer = world.joined(**hello)
+    session = peer.engine.session
+    assert session is not None
+    session.authid, session.role = authid, role
+    peer.subscribe("com.x")
+    return peer
+
+
+def silent(world: World, peer: Peer, options: dict[str, Any], topic: str = "com.x") -> bool:
+    """Whether a publication that is not acknowledged is refused without a word, and counted."""
+    before = sum(world.router.unacknowledged.values())
+    peer.say([16, peer.request(), options, topic, ["silent"]])
+    return peer.hears_nothing() and sum(world.router.unacknowledged.values()) == before + 1
+
+
+# Answers
+
+
+@pytest.mark.parametrize("acknowledge", [{}, {"acknowledge": False}, {"acknowledge": None}, {"acknowledge": True}])
+def test_acknowledgement(acknowledge: dict[str, Any]) -> None:
+    """wamp.md 24, D4: PUBLISHED, once, for who wants it, with the id that the EVENT has; nothing for all others."""
+    world = World()
+    publisher, hearer = world.joined(), world.joined()
+    hearer.subscribe("com.x")
+    publisher.say([16, 7, acknowledge, "com.x", [1]])
+    (event,) = hearer.events()
+    answers = [[17, 7, event[2]]] if acknowledge.get("acknowledge") else []
+    assert list(publisher.heard) == answers
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], list[Any], str]] = {
+    "a bad URI": ("com..x", {}, [], "invalid_uri"),
+    "no URI": ("", {}, [], "invalid_uri"),
+    "the router's own": ("wamp.session.on_join", {}, [], "invalid_uri"),
+    "anything below wamp": ("wamp.x", {}, [], "invalid_uri"),
+    "too long": ("x" * 256, {}, [], "invalid_uri"),
+    "too large": ("com.x", {}, [["x" * 70_000]], "payload_size_exceeded"),
+    "the older transparent payload": ("com.x", {"enc_algo": "cryptobox"}, ["text"], "invalid_argument"),
+    "a key too long": ("com.x", {"_idempotency_key": "k" * 129}, [], "invalid_argument"),
+    "a key of odd characters": ("com.x", {"_idempotency_key": "k\n"}, [], "invalid_argument"),
+    "an empty key": ("com.x", {"_idempotency_key": ""}, [], "invalid_argument"),
+    "an audience too long": ("com.x", {"eligible_authid": ["x" * 5_000]}, [], "invalid_argument"),
+    **{
+        f"{name}: {value!r}": ("com.x", {name: value}, [], "invalid_argument")
+        for name, value in [
+            *product(("exclude_me", "disclose_me", "retain"), (1, "true", [])),
+            *product(("eligible", "exclude"), ("1", [0], [2**53 + 1], [True], {}, [[1]], 1.5)),
+            *product(("eligible_authid", "exclude_authid", "eligible_authrole", "exclude_authrole"), (1, [1], {})),
+            *product(("_idempotency_key", "ppt_scheme"), (1, [])),
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize(("topic", "options", "payload", "error"), REFUSED.values(), ids=REFUSED)
+def test_refusals(topic: str, options: dict[str, Any], payload: list[Any], error: str) -> None:
+    """wamp.md 12, 23, 24, 27, 32, 33: an ERROR where it is to be acknowledged, else silence; nobody gets anything."""
+    world = World()
+    publisher, hearer = world.joined(roles=CAPABLE), world.joined()
+    hearer.subscribe("", match="prefix")
+    hearer.subscribe("wamp", match="prefix")
+    message = [16, 1, {**options, "acknowledge": True}, topic, *payload]
+    assert publisher.is_refused(message) == f"wamp.error.{error}"
+    publisher.say([16, 2, options, topic, *payload])
+    assert publisher.hears_nothing()
+    assert world.router.unacknowledged[f"wamp.error.{error}"] == 1
+    assert hearer.hears_nothing()
+    assert publisher.closed is None
+
+
+@pytest.mark.parametrize("acknowledge", [1, "yes", [], {}])
+def test_a_wrong_acknowledge(acknowledge: Any) -> None:
+    """wamp.md 24, 27: is not true, so nothing is said; and nothing is published."""
+    world = World()
+    publisher, hearer = world.joined(), world.joined()
+    hearer.subscribe("com.x")
+    assert silent(world, publisher, {"acknowledge": acknowledge})
+    assert hearer.hears_nothing()
+
+
+def test_a_number_that_not_everyone_can_carry() -> None:
+    """Design 7.12: beyond 64 bits."""
+    peer = World().joined()
+    peer.send(b'[16,1,{"acknowledge":true},"com.x",[%d]]' % 2**64)
+    assert peer.hear()[:5] == [8, 16, 1, {}, "wamp.error.invalid_argument"]
+
+
+def test_not_authorized() -> None:
+    """wamp.md 24: by the rights; where nobody has written rules the server's own topics are its own."""
+    world = World(rights=HouseRules(loopback=False, anonymous_publish=True))
+    publisher = world.joined()
+    answer = publisher.is_refused([16, 1, {"acknowledge": True}, "halley.sessions"])
+    assert answer == "wamp.error.not_authorized"
+    assert silent(world, publisher, {}, "halley.sessions")
+
+
+def test_rate() -> None:
+    """Design 7.12: beyond the publisher's rate ERROR `unavailable`, the unacknowledged are counted; it comes back."""
+    world = World(options=Wamp(publishes_per_s=1, publish_burst=2))
+    world.broker.account_of = lambda address: address
+    publisher, other = world.joined(), world.joined()
+    publisher.publish("com.x")
+    publisher.publish("com.x")
+    assert publisher.is_refused([16, 9, {"acknowledge": True}, "com.x"]) == "wamp.error.unavailable"
+    assert silent(world, publisher, {})
+    other.publish("com.x")
+    world.pass_time(1)
+    publisher.publish("com.x")
+    assert world.broker.hits["publishes_per_s"] == 2
+
+
+def test_no_rate_on_loopback() -> None:
+    """Design 7.8: nobody is held up who has no account."""
+    world = World(options=Wamp(publishes_per_s=1, publish_burst=1))
+    publisher = world.joined()
+    for _ in range(5):
+        publisher.publish("com.x")
+
+
+# Payloads
+
+SHAPES: list[list[Any]] = [
+    [],
+    [[]],
+    [[], {}],
+    [[1]],
+    [[None]],
+    [[1, "two"]],
+    [[1], {}],
+    [[], {"a": 1}],
+    [[{"args": [1], "kwargs": {}}]],
+    [[{"args": [1], "kwargs": {}}], {"args": 1}],
+    [["ünï\u2028"], {"ключ": [1.5, True]}],
+]
+SERIALIZERS = ("wamp.2.json", "wamp.2.msgpack", "wamp.2.cbor", "wamp.2.json.batched", "wamp.2.cbor.batched")
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_payloads_are_sent_on_as_they_are(shape: list[Any]) -> None:
+    """wamp.md 25, design 7.12: the same elements in every serializer, empty ones that were sent too."""
+    world = World()
+    hearers = [world.joined(subprotocol=each) for each in SERIALIZERS]
+    for hearer in hearers:
+        hearer.subscribe("com.x")
+    for each in SERIALIZERS:
+        world.joined(subprotocol=each).publish("com.x", *shape)
+    for hearer in hearers:
+        assert [event[4:] for event in hearer.events()] == [shape] * len(SERIALIZERS)
+
+
+def test_bytes() -> None:
+    """Design 3: bytes reach binary peers as bytes, and JSON's as WAMP writes them there."""
+    world = World()
+    hearers = [world.joined(subprotocol=each) for each in SERIALIZERS[:3]]
+    for hearer in hearers:
+        hearer.subscribe("com.x")
+    world.joined(subprotocol="wamp.2.cbor").publish("com.x", [b"\x00\xff"])
+    assert [hearer.hear()[4] for hearer in hearers] == [["\0AP8="], [b"\x00\xff"], [b"\x00\xff"]]
+
+
+# Who gets it
+
+
+def test_the_publisher_gets_its_own_only_if_it_wants_to() -> None:
+    """wamp.md 26, D7."""
+    world = World()
+    peer = world.joined()
+    peer.subscribe("com.x")
+    for options, count in (({}, 0), ({"exclude_me": True}, 0), ({"exclude_me": None}, 0), ({"exclude_me": False}, 1)):
+        peer.publish("com.x", **options)
+        assert len(peer.events()) == count
+
+
+def is_meant(peer: Peer, options: dict[str, Any]) -> bool:
+    """What wamp.md 27 says, in so many words."""
+    session = peer.engine.session
+    assert session is not None
+    for suffix, value in (("", peer.number), ("_authid", session.authid), ("_authrole", session.role)):
+        eligible, excluded = options.get(f"eligible{suffix}"), options.get(f"exclude{suffix}") or []
+        if eligible is not None and value not in (eligible if isinstance(eligible, list) else [eligible]):
+            return False
+        if value in (excluded if isinstance(excluded, list) else [excluded]):
+            return False
+    return True
+
+
+numbers = st.lists(st.integers(0, 3), max_size=3) | st.integers(0, 3)
+audiences = st.fixed_dictionaries(
+    {},
+    optional={
+        **{f"{verb}{suffix}": numbers for verb in ("eligible", "exclude") for suffix in ("", "_authid", "_authrole")},
+        "exclude_me": st.booleans(),
+    },
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(audiences, min_size=1, max_size=4))
+def test_audiences(published: list[dict[str, Any]]) -> None:
+    """wamp.md 27, D6: all that is said must hold; exclusion wins; an empty list means nobody; one value is a list."""
+    world = World()
+    peers = [known(world, authid, role) for authid, role in (("ann", "red"), ("bob", "red"), ("cat", "green"))]
+    names = {
+        "": [*(peer.number for peer in peers), 1],
+        "authid": ["ann", "bob", "cat", "nobody"],
+        "authrole": ["red", "green", "blue", "nobody"],
+    }
+    for drawn in published:
+        options = dict(drawn)
+        for name, value in drawn.items():
+            if name != "exclude_me":
+                those = names[name.partition("_")[2]]
+                options[name] = [those[at] for at in value] if isinstance(value, list) else those[value]
+        peers[0].publish("com.x", **options)
+        for peer in peers:
+            is_own = peer is peers[0] and options.get("exclude_me") is not False
+            assert len(peer.events()) == (is_meant(peer, options) and not is_own), options
+
+
+@pytest.mark.parametrize("name", ["eligible_authid", "eligible_authrole"])
+def test_who_has_no_such_attribute_is_not_eligible(name: str) -> None:
+    """wamp.md 27: the anonymous have no authid of theirs, whatever they are shown to others as."""
+    world = World()
+    publisher, hearer = world.joined(), world.joined()
+    hearer.subscribe("com.x")
+    publisher.publish("com.x", **{name: [hearer.welcome["authid"], ""]})
+    assert hearer.hears_nothing()
+
+
+def test_ids_as_doubles() -> None:
+    """wamp.md 13: as JavaScript's binary encoders write them."""
+    world = World()
+    publisher, one, other = (world.joined(subprotocol="wamp.2.cbor") for _ in range(3))
+    for peer in (one, other):
+        peer.subscribe("com.x")
+    publisher.publish("com.x", exclude=[float(one.number)])
+    publisher.publish("com.x", eligible=[float(other.number)])
+    assert (len(one.events()), len(other.events())) == (0, 2)
+
+
+# Details
+
+
+@pytest.mark.parametrize(
+    ("disclose", "asked", "is_disclosed"),
+    [
+        ("allow", None, False),
+        ("allow", False, False),
+        ("allow", True, True),
+        ("always", None, True),
+        ("always", False, True),
+        ("always", True, True),
+        ("never", None, False),
+        ("never", False, False),
+    ],
+)
+def test_disclosure(disclose: Any, asked: bool | None, is_disclosed: bool) -> None:
+    """wamp.md 28, D7: who it was, only if it asks, always or never, as the realm has it."""
+    world = World(Realm("realm1", disclose=disclose))
+    publisher, hearer = world.joined(), world.joined()
+    hearer.subscribe("com.x")
+    publisher.publish("com.x", disclose_me=asked)
+    told = {
+        "publisher": publisher.number,
+        "publisher_authid": publisher.welcome["authid"],
+        "publisher_authrole": "anonymous",
+    }
+    assert hearer.hear()[3] == (told if is_disclosed else {})
+
+
+def test_refused_disclosure() -> None:
+    """wamp.md 28, D7: nothing is published."""
+    world = World(Realm("realm1", disclose="never"))
+    publisher, hearer = world.joined(), world.joined()
+    hearer.subscribe("com.x")
+    answer = publisher.is_refused([16, 1, {"acknowledge": True, "disclose_me": True}, "com.x"])
+    assert answer == "wamp.error.option_disallowed.disclose_me"
+    assert silent(world, publisher, {"disclose_me": True})
+    assert hearer.hears_nothing()
+
+
+def test_topic_is_told_where_the_subscription_does_not() -> None:
+    """wamp.md 20, 29, D5: on prefixes and wildcards, never on exact ones; one publication id for all three."""
+    world = World()
+    publisher, hearer = world.joined(), world.joined()
+    ids = [
+        hearer.subscribe("com.x"),
+        hearer.subscribe("com.", match="prefix"),
+        hearer.subscribe(".x", match="wildcard"),
+    ]
+    publication = publisher.publish("com.x", disclose_me=True)
+    events = hearer.events()
+    assert {event[1]: event[3].get("topic") for event in events} == dict(
+        zip(ids, [None, "com.x", "com.x"], strict=True)
+    )
+    assert {event[2] for event in events} == {publication}
+    assert all(event[3]["publisher"] == publisher.number for event in events)
+
+
+def test_passthru() -> None:
+    """wamp.md 32, D8: who has announced it has its four keys sent on, and the payload untouched."""
+    world = World()
+    publisher, hearer = world.joined(subprotocol="wamp.2.cbor", roles=CAPABLE), world.joined(subprotocol="wamp.2.cbor")
+    hearer.subscribe("com.x")
+    named = {"ppt_scheme": "x_own", "ppt_serializer": "cbor", "ppt_cipher": "aes256gcm", "ppt_keyid": "k1"}
+    publisher.publish("com.x", [b"\x01\x02"], **named)
+    assert hearer.hear()[3:] == [named, [b"\x01\x02"]]
+    publisher.publish("com.x", [b"\x01"], ppt_scheme="x_own", other="lost")
+    assert hearer.hear()[3] == {"ppt_scheme": "x_own"}
+    publisher.publish("com.x", [b"\x01"], ppt_scheme="", ppt_cipher="lost")
+    assert hearer.hear()[3] == {}
+
+
+def test_passthru_is_bounded() -> None:
+    """Every text of a client's that is sent on has a bound."""
+    publisher = World().joined(roles=CAPABLE)
+    message = [16, 1, {"acknowledge": True, "ppt_scheme": "x_own", "ppt_keyid": "k" * 2_000}, "com.x", ["x"]]
+    assert publisher.is_refused(message) == "wamp.error.invalid_argument"
+
+
+def test_empty_scheme_needs_no_announcement() -> None:
+    """wamp.md 32: only one that is not empty is passthru."""
+    World().joined().publish("com.x", ["x"], ppt_scheme="")
+
+
+# Idempotency
+
+
+def test_a_repeat_is_answered_as_the_first_was() -> None:
+    """Design 3, publishing twice: the same publication id, and nobody gets it again."""
+    world = World()
+    publisher, hearer = world.joined(), world.joined()
+    hearer.subscribe("com.x")
+    first = publisher.publish("com.x", [1], _idempotency_key="k")
+    assert publisher.publish("com.x", [1], _idempotency_key="k") == first
+    assert world.joined().publish("com.x", [1], _idempotency_key="k") == first, "the anonymous share their keys"
+    assert known(world, "ann", "red").publish("com.x", [1], _idempotency_key="k") != first
+    assert len(hearer.events()) == 2
+    answer = publisher.is_refused([16, 50, {"acknowledge": True, "_idempotency_key": "k"}, "com.y"])
+    assert answer == "wamp.error.invalid_argument"
+
+
+# Cost and order
+
+
+def test_an_event_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """wamp.md 34: for each subscription and each way of writing, however many hear it."""
+    encoded: Counter[str] = Counter()
+    plain = delivery._frame
+
+    def counting(event: Any, number: int, details: bytes, form: Any) -> bytes:
+        encoded[form.subprotocol] += 1
+        return plain(event, number, details, form)
+
+    monkeypatch.setattr(delivery, "_frame", counting)
+    world = World()
+    hearers = [world.joined(subprotocol=each) for each in ("wamp.2.json", "wamp.2.cbor") for _ in range(5)]
+    for hearer in hearers:
+        hearer.subscribe("com.x")
+    hearers[0].subscribe("com.", match="prefix")
+    hearers[1].subscribe("com.", match="prefix")
+    world.joined().publish("com.x", [1])
+    assert encoded == {"wamp.2.json": 2, "wamp.2.cbor": 1}
+    assert sum(len(hearer.events()) for hearer in hearers) == 12
+
+
+def test_one_write_for_a_turn() -> None:
+    """Events of one turn leave together."""
+    world = World()
+    publisher, hearer = world.joined(), world.joined()
+    hearer.subscribe("com.x")
+    hearer.writes = 0
+    for number in range(20):
+        publisher.say([16, number + 1, {}, "com.x", [number]], turn=False)
+    world.turn()
+    assert [event[4][0] for event in hearer.events()] == list(range(20))
+    assert hearer.writes == 1
+
+
+@given(st.lists(st.sampled_from(["com.x", "com.y", "org.z"]), max_size=20), st.data())
+def test_order(topics: list[str], data: st.DataObject) -> None:
+    """wamp.md 31: of one publisher, over all topics and subscriptions, whenever turns end."""
+    world = World()
+    publisher, hearer = world.joined(), world.joined()
+    for topic in ("com.x", "com.y", "org.z"):
+        hearer.subscribe(topic)
+    hearer.subscribe("com.", match="prefix")
+    for number, topic in enumerate(topics):
+        publisher.say([16, number + 1, {}, topic, [number]], turn=data.draw(st.booleans()))
+    world.turn()
+    heard = [event[4][0] for event in hearer.events()]
+    assert heard == sorted(heard)
+    assert list(dict.fromkeys(heard)) == list(range(len(topics)))
+
+
+def test_limits_of_a_payload() -> None:
+    """wamp.md 33: as many bytes as the settings allow, and not one more; the session lives."""
+    world = World(limits=Limits(data_bytes=64))
+    publisher = world.joined()
+    publisher.publish("com.x", ["x" * 62])
+    message = [16, 9, {"acknowledge": True}, "com.x", ["x" * 63]]
+    assert publisher.is_refused(message) == "wamp.error.payload_size_exceeded"
+    assert world.broker.hits["data_bytes"] == 1

@@ -1,0 +1,264 @@
+"""Retained events (wamp.md 43 to 45, and "our own")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.memory_log import MemoryLog
+from support.wamp_peers import Peer, World
+
+from app.broker.events import Event
+from app.broker.topics import Match, Pattern
+from app.protocols.wamp.retained import Retained
+from app.settings import Limits, Realm, Wamp
+
+
+def known(world: World, authid: str, role: str) -> Peer:
+    """Somebody who has proved to be that."""
+    peer = world.joined()
+    session = peer.engine.session
+    assert session is not None
+    session.authid, session.role = authid, role
+    return peer
+
+
+def retained(peer: Peer, topic: str, **options: Any) -> list[Any]:
+    """The payloads of the retained events that a peer gets for a new subscription, all said behind SUBSCRIBED."""
+    number = peer.subscribe(topic, get_retained=True, **options)
+    events = peer.events()
+    assert all(event[1] == number and event[3]["retained"] is True for event in events)
+    peer.say([34, peer.request(), number])
+    assert peer.hear()[0] == 35
+    return [event[4][0] for event in events]
+
+
+@pytest.mark.parametrize("subprotocol", ["wamp.2.json", "wamp.2.msgpack.batched", "wamp.2.cbor"])
+def test_retained(subprotocol: str) -> None:
+    """wamp.md 43, 44: the latest, for who asks, with the id and details that it had; live ones say nothing of it."""
+    world = World()
+    publisher, hearer = world.joined(subprotocol=subprotocol), world.joined(subprotocol=subprotocol)
+    publisher.publish("a", [1], retain=True)
+    publication = publisher.publish("a", [2], {"k": 3}, retain=True, disclose_me=True)
+    publisher.publish("a", [4])
+    publisher.publish("a", [5], retain=False)
+    number = hearer.subscribe("a", get_retained=True)
+    details = {
+        "publisher": publisher.number,
+        "publisher_authid": publisher.welcome["authid"],
+        "publisher_authrole": "anonymous",
+        "retained": True,
+    }
+    assert hearer.events() == [[36, number, publication, details, [2], {"k": 3}]]
+    publisher.publish("a", [6], retain=True)
+    assert hearer.hear()[3] == {}
+
+
+@pytest.mark.parametrize("options", [{}, {"get_retained": False}, {"get_retained": None}])
+def test_who_does_not_ask_gets_none(options: dict[str, Any]) -> None:
+    """wamp.md 44."""
+    world = World()
+    peer = world.joined()
+    peer.publish("a", [1], retain=True)
+    peer.subscribe("a", **options)
+    assert peer.hears_nothing()
+
+
+def test_asking_again() -> None:
+    """wamp.md 17, 44: a second SUBSCRIBE of a session gets the retained event again, and no second subscription."""
+    world = World()
+    peer = world.joined()
+    peer.subscribe("a")
+    peer.publish("a", [1], retain=True)
+    peer.subscribe("a", get_retained=True)
+    assert len(peer.events()) == 1
+
+
+def test_patterns() -> None:
+    """wamp.md 44: of a pattern all that match, each topic's latest, oldest first, with its topic."""
+    world = World()
+    peer = world.joined()
+    for topic in ("a.b", "a.c", "b.c", "a.b", "a"):
+        world.now += 1
+        peer.publish(topic, [topic], retain=True)
+    assert retained(peer, "a.", match="prefix") == ["a.c", "a.b"]
+    assert retained(peer, "", match="prefix") == ["a.c", "b.c", "a.b", "a"]
+    assert retained(peer, ".c", match="wildcard") == ["a.c", "b.c"]
+    peer.subscribe("a.", match="prefix", get_retained=True)
+    assert [event[3] for event in peer.events()] == [{"topic": f"a.{each}", "retained": True} for each in "cb"]
+
+
+def test_only_who_is_meant() -> None:
+    """wamp.md 43, 44, "our own": the latest that this session may have; one for all clears those before it."""
+    world = World()
+    ann, bob = known(world, "ann", "red"), known(world, "bob", "blue")
+    ann.publish("a", ["all"], retain=True)
+    ann.publish("a", ["red"], retain=True, eligible_authrole=["red"])
+    ann.publish("a", ["not ann"], retain=True, exclude_authid="ann")
+    ann.publish("a", ["bob's session"], retain=True, eligible=[bob.number])
+    assert retained(ann, "a") == ["red"]
+    assert retained(bob, "a") == ["bob's session"]
+    assert retained(known(world, "bob", "blue"), "a") == ["not ann"]
+    assert retained(world.joined(), "a", match="prefix") == ["not ann"]
+    ann.publish("a", ["nobody"], retain=True, eligible=[])
+    assert retained(ann, "a") == ["red"]
+    ann.publish("a", ["all again"], retain=True)
+    assert [retained(each, "a") for each in (ann, bob)] == [["all again"]] * 2
+
+
+def test_of_one_topic() -> None:
+    """A bound: however many audiences one topic has, 32 events are kept of it, the one for all among them no longer."""
+    world = World()
+    peer = known(world, "ann", "red")
+    peer.publish("a", ["all"], retain=True)
+    for number in range(31):
+        peer.publish("a", [number], retain=True, eligible_authid=f"other{number}")
+    assert retained(peer, "a") == ["all"]
+    peer.publish("a", ["one more"], retain=True, eligible_authid="yet another")
+    assert retained(peer, "a") == []
+
+
+def test_refused_publications_are_not_retained() -> None:
+    """wamp.md 43: if the publish was allowed."""
+    world = World()
+    peer = world.joined()
+    peer.is_refused([16, 90, {"acknowledge": True, "retain": True, "exclude": ["x"]}, "a", [1]])
+    assert retained(peer, "a") == []
+    log = MemoryLog(world.broker)
+    peer.say([16, 91, {"retain": True}, "a", [1]])
+    peer.say([16, 92, {"retain": True}, "a", [2]])
+    assert retained(peer, "a") == [], "it is not through yet"
+    log.commit(1)
+    log.refuse()
+    assert retained(peer, "a") == [1]
+
+
+def test_a_repeat_is_not_retained_again() -> None:
+    """Design 3: a repeat with an idempotency key does nothing, so a later event is not replaced by it."""
+    peer = World().joined()
+    peer.publish("a", [1], retain=True, _idempotency_key="k")
+    peer.publish("a", [2], retain=True)
+    peer.publish("a", [1], retain=True, _idempotency_key="k")
+    assert retained(peer, "a") == [2]
+
+
+def test_a_repeat_of_what_is_pending() -> None:
+    """Design 3: nor does one that asks for what the first did not, while the first waits for the disk."""
+    world = World()
+    log = MemoryLog(world.broker)
+    peer = world.joined()
+    peer.say([16, 90, {"_idempotency_key": "k"}, "a", [1]])
+    peer.say([16, 91, {"_idempotency_key": "k", "retain": True}, "a", [1]])
+    log.commit()
+    assert retained(peer, "a") == []
+
+
+def test_none_from_another_realm() -> None:
+    """Realms share nothing."""
+    world = World(Realm("one"), Realm("two"))
+    world.joined("one").publish("a", [1], retain=True)
+    assert retained(world.joined("two"), "", match="prefix") == []
+    assert retained(world.joined("two"), "a") == []
+
+
+def test_a_retained_event_keeps_no_session() -> None:
+    """A10: what a client leaves behind is its event, not its session and connection with it."""
+    world = World()
+    peer = world.joined()
+    peer.publish("a", [1], retain=True)
+    (events,) = world.router.realms["realm1"].retained._events.values()
+    assert events[0].without is None
+    assert events[0].source is None
+
+
+# Bounds
+
+
+def test_topics_are_bounded() -> None:
+    """wamp.md 45: the topic retained longest ago makes room."""
+    world = World(options=Wamp(retained_topics=2))
+    peer = world.joined()
+    for topic in ("a", "b", "a", "c"):
+        peer.publish(topic, [topic], retain=True)
+    assert retained(peer, "", match="prefix") == ["a", "c"]
+    assert world.router.realms["realm1"].retained.dropped == 1
+
+
+def test_nothing_is_retained_where_the_setting_says_so() -> None:
+    """A setting of 0."""
+    peer = World(options=Wamp(retained_topics=0)).joined()
+    peer.publish("a", [1], retain=True)
+    assert retained(peer, "a") == []
+
+
+def test_bytes_are_bounded() -> None:
+    """wamp.md 45: likewise; the latest always stays."""
+    world = World(options=Wamp(retained_bytes=5_000))
+    peer = world.joined()
+    for topic in ("a", "b", "c"):
+        peer.publish(topic, ["x" * 1_000], retain=True)
+    assert len(retained(peer, "", match="prefix")) == 1
+    peer.publish("d", ["x" * 50_000], retain=True)
+    assert len(retained(peer, "", match="prefix")) == 1
+    assert len(world.router.realms["realm1"].retained) == 1
+
+
+def test_one_subscription_gets_so_many() -> None:
+    """wamp.md 44: bounded; the youngest."""
+    world = World(options=Wamp(retained_events=2))
+    peer = world.joined()
+    for number in range(4):
+        world.now += 1
+        peer.publish(f"a.b{number}", [number], retain=True)
+    assert retained(peer, "a", match="prefix") == [2, 3]
+
+
+def test_one_turn_gets_so_many_bytes() -> None:
+    """S27: however often a client asks in one turn, it is sent what may wait for a session, and lives on."""
+    world = World(limits=Limits(queue_bytes=20_000))
+    publisher, peer = world.joined(), world.joined(subprotocol="wamp.2.json.batched")
+    for number in range(10):
+        world.now += 1
+        publisher.publish(f"a.b{number}", ["x" * 1_000], retain=True)
+    ask = [peer.format.write([32, number, {"match": "prefix", "get_retained": True}, "a"]) for number in range(1, 101)]
+    peer.send(b"".join(ask))
+    said = [message[0] for message in peer.heard]
+    assert said.count(33) == 100
+    assert 10 <= said.count(36) < 20
+    assert peer.closed is None
+    peer.heard.clear()
+    assert len(retained(peer, "a", match="prefix")) == 10
+
+
+topics = st.sampled_from(["a", "a/b", "a/c", "b", "b/c"])
+
+
+@given(st.lists(st.tuples(topics, st.integers(0, 2_000)), max_size=30), st.integers(1, 4), st.integers(1_024, 9_000))
+def test_against_a_naive_model(kept: list[tuple[str, int]], most_topics: int, most_bytes: int) -> None:
+    """wamp.md 45: what is there is the youngest of what was kept, within both bounds."""
+
+    class Anybody:
+        id, authid, role = "1", None, "anonymous"
+
+    found, model = Retained(most_topics, most_bytes), {}
+    for at, (topic, size) in enumerate(kept):
+        event = Event(topic, b"x" * size)
+        event.time_us = at
+        found.keep(event)
+        model.pop(topic, None)
+        model[topic] = event
+        while len(model) > most_topics or (sum(each.nbytes for each in model.values()) > most_bytes and len(model) > 1):
+            del model[next(iter(model))]
+    assert found.of(Pattern(Match.PREFIX, ""), Anybody(), 100) == list(model.values())  # type: ignore[arg-type]
+
+
+def test_a_full_log_retains_nothing() -> None:
+    """wamp.md 43: what could not be stored was not published."""
+    world = World()
+    log = MemoryLog(world.broker)
+    log.is_full = True
+    peer = world.joined()
+    assert peer.is_refused([16, 90, {"acknowledge": True, "retain": True}, "a", [1]]) == "wamp.error.unavailable"
+    assert retained(peer, "a") == []

@@ -1,0 +1,138 @@
+"""Peers that do not read (wamp.md 53, S32, design 7.12)."""
+
+from __future__ import annotations
+
+import pytest
+from support.wamp_peers import Peer, World
+
+from app.settings import Limits
+
+GONE = [6, {"message": "slow_consumer"}, "wamp.close.killed"]
+
+
+def is_sent_away(peer: Peer) -> bool:
+    """Whether a peer hears that, and nothing else, and is closed for it."""
+    return list(peer.heard) == [GONE] and peer.closed == (1008, "slow_consumer")
+
+
+@pytest.mark.parametrize("subprotocol", ["wamp.2.json", "wamp.2.cbor.batched"])
+@pytest.mark.parametrize(
+    ("limits", "limit", "size", "fit"),
+    [(Limits(queue_events=5), "queue_events", 1, 5), (Limits(queue_bytes=5_000), "queue_bytes", 900, 5)],
+)
+def test_overflow(subprotocol: str, limits: Limits, limit: str, size: int, fit: int) -> None:
+    """wamp.md 53: a bounded queue by number and bytes; then GOODBYE and 1008; everybody else gets everything."""
+    world = World(limits=limits)
+    slow, quick, publisher = world.joined(subprotocol=subprotocol), world.joined(), world.joined()
+    quick.subscribe("wamp.session.on_leave")
+    for peer in (slow, quick):
+        peer.subscribe("a")
+    slow.engine.paused()
+    for number in range(fit):
+        publisher.publish("a", ["x" * size, number])
+    assert slow.closed is None
+    assert slow.hears_nothing()
+    publisher.publish("a", ["x" * size, fit])
+    assert is_sent_away(slow)
+    assert world.broker.hits[limit] == world.broker.overflows == 1
+    assert world.broker.closed["slow_consumer"] == 1
+    publisher.publish("a", ["last"])
+    heard = [event[4] for event in quick.events()]
+    assert heard.pop(-2)[0] == slow.number
+    assert [each[-1] for each in heard] == [*range(fit + 1), "last"]
+
+
+def test_overflow_within_one_turn() -> None:
+    """wamp.md 53: as many as may come in one turn, one GOODBYE."""
+    world = World(limits=Limits(queue_events=5))
+    slow, publisher = world.joined(), world.joined()
+    slow.subscribe("a")
+    slow.engine.paused()
+    for number in range(1, 20):
+        publisher.say([16, number, {}, "a"], turn=False)
+    world.turn()
+    assert is_sent_away(slow)
+    assert len(world.broker.sessions) == 1
+
+
+def test_who_reads_is_not_sent_away() -> None:
+    """wamp.md 53: a burst of one turn is more than may wait, but not for a peer that takes it."""
+    world = World(limits=Limits(queue_events=5))
+    peer, publisher = world.joined(), world.joined()
+    peer.subscribe("a")
+    for number in range(1, 101):
+        publisher.say([16, number, {}, "a", [number]], turn=False)
+    world.turn()
+    assert peer.closed is None
+    assert [event[4][0] for event in peer.events()] == list(range(1, 101))
+
+
+def test_one_turn_has_a_bound_for_everyone() -> None:
+    """Every queue has a bound: what is written in one turn too."""
+    world = World(limits=Limits(queue_bytes=5_000))
+    peer, publisher = world.joined(), world.joined()
+    peer.subscribe("a")
+    for number in range(1, 101):
+        publisher.say([16, number, {}, "a", ["x" * 900]], turn=False)
+    world.turn()
+    assert peer.closed == (1008, "slow_consumer")
+    assert len(peer.heard) <= 16
+
+
+def test_resuming_in_time() -> None:
+    """wamp.md 53: who reads again before the queue is full loses nothing, and may begin anew."""
+    world = World(limits=Limits(queue_events=5))
+    peer, publisher = world.joined(), world.joined()
+    peer.subscribe("a")
+    for start in (0, 5):
+        peer.engine.paused()
+        for number in range(start, start + 5):
+            publisher.publish("a", [number])
+        peer.engine.resumed(world.now)
+        world.turn()
+    assert [event[4][0] for event in peer.events()] == list(range(10))
+
+
+def test_replies_are_bounded_too() -> None:
+    """wamp.md 53: a peer that asks and never reads is sent away when too much is on its way to it."""
+    world = World(limits=Limits(queue_bytes=5_000))
+    peer = world.joined()
+    peer.engine.paused()
+    peer.backlog_bytes = 4_000
+    for number in range(1, 4):
+        peer.say([48, number, {}, "wamp.session.count"])
+    assert [message[0] for message in peer.heard] == [50] * 3
+    peer.backlog_bytes = 5_001
+    peer.heard.clear()
+    peer.say([48, 4, {}, "wamp.session.count"])
+    assert list(peer.heard)[-1] == GONE
+    assert peer.closed == (1008, "slow_consumer")
+    assert world.broker.hits["queue_bytes"] >= 1
+
+
+def test_a_stranger_that_does_not_read() -> None:
+    """Who has no session has no goodbye either."""
+    world = World(limits=Limits(queue_bytes=5_000))
+    peer = world.joined()
+    peer.say([6, {}, "a"])
+    peer.heard.clear()
+    peer.engine.paused()
+    world.router.overflowed(peer.engine)
+    world.turn()
+    assert peer.hears_nothing()
+    assert peer.closed == (1008, "slow_consumer")
+
+
+def test_a_session_that_ends_as_it_overflows() -> None:
+    """wamp.md 10: once, whichever comes first."""
+    world = World(limits=Limits(queue_events=1))
+    slow, publisher = world.joined(), world.joined()
+    slow.subscribe("a")
+    slow.engine.paused()
+    for number in range(1, 5):
+        publisher.say([16, number, {}, "a"], turn=False)
+    slow.engine.lost(world.now)
+    world.turn()
+    assert slow.hears_nothing()
+    assert slow.closed is None
+    assert world.broker.closed == {"connection_lost": 1}

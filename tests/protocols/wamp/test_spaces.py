@@ -1,0 +1,184 @@
+"""Realms and their spaces: rules of one say nothing of another (design 4.10, 6)."""
+
+from __future__ import annotations
+
+import pytest
+from support.broker import session
+
+from app.access.rules import AccessRules
+from app.broker.log import Keeping
+from app.broker.names import SPACE
+from app.broker.topics import Match, Pattern
+from app.history.rules import DEFAULT_AGE_S, Rules
+from app.protocols.wamp.spaces import realms_of, spaces_of, within
+from app.protocols.wamp.uris import Grammar, to_pattern, to_topic
+from app.recorder import BadRecord, rules_of
+from app.server import rights_of
+from app.settings import Access, Realm, Record, Settings
+
+GRAMMAR = Grammar(255, 16, is_strict=False)
+REALMS = (Realm("first"), Realm("com.more"), Realm("other"))
+MORE, OTHER = ":com!2e.more", ":other"
+FIRST = ""
+
+
+def of_role(role):
+    """A session."""
+    found = session()
+    found.role = role
+    return found
+
+
+def rights(*rules):
+    """What these rules grant."""
+    return rights_of(Settings(realm=REALMS, access=rules))
+
+
+def may(granted, verb, uri, space, match=None, role="user"):
+    """Whether a WAMP session of a realm with that space may."""
+    what = to_topic(uri, space, GRAMMAR) if match is None else to_pattern(uri, match, space, GRAMMAR)
+    return granted.may(of_role(role), verb, what)
+
+
+def test_without_any_there_is_one():
+    """It is called realm1 (design 6), and its topics are everybody's."""
+    assert [realm.name for realm in realms_of(Settings())] == ["realm1"]
+    assert spaces_of(Settings()) == {"": "", "realm1": ""}
+
+
+def test_every_realm_but_the_first_has_a_space_of_its_own():
+    """Whatever it is called."""
+    assert spaces_of(Settings(realm=REALMS)) == {"": "", "first": "", "com.more": MORE, "other": OTHER}
+    names = [Realm("a"), *(Realm(name) for name in ("b.c", "b!c", "b-c", "b_c", "bc", "é", "/", "b/c"))]
+    spaces = set(spaces_of(Settings(realm=tuple(names))).values())
+    assert len(spaces) == len(names)
+    assert all(space == "" or (space.startswith(SPACE) and space.count("/") == 0) for space in spaces)
+
+
+@pytest.mark.parametrize("match", [Match.EXACT, Match.CHILDREN, Match.DESCENDANTS])
+def test_a_pattern_within_a_space(match):
+    """Its root is the space."""
+    assert within(Pattern(match, "a/b"), "") == Pattern(match, "a/b")
+    assert within(Pattern(match, "a/b"), MORE) == Pattern(match, f"{MORE}/a/b")
+    assert within(Pattern(match, ""), MORE) == Pattern(match, MORE)
+
+
+@pytest.mark.parametrize("verb", ["publish", "subscribe"])
+def test_a_rule_reaches_its_own_realm_alone(verb):
+    """Also one for everything; the first realm's is the one without a name."""
+    for realm, space in (("", FIRST), ("first", FIRST), ("com.more", MORE), ("other", OTHER)):
+        granted = rights(Access("*", verb, "/**", realm=realm))
+        assert isinstance(granted, AccessRules)
+        for other in (FIRST, MORE, OTHER):
+            assert may(granted, verb, "com.topic", other) is (other == space)
+            assert may(granted, verb, "topic", other) is (other == space)
+
+
+@pytest.mark.parametrize(
+    ("uri", "match"), [("", Match.PREFIX), ("a.", Match.PREFIX), (".", Match.WILDCARD), ("a..", Match.WILDCARD)]
+)
+def test_everything_of_a_realm_covers_its_patterns(uri, match):
+    """`/**` with a realm is all that is in it (wamp.md 19), and an exception from that denies a part."""
+    for realm, space in (("", FIRST), ("com.more", MORE)):
+        all_of_it = Access("*", "subscribe", "/**", realm=realm)
+        assert may(rights(all_of_it), "subscribe", uri, space, match)
+        assert not may(
+            rights(Access("*", "subscribe", "/a/**", False, realm), all_of_it), "subscribe", uri, space, match
+        )
+        assert may(
+            rights(Access("*", "subscribe", "/b", False, realm), all_of_it), "subscribe", "a.", space, Match.PREFIX
+        )
+        other = Access("*", "subscribe", "/a/**", False, "other")
+        assert may(rights(other, all_of_it), "subscribe", uri, space, match)
+
+
+def test_the_servers_own_names_need_a_rule_in_a_realm_too():
+    """The root of a realm is treated as the root of all."""
+    for realm, space in (("", FIRST), ("com.more", MORE)):
+        everything = rights(Access("*", "*", "/**", realm=realm))
+        assert not may(everything, "subscribe", "halley.x", space)
+        named = rights(Access("*", "*", "/**", realm=realm), Access("*", "*", "/halley/**", realm=realm))
+        assert may(named, "subscribe", "halley.x", space)
+
+
+def test_procedures_and_meta_topics_are_named_like_others():
+    """`call` of `/wamp/session/kill`, and `subscribe` of `/wamp/session/on_join` (wamp.md 47, 48)."""
+    for realm, space in (("", FIRST), ("com.more", MORE)):
+        granted = rights(
+            Access("admin", "call", "/wamp/session/**", realm=realm),
+            Access("*", "call", "/wamp/session/count", realm=realm),
+            Access("*", "subscribe", "/wamp/session/on_join", realm=realm),
+        )
+        assert may(granted, "call", "wamp.session.kill", space, role="admin")
+        assert not may(granted, "call", "wamp.session.kill", space)
+        assert may(granted, "call", "wamp.session.count", space)
+        assert not may(granted, "call", "wamp.subscription.list", space, role="admin")
+        assert not may(granted, "call", "wamp.session.count", OTHER, role="admin")
+        assert not may(granted, "subscribe", "wamp.session.count", space)
+        assert may(granted, "subscribe", "wamp.session.on_join", space)
+        assert not may(granted, "subscribe", "wamp.session.on_leave", space)
+        assert not may(granted, "subscribe", "wamp.", space, Match.PREFIX)
+
+
+# What is recorded
+
+
+def test_every_realms_events_are_kept_alike():
+    """72 h, durable; and what a router says of itself is not (design 3)."""
+    rules = rules_of(Settings(realm=REALMS))
+    for space in (FIRST, MORE, OTHER):
+        rule = rules.of(to_topic("com.topic", space, GRAMMAR))
+        assert (rule.keeping, rule.age_s) == (Keeping.DURABLE, DEFAULT_AGE_S)
+        assert rules.of(to_topic("topic", space, GRAMMAR)) is rule
+        assert rule in rules.kept
+        assert rules.keeping(to_topic("wamp.session.on_join", space, GRAMMAR)) is Keeping.NOT
+    assert len({rules.of(f"{space}x").pattern for space in ("", f"{MORE}/", f"{OTHER}/")}) == 3
+
+
+def test_a_realm_that_is_no_longer_named_keeps_what_it_has():
+    """Until it is too old: its rule moves with the others (`kept`)."""
+    for rules in (Rules(), rules_of(Settings(realm=REALMS))):
+        rule = rules.of(":gone/com/topic")
+        assert (rule.keeping, rule.age_s) == (Keeping.DURABLE, DEFAULT_AGE_S)
+        assert rule in rules.kept
+        assert rules.keeping("::/wamp/session/on_join") is Keeping.NOT
+        assert rules.keeping("::gone/wamp/session/on_join") is Keeping.NOT
+
+
+def test_what_a_realm_left_behind_holds_up_nothing():
+    """Its age is the longest of all others, so files go when they would go without it."""
+    records = (Record("/short", "1m"), Record("/**", "1h"), Record("/halley", "0"), Record("/halley/**", "0"))
+    rules = rules_of(Settings(record=records))
+    assert rules.of(":gone/com/topic").age_s == 3600 == max(rule.age_s for rule in rules.kept)
+    nothing = rules_of(Settings(record=tuple(Record(name, "0") for name in ("/**", "/halley", "/halley/**"))))
+    assert nothing.keeping(":gone/com/topic") is Keeping.NOT
+    assert nothing.kept == []
+
+
+def test_a_record_rule_is_about_its_realm():
+    """`/**` with a realm is everything of that one (design 4.10)."""
+    rules = rules_of(
+        Settings(realm=REALMS, record=(Record("/a/*", "1m", False, "com.more"), Record("/**", "0", realm="com.more")))
+    )
+    assert rules.keeping(f"{MORE}/a/b") is Keeping.AFTERWARDS
+    assert rules.keeping(f"{MORE}/b") is Keeping.NOT
+    assert rules.keeping("a/b") is rules.keeping("b") is rules.keeping(f"{OTHER}/a/b") is Keeping.DURABLE
+
+
+def test_how_far_back_a_realm_can_be_read():
+    """The first offset of a pattern is its own realm's."""
+    rules = rules_of(Settings(realm=REALMS, record=(Record("/short", "1m", realm="com.more"),)))
+    rules.of("x").start, rules.of(f"{MORE}/x").start, rules.of(f"{MORE}/short").start = 100, 50, 900
+    rules.of(f"{OTHER}/x").start = 7
+    for uri, match in (("", Match.PREFIX), (".", Match.WILDCARD), ("x", Match.EXACT), ("x.", Match.PREFIX)):
+        assert rules.start_of(to_pattern(uri, match, FIRST, GRAMMAR)) == 100
+        assert rules.start_of(to_pattern(uri, match, MORE, GRAMMAR)) == 50
+        assert rules.start_of(to_pattern(uri, match, OTHER, GRAMMAR)) == 7
+    assert rules.start_of(to_pattern("short", Match.EXACT, MORE, GRAMMAR)) == 900
+    assert rules.start_of(Pattern(Match.DESCENDANTS, "")) == 100
+
+
+def test_a_rule_for_a_realm_that_is_none():
+    """Settings that nobody has checked, as a program's own may be."""
+    with pytest.raises(BadRecord, match=r"record\[0\]\.realm: there is no realm 'more'"):
+        rules_of(Settings(record=(Record("/a", realm="more"),)))

@@ -1,0 +1,412 @@
+"""SUBSCRIBE and UNSUBSCRIBE: which ids, which names, which events (wamp.md A3, A5, D 1, 2, 5, 12)."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import cbor2
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.wamp_peers import Peer, World
+
+from app.broker.policy import HouseRules
+from app.settings import Limits, Realm, Wamp
+
+BURST = 10
+
+
+def test_one_id_for_a_topic_and_match() -> None:
+    """wamp.md 17, D1: the same for every session; another for another topic or match; small numbers."""
+    world = World()
+    one, other = world.joined(), world.joined()
+    ids = [one.subscribe("a.b"), one.subscribe("a.b", match="prefix"), one.subscribe("a.b", match="wildcard")]
+    ids.append(one.subscribe("a.c"))
+    assert ids == [1, 2, 3, 4]
+    assert other.subscribe("a.b", match="exact") == 1
+    assert other.subscribe("a.b", match="prefix") == 2
+
+
+def test_subscribing_twice() -> None:
+    """wamp.md 17, D1: returns the same id, adds no delivery, and one UNSUBSCRIBE ends it."""
+    world = World()
+    peer, publisher = world.joined(), world.joined()
+    number = peer.subscribe("a")
+    assert peer.subscribe("a") == number
+    publisher.publish("a")
+    assert len(peer.events()) == 1
+    peer.say([34, 9, number])
+    assert peer.hear() == [35, 9]
+    publisher.publish("a")
+    assert peer.hears_nothing()
+
+
+def test_unsubscribing() -> None:
+    """wamp.md 22, D2: of two the other still hears; a second time there is nothing to end."""
+    world = World()
+    one, other, publisher = world.joined(), world.joined(), world.joined()
+    number = one.subscribe("a")
+    other.subscribe("a")
+    one.say([34, 1, number])
+    assert one.hear() == [35, 1]
+    publisher.publish("a")
+    assert one.hears_nothing()
+    assert len(other.events()) == 1
+    assert one.is_refused([34, 2, number]) == "wamp.error.no_such_subscription"
+
+
+def test_unsubscribing_what_is_anothers() -> None:
+    """wamp.md 22, D2: ERROR, and nobody loses or hears anything of it."""
+    world = World()
+    owner, stranger, witness = world.joined(), world.joined(), world.joined()
+    number = owner.subscribe("a")
+    witness.subscribe("wamp.subscription.on_unsubscribe")
+    for wrong in (number, 77, 2**53):
+        assert stranger.is_refused([34, 1, wrong]) == "wamp.error.no_such_subscription"
+    stranger.publish("a")
+    assert len(owner.events()) == 1
+    assert witness.hears_nothing()
+
+
+@pytest.mark.parametrize("match", [1, True, [], {}, "regex", "Exact", ""])
+def test_a_wrong_match(match: Any) -> None:
+    """wamp.md 18: invalid_argument, and the session lives."""
+    peer = World().joined()
+    assert peer.is_refused([32, 1, {"match": match}, "a"]) == "wamp.error.invalid_argument"
+    peer.subscribe("a")
+
+
+@pytest.mark.parametrize("wanted", [1, "true", []])
+def test_a_wrong_get_retained(wanted: Any) -> None:
+    """wamp.md 18: likewise, and nothing is subscribed to."""
+    peer = World().joined()
+    assert peer.is_refused([32, 1, {"get_retained": wanted}, "a"]) == "wamp.error.invalid_argument"
+    assert peer.call("wamp.subscription.list") == [{"exact": [], "prefix": [], "wildcard": []}]
+
+
+@pytest.mark.parametrize(
+    ("subprotocol", "undefined"),
+    [
+        ("wamp.2.json", None),
+        ("wamp.2.msgpack", None),
+        ("wamp.2.msgpack", msgspec.msgpack.Ext(0, b"\0")),
+        ("wamp.2.cbor", None),
+        ("wamp.2.cbor", cbor2.undefined),
+    ],
+)
+def test_undefined_options(subprotocol: str, undefined: Any) -> None:
+    """wamp.md 18: as wampy sends them; they are as good as none."""
+    peer = World().joined(subprotocol=subprotocol)
+    assert peer.subscribe("a", match=undefined, get_retained=undefined, whatever=undefined) == 1
+    assert peer.subscribe("a", match="exact") == 1
+
+
+def test_not_authorized() -> None:
+    """wamp.md 23: by the rights."""
+    peer = World(rights=HouseRules(loopback=False, anonymous_publish=True)).joined()
+    for topic, match in (("halley.sessions", "exact"), ("halley.", "prefix"), ("halley.", "wildcard")):
+        assert peer.is_refused([32, 1, {"match": match}, topic]) == "wamp.error.not_authorized"
+
+
+# Names
+
+STRICT_GOOD = {
+    "exact": ["this.is.test42", "a", "_", "a_b.c1"],
+    "prefix": ["this.is.test42", "this.is.", "", "a"],
+    "wildcard": ["this.is.a", "...", "this..a.", ".is.a.", ".", "a"],
+}
+LOOSE_GOOD = {
+    "exact": ["Mixed.cAsE", "a-b", "ünï.ключ", "a/b", "a!", "!x", "'\"", "*", "a.**"],
+    "prefix": ["Mixed.cA", "a-", "Ünï.", "a!"],
+    "wildcard": ["Mixed..cAsE", "a-b."],
+}
+BAD = {
+    "exact": ["", ".is.not.good", "a..b", "a.", ".", "this#is", "with space", "a\tb", "a\u2003b", "a.b.\n"],
+    "prefix": ["this.is.a..", "..", ".a", "a..b", "a b", "a#", "."],
+    "wildcard": ["a b", "a#b", "..#"],
+}
+TABLE = [
+    (is_strict, match, uri, is_good)
+    for is_strict in (False, True)
+    for match in ("exact", "prefix", "wildcard")
+    for uris, is_good in ((STRICT_GOOD, True), (LOOSE_GOOD, not is_strict), (BAD, False))
+    for uri in uris[match]
+]
+
+
+@pytest.mark.parametrize(("is_strict", "match", "uri", "is_good"), TABLE)
+def test_uris(is_strict: bool, match: str, uri: str, is_good: bool) -> None:
+    """wamp.md 11, 23, D12: what a loose realm takes, and a strict one; anything else is invalid_uri."""
+    peer = World(Realm("realm1", strict_uris=is_strict)).joined()
+    if is_good:
+        number = peer.subscribe(uri, match=match)
+        assert peer.call("wamp.subscription.get", number)[0]["uri"] == uri
+    else:
+        assert peer.is_refused([32, 1, {"match": match}, uri]) == "wamp.error.invalid_uri"
+
+
+def test_long_uris() -> None:
+    """wamp.md 11: bounded by characters and components, which are counted as limits."""
+    world = World(limits=Limits(topic_chars=20, topic_segments=4))
+    peer = world.joined()
+    for match in ("exact", "prefix", "wildcard"):
+        peer.subscribe("a.b.c.d", match=match)
+        assert peer.is_refused([32, 90, {"match": match}, "a.b.c.d.e"]) == "wamp.error.invalid_uri"
+        assert peer.is_refused([32, 91, {"match": match}, "a" * 21]) == "wamp.error.invalid_uri"
+    assert world.broker.hits["topic_chars"] == world.broker.hits["topic_segments"] == 3
+
+
+# Patterns
+
+TOPICS = ["abc", "a.b", "a.b.c", "a.x.c", "a.b.x", "a.x.x", "x.y.z", "a.b.c.d"]
+WILDCARDS = {
+    ".": ["a.b"],
+    "a..c": ["a.b.c", "a.x.c"],
+    "a.b.": ["a.b.c", "a.b.x"],
+    "a..": ["a.b.c", "a.x.c", "a.b.x", "a.x.x"],
+    ".b.": ["a.b.c", "a.b.x"],
+    "..": ["a.b.c", "a.x.c", "a.b.x", "a.x.x", "x.y.z"],
+    "x..": ["x.y.z"],
+    ".x.": ["a.x.c", "a.x.x"],
+    "..x": ["a.b.x", "a.x.x"],
+    "x..x": [],
+    "x.x.": [],
+    ".x.x": ["a.x.x"],
+    "x.x.x": [],
+    "": ["abc"],
+    "...": ["a.b.c.d"],
+}
+PREFIXES = {
+    "": TOPICS,
+    "a": [*TOPICS[:-2], "a.b.c.d"],
+    "a.": ["a.b", "a.b.c", "a.x.c", "a.b.x", "a.x.x", "a.b.c.d"],
+    "a.b": ["a.b", "a.b.c", "a.b.x", "a.b.c.d"],
+    "a.b.": ["a.b.c", "a.b.x", "a.b.c.d"],
+    "ab": ["abc"],
+    "abcd": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("match", "pattern", "topics"),
+    [*(("wildcard", *each) for each in WILDCARDS.items()), *(("prefix", *each) for each in PREFIXES.items())],
+)
+def test_patterns(match: str, pattern: str, topics: list[str]) -> None:
+    """wamp.md 19, D12: prefixes are texts, wildcards are by component; crossbar's table."""
+    world = World()
+    peer, publisher = world.joined(), world.joined()
+    peer.subscribe(pattern, match=match)
+    for topic in TOPICS:
+        publisher.publish(topic)
+    assert [event[3]["topic"] for event in peer.events()] == topics
+
+
+def test_prefixes_do_not_end_with_components() -> None:
+    """wamp.md 19: `…emergency` matches `…emergency-low` and itself."""
+    world = World()
+    peer, publisher = world.joined(), world.joined()
+    peer.subscribe("com.myapp.topic.emergency", match="prefix")
+    for topic in ("com.myapp.topic.emergency-low", "com.myapp.topic.emergency", "com.myapp.topic.emerge"):
+        publisher.publish(topic)
+    assert len(peer.events()) == 2
+
+
+@pytest.mark.parametrize(
+    ("match", "pattern"), [("prefix", ""), ("prefix", "w"), ("wildcard", ".."), ("wildcard", ".session.")]
+)
+def test_meta_topics_must_be_named(match: str, pattern: str) -> None:
+    """wamp.md 19: no pattern that does not itself begin with wamp hears the router's own topics."""
+    world = World()
+    peer = world.joined()
+    peer.subscribe(pattern, match=match)
+    world.joined().engine.lost(0.0)
+    world.turn()
+    assert peer.hears_nothing()
+
+
+@pytest.mark.parametrize(
+    ("match", "pattern"),
+    [("prefix", "wamp"), ("prefix", "wamp."), ("prefix", "wamp.session.on_j"), ("wildcard", "wamp..on_join")],
+)
+def test_meta_topics_by_patterns(match: str, pattern: str) -> None:
+    """wamp.md 12, 19: those that do, hear them, with the topic's URI."""
+    world = World()
+    peer = world.joined()
+    peer.subscribe(pattern, match=match)
+    world.joined()
+    (event,) = peer.events()
+    assert event[3] == {"topic": "wamp.session.on_join"}
+
+
+# Order
+
+
+def test_no_event_before_subscribed() -> None:
+    """wamp.md 21: nor after UNSUBSCRIBED, also where turns have not ended."""
+    world = World()
+    peer, publisher = world.joined(), world.joined()
+    number = peer.subscribe("a.b")
+    publisher.say([16, 1, {}, "a.b", [1]], turn=False)
+    peer.say([32, 70, {"match": "prefix"}, "a."], turn=False)
+    publisher.say([16, 2, {}, "a.b", [2]], turn=False)
+    peer.say([34, 71, number], turn=False)
+    publisher.say([16, 3, {}, "a.b", [3]], turn=False)
+    world.turn()
+    assert [(each[0], each[1], each[4][0] if each[0] == 36 else None) for each in peer.heard] == [
+        (36, 1, 1),
+        (33, 70, None),
+        (36, 1, 2),
+        (36, 2, 2),
+        (35, 71, None),
+        (36, 2, 3),
+    ]
+
+
+def test_no_event_behind_unsubscribed_while_paused() -> None:
+    """wamp.md 21: what waited for a peer that did not read is not sent once it has unsubscribed."""
+    world = World()
+    peer, publisher = world.joined(), world.joined()
+    number = peer.subscribe("a")
+    peer.engine.paused()
+    publisher.publish("a", ["never"])
+    peer.say([34, 9, number])
+    peer.engine.resumed(world.now)
+    world.turn()
+    assert list(peer.heard) == [[35, 9]]
+
+
+def test_paused_peers_get_everything_later_and_in_order() -> None:
+    """wamp.md 31: a pause is no loss."""
+    world = World()
+    peer, publisher = world.joined(), world.joined()
+    peer.subscribe("a")
+    for number in range(9):
+        if number == 3:
+            peer.engine.paused()
+        publisher.publish("a", [number])
+    assert len(peer.heard) == 3
+    peer.engine.resumed(world.now)
+    world.turn()
+    assert [event[4][0] for event in peer.events()] == list(range(9))
+
+
+def test_a_burst() -> None:
+    """D14: many at once, one answer each, in order."""
+    world = World()
+    peer = world.joined()
+    for number in range(1, BURST + 1):
+        peer.say([32, number, {}, f"a.b{number}"], turn=False)
+    for number in range(1, BURST + 1):
+        peer.say([34, BURST + number, number], turn=False)
+    world.turn()
+    subscribed = [[33, number, number] for number in range(1, BURST + 1)]
+    assert list(peer.heard) == subscribed + [[35, BURST + number] for number in range(1, BURST + 1)]
+
+
+# Limits
+
+
+def test_limits() -> None:
+    """A11, design 7.12: so many subscriptions, so many patterns among them; then unavailable, and room again later."""
+    world = World(options=Wamp(subscriptions=3, patterns=1))
+    peer, other = world.joined(), world.joined()
+    number = peer.subscribe("a", match="prefix")
+    assert peer.is_refused([32, 90, {"match": "wildcard"}, "a."]) == "wamp.error.unavailable"
+    assert peer.subscribe("a", match="prefix") == number
+    peer.subscribe("a")
+    peer.subscribe("b")
+    assert peer.is_refused([32, 91, {}, "c"]) == "wamp.error.unavailable"
+    assert peer.subscribe("b"), "what it has it may ask for again"
+    other.subscribe("c")
+    peer.say([34, 92, number])
+    peer.hear()
+    peer.subscribe("c")
+    assert world.broker.hits["patterns"] == world.broker.hits["subscriptions"] == 1
+
+
+def test_forms_of_wildcards() -> None:
+    """Each form costs a look-up for every topic, so all sessions share a bound; a form that is there costs nothing."""
+    world = World(options=Wamp(wildcard_forms=2))
+    one, other = world.joined(), world.joined()
+    one.subscribe("a.", match="wildcard")
+    number = one.subscribe(".a", match="wildcard")
+    assert other.is_refused([32, 90, {"match": "wildcard"}, "a.."]) == "wamp.error.unavailable"
+    other.subscribe(".b", match="wildcard")
+    other.subscribe(".a", match="wildcard")
+    other.say([34, 91, number])
+    one.say([34, 92, number])
+    assert world.broker.hits["wildcard_forms"] == 1
+
+
+# A model
+
+NAMES = st.sampled_from(["a", "a.b", "a.c", "b.c", "wamp.x"])
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["subscribe", "unsubscribe", "publish", "publish", "leave"]),
+        st.integers(0, 2),
+        NAMES,
+        st.sampled_from([("exact", None), ("prefix", "a"), ("prefix", ""), ("wildcard", "a."), ("wildcard", ".c")]),
+    ),
+    max_size=30,
+)
+
+
+class Model:
+    """Who hears what, by looking at everything."""
+
+    def __init__(self) -> None:
+        self.subscribed: dict[Peer, dict[tuple[str, str], int]] = {}
+
+    def expected(self, peer: Peer, topic: str, publication: int) -> list[tuple[int, int, str | None]]:
+        found = []
+        for (match, uri), number in self.subscribed[peer].items():
+            parts, asked = topic.split("."), uri.split(".")
+            is_heard = {
+                "exact": topic == uri,
+                "prefix": topic.startswith(uri),
+                "wildcard": len(parts) == len(asked)
+                and all(one in ("", other) for one, other in zip(asked, parts, strict=True)),
+            }[match]
+            if is_heard:
+                found.append((number, publication, None if match == "exact" else topic))
+        return sorted(found)
+
+
+@settings(max_examples=150)
+@given(STEPS)
+def test_against_a_naive_model(steps: list[tuple[str, int, str, tuple[str, str | None]]]) -> None:
+    """wamp.md 17, 19, 20, 26, 29: whatever happens, each gets one EVENT for each of its subscriptions that match."""
+    world, model = World(), Model()
+    peers = [world.joined(subprotocol=f"wamp.2.{name}") for name in ("json", "msgpack", "cbor")]
+    model.subscribed = {peer: {} for peer in peers}
+    for what, who, topic, (match, uri) in steps:
+        peer = peers[who]
+        key = (match, topic if uri is None else uri)
+        mine = model.subscribed[peer]
+        if what == "subscribe":
+            number = peer.subscribe(key[1], match=match)
+            assert mine.setdefault(key, number) == number
+        elif what == "unsubscribe" and key in mine:
+            peer.say([34, peer.request(), mine.pop(key)])
+            assert peer.hear()[0] == 35
+        elif what == "leave":
+            peer.engine.lost(world.now)
+            world.turn()
+            del model.subscribed[peer]
+            peers[who] = world.joined()
+            model.subscribed[peers[who]] = {}
+        elif what == "publish" and not topic.startswith("wamp"):
+            publication = peer.publish(topic)
+            for other in peers:
+                heard = sorted((event[1], event[2], event[3].get("topic")) for event in other.events())
+                assert heard == ([] if other is peer else model.expected(other, topic, publication))
+    held: dict[tuple[str, str], set[int]] = {}
+    for peer in peers:
+        for key, number in model.subscribed[peer].items():
+            held.setdefault(key, set()).add(number)
+    assert all(len(numbers) == 1 for numbers in held.values())
+    listed = peers[0].call("wamp.subscription.list")[0]
+    assert sorted(chain(*listed.values())) == sorted(number for numbers in held.values() for number in numbers)

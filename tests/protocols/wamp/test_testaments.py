@@ -1,0 +1,237 @@
+"""Testaments: what is published when a session ends (wamp.md 47, 48, D11)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.memory_log import MemoryLog
+from support.wamp_peers import CAPABLE, Peer, World
+
+from app.access.rules import AccessRules, Rule
+from app.broker.topics import Match, Pattern
+from app.settings import Realm, Wamp
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+ADD, FLUSH = "wamp.session.add_testament", "wamp.session.flush_testaments"
+
+
+def heirs(world: World, *topics: str) -> Peer:
+    """Somebody who hears these topics."""
+    peer = world.joined()
+    for topic in topics or ("a",):
+        peer.subscribe(topic)
+    return peer
+
+
+def bequeathed(world: World, dying: Peer, heir: Peer) -> list[Any]:
+    """The payloads that come when a session's connection is lost."""
+    dying.engine.lost(world.now)
+    world.turn()
+    return [event[4] for event in heir.events()]
+
+
+@pytest.mark.parametrize("subprotocol", ["wamp.2.json", "wamp.2.msgpack", "wamp.2.cbor.batched"])
+def test_delivered_when_the_session_ends(subprotocol: str) -> None:
+    """D11, wamp.md 48: in the order in which they were made, detached before destroyed; not before, and once."""
+    world = World()
+    heir, dying = heirs(world), world.joined(subprotocol=subprotocol)
+    for number, options in enumerate([{}, {"scope": "detached"}, {"scope": "destroyed"}, {"scope": "detached"}]):
+        assert dying.call(ADD, "a", [number], {}, **options) == []
+    assert heir.hears_nothing()
+    assert bequeathed(world, dying, heir) == [[1], [3], [0], [2]]
+
+
+@pytest.mark.parametrize("how", ["goodbye", "abort", "violation", "killed"])
+def test_however_it_ends(how: str) -> None:
+    """wamp.md 10: every path."""
+    world = World()
+    heir, dying = heirs(world), world.joined()
+    dying.call(ADD, "a", ["will"], {})
+    if how == "killed":
+        heir.call("wamp.session.kill", dying.number)
+    else:
+        dying.say({"goodbye": [6, {}, "a"], "abort": [3, {}, "a"], "violation": []}[how])
+    assert [event[4] for event in heir.events()] == [["will"]]
+    assert bequeathed(world, dying, heir) == []
+
+
+def test_between_unsubscribing_and_leaving() -> None:
+    """wamp.md 48: behind what is told of the session's subscriptions, before that it has left."""
+    world = World()
+    heir = heirs(world, "wamp.subscription.on_delete", "a", "wamp.session.on_leave")
+    dying = world.joined()
+    dying.subscribe("b")
+    dying.call(ADD, "a", ["will"], {})
+    assert [event[0] for event in bequeathed(world, dying, heir)] == [dying.number, "will", dying.number]
+
+
+@pytest.mark.parametrize(("scope", "left"), [("detached", [[2]]), ("destroyed", [[1]]), (None, [[1]])])
+def test_flushing(scope: str | None, left: list[Any]) -> None:
+    """D11: those of one scope, destroyed if none is named, are never published."""
+    world = World()
+    heir, dying = heirs(world), world.joined()
+    dying.call(ADD, "a", [1], {}, scope="detached")
+    dying.call(ADD, "a", [2], {}, scope="destroyed")
+    assert dying.call(FLUSH, **({"scope": scope} if scope else {})) == []
+    assert bequeathed(world, dying, heir) == left
+
+
+@pytest.mark.parametrize("scope", ["whatever", 1, [], {}, ""])
+def test_a_wrong_scope(scope: Any) -> None:
+    """D11."""
+    peer = World().joined()
+    assert peer.is_refused_call(ADD, "a", [], {}, scope=scope) == "wamp.error.invalid_argument"
+    assert peer.is_refused_call(FLUSH, scope=scope) == "wamp.error.invalid_argument"
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "error"),
+    [
+        (["a..b"], {}, "invalid_uri"),
+        (["wamp.x"], {}, "invalid_uri"),
+        (["a", ["x" * 70_000]], {}, "payload_size_exceeded"),
+        (["a"], {"publish_options": 1}, "invalid_argument"),
+        (["a"], {"publish_options": {"exclude": ["x"]}}, "invalid_argument"),
+        (["a"], {"publish_options": {"ppt_scheme": "x_own"}}, "invalid_argument"),
+    ],
+)
+def test_refused_when_made(args: list[Any], kwargs: dict[str, Any], error: str) -> None:
+    """What could not be published cannot be bequeathed; the client hears it while it is there."""
+    world = World()
+    heir, dying = heirs(world), world.joined()
+    assert dying.is_refused_call(ADD, *args, **kwargs) == f"wamp.error.{error}"
+    assert bequeathed(world, dying, heir) == []
+
+
+@pytest.mark.parametrize("shape", [[], [[1]], [[1, 2], {}], [[], {"a": 1}], [None, {"a": 1}], [[1], None], [None]])
+def test_payloads(shape: list[Any]) -> None:
+    """wamp.md 47: args and kwargs may be left out, or null."""
+    world = World()
+    heir, dying = heirs(world), world.joined()
+    dying.call(ADD, "a", *shape)
+    dying.engine.lost(world.now)
+    world.turn()
+    args, kwargs = ([*shape, None, None][at] for at in (0, 1))
+    payload = [] if args is None and kwargs is None else [args or []] if kwargs is None else [args or [], kwargs]
+    assert heir.hear()[4:] == payload
+
+
+def test_options_are_those_of_a_publication() -> None:
+    """wamp.md 47: audience, disclosure, passthru, retaining and idempotency hold for it too."""
+    world = World()
+    heir, other = heirs(world), heirs(world)
+    dying = world.joined(roles=CAPABLE)
+    options: dict[str, Any] = {"exclude": [other.number], "disclose_me": True, "ppt_scheme": "x_own"}
+    dying.call(ADD, "a", ["x"], {}, publish_options={**options, "acknowledge": True})
+    dying.engine.lost(world.now)
+    world.turn()
+    details = heir.hear()[3]
+    assert details["publisher"] == dying.number
+    assert details["ppt_scheme"] == "x_own"
+    assert other.hears_nothing()
+
+
+def test_a_retained_testament() -> None:
+    """wamp.md 43, 47: the last word of who has gone is what later subscribers get."""
+    world = World()
+    dying = world.joined()
+    dying.publish("status.dying", ["here"], retain=True)
+    dying.call(ADD, "status.dying", ["gone"], {}, publish_options={"retain": True})
+    dying.engine.lost(world.now)
+    late = world.joined()
+    late.subscribe("status.", match="prefix", get_retained=True)
+    assert [event[4] for event in late.events()] == [["gone"]]
+
+
+def test_a_testament_that_was_published_already() -> None:
+    """Design 3: with the same idempotency key it is a repeat."""
+    world = World()
+    heir, dying = heirs(world), world.joined()
+    dying.call(ADD, "a", ["x"], {}, publish_options={"_idempotency_key": "k"})
+    dying.publish("a", ["x"], _idempotency_key="k")
+    assert len(heir.events()) == 1
+    assert bequeathed(world, dying, heir) == []
+
+
+def test_so_many() -> None:
+    """Bounded: then unavailable; flushing makes room."""
+    world = World(options=Wamp(testaments=2))
+    peer = world.joined()
+    peer.call(ADD, "a", scope="detached")
+    peer.call(ADD, "a")
+    assert peer.is_refused_call(ADD, "a") == "wamp.error.unavailable"
+    peer.call(FLUSH)
+    peer.call(ADD, "a")
+    assert world.broker.hits["testaments"] == 1
+
+
+def test_a_new_session_on_the_same_link_inherits_none() -> None:
+    """wamp.md 8: the first session's are published at its end, the second's list is empty."""
+    world = World()
+    heir, dying = heirs(world), world.joined()
+    dying.call(ADD, "a", [1], {})
+    dying.say([6, {}, "wamp.close.normal"])
+    dying.say([1, "realm1", {"roles": CAPABLE}])
+    assert len(heir.events()) == 1
+    assert bequeathed(world, dying, heir) == []
+
+
+def test_only_in_its_realm() -> None:
+    """wamp.md 48."""
+    world = World(Realm("realm1"), Realm("two"))
+    heir, dying = heirs(world), world.joined("two")
+    dying.call(ADD, "a", [1], {})
+    assert bequeathed(world, dying, heir) == []
+
+
+def test_a_right_that_is_lost() -> None:
+    """The right to publish is asked for again when a testament is read, as rules change by reloading."""
+    world = World()
+    heir, dying = heirs(world), world.joined()
+    dying.call(ADD, "a", [1], {})
+    world.router.rights = AccessRules([Rule("*", "subscribe", Pattern(Match.DESCENDANTS, ""), allow=True)])
+    assert bequeathed(world, dying, heir) == []
+    assert world.router.unacknowledged["wamp.error.not_authorized"] == 1
+
+
+@pytest.mark.parametrize("is_asked_for", [False, True], ids=["at once", "later"])
+def test_a_program_s_policy_is_asked(is_asked_for: bool) -> None:
+    """Whoever may not publish may not bequeath either, whenever a policy says so."""
+    world = World()
+    heir, dying = heirs(world), world.joined()
+
+    async def no() -> bool:
+        return False
+
+    def permission(verb: str, what: Any, _context: Any) -> bool | Awaitable[bool]:
+        assert (verb, what) == ("publish", "a")
+        return no() if is_asked_for else False
+
+    world.router.permission = permission
+    dying.say([48, 90, {}, ADD, ["a", [1], {}]])
+    if is_asked_for:
+        assert dying.hears_nothing()
+        world.waiting.end(False).close()
+        world.turn()
+    assert dying.hear()[:5] == [8, 48, 90, {}, "wamp.error.not_authorized"]
+    assert bequeathed(world, dying, heir) == []
+
+
+def test_a_testament_waits_for_the_disk() -> None:
+    """Design 3: it is stored, then delivered; one that is refused is counted, since nobody is there to be told."""
+    world = World()
+    heir, dying, other = heirs(world), world.joined(), world.joined()
+    log = MemoryLog(world.broker)
+    for peer in (dying, other):
+        peer.call(ADD, "a", [1], {})
+        peer.engine.lost(world.now)
+    world.turn()
+    assert heir.hears_nothing()
+    log.commit(1)
+    log.refuse()
+    world.turn()
+    assert len(heir.events()) == 1
+    assert world.router.unacknowledged["wamp.error.unavailable"] == 1

@@ -1,0 +1,92 @@
+"""WebSocket by hand: frames as a peer writes them, right or wrong, and what a server writes, one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any, NamedTuple
+
+from support.wire import DEADLINE_S, Wire, request
+
+CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+FIN, RSV1 = 0x80, 0x40
+KEY, ACCEPT = "dGhlIHNhbXBsZSBub25jZQ==", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+"""RFC 6455's own example."""
+
+
+class Frame(NamedTuple):
+    """What a server has written."""
+
+    opcode: int
+    data: bytes
+
+    @property
+    def code(self) -> int:
+        """Why it closes."""
+        return int.from_bytes(self.data[:2], "big")
+
+    @property
+    def reason(self) -> str:
+        """Likewise, in words."""
+        return self.data[2:].decode()
+
+
+def sent(opcode: int, data: bytes = b"", *, flags: int = FIN, masked: bool = True, length: int | None = None) -> bytes:
+    """A frame of a client's; `length` is what it claims to have."""
+    nbytes = len(data) if length is None else length
+    mask_bit = 0x80 if masked else 0
+    if nbytes < 126:
+        head = bytes((flags | opcode, mask_bit | nbytes))
+    elif nbytes < 65_536:
+        head = struct.pack(">BBH", flags | opcode, mask_bit | 126, nbytes)
+    else:
+        head = struct.pack(">BBQ", flags | opcode, mask_bit | 127, nbytes)
+    if not masked:
+        return head + data
+    mask = b"\x0f\xf0\x55\xaa"
+    keys = (mask * (len(data) // 4 + 1))[: len(data)]
+    return head + mask + bytes(a ^ b for a, b in zip(data, keys, strict=True))
+
+
+def text(data: bytes) -> bytes:
+    """A whole text message."""
+    return sent(TEXT, data)
+
+
+def opening(path: str = "/wamp", protocol: str = "wamp.2.json", method: str = "GET", **headers: str) -> bytes:
+    """A request for a WebSocket."""
+    usual = {
+        "upgrade": "websocket",
+        "connection": "Upgrade",
+        "sec_websocket_key": KEY,
+        "sec_websocket_version": "13",
+        "sec_websocket_protocol": protocol,
+    }
+    return request(method, path, b"", **(usual | headers))
+
+
+async def shake(wire: Wire, *more: bytes, **options: Any) -> None:
+    """Open a WebSocket on a connection; `more` is sent in the same piece as the request."""
+    answer = await wire.request(b"".join((opening(**options), *more)))
+    assert (answer.status, answer.headers["sec-websocket-accept"]) == (101, ACCEPT)
+
+
+async def next_frame(wire: Wire) -> Frame:
+    """The next frame that the server writes. Raises `asyncio.IncompleteReadError` if there is none."""
+    async with asyncio.timeout(DEADLINE_S):
+        first, nbytes = await wire.reader.readexactly(2)
+        assert first & 0x70 == 0, "a reserved bit"
+        assert first & FIN, "a fragment"
+        assert nbytes < 128, "masked"
+        if nbytes == 126:
+            nbytes = int.from_bytes(await wire.reader.readexactly(2), "big")
+        elif nbytes == 127:
+            nbytes = int.from_bytes(await wire.reader.readexactly(8), "big")
+        return Frame(first & 0x0F, await wire.reader.readexactly(nbytes))
+
+
+async def last_frame(wire: Wire) -> Frame:
+    """The close frame, whatever came before it."""
+    while (frame := await next_frame(wire)).opcode != CLOSE:
+        pass
+    return frame

@@ -1,0 +1,155 @@
+"""A small engine behind real transports: it echoes, and does what some messages say."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from time import monotonic
+from typing import TYPE_CHECKING, Any, cast
+
+import uvicorn
+
+from app.protocols.wamp.links import Close
+from app.server import House
+from app.transports.wamp import WampEndpoint
+from support import authority
+from support.server import brisk, serving
+from support.wire import DEADLINE_S
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from app.protocols.wamp.links import Context, Link
+    from app.settings import Settings
+
+BYE, CLOSE, FLOOD, SILENT, BREAK = b'"bye"', b'"close"', b'"flood"', b'"silent"', b'"break"'
+FLOOD_FRAMES, FLOOD_BYTES = 1_000, 10_000
+REASON = "told to " + "é" * 100
+
+
+class Scripted:
+    """One connection's engine. What happened to it is there to be looked at."""
+
+    def __init__(self, link: Link, context: Context) -> None:
+        self.link = link
+        self.context = context
+        self.received: list[bytes] = []
+        self.flow: list[str] = []
+        self.lost_times = 0
+
+    def split(self, data: bytes, now: float) -> tuple[bytes]:
+        """Whatever it is."""
+        return (data,)
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Do as told, or say the same."""
+        self.received.append(data)
+        written = self.link.format.frame
+        if data == BREAK:
+            raise RuntimeError("a fault of ours")
+        if data == CLOSE:
+            self.say(Close([written(BYE)], 1008, REASON))
+        elif data == FLOOD:
+            self.say([written(b'"%b"' % (b"x" * FLOOD_BYTES))] * FLOOD_FRAMES)
+        elif data != SILENT:
+            self.say([written(data)])
+
+    def violated(self, message: str, now: float) -> None:
+        """As WAMP's engine."""
+        self.say(Close([self.link.format.frame(b'"aborted"')], 1002, message))
+
+    def paused(self) -> None:
+        """Note it."""
+        self.flow.append("paused")
+
+    def resumed(self, now: float) -> None:
+        """Note it."""
+        self.flow.append("resumed")
+
+    def lost(self, now: float) -> None:
+        """Note it."""
+        self.lost_times += 1
+
+    def say(self, outcome: list[bytes] | Close) -> None:
+        """Engines' answers come a turn later."""
+        asyncio.get_running_loop().call_soon(self.link.answer, outcome)
+
+
+class Board:
+    """A `Switchboard`; `engines` are all that it made."""
+
+    def __init__(self) -> None:
+        self.engines: list[Scripted] = []
+
+    def connect(self, link: Link, context: Context, now: float) -> Scripted:
+        """See `Switchboard`."""
+        engine = Scripted(link, context)
+        self.engines.append(engine)
+        return engine
+
+    @property
+    def last(self) -> Scripted:
+        """The engine of the latest connection."""
+        return self.engines[-1]
+
+
+def join(house: House, board: Board) -> None:
+    """Have the house speak WAMP by this board."""
+    house.wamp = WampEndpoint(board, house.endpoint, house.guard, house.settings)
+    house.on_sweep.append(house.wamp.sweep)
+
+
+@asynccontextmanager
+async def speaking(*, tls: bool = False, **changed: Any) -> AsyncIterator[Any]:
+    """Halley's own host, which speaks through `served.board`."""
+    board = Board()
+    changed["wamp"] = {"kill_s": 0.05} | changed.get("wamp", {})
+    if tls:
+        changed["tls"] = {"cert": str(authority.folder() / "cert.pem"), "key": str(authority.folder() / "key.pem")}
+    async with serving(brisk(**changed), lambda halley: join(halley.house, board)) as served:
+        cast(Any, served).board = board
+        yield served
+    _end_polls(served.house)
+    assert [engine.lost_times for engine in board.engines] == [1] * len(board.engines), "not lost exactly once"
+
+
+def _end_polls(house: House) -> None:
+    """Those that a test has left open: time goes by."""
+    assert house.wamp is not None
+    house.wamp.sweep(monotonic() + 1_000)
+
+
+class Plain:
+    """The same house under a foreign server."""
+
+    def __init__(self, house: House, board: Board, port: int) -> None:
+        self.house = house
+        self.board = board
+        self.port = port
+
+    async def until(self, condition: Any) -> None:
+        """Wait for something to become true."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def speaking_plainly(settings: Settings | None = None, **changed: Any) -> AsyncIterator[Plain]:
+    """Uvicorn's own host and WebSockets, which know nothing of ours."""
+    board, house = Board(), House(settings or brisk(**changed))
+    join(house, board)
+    config = uvicorn.Config(house, host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+    running = asyncio.create_task(server.serve())
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not server.started:
+                await asyncio.sleep(0.005)
+        yield Plain(house, board, server.servers[0].sockets[0].getsockname()[1])
+    finally:
+        server.should_exit = True
+        async with asyncio.timeout(DEADLINE_S):
+            await running
+    _end_polls(house)
+    assert [engine.lost_times for engine in board.engines] == [1] * len(board.engines), "not lost exactly once"

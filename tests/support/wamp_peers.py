@@ -1,0 +1,232 @@
+"""WAMP peers without any socket: a router whose links keep what is written, time moved by argument.
+
+What a peer hears is read with its own serializer, and, where autobahn is installed, by autobahn's parser too: it must
+take everything that Halley sends (wamp.md D 16).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from app import __version__
+from app.broker.broker import Broker
+from app.broker.policy import HouseRules
+from app.protocols.wamp.authentication import Authentication
+from app.protocols.wamp.formats import Format
+from app.protocols.wamp.links import Close
+from app.protocols.wamp.router import Router
+from app.protocols.wamp.spaces import USUAL
+from app.settings import Limits, Settings, Wamp
+from support.wamp import check
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from app.access.rules import AccessRules
+    from app.protocols.wamp.engine import Engine
+    from app.settings import Realm
+
+ROLES: dict[str, Any] = {role: {"features": {}} for role in ("publisher", "subscriber", "caller")}
+CAPABLE: dict[str, Any] = {
+    "publisher": {"features": {"payload_passthru_mode": True}},
+    "subscriber": {"features": {"subscription_revocation": True}},
+    "caller": {},
+}
+
+
+class Context:
+    """What is known of a request that never was."""
+
+    scheme = "http"
+
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        self.headers = {"user-agent": "a test"}
+        self.address = address
+
+
+class Waiting:
+    """What an engine waits for: nobody awaits it, a test says how it ended."""
+
+    def __init__(self) -> None:
+        self.awaited: deque[tuple[Any, float, Callable[[Any, Exception | None, float], None]]] = deque()
+
+    def __call__(
+        self, awaitable: Awaitable[Any], limit_s: float, resume: Callable[[Any, Exception | None, float], None]
+    ) -> None:
+        self.awaited.append((awaitable, limit_s, resume))
+
+    def end(self, value: Any = None, error: Exception | None = None, now: float = 0.0) -> Any:
+        """End the one that began first; returns what was to be awaited."""
+        awaitable, _, resume = self.awaited.popleft()
+        resume(value, error, now)
+        return awaitable
+
+
+class World:
+    """A broker and a router, on loopback unless told otherwise."""
+
+    def __init__(
+        self,
+        *realms: Realm,
+        limits: Limits | None = None,
+        options: Wamp | None = None,
+        rights: HouseRules | AccessRules | None = None,
+        authentication: Authentication | None = None,
+    ) -> None:
+        self.now = 0.0
+        self.broker = Broker(limits or Settings().limits)
+        self.broker.clock_offset_s = 1_700_000_000.0
+        self.waiting = Waiting()
+        self.reserved = 1
+        options = options or Wamp()
+        self.router = Router(
+            self.broker,
+            options,
+            realms or (USUAL,),
+            rights or HouseRules(loopback=True, anonymous_publish=True),
+            authentication or Authentication(),
+            reserve=self._reserve,
+            wait=self.waiting,
+        )
+        self.router.agent = f"Halley-{__version__}"
+
+    def _reserve(self) -> int:
+        first, self.reserved = self.reserved, self.reserved + 1_000
+        return first
+
+    def peer(self, subprotocol: str = "wamp.2.json", address: str = "127.0.0.1") -> Peer:
+        """Somebody who has connected."""
+        return Peer(self, subprotocol, address)
+
+    def joined(self, realm: str = "realm1", subprotocol: str = "wamp.2.json", **details: Any) -> Peer:
+        """Somebody who is welcome."""
+        peer = self.peer(subprotocol)
+        peer.say([1, realm, {"roles": ROLES, **details}])
+        welcome = peer.hear()
+        assert welcome[0] == 2, welcome
+        peer.number, peer.welcome = welcome[1], welcome[2]
+        return peer
+
+    def turn(self) -> None:
+        """One turn of the loop: what waits is written."""
+        while self.broker.ready:
+            self.broker.flush(self.now)
+        while outcomes := [*self.router.answers(self.now)]:
+            for link, outcome in outcomes:
+                assert isinstance(link, Peer)
+                link.answer(outcome)
+            while self.broker.ready:
+                self.broker.flush(self.now)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let it pass, and the sweepers see it."""
+        self.now += seconds
+        self.broker.due(self.now)
+        self.router.sweep(self.now)
+        self.turn()
+
+
+class Peer:
+    """One of them, and its link (`links.Link`)."""
+
+    def __init__(self, world: World, subprotocol: str, address: str) -> None:
+        self.world = world
+        self.format = Format(subprotocol, lambda message: message, "test")
+        self._reader = Format(subprotocol, lambda message: message, "test")
+        self.heard: deque[Any] = deque()
+        self.closed: tuple[int, str] | None = None
+        self.backlog_bytes = 0
+        self.writes = 0
+        self.number = 0
+        self.welcome: dict[str, Any] = {}
+        self._requests = 0
+        self.engine: Engine = world.router.connect(self, Context(address), world.now)
+
+    def answer(self, outcome: list[bytes] | Close) -> None:
+        """See `Link`."""
+        assert self.closed is None, "something was said after the end"
+        self.writes += 1
+        frames = outcome.frames if isinstance(outcome, Close) else outcome
+        limits = self.world.broker.limits
+        for frame in frames:
+            for part in self._reader.split(frame, 1_000):
+                message = self.format.serializer.unpack(part, limits)
+                check(message)
+                self.heard.append(message)
+        if isinstance(outcome, Close):
+            self.closed = outcome.code, outcome.reason
+
+    def say(self, message: Any, *, turn: bool = True) -> None:
+        """Send one message."""
+        self.send(self.format.write(message), turn=turn)
+
+    def send(self, data: bytes, *, turn: bool = True) -> None:
+        """Send whatever that is."""
+        for message in self.engine.split(data, self.world.now):
+            self.engine.receive(message, self.world.now)
+        if turn:
+            self.world.turn()
+
+    def request(self) -> int:
+        """The next request's id."""
+        self._requests += 1
+        return self._requests
+
+    def hear(self) -> Any:
+        """The next message."""
+        assert self.heard, "nothing was said"
+        return self.heard.popleft()
+
+    def hears_nothing(self) -> bool:
+        """Whether there is none."""
+        return not self.heard
+
+    def subscribe(self, topic: str, **options: Any) -> int:
+        """Subscribe; returns the id, retained events stay to be heard."""
+        request = self.request()
+        self.say([32, request, options, topic])
+        answer = self.hear()
+        assert answer[:2] == [33, request], answer
+        number: int = answer[2]
+        return number
+
+    def publish(self, topic: str, *payload: Any, **options: Any) -> int:
+        """Publish with acknowledgement; returns the publication id."""
+        request = self.request()
+        self.say([16, request, {"acknowledge": True, **options}, topic, *payload])
+        number: int = self._answer([17, request])[2]
+        return number
+
+    def call(self, procedure: str, *args: Any, **kwargs: Any) -> Any:
+        """Call; returns the result's arguments."""
+        request = self.request()
+        self.say([48, request, {}, procedure, list(args), kwargs])
+        answer = self._answer([50, request])
+        return answer[3] if len(answer) > 3 else []
+
+    def is_refused(self, message: list[Any]) -> str:
+        """Send a request that gets an ERROR; returns its URI."""
+        self.say(message)
+        answer = self._answer([8, message[0], message[1]])
+        assert answer[3] == {}
+        uri: str = answer[4]
+        return uri
+
+    def is_refused_call(self, procedure: str, *args: Any, **kwargs: Any) -> str:
+        """Make a call that gets an ERROR; returns its URI."""
+        return self.is_refused([48, self.request(), {}, procedure, list(args), kwargs])
+
+    def events(self) -> list[Any]:
+        """The events that have come, and nothing else has."""
+        events = list(self.heard)
+        self.heard.clear()
+        assert all(event[0] == 36 for event in events), events
+        return events
+
+    def _answer(self, beginning: list[Any]) -> Any:
+        """The one message that begins so; events may have come before it."""
+        answers = [each for each in self.heard if each[: len(beginning)] == beginning]
+        assert len(answers) == 1, self.heard
+        self.heard.remove(answers[0])
+        return answers[0]

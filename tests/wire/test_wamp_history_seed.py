@@ -1,0 +1,259 @@
+"""The specification's event history: its example, and every filter that it names, in every serializer."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from functools import partial
+
+import pytest
+import pytest_asyncio
+from support import wamp
+from support.server import brisk, serving
+from support.wamp import ERROR, RESULT
+
+from app.settings import Access
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+AUTH, BASKET, CHECKOUT, LOG = (f"com.mycompany.log{part}" for part in (".auth", ".basket", ".checkout", ""))
+PUBLISHED_TO = [AUTH, BASKET, BASKET, BASKET, CHECKOUT]
+GET_EVENTS = "wamp.subscription.get_events"
+RECORDING = {"enabled": True, "free_bytes": 0}
+STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3,9}Z")
+
+
+@pytest.fixture(params=wamp.SERIALIZERS)
+def subprotocol(request):
+    return f"wamp.2.{request.param}"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def example(face, tmp_path_factory):
+    """The example's five publications, with nobody there to hear them, on a server that records."""
+    settings = brisk(history=RECORDING, data_dir=str(tmp_path_factory.mktemp("history")))
+    async with serving(settings) as served, await wamp.join(served.url) as publisher:
+        published = [await publisher.publish(topic, [n], {"n": n}) for n, topic in enumerate(PUBLISHED_TO, 1)]
+        yield served, published
+
+
+class Reader:
+    """Who asks for the history of a subscription."""
+
+    def __init__(self, client, published):
+        self.client = client
+        self.published = published
+
+    async def look_up(self, uri, **options):
+        code, _, _, (subscription,), *_ = await self.client.call(
+            "wamp.subscription.lookup", uri, *[options][: bool(options)]
+        )
+        assert code == RESULT
+        return subscription
+
+    async def events(self, subscription, **filters):
+        code, _, _, events, info = await self.client.call(GET_EVENTS, subscription, **filters)
+        assert code == RESULT
+        assert info  # never without: some libraries unpack a lone result
+        return events
+
+    async def numbers(self, subscription, **filters):
+        """Which of the five publications there are, counted from 1."""
+        return [self.published.index(each["publication"]) + 1 for each in await self.events(subscription, **filters)]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def reader(example, subprotocol):
+    served, published = example
+    async with await wamp.join(served.url, subprotocol) as client:
+        yield Reader(client, published)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def log(reader):
+    """The example's subscription 3, the prefix that all five belong to."""
+    return await reader.look_up(LOG, match="prefix")
+
+
+async def test_it_is_announced(reader):
+    """Seed 004, Feature Announcement; wamp.md 7: but for the role callee, by which clients would reject WELCOME."""
+    roles = reader.client.welcome["roles"]
+    assert roles["broker"]["features"]["event_history"] is True
+    assert set(roles) == {"broker", "dealer"}
+
+
+async def test_the_example(reader, log):
+    """Seed 004; wamp.md 35, 36: each subscription has what belongs to it, though nobody was subscribed then."""
+    assert await reader.numbers(await reader.look_up(AUTH)) == [1]
+    assert await reader.numbers(await reader.look_up(BASKET)) == [2, 3, 4]
+    assert await reader.numbers(log) == [1, 2, 3, 4, 5]
+
+
+async def test_an_event(reader, log):
+    """Seed 004, the array's objects; wamp.md 40: the names, the payload as published, `topic` for a pattern only."""
+    exact = await reader.look_up(AUTH)
+    for subscription, details in ((exact, {}), (log, {"topic": AUTH})):
+        event = (await reader.events(subscription, limit=1))[0]
+        assert STAMP.fullmatch(event.pop("timestamp"))
+        told = event.pop("details")
+        assert {name: value for name, value in told.items() if not name.startswith("_")} == details
+        publication = reader.published[0]
+        assert event == {"subscription": subscription, "publication": publication, "args": [1], "kwargs": {"n": 1}}
+
+
+@pytest.mark.parametrize(
+    ("filters", "numbers"),
+    [
+        ({}, [1, 2, 3, 4, 5]),
+        ({"reverse": False}, [1, 2, 3, 4, 5]),
+        ({"reverse": True}, [5, 4, 3, 2, 1]),
+        ({"limit": 2}, [1, 2]),
+        ({"limit": 2, "reverse": True}, [5, 4]),
+        ({"limit": 100}, [1, 2, 3, 4, 5]),
+        ({"topic": BASKET}, [2, 3, 4]),
+        ({"topic": BASKET, "limit": 1, "reverse": True}, [4]),
+        ({"topic": "com.mycompany.log.nothing"}, []),
+        ({"unknown": "ignored"}, [1, 2, 3, 4, 5]),
+    ],
+)
+async def test_order_limit_and_topic(filters, numbers, reader, log):
+    """Seed 004, reverse, limit, topic; wamp.md 38: the limit counts from where the traversal begins."""
+    assert await reader.numbers(log, **filters) == numbers
+
+
+async def test_a_topic_of_an_exact_subscription(reader):
+    """Wamp.md 38: there it changes nothing, or leaves nothing."""
+    basket = await reader.look_up(BASKET)
+    assert await reader.numbers(basket, topic=BASKET) == [2, 3, 4]
+    assert await reader.numbers(basket, topic=AUTH) == []
+
+
+@pytest.mark.parametrize(
+    ("bound", "numbers"),
+    [
+        ("from_publication", [3, 4, 5]),
+        ("after_publication", [4, 5]),
+        ("until_publication", [1, 2, 3]),
+        ("before_publication", [1, 2]),
+    ],
+)
+async def test_bounds_by_publication(bound, numbers, reader, log):
+    """Seed 004, the four of publications; wamp.md 35: ids are random, the order is that of the log; all AND."""
+    third = {bound: reader.published[2]}
+    assert await reader.numbers(log, **third) == numbers
+    assert await reader.numbers(log, **third, reverse=True) == numbers[::-1]
+    assert await reader.numbers(log, **third, limit=1, reverse=True) == numbers[-1:]
+    assert await reader.numbers(log, **third, topic=BASKET) == [number for number in numbers if 2 <= number <= 4]
+
+
+@pytest.mark.parametrize(
+    ("bound", "keeps"),
+    [
+        ("from_time", lambda time, at: time >= at),
+        ("after_time", lambda time, at: time > at),
+        ("until_time", lambda time, at: time <= at),
+        ("before_time", lambda time, at: time < at),
+    ],
+)
+async def test_bounds_by_time(bound, keeps, reader, log):
+    """Seed 004, the four of times; wamp.md 39: with a returned timestamp, from any zone; an hour either side."""
+    events = await reader.events(log)
+    times = [datetime.fromisoformat(event["timestamp"]) for event in events]
+    expected = [number for number, time in enumerate(times, 1) if keeps(time, times[2])]
+    for written in (
+        events[2]["timestamp"],
+        (times[2] + timedelta(0)).isoformat(),
+        events[2]["timestamp"].replace("Z", "z"),
+    ):
+        assert await reader.numbers(log, **{bound: written}) == expected
+    for away in (timedelta(hours=-1), timedelta(hours=1)):
+        at = times[0] + away
+        expected = [number for number, time in enumerate(times, 1) if keeps(time, at)]
+        assert await reader.numbers(log, **{bound: at.isoformat()}) == expected
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+async def test_pages(limit, reader, log):
+    """Seed 004, pagination; wamp.md 38: with the last id of a page, both ways, each event is visited once."""
+    for order, bound in (({}, "after_publication"), ({"reverse": True}, "before_publication")):
+        seen, last = [], {}
+        while page := await reader.events(log, limit=limit, **order, **last):
+            assert len(page) <= limit
+            seen += [reader.published.index(each["publication"]) + 1 for each in page]
+            last = {bound: page[-1]["publication"]}
+        assert seen == ([5, 4, 3, 2, 1] if order else [1, 2, 3, 4, 5])
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {"limit": 0}, {"limit": -1}, {"limit": True}, {"limit": "2"}, {"limit": 1.5}, {"reverse": "yes"},
+        {"from_time": "yesterday"}, {"after_time": "2026-01-01T00:00:00"}, {"until_time": 1}, {"before_time": ""},
+        {"topic": 5}, {"topic": "com..log"}, {"from_publication": "first"}, {"after_publication": 0},
+        {"before_publication": -1}, {"until_publication": 2**53 + 1},
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_what_is_asked_wrongly(filters, reader, log):
+    """Wamp.md 41: types and ranges; a time without a zone is none."""
+    answer = await reader.client.call(GET_EVENTS, log, **filters)
+    assert (answer[0], answer[4]) == (ERROR, "wamp.error.invalid_argument")
+
+
+@pytest.mark.parametrize("arguments", [[], ["com.mycompany.log"], [0], [True], [None]])
+async def test_of_no_subscription(arguments, reader):
+    """Wamp.md 41: the first argument is a subscription's id; of one that is not there it says so."""
+    answer = await reader.client.call(GET_EVENTS, *arguments)
+    assert (answer[0], answer[4]) == (ERROR, "wamp.error.invalid_argument")
+    answer = await reader.client.call(GET_EVENTS, 2**52 + 1)
+    assert (answer[0], answer[4]) == (ERROR, "wamp.error.no_such_subscription")
+
+
+async def test_nothing_was_published(reader):
+    """Seed 004: "It can also be an empty array"."""
+    assert await reader.events(await reader.client.subscribe("com.mycompany.quiet")) == []
+
+
+async def test_events_that_name_sessions_are_not_kept(reader):
+    """Seed 004, Security Aspects; wamp.md 37: with `exclude` or `eligible`, whatever is in them, or with nothing."""
+    subscription = await reader.client.subscribe("com.mycompany.whispers")
+    publish = partial(reader.client.publish, "com.mycompany.whispers")
+    for options in ({"exclude": [1]}, {"eligible": [reader.client.session]}, {"exclude": []}, {"eligible": []}):
+        await publish(["whisper"], **options)
+    spoken = await publish(["aloud"], exclude_me=False)
+    assert [event["publication"] for event in await reader.events(subscription)][-1:] == [spoken]
+    assert all(event["args"] == ["aloud"] for event in await reader.events(subscription))
+
+
+async def test_who_may_not_hear_may_not_read(reader):
+    """Seed 004, Security Aspects; wamp.md 37: roles and names are asked of the caller of get_events."""
+    subscription = await reader.client.subscribe("com.mycompany.secrets")
+    before = len(await reader.events(subscription))
+    publish = partial(reader.client.publish, "com.mycompany.secrets")
+    await publish(["no"], eligible_authrole=["admin"])
+    await publish(["no"], exclude_authrole=["anonymous"])
+    await publish(["no"], eligible_authid=["somebody"])
+    await publish(["yes"], eligible_authrole=["anonymous", "admin"])
+    await publish(["yes"], exclude_authid=["somebody"])
+    assert [event["args"] for event in (await reader.events(subscription))[before:]] == [["yes"], ["yes"]]
+
+
+async def test_who_may_not_subscribe_may_not_read(tmp_path):
+    """Seed 004: "Prohibited … calls must fail with the `wamp.error.not_authorized` error URI"."""
+    rules = (Access("*", "subscribe", "/com/open"),)
+    settings = brisk(access=rules, history=RECORDING, data_dir=str(tmp_path))
+    async with serving(settings) as served, await wamp.join(served.url) as client:
+        answer = await client.call("wamp.subscription.lookup", "com.closed")
+        assert (answer[0], answer[4]) == (ERROR, "wamp.error.not_authorized")
+        subscription = await client.subscribe("com.open")
+        assert (await client.call(GET_EVENTS, subscription))[0] == RESULT
+
+
+async def test_it_outlives_the_server(tmp_path):
+    """Seed 004, "may be persistent"; wamp.md D, own tests: what was acknowledged before a restart is there after."""
+    settings = brisk(history=RECORDING, data_dir=str(tmp_path))
+    async with serving(settings) as served, await wamp.join(served.url) as client:
+        published = [await client.publish("com.kept", [number]) for number in range(3)]
+    async with serving(settings) as served, await wamp.join(served.url) as client:
+        reader = Reader(client, published)
+        assert await reader.numbers(await reader.look_up("com.kept")) == [1, 2, 3]

@@ -1,0 +1,152 @@
+"""The specification's own examples of publishing and subscribing, message by message, in every serializer."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+import pytest
+import pytest_asyncio
+from support import wamp
+from support.server import brisk, serving
+from support.wamp import ERROR, EVENT, PUBLISH, PUBLISHED, SUBSCRIBE, SUBSCRIBED, UNSUBSCRIBE, UNSUBSCRIBED
+
+from app.settings import Access
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+TOPIC = "com.myapp.mytopic1"
+REQUEST = 239714735
+COLOURS = {"color": "orange", "sizes": [23, 42, 7]}
+FORMS = {"none": [], "args": [["Hello, world!"]], "kwargs": [[], COLOURS]}
+
+
+@pytest.fixture(params=wamp.SUBPROTOCOLS)
+def subprotocol(request):
+    return request.param
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def sessions(served, subprotocol):
+    """A subscriber and a publisher."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(await wamp.join(served.url, subprotocol)) for _ in range(2)]
+
+
+def is_error(message, code, request, uri):
+    """Whether a message is the ERROR that answers that request with that URI."""
+    return message[0] == ERROR and message[1:3] == [code, request] and message[4] == uri
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_publish_and_event(form, sessions):
+    """Seed 000, PUBLISH and EVENT; wamp.md 24, 25: three forms, each delivered with as many elements, no reply."""
+    subscriber, publisher = sessions
+    subscription = await subscriber.subscribe(TOPIC)
+    await publisher.send([PUBLISH, REQUEST, {}, TOPIC, *FORMS[form]])
+    code, to, publication, details, *payload = await subscriber.receive()
+    assert (code, to, details, payload) == (EVENT, subscription, {}, FORMS[form])
+    assert 1 <= publication <= 2**53
+    assert await publisher.receive_all() == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_published(form, sessions):
+    """Seed 000, PUBLISHED: where it is acknowledged the publisher learns the id that the EVENT has."""
+    subscriber, publisher = sessions
+    await subscriber.subscribe(TOPIC)
+    await publisher.send([PUBLISH, REQUEST, {"acknowledge": True}, TOPIC, *FORMS[form]])
+    code, request, publication = await publisher.receive()
+    assert (code, request) == (PUBLISHED, REQUEST)
+    assert (await subscriber.receive())[2] == publication
+
+
+async def test_publish_error(sessions):
+    """Seed 000, Publish ERROR; wamp.md 12, 23, 24: told to who asked for an acknowledgement, and to nobody else."""
+    _, publisher = sessions
+    for topic in ("com..mytopic1", "wamp.mytopic1"):
+        await publisher.send([PUBLISH, REQUEST, {"acknowledge": True}, topic])
+        assert is_error(await publisher.receive(), PUBLISH, REQUEST, "wamp.error.invalid_uri")
+        await publisher.send([PUBLISH, REQUEST, {}, topic])
+        await publisher.send([PUBLISH, REQUEST, {"acknowledge": False}, topic])
+    assert await publisher.receive_all() == []
+
+
+async def test_a_publisher_does_not_hear_itself(sessions):
+    """Seed 000: "will never receive the published event even if the Publisher is also a Subscriber"."""
+    subscriber, publisher = sessions
+    await subscriber.subscribe(TOPIC)
+    await publisher.subscribe(TOPIC)
+    await publisher.publish(TOPIC, ["Hello, world!"])
+    assert (await subscriber.receive())[4] == ["Hello, world!"]
+    assert await publisher.receive_all() == []
+
+
+async def test_subscribed(sessions):
+    """Seed 002, SUBSCRIBED; wamp.md 14, 17: one id for a topic, whoever subscribes, however often, with random ids."""
+    one, other = sessions
+    await one.send([SUBSCRIBE, 713845233, {}, TOPIC])
+    code, request, subscription = await one.receive()
+    assert (code, request) == (SUBSCRIBED, 713845233)
+    await one.send([SUBSCRIBE, 5, {}, TOPIC])
+    assert await one.receive() == [SUBSCRIBED, 5, subscription]
+    assert await other.subscribe(TOPIC) == subscription
+    assert await other.subscribe(TOPIC, match="prefix") != subscription
+    await other.publish(TOPIC, [1])
+    assert (await one.receive())[1] == subscription
+    assert await one.receive_all() == []
+
+
+async def test_subscribe_error(sessions):
+    """Seed 002, Subscribe ERROR; wamp.md 18, 23: what is no URI, or no way to match."""
+    subscriber, _ = sessions
+    await subscriber.send([SUBSCRIBE, 713845233, {}, "com..mytopic1"])
+    assert is_error(await subscriber.receive(), SUBSCRIBE, 713845233, "wamp.error.invalid_uri")
+    await subscriber.send([SUBSCRIBE, 713845234, {"match": "regex"}, TOPIC])
+    assert is_error(await subscriber.receive(), SUBSCRIBE, 713845234, "wamp.error.invalid_argument")
+
+
+async def test_unsubscribed(sessions):
+    """Seed 002, UNSUBSCRIBED and its ERROR; wamp.md 22: nothing comes any more, and there is nothing left to end."""
+    subscriber, publisher = sessions
+    subscription = await subscriber.subscribe(TOPIC)
+    await publisher.publish(TOPIC, ["before"])
+    await subscriber.send([UNSUBSCRIBE, 85346237, subscription])
+    assert (await subscriber.receive())[4] == ["before"]
+    assert await subscriber.receive() == [UNSUBSCRIBED, 85346237]
+    await publisher.publish(TOPIC, ["after"])
+    assert await subscriber.receive_all() == []
+    await subscriber.send([UNSUBSCRIBE, 85346238, subscription])
+    assert is_error(await subscriber.receive(), UNSUBSCRIBE, 85346238, "wamp.error.no_such_subscription")
+
+
+async def test_a_strangers_subscription_cannot_be_ended(sessions):
+    """Wamp.md 22: it is the same error as for none, and the stranger hears on."""
+    subscriber, stranger = sessions
+    subscription = await subscriber.subscribe(TOPIC)
+    await stranger.send([UNSUBSCRIBE, 85346237, subscription])
+    assert is_error(await stranger.receive(), UNSUBSCRIBE, 85346237, "wamp.error.no_such_subscription")
+    await stranger.publish(TOPIC, ["still there"])
+    assert (await subscriber.receive())[4] == ["still there"]
+
+
+async def test_a_subscription_ends_with_its_session(sessions):
+    """Seed 002, "lasts for the duration of a session"; wamp.md 10: by a lost connection, too."""
+    subscriber, other = sessions
+    subscription = await subscriber.subscribe(TOPIC)
+    assert await other.subscribe(TOPIC) == subscription
+    gone = await other.subscribe("wamp.session.on_leave")
+    await subscriber.close()
+    code, to, _, _, args = await other.receive()
+    assert (code, to, args[0]) == (EVENT, gone, subscriber.session)
+    assert (await other.call("wamp.subscription.count_subscribers", subscription))[3] == [1]
+
+
+async def test_not_authorized():
+    """Seeds 000 and 002, the examples' error: what no rule grants is refused by that URI."""
+    rules = (Access("*", "subscribe", "/com/**"), Access("*", "publish", "/com/**"))
+    async with serving(brisk(access=rules)) as served, await wamp.join(served.url) as client:
+        for code, request in ((SUBSCRIBE, [SUBSCRIBE, 7, {}]), (PUBLISH, [PUBLISH, 7, {"acknowledge": True}])):
+            await client.send([*request, "org.myapp.mytopic1"])
+            assert is_error(await client.receive(), code, 7, "wamp.error.not_authorized")
+        await client.subscribe(TOPIC)
+        await client.publish(TOPIC)
