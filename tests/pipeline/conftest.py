@@ -1,6 +1,7 @@
 """What tests of the pipeline share: one Spark session for most, since each takes seconds to start, and two cores."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,9 @@ def spark():
     session.stop(started)
 
 
+_HERE = Path(__file__).parent
+
+
 @pytest.fixture(scope="session", autouse=True)
 def beside(request, tmp_path_factory):
     """By its name what a module's function `begin` has begun: processes that start a Spark of their own.
@@ -28,6 +32,6 @@ def beside(request, tmp_path_factory):
         yield {
             module.__name__: module.begin(executor.submit, tmp_path_factory)
             for module in modules
-            if hasattr(module, "begin")
+            if Path(module.__file__).parent == _HERE and hasattr(module, "begin")
         }
         executor.shutdown(cancel_futures=True)

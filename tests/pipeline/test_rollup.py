@@ -227,6 +227,16 @@ def test_only_the_busiest_channels_are_told_and_the_table_has_all(place):
     assert rollup.left_out == 2 * 2 * 20
 
 
+def test_nobody_is_told_of_another_realms_topics(place):
+    """Design 4.10: no other protocol sees them; the lake, which is the operator's, counts them as any other."""
+    place.log.append({"price": 1}, topic=":lab/secret")
+    place.log.append({"price": 1}, topic="news")
+    assert place.log.history.written(30)
+    settle(place, place.rollup())
+    assert {message.channel for message in place.heard.by_key.values()} == {"/stats/10s/news", "/stats/1m/news"}
+    assert {topic for _, _, topic, _ in rolled_up(place.lake)} == {":lab/secret", "news"}
+
+
 def test_what_a_rollup_says(place):
     """The channel is shown as Bayeux writes it, with the window's bounds and the numbers that were lifted."""
     place.log.history.append(place.log.event({"price": 1.5}, "a!21b/x!3ay", authid="ann"))

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from app.broker.names import SPACE
 from app.broker.timestamps import to_text
 from app.pipeline.errors import cause_of
 from app.pipeline.jobs.progress import Progress, consumer, turns_until
@@ -179,9 +180,10 @@ class Alerts:
             rows = pa.Table.from_pylist(alerts, tables.TABLES["alerts"].columns)
             commit_rows(self._table, rows, Step(app, before, batch))
         if self._publisher is not None:
-            news = [each for each in alerts if each["at_us"] > time.time_ns() // 1_000 - _NEWS_US]
+            shared = [each for each in alerts if not each["topic"].startswith(SPACE)]  # see `rollup.py`
+            news = [each for each in shared if each["at_us"] > time.time_ns() // 1_000 - _NEWS_US]
             busiest = sorted(news, key=lambda each: -each["usual"])[:_AT_ONCE]
-            self.left_out += len(alerts) - len(busiest)
+            self.left_out += len(shared) - len(busiest)
             chosen = sorted(busiest, key=lambda each: each["at_us"])
             self.unknown += self._publisher.publish([self._message(each) for each in chosen])
 

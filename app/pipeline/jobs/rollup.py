@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from app.broker.names import SPACE
 from app.broker.timestamps import to_text
 from app.pipeline.errors import Refused, cause_of
 from app.pipeline.jobs.progress import Progress, consumer, turns_until
@@ -269,12 +270,16 @@ class Rollup:
         self._step({_PUBLISHED: final}, [])
 
     def _publish(self, rows: Iterable[Row], until: int | None) -> None:
-        """Publish rollups, the busiest of each window; `until` says what partial ones are made of, None: final."""
+        """Publish rollups, the busiest of each window; `until` says what partial ones are made of, None: final.
+
+        Not those of another WAMP realm's topics: nobody outside it is to know their names.
+        """
         if self._publisher is None:
             return
         windows: dict[tuple[str, int], list[Row]] = {}
         for row in rows:
-            windows.setdefault((row["window"], row["end_us"]), []).append(row)
+            if not row["topic"].startswith(SPACE):
+                windows.setdefault((row["window"], row["end_us"]), []).append(row)
         messages = []
         for _, of_window in sorted(windows.items(), key=lambda each: each[0][1]):
             of_window.sort(key=lambda row: (-row["events"], row["topic"], row["protocol"]))
