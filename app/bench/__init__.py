@@ -2,7 +2,8 @@
 
 A measurement (`measurement.py`) is made by load processes (`worker.py`, led by `fleet.py`) against a `Target`. What
 comes out is a `Result`; `table.py` shows it to a person, `growth.py` collects many. `history.py` puts the same loads on
-a server with a durable history and on one without; `pipeline.py` has the data pipeline's jobs measured.
+a server with a durable history and on one without; `pipeline.py` has the data pipeline's jobs measured, `wamp.py`
+WAMP's fan-out, with processes of its own.
 
 It speaks to servers only over their sockets, so that every server is treated alike: it must not import the rooms of
 the server, and must not decide what a good figure is.
@@ -21,6 +22,9 @@ from app.bench.pipeline_table import pipeline_table
 from app.bench.result import Result
 from app.bench.table import comparison, growth_table, table
 from app.bench.target import Target, attached, halley_command, started
+from app.bench.wamp import WampPlan, measure_wamp
+from app.bench.wamp_figures import WampFigures
+from app.bench.wamp_table import wamp_table
 
 __all__ = [
     "BenchFailed",
@@ -33,6 +37,8 @@ __all__ = [
     "Plan",
     "Result",
     "Target",
+    "WampFigures",
+    "WampPlan",
     "attached",
     "comparison",
     "durability_table",
@@ -42,7 +48,9 @@ __all__ = [
     "measure",
     "measure_history",
     "measure_pipeline",
+    "measure_wamp",
     "pipeline_table",
     "started",
     "table",
+    "wamp_table",
 ]

@@ -20,8 +20,9 @@ _MUCH = 0.1
 class Durability:
     """Medians over the rounds are what counts; every round's figures are kept.
 
-    `figures`: by load (`single`, `batched`, `received`, `steady`), by history `off` or `on`, by name. `wrong`: what no
-    healthy server shows. `warnings`: where the load generator was the limit. `is_in_memory`: the log was on no disk.
+    `figures`: by load (`single`, `batched`, `received`, `steady`), by history `off` or `on`, by name. `wide`: pages of
+    very many channels by what is stored, for `all` or a `rare` reader. `wrong`: what no healthy server shows.
+    `warnings`: where the load generator was the limit. `is_in_memory`: the log was on no disk.
     """
 
     plan: dict[str, object]
@@ -29,6 +30,7 @@ class Durability:
     is_in_memory: bool
     figures: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
     stock: dict[int, Stock] = field(default_factory=dict)
+    wide: dict[int, dict[str, dict[str, float]]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 

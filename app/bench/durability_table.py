@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app.bench.wide import RARE_EVENTS, WIDE_CHANNELS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -55,6 +57,11 @@ def _lines(found: Durability) -> Iterator[list[str]]:
         if stock.rss_mb is not None and stock.read_rss_mb is not None:
             yield ["  server's memory, opened", "", f"{stock.rss_mb:.1f} MB", ""]
             yield ["  server's memory, read", "", f"{stock.read_rss_mb:.1f} MB", ""]
+    for count, readers in found.wide.items():
+        for reader, what in (("all", "of"), ("rare", f"of {RARE_EVENTS} events for us in")):
+            paged = f"page {what} {WIDE_CHANNELS:,} channels, {count:,} stored, p50"
+            yield [paged, "", f"{readers[reader]['p50']:.2f} ms", ""]
+            yield ["  p99", "", f"{readers[reader]['p99']:.2f} ms", ""]
 
 
 def _line(found: Durability, what: str, load: str, name: str, unit: str, *, is_added: bool = False) -> list[str]:

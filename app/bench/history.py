@@ -21,6 +21,7 @@ from app.bench.measurement import measure, noted
 from app.bench.stock import CHANNELS, fill, read
 from app.bench.tally import percentiles
 from app.bench.target import halley_command, started
+from app.bench.wide import RARE_EVENTS, WIDE_CHANNELS, read_wide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,6 +95,12 @@ async def measure_history(plan: Plan, fill_command: Sequence[str], watch: Watch 
             await fill(fill_command, stock, count, watch)
             async with _serving(plan, stock) as target:
                 found.stock[count] = await read(target, count, watch)
+            found.wide[count] = {}
+            for reader, legible in (("all", None), ("rare", RARE_EVENTS)):
+                stock = folder / f"wide-{reader}-{count}"
+                await fill(fill_command, stock, count, watch, channels=WIDE_CHANNELS, legible=legible)
+                async with _serving(plan, stock) as target:
+                    found.wide[count][reader] = await read_wide(target, count, watch, is_rare=reader == "rare")
         return found
 
 

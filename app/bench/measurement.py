@@ -6,7 +6,7 @@ import asyncio
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from app.bench.failure import BenchFailed
 from app.bench.fleet import fleet
@@ -14,12 +14,14 @@ from app.bench.result import Result, limit, slope_per_minute
 from app.bench.tally import percentiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
     from app.bench.fleet import Fleet, Report
     from app.bench.load import Load
     from app.bench.target import Target
     from app.bench.usage import Usage
+
+Found = TypeVar("Found")
 
 _REHEARSED = 0.05  # of the receivers; what the server needs once is not memory per session
 _REHEARSED_FROM = 200
@@ -47,7 +49,12 @@ def noted(watch: Callable[[Phase], object], name: str) -> Iterator[Callable[[Pha
 
 async def measure(load: Load, target: Target, watch: Callable[[Phase], object] = lambda _: None) -> Result:
     """Put the load on the server and return what came of it; `watch` is told of progress. Raises `BenchFailed`."""
-    work = asyncio.create_task(_measure(load, target, watch))
+    return await while_alive(target, _measure(load, target, watch))
+
+
+async def while_alive(target: Target, measuring: Coroutine[Any, Any, Found]) -> Found:
+    """What is found, unless the server ends meanwhile. Raises `BenchFailed`."""
+    work = asyncio.create_task(measuring)
     death = asyncio.create_task(target.died())
     try:
         await asyncio.wait({work, death}, return_when=asyncio.FIRST_COMPLETED)

@@ -49,5 +49,11 @@ async def end(process: Process) -> None:
     """
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    async with asyncio.timeout(_STOP_S):
-        await process.wait()
+    ended = asyncio.ensure_future(process.wait())
+    try:
+        await asyncio.wait({ended}, timeout=_STOP_S)
+    except asyncio.CancelledError:  # whoever is in a hurry must not leave a dead child behind
+        await asyncio.wait({ended}, timeout=_STOP_S)
+        raise
+    if not ended.done():
+        raise TimeoutError("a killed process does not end")

@@ -42,13 +42,24 @@ class Stock:
     read_rss_mb: float | None
 
 
-async def fill(command: Sequence[str], folder: Path, count: int, watch: Watch, hours: float = 0.0) -> None:
+async def fill(
+    command: Sequence[str],
+    folder: Path,
+    count: int,
+    watch: Watch,
+    hours: float = 0.0,
+    *,
+    channels: int = CHANNELS,
+    legible: int | None = None,
+) -> None:
     """Have a process make a log of so many events, spread over so many hours. Raises `BenchFailed`.
 
-    `{folder}`, `{count}`, `{channels}` and `{hours}` stand in the command for what it is to make; it prints how far it
-    has come.
+    `legible` is how many of them are not for somebody else; None: all. `{folder}`, `{count}` and so on stand in the
+    command for what it is to make; it prints how far it has come.
     """
-    known = {"{folder}": str(folder), "{count}": str(count), "{channels}": str(CHANNELS), "{hours}": str(hours)}
+    wanted = {"folder": folder, "count": count, "channels": channels, "hours": hours}
+    wanted["legible"] = count if legible is None else legible
+    known = {f"{{{name}}}": str(value) for name, value in wanted.items()}
     process = await asyncio.create_subprocess_exec(
         *(known.get(word, word) for word in command), stdout=PIPE, env=module_environment(), start_new_session=True
     )

@@ -19,7 +19,7 @@ from app.bench.processes import end, last_line, module_command, module_environme
 from app.bench.usage import UNKNOWN, Usage, usage_of, usage_told_by
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
 
 _START_S = 20.0
@@ -97,14 +97,17 @@ async def started(
     token: str | None = None,
     is_pinned: bool = True,
     environment: Mapping[str, str] = MappingProxyType({}),
+    prepare: Callable[[int], object] = lambda _: None,
 ) -> AsyncIterator[Target]:
     """A server of its own at a free port, which takes the place of `{port}` in the command.
 
     With `is_pinned` and two or more cores, the server has the first to itself and the load the others. `environment` is
-    added to this process' own. Raises `BenchFailed` if it does not start.
+    added to this process' own; `prepare` is told the port before, for servers that read it from a file. Raises
+    `BenchFailed` if it does not start.
     """
     raise_file_limit()
     port = _free_port()
+    prepare(port)
     with tempfile.TemporaryFile() as said:
         try:
             process = await asyncio.create_subprocess_exec(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import os
 import sys
 import time
 from collections import Counter
@@ -19,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from app.bench.crowd import Crowd
 from app.bench.failure import BenchFailed
-from app.bench.files import raise_file_limit
 from app.bench.load import Load, Share
+from app.bench.load_process import be_load_process
 from app.bench.pace import ClosedLoop, Groups, OpenLoop
 from app.bench.tally import Tally
 
@@ -228,19 +227,5 @@ async def _obey(work: Any) -> None:
         raise
 
 
-def main() -> None:
-    """Be a load process."""
-    raise_file_limit()
-    try:
-        import uvloop  # noqa: PLC0415 - not on Windows
-
-        factory: Any = uvloop.new_event_loop
-    except ImportError:
-        factory = None
-    with suppress(BrokenPipeError, ConnectionResetError), asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(_work())
-    os._exit(0)  # nobody waits for thousands of connections to be taken apart one by one
-
-
 if __name__ == "__main__":
-    main()
+    be_load_process(_work)

@@ -18,8 +18,10 @@ from app.bench import (
     measure,
     measure_history,
     measure_pipeline,
+    measure_wamp,
     pipeline_table,
     table,
+    wamp_table,
 )
 from app.bench.plot import check_plotting, plot
 from app.bench.processes import module_command
@@ -31,16 +33,16 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from app.bench import Load, PipelinePlan, Plan, Target
+    from app.bench import Load, PipelinePlan, Plan, Target, WampPlan
 
     Serve = Callable[[], AbstractAsyncContextManager[Target]]
 
 
-_FILL = [*module_command("app.cli.bench_stock"), "{folder}", "{count}", "{channels}", "{hours}"]
+_FILL = [*module_command("app.cli.bench_stock"), "{folder}", "{count}", "{channels}", "{hours}", "{legible}"]
 
 
 class Outcome(Protocol):
-    """A `Result`, a `Growth`, a `Durability` or `PipelineFigures`."""
+    """A `Result`, a `Growth`, a `Durability`, `PipelineFigures` or `WampFigures`."""
 
     @property
     def is_clean(self) -> bool:
@@ -106,6 +108,17 @@ async def bench_pipeline(plan: PipelinePlan, *, is_json: bool, saved: dict[str, 
         say(str(error))
         return FAILED
     return _report(found, pipeline_table(found), is_json=is_json, saved=saved, wrong="; ".join(found.wrong))
+
+
+async def bench_wamp(plan: WampPlan, *, is_json: bool, saved: dict[str, Any] | None) -> int:
+    """Measure WAMP's fan-out on Halley with its history and without, and on crossbar."""
+    try:
+        with _bar() as bar:
+            found = await measure_wamp(plan, bar.show)
+    except BenchFailed as error:
+        say(str(error))
+        return FAILED
+    return _report(found, wamp_table(found), is_json=is_json, saved=saved, wrong="; ".join(found.wrong))
 
 
 @contextmanager

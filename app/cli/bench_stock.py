@@ -1,8 +1,9 @@
 """Makes a log of many events, which `halley bench history` has read.
 
 It is made by the history's own writer, which the bench knows nothing of, in a process of its own, `python -m
-app.cli.bench_stock FOLDER COUNT CHANNELS [HOURS]`, which writes to its standard output how many events it has come to.
-They are spread over so many hours until now; without, they are all of now.
+app.cli.bench_stock FOLDER COUNT CHANNELS [HOURS LEGIBLE]`, which writes to its standard output how many events it has
+come to. They are spread over so many hours until now; without, they are all of now. Of them so many are for everybody
+and all others for nobody who asks; without, all are for everybody.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.bench.requests import channel_name
-from app.broker.events import Event
+from app.broker.events import Audience, Event
 from app.broker.publications import Publications
 from app.history.history import History
 from app.history.rules import Rules
@@ -22,11 +23,13 @@ from app.settings import Limits, Settings
 
 _WAITING_BYTES = 8_388_608
 _TOLD_EVERY = 20_000
+_OTHERS = Audience(eligible_roles=("nobody-here",))
 _PAYLOAD = b'{"mark":"%012d","pad":"xxxxxxxxxxxxxxxxxxxx"}'
 
 
-def fill(folder: Path, count: int, channels: int, hours: float = 0.0) -> None:
-    """Write so many events, on the channels of the bench in turn."""
+def fill(folder: Path, count: int, channels: int, hours: float = 0.0, legible: int | None = None) -> None:
+    """Write so many events, on the channels of the bench in turn; `legible` of them, evenly, are for everybody."""
+    shown_every = count // max(1, min(count, count if legible is None else legible))
     limits = Limits()
     bounds = Bounds(limits.topic_chars, limits.topic_segments)
     topics = [to_topic(channel_name(number), bounds) for number in range(channels)]
@@ -36,7 +39,8 @@ def fill(folder: Path, count: int, channels: int, hours: float = 0.0) -> None:
     step_us = hours * 3_600_000_000 / count
     try:
         for number in range(count):
-            event = Event(topics[number % channels], _PAYLOAD % number)
+            audience = None if number % shown_every == 0 else _OTHERS
+            event = Event(topics[number % channels], _PAYLOAD % number, audience=audience)
             event.is_recorded = event.is_durable = True
             event.time_us = time.time_ns() // 1_000 - int((count - number) * step_us)
             event.publication = publications.next()
@@ -52,4 +56,6 @@ def fill(folder: Path, count: int, channels: int, hours: float = 0.0) -> None:
 
 
 if __name__ == "__main__":
-    fill(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *map(float, sys.argv[4:5]))
+    _, path, count, channels, *more = sys.argv
+    hours, legible = more or ("0", count)
+    fill(Path(path), int(count), int(channels), float(hours), int(legible))

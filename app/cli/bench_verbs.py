@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from app.access.tokens import can_be_sent
-from app.bench import Load, PipelinePlan, Plan, attached, halley_command, started
+from app.bench import Load, PipelinePlan, Plan, WampPlan, attached, halley_command, started
 from app.bench.growth import CHANNELS, RECEIVERS
 from app.bench.history import STORED
 from app.bench.plot import SUFFIXES
-from app.cli.bench import bench, bench_growth, bench_history, bench_pipeline
+from app.cli.bench import bench, bench_growth, bench_history, bench_pipeline, bench_wamp
 from app.cli.console import run
 from app.cli.pipeline_options import need_installed
 
@@ -103,14 +103,16 @@ start_options = _options(
         "--pin/--no-pin", default=True, show_default=True, help="Give a started server and the load cores of their own."
     ),
 )
-run_options = _options(
-    click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="How long to measure."),
-    click.option(
-        "--processes",
-        type=click.IntRange(1, 64),
-        default=lambda: max(min((os.cpu_count() or 1) - 1, 4), 1),
-        help="Load processes. [default: one for each core but one, at most 4]",
-    ),
+_SECONDS = click.option(
+    "--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="How long to measure."
+)
+_PROCESSES = click.option(
+    "--processes",
+    type=click.IntRange(1, 64),
+    default=lambda: max(min((os.cpu_count() or 1) - 1, 4), 1),
+    help="Load processes. [default: one for each core but one, at most 4]",
+)
+result_options = _options(
     click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, to be saved."),
     click.option(
         "--compare",
@@ -121,6 +123,7 @@ run_options = _options(
         help="Print ratios to a saved result, too.",
     ),
 )
+run_options = _options(_SECONDS, _PROCESSES, result_options)
 load_options = _options(
     click.option(
         "--rate",
@@ -263,6 +266,41 @@ _PIN = click.option(
 def history_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any) -> None:
     """What the durable history costs, and how fast it is read; starts servers with it and without it."""
     sys.exit(run(bench_history(Plan(**options), is_json=is_json, saved=saved)))
+
+
+@bench_group.command("wamp")
+@_count("--subscribers", 100, "WebSockets that hear every event.")
+@_count("--window", 8, "Publications under way, where the most deliveries are counted.")
+@click.option("--payload-chars", type=click.IntRange(0, 50_000), default=64, show_default=True, help="Of each event.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    default=20.0,
+    show_default=True,
+    metavar="N",
+    help="Publishes a second where they are paced.",
+)
+@_count("--rounds", 3, "Of each measurement, the servers in turn.")
+@click.option("--warm-up", "warm_up_s", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds.")
+@click.option(
+    "--crossbar",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Measure that crossbar, too: bin/crossbar of the environment it is installed in.",
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
+    help="Where a folder is made for the logs, and removed. [default: /var/tmp]",
+)
+@_PIN
+@_SECONDS
+@result_options
+def wamp_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any) -> None:
+    """One WAMP publisher to many WebSockets; starts servers with a history and without, and crossbar.
+
+    Each server gets three phases of --seconds.
+    """
+    sys.exit(run(bench_wamp(WampPlan(**options), is_json=is_json, saved=saved)))
 
 
 @bench_group.command("pipeline")

@@ -41,6 +41,8 @@ def check_figures(found):
     stock = found["stock"]["500"]
     assert 0 < stock["read_ms"]["p50"] <= stock["read_ms"]["p99"]
     assert stock["rss_mb"] > 0
+    for reader in ("all", "rare"):
+        assert 0 < found["wide"]["500"][reader]["p50"] <= found["wide"]["500"][reader]["p99"]
 
 
 async def test_the_same_loads_with_the_history_and_without_it(tmp_path):
@@ -62,6 +64,8 @@ async def test_the_same_loads_with_the_history_and_without_it(tmp_path):
     assert re.search(r"[\d.,]+/s +[\d.,]+/s +\d+\.\d\d x$", shown["publishes acknowledged, 3 a request"])
     assert re.search(r"ms +[+-]\d+\.\d\d ms$", shown["publish to receive, 1 to 1, p50"])
     assert re.search(r"\d ms$", shown["newest 100 of a channel, 500 stored, p50"])
+    assert re.search(r"\d ms$", shown["page of 20,000 channels, 500 stored, p50"])
+    assert re.search(r"\d ms$", shown["page of 100 events for us in 20,000 channels, 500 stored, p50"])
     assert any(line.startswith("medians.single.on.publishes_per_s") for line in output)
     is_told = "The log was in memory, not on a disk: use --data-dir." in output
     assert is_told is (MEMORY != ".")

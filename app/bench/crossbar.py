@@ -1,0 +1,47 @@
+"""Crossbar.io as a peer of `halley bench wamp`: the smallest node that does what is measured."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from app.bench.target import started
+from app.bench.wamp_link import REALM
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+
+    from app.bench.target import Target
+
+_ALL = {"call": True, "register": True, "publish": True, "subscribe": True}
+
+
+def crossbar(program: Path, folder: Path, *, is_pinned: bool) -> AbstractAsyncContextManager[Target]:
+    """A node of its own in an empty folder, started by `bin/crossbar` of the environment that it is installed in.
+
+    As Halley it discloses no publishers; it stores nothing. Raises `BenchFailed` as `started` does.
+    """
+    return started(
+        [str(program), "start", "--cbdir", str(folder), "--loglevel", "error"],
+        "crossbar",
+        path="/ws",
+        is_pinned=is_pinned,
+        prepare=lambda port: (folder / "config.json").write_text(json.dumps(_configuration(port)), encoding="utf-8"),
+    )
+
+
+def _configuration(port: int) -> dict[str, object]:
+    permission = {"uri": "", "match": "prefix", "allow": _ALL, "disclose": {"caller": False, "publisher": False}}
+    websocket = {
+        "type": "websocket",
+        "serializers": ["json"],
+        "auth": {"anonymous": {"type": "static", "role": "anonymous"}},
+    }
+    transport = {
+        "type": "web",
+        "endpoint": {"type": "tcp", "port": port, "interface": "127.0.0.1"},
+        "paths": {"/": {"type": "static", "directory": "."}, "ws": websocket},
+    }
+    realm = {"name": REALM, "roles": [{"name": "anonymous", "permissions": [permission | {"cache": True}]}]}
+    return {"version": 2, "workers": [{"type": "router", "realms": [realm], "transports": [transport]}]}

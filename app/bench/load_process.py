@@ -1,0 +1,27 @@
+"""What every process of the load is: a loop of its own, as many files as it may have, and an end without ceremony."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from app.bench.files import raise_file_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+
+def be_load_process(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Do the work, and end the process."""
+    raise_file_limit()
+    try:
+        import uvloop  # noqa: PLC0415 - not on Windows
+
+        factory: Any = uvloop.new_event_loop
+    except ImportError:
+        factory = None
+    with suppress(BrokenPipeError, ConnectionResetError), asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(work())
+    os._exit(0)  # nobody waits for thousands of connections to be taken apart one by one

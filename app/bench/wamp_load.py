@@ -1,0 +1,178 @@
+"""The load process of `halley bench wamp`: `python -m app.bench.wamp_load`; one publisher, and all its subscribers.
+
+It takes orders as JSON lines on its standard input and answers each with one on its standard output: `open`, then any
+of `closed` (so many publications under way, each until it has come to everybody) and `paced` (a publication is due
+at fixed times, and latency counts from then). The end of its input ends it. `wamp.py` is the other side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from app.bench.failure import BenchFailed
+from app.bench.load_process import be_load_process
+from app.bench.tally import percentiles
+from app.bench.wamp_link import TOPIC, WampLink, joined
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+_NS, _US = 1_000_000_000, 1_000
+_SUBSCRIBE = 32
+
+
+class WampLoad:
+    """Publications are numbered from 1, over all phases; `arrived` counts their deliveries."""
+
+    def __init__(self, url: str, subscribers: int, payload_chars: int, grace_s: float) -> None:
+        self._url = url
+        self._count = subscribers
+        self._pad = "x" * payload_chars
+        self._grace_s = grace_s
+        self._subscribers: list[WampLink] = []
+        self._publisher: WampLink | None = None
+        self._published = self._arrived = self._begun = 0
+        self._ruined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._whole: Callable[[], object] = lambda: None
+        self._sent_ns: dict[int, int] = {}
+        self._took_us: Counter[int] = Counter()
+        self._repeated = 0
+
+    async def open(self) -> dict[str, Any]:
+        """Let everybody join and subscribe."""
+        for _ in range(self._count):
+            link = await joined(self._url)
+            self._subscribers.append(link)
+            await link.ask([_SUBSCRIBE, 1, {}, TOPIC])
+            link.heard, link.lost = self._heard, self._ruin
+        self._publisher = await joined(self._url)
+        self._publisher.lost = self._ruin
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # nothing here makes cycles, and its pauses would look like the router's
+        return {}
+
+    async def closed(self, under_way: int, seconds: float) -> dict[str, Any]:
+        """Keep so many publications under way for some time. Latency is until the last subscriber has one."""
+        end_s = time.monotonic() + seconds
+
+        def whole() -> None:
+            now_ns = time.monotonic_ns()
+            done = self._begun + self._arrived // self._count
+            for number in [each for each in self._sent_ns if each <= done]:
+                self._took_us[(now_ns - self._sent_ns.pop(number)) // _US] += 1
+            if now_ns < end_s * _NS:
+                while self._published - done < under_way:
+                    self._publish(time.monotonic_ns())
+
+        return await self._phase(seconds, whole, [None] * under_way)
+
+    async def paced(self, rate: float, seconds: float) -> dict[str, Any]:
+        """Publish at fixed times. Latency is of each single delivery, since its publication was due."""
+
+        def heard(link: WampLink, number: int) -> None:
+            del link
+            if sent_ns := self._sent_ns.get(number):
+                self._took_us[(time.monotonic_ns() - sent_ns) // _US] += 1
+
+        for link in self._subscribers:
+            link.each = heard
+        try:
+            return await self._phase(seconds, lambda: None, [each / rate for each in range(int(rate * seconds))])
+        finally:
+            for link in self._subscribers:
+                link.each = None
+
+    async def _phase(self, seconds: float, whole: Callable[[], None], due_s: list[float | None]) -> dict[str, Any]:
+        """Publish at these times since the beginning (None: at once) and what `whole` adds, and count."""
+        self._sent_ns, self._took_us, self._arrived, self._begun = {}, Counter(), 0, self._published
+        self._whole = whole
+        before = [link.events for link in self._subscribers]
+        busy_s, began_ns = time.process_time(), time.monotonic_ns()
+        for each in due_s:
+            due_ns = began_ns + int((each or 0) * _NS)
+            await self._unless_ruined((due_ns - time.monotonic_ns()) / _NS)
+            self._publish(due_ns)
+        await self._unless_ruined((began_ns - time.monotonic_ns()) / _NS + seconds)
+        arrived, took_s = self._arrived, (time.monotonic_ns() - began_ns) / _NS
+        busy_s = time.process_time() - busy_s
+        await self._settle()
+        published = self._published - self._begun
+        heard = [link.events - events for link, events in zip(self._subscribers, before, strict=True)]
+        return {
+            "published": published,
+            "deliveries": sum(heard),
+            "deliveries_per_s": arrived / took_s,
+            "seconds": took_s,
+            "lost": sum(max(published - each, 0) for each in heard),
+            "repeated": sum(max(each - published, 0) for each in heard),
+            "disordered": sum(link.last != self._published for link in self._subscribers),
+            "latency_ms": percentiles(self._took_us),
+            "load_cpu_share": busy_s / took_s,
+        }
+
+    async def _settle(self) -> None:
+        """Wait for what is under way, as long as anything comes."""
+        seen, seen_s = -1, time.monotonic()
+        while self._arrived < (self._published - self._begun) * self._count:
+            if self._arrived != seen:
+                seen, seen_s = self._arrived, time.monotonic()
+            elif time.monotonic() - seen_s >= self._grace_s:
+                return
+            await self._unless_ruined(0.005)
+
+    async def _unless_ruined(self, seconds: float) -> None:
+        """Let time pass. Raises `BenchFailed` when the router cannot go on."""
+        if seconds > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await asyncio.shield(self._ruined)
+
+    def _publish(self, due_ns: int) -> None:
+        assert self._publisher is not None
+        self._published += 1
+        self._sent_ns[self._published] = due_ns
+        self._publisher.say(
+            b'[16,%d,{},"%s",[%d,"%s"]]' % (self._published, TOPIC.encode(), self._published, self._pad.encode())
+        )
+
+    def _heard(self, events: int) -> None:
+        before = self._arrived // self._count
+        self._arrived += events
+        if self._arrived // self._count > before:
+            self._whole()
+
+    def _ruin(self, why: str) -> None:
+        if not self._ruined.done():
+            self._ruined.set_exception(BenchFailed(why))
+
+
+async def _work() -> None:
+    """Obey, one order after the other, until there are no more."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    load = WampLoad(**json.loads(await reader.readline()))
+    orders: dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any]]]] = {
+        "open": load.open,
+        "closed": load.closed,
+        "paced": load.paced,
+    }
+    async for line in reader:
+        order = json.loads(line)
+        try:
+            answer = await orders[order.pop("do")](**order)
+        except BenchFailed as error:
+            answer = {"failed": str(error)}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    be_load_process(_work)

@@ -1,0 +1,54 @@
+"""Pages of a pattern over very many channels, from a log of many events; also for one for whom next to none of it is.
+
+Each page begins somewhere else, at random, forwards or backwards. One that finds little is cut short by the server and
+says where to go on; it is a page like any other.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from app.bench.asker import asker, off_the_servers_core
+from app.bench.failure import BenchFailed
+from app.bench.measurement import Phase
+from app.bench.requests import channel_name
+from app.bench.tally import percentiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from app.bench.target import Target
+
+WIDE_CHANNELS = 20_000
+RARE_EVENTS = 100
+"""Of a log of which all others are for somebody else."""
+
+_PAGE = 100
+_READS, _UNTIMED_READS = 300, 50
+
+
+async def read_wide(target: Target, count: int, watch: Callable[[Phase], object], *, is_rare: bool) -> dict[str, float]:
+    """How long pages take, percentiles in ms, from a log of so many events; `is_rare`: RARE_EVENTS are for us.
+
+    Raises `BenchFailed`.
+    """
+    chance = random.Random(count)  # noqa: S311 - the same reads every time
+    everywhere = channel_name(0).rpartition("/")[0] + "/**"
+
+    def requests(reads: int) -> Iterator[bytes]:
+        for number in range(reads):
+            watch(Phase(f"paging {count:,}", number, reads, "reads"))
+            place = chance.randrange(1, count + 1)
+            bound = f"reverse=true&before_position={place}" if number % 2 else f"after_position={place}"
+            yield asking.get(f"/history{everywhere}?{bound}&limit={_PAGE}")
+
+    with off_the_servers_core(target):
+        async with asker(target) as asking:
+            _, body = await asking.times_us(iter([asking.get(f"/history{everywhere}?limit={_PAGE}")]))
+            await asking.times_us(requests(_UNTIMED_READS))
+            times_us, _ = await asking.times_us(requests(_READS))
+    events = body.count(b'"position":')
+    if not 0 < events <= (min(RARE_EVENTS, _PAGE) if is_rare else _PAGE):
+        raise BenchFailed(f"the first page of {count:,} events had {events}")
+    return percentiles(times_us)

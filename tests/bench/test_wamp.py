@@ -1,0 +1,123 @@
+"""`halley bench wamp` as its users meet it: the table, the ratios, and that nothing goes wrong unnoticed."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from support.process import ended
+
+from app.bench import BenchFailed, WampPlan
+from app.bench.usage import Usage
+from app.bench.wamp import measure_wamp
+from app.bench.wamp_figures import CROSSBAR, OFF, ON, WampFigures
+from app.bench.wamp_table import wamp_table
+
+DONE, FAILED, WRONG_USE = 0, 1, 2
+QUICK = ("--rounds", "1", "--seconds", "0.3", "--warm-up", "0.1", "--subscribers", "5", "--rate", "30")
+PHASES = ["window", "single", "paced"]
+
+
+def stand_in(folder, fault=""):
+    """A program that is started as crossbar is."""
+    program = folder / "crossbar"
+    script = Path(__file__).with_name("stand_in_router.py")
+    program.write_text(f'#!/bin/sh\nHALLEY_FAULT={fault} exec {sys.executable} {script} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+async def measured(folder, monkeypatch, fault=""):
+    """What is found at a stand-in for crossbar alone."""
+    monkeypatch.delenv("HALLEY_NO_SKIP", raising=False)
+    short = {"subscribers": 5, "rounds": 1, "seconds": 0.3, "warm_up_s": 0, "rate": 50, "grace_s": 0.5}
+    plan = WampPlan(**short, crossbar=stand_in(folder, fault), is_pinned=False)
+    return await measure_wamp(plan, servers=[CROSSBAR])
+
+
+async def test_halley_with_its_history_and_without(tmp_path):
+    """Both get all three phases and lose nothing; the table has their ratio; a later run is compared; no log stays."""
+    code, output, lines = await ended("bench", "wamp", *QUICK, "--json", "--data-dir", ".", cwd=tmp_path)
+    assert (code, lines) == (DONE, [])
+    assert list(tmp_path.iterdir()) == []
+    found = json.loads(output[0])
+    assert found["wrong"] == []
+    assert list(found["medians"]) == PHASES
+    for phase, by_server in found["medians"].items():
+        assert list(by_server) == [ON, OFF], phase
+        for figures in by_server.values():
+            assert figures["deliveries_per_s"] > 0
+            assert figures["deliveries_per_cpu_s"] > 0
+            assert 0 < figures["p50"] <= figures["p99"]
+    (tmp_path / "before.json").write_text(output[0])
+
+    code, output, _ = await ended("bench", "wamp", *QUICK, "--compare", "before.json", cwd=tmp_path)
+    assert code == DONE
+    assert output[0].startswith("wamp: 1 publisher, 5 subscribers, wamp.2.json, 64 characters; medians of 1 round")
+    assert re.search(r"deliveries, 8 under way +[\d,.]+/s +[\d,.]+/s +\d+\.\d\d x$", "\n".join(output), re.MULTILINE)
+    assert any(line.startswith("medians.window.halley.deliveries_per_s") for line in output)
+
+
+async def test_beside_crossbar(tmp_path):
+    """With --crossbar there are three columns, and Halley's two are held against the third."""
+    program = stand_in(tmp_path)
+    code, output, lines = await ended("bench", "wamp", *QUICK, "--crossbar", str(program), cwd=tmp_path)
+    assert code == DONE, lines
+    assert re.split(r"  +", output[1].strip()) == [
+        ON, OFF, CROSSBAR, "halley / crossbar", "halley without history / crossbar",
+    ]  # fmt: skip
+    assert re.search(r"1 under way.* p50 +([\d,.]+ ms +){3}\d+\.\d\d x +\d+\.\d\d x$", "\n".join(output), re.MULTILINE)
+
+
+async def test_a_healthy_router_is_clean(tmp_path, monkeypatch):
+    """Every phase publishes, and each publication comes to each subscriber once and in order."""
+    found = await measured(tmp_path, monkeypatch)
+    assert found.is_clean
+    assert list(found.figures) == PHASES
+    assert found.figures["paced"][CROSSBAR]["deliveries_per_s"][0] == pytest.approx(5 * 50, rel=0.2)
+
+
+@pytest.mark.parametrize(("fault", "said"), [("lose", "lost"), ("repeat", "repeated"), ("swap", "disordered")])
+async def test_what_goes_wrong_is_said(fault, said, tmp_path, monkeypatch):
+    """A router that loses, repeats or reorders events is not clean, and its table says so."""
+    found = await measured(tmp_path, monkeypatch, fault)
+    assert not found.is_clean
+    assert any(line.endswith(said) for line in wamp_table(found).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("abort", r"crossbar: the server has ended by itself \(exit code 9\)"),
+        ("refuse", r"crossbar: the router said \[3, {}, \"wamp.error.no_such_realm\"\]"),
+    ],
+)
+async def test_a_router_that_cannot_be_measured(fault, said, tmp_path, monkeypatch):
+    """There is no result, but a sentence that names the server."""
+    with pytest.raises(BenchFailed, match=said):
+        await measured(tmp_path, monkeypatch, fault)
+
+
+async def test_what_is_asked_wrongly(tmp_path):
+    """A crossbar that is not there."""
+    code, _, lines = await ended("bench", "wamp", "--crossbar", "nowhere", cwd=tmp_path)
+    assert code == WRONG_USE
+    assert any("does not exist" in line for line in lines), lines
+
+
+def test_what_makes_figures_doubtful_is_told():
+    """The load's core full and the server's not: the figures are the load's. A core that the server had to share."""
+    found = WampFigures(plan={}, date="", is_in_memory=False)
+    told = {
+        "deliveries": 100, "deliveries_per_s": 100.0, "seconds": 1.0, "latency_ms": {}, "load_cpu_share": 1.0,
+        "lost": 0, "repeated": 0, "disordered": 0,
+    }  # fmt: skip
+    found.take("window", ON, told, Usage(0.0, 1), Usage(0.5, 1))
+    found.take("window", OFF, told, Usage(0.0, 1), Usage(1.0, 1))
+    assert found.warnings == ["window at halley: the load generator was the limit"]
+    assert found.median("window", ON, "deliveries_per_cpu_s") == 200
+    found.take("window", CROSSBAR, told, Usage(0.0, 1, 0.0), Usage(1.0, 1, 0.25))
+    assert found.warnings[1:] == ["window at crossbar: something else used the server's core 25% of the time"]
