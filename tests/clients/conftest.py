@@ -77,6 +77,10 @@ class Site:
         assert (await client.open()).successful
         return client
 
+    def closes(self, client: Any) -> None:
+        """Close a client that somebody else has started, too."""
+        self._stack.push_async_callback(client.close)
+
     async def profile(self) -> BrowserContext:
         """The browser profile of this test."""
         if self._profile is None:

@@ -22,11 +22,14 @@ class PageClient(Foreign):
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
 
     @classmethod
-    async def start(cls, context: BrowserContext, origin: str, url: str, kind: Kind) -> PageClient:
-        """Load the page of that kind from that origin and make its client, for the server at `url`, not opened yet."""
+    async def start(cls, context: BrowserContext, origin: str, url: str, kind: Kind, **more: Any) -> PageClient:
+        """Load the page of that kind from that origin and make its client, for the server at `url`, not opened yet.
+
+        `more` are options of its driver.
+        """
         page = await context.new_page()
-        client = cls(page, {"url": url, "without": kind.without, "extensions": kind.extensions})
-        await page.expose_function("observe", client.note)
+        client = cls(page, {"url": url, "without": kind.without, "extensions": kind.extensions, **more})
+        await page.expose_function("observe", lambda seen: client.note(seen))  # noqa: PLW0108 - tests may replace it
         await page.goto(f"{origin}/pages/{kind.library}.html")
         await client._begin()
         return client

@@ -1,5 +1,6 @@
 // Runs one client in Node.js: reads commands from standard input and prints what the client sees, each a JSON line.
 //   node node.mjs cometd9|cometd7|faye '{"url": ..., "without": [...], "extensions": [...]}'
+//   node node.mjs autobahn|wampy '{"url": ..., "pollUrl": ..., "serializer": "json"|"msgpack"|"cbor"}'
 
 import {createRequire} from "node:module";
 import {createInterface} from "node:readline";
@@ -29,6 +30,23 @@ const load = {
     async jsforce() { // Salesforce's replay extension, as jsforce publishes it, in Faye's client
         const {drive} = await import("./faye.mjs");
         return [drive, {...require("faye"), Replay: require("jsforce/lib/api/streaming-extension").Replay}];
+    },
+    async autobahn() {
+        const {drive} = await import("./autobahn.mjs");
+        const {XMLHttpRequest} = await import("./polling.mjs");
+        globalThis.XMLHttpRequest = XMLHttpRequest;
+        return [drive, require("autobahn")];
+    },
+    async wampy() {
+        const {drive} = await import("./wampy.mjs");
+        const {Wampy} = await import("wampy");
+        const serializers = {
+            json: (await import("wampy/JsonSerializer.js")).JsonSerializer,
+            msgpack: (await import("wampy/MsgpackSerializer.js")).MsgpackSerializer,
+            cbor: (await import("wampy/CborSerializer.js")).CborSerializer,
+        };
+        const {sign: signCra} = await import("wampy/wampcra.js");
+        return [drive, {Wampy, serializers, ws: require("ws"), signCra}];
     },
 };
 

@@ -1,0 +1,289 @@
+"""Every WAMP client goes through every step of a client's life, in every serializer that it has (wamp.md D 16).
+
+Join, subscribe (exact, prefix, wildcard), publish with acknowledgement, receive, exclusion, disclosure, history by
+pages, meta calls, errors as the client tells them, unsubscribe, leave: a test for each, and each runs with each of
+`wamp_kinds.WAMP_KINDS`.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+
+import pytest
+from clients.publisher import AWKWARD
+from clients.wamp_kinds import WAMP_KINDS, every_wamp_client, join, start
+from support import wamp
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), every_wamp_client]
+
+VALUES = ["text", AWKWARD, "", 0, -1.5, False, True, [], {}, 2**53 - 1, [[None]], {"deep": [{"a": [1, "b"]}]}]
+"""What JavaScript has, too, and every serializer."""
+
+PATTERNS = {
+    "prefix": ("com.room", ["com.room", "com.room.a", "com.rooms"], ["com.other", "com"]),
+    "wildcard": ("com..room", ["com.a.room", "com.b.room"], ["com.room", "com.a.b.room", "com.a.rooms"]),
+}
+
+HAVE_BYTES = {
+    name for name, kind in WAMP_KINDS.items() if kind.runtime == "python" or kind.serializer not in ("json", "")
+}
+"""The others' programs see and write WAMP's text for bytes; autobahn-python knows it."""
+
+
+async def other(server):
+    """Somebody else, who does nothing by itself."""
+    return await wamp.join(f"http://127.0.0.1:{server.port}")
+
+
+async def test_join(kind, site):
+    """wamp.md 6: a session, as nobody in particular."""
+    server = await site.serve()
+    client = await start(site, kind, server.port)
+    assert (await client.join()).error is None
+    assert 1 <= client.session <= 2**53
+    assert client.welcome["authrole"] == "anonymous"
+    assert client.welcome["authmethod"] == "anonymous"
+
+
+async def test_a_realm_that_is_not_there(kind, site):
+    """wamp.md 5: refused with the reason, as far as the client shows it."""
+    server = await site.serve()
+    client = await start(site, kind, server.port)
+    assert "no_such_realm" in (await client.join("nowhere")).error
+
+
+async def test_publish_and_receive(kind, site):
+    """wamp.md 24, 25: others' events come as they were sent, its own are acknowledged and arrive at others."""
+    server = await site.serve()
+    client = await join(site, kind, server.port)
+    async with await other(server) as stranger:
+        await stranger.subscribe("com.there")
+        assert (await client.subscribe("com.here")).error is None
+        for value in VALUES:
+            publication = await stranger.publish("com.here", [value, 2])
+            (heard,) = await client.hears(([value, 2], {}))
+            assert heard.publication in (publication, None)  # Wampy.js does not tell
+            publication = (await client.publish("com.there", [value, 2])).value
+            assert await stranger.receive() == [
+                wamp.EVENT,
+                (await stranger.subscribe("com.there")),
+                publication,
+                {},
+                [value, 2],
+            ]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [([1, "two"], {"three": [3]}), ([], {"only": "kwargs"}), (["only args"], {}), ([], {})],
+    ids=["both", "kwargs", "args", "none"],
+)
+async def test_shapes(kind, payload, site):
+    """wamp.md 25: args, kwargs, both or none, there and back."""
+    server = await site.serve()
+    client = await join(site, kind, server.port)
+    async with await other(server) as stranger:
+        subscription = await stranger.subscribe("com.there")
+        await client.subscribe("com.here")
+        args, kwargs = payload
+        await stranger.publish("com.here", *([args, kwargs] if kwargs else [args] if args else []))
+        await client.hears(payload)
+        await client.publish("com.there", args or None, kwargs or None)
+        code, to, _, details, *rest = await stranger.receive()
+        assert (code, to, details) == (wamp.EVENT, subscription, {})
+        got_args, got_kwargs = [*rest, *([], {})[len(rest) :]]
+        assert (got_args or [], got_kwargs or {}) == payload
+
+
+async def test_publisher_exclusion(kind, site):
+    """wamp.md 26: the publisher does not get its own event, unless it says exclude_me: false (which Wampy.js drops)."""
+    server = await site.serve()
+    client = await join(site, kind, server.port)
+    await client.subscribe("com.room")
+    assert (await client.publish("com.room", ["mine"])).error is None
+    if WAMP_KINDS[kind].library != "wampy":
+        assert (await client.publish("com.room", ["mine too"], exclude_me=False)).error is None
+        await client.hears((["mine too"], {}))
+    async with await other(server) as stranger:
+        await stranger.publish("com.room", ["theirs"])
+    await client.hears((["theirs"], {}))
+
+
+@pytest.mark.parametrize("match", PATTERNS)
+async def test_patterns(kind, match, site):
+    """wamp.md 19, 29: what the pattern names is heard, nothing else, and each event tells its topic."""
+    server = await site.serve()
+    client = await join(site, kind, server.port)
+    pattern, named, others = PATTERNS[match]
+    assert (await client.subscribe(pattern, match=match)).error is None
+    async with await other(server) as stranger:
+        for topic in (*others, *named):
+            await stranger.publish(topic, [topic])
+    heard = await client.hears(*(([topic], {}) for topic in named))
+    assert [each.topic for each in heard] == named
+
+
+async def test_disclosure(kind, site):
+    """wamp.md 28: who publishes is told where the publisher asks for that, and not otherwise."""
+    server = await site.serve()
+    client = await join(site, kind, server.port)
+    async with await other(server) as stranger:
+        await client.subscribe("com.here")
+        await stranger.subscribe("com.there")
+        await stranger.publish("com.here", [1], disclose_me=True)
+        await stranger.publish("com.here", [2])
+        heard = await client.hears(([1], {}), ([2], {}))
+        assert [each.publisher for each in heard] == [stranger.session, None]
+        if WAMP_KINDS[kind].runtime != "python":  # autobahn-python has lost that option
+            await client.publish("com.there", [1], disclose_me=True)
+            assert (await stranger.receive())[3]["publisher"] == client.session
+
+
+async def test_excluding_and_choosing_by_session(kind, site):
+    """wamp.md 13, 27: session ids are beyond 32 bits, and JavaScript's binary encoders write those as floats."""
+    server = await site.serve()
+    client = await join(site, kind, server.port)
+    async with await other(server) as one, await other(server) as two:
+        await one.subscribe("com.room")
+        await two.subscribe("com.room")
+        assert (await client.publish("com.room", [1], exclude=[one.session])).error is None
+        assert (await client.publish("com.room", [2], eligible=[one.session])).error is None
+        assert (await one.receive())[4] == [2]
+        assert (await two.receive())[4] == [1]
+        assert await one.receive_all() == await two.receive_all() == []
+
+
+async def test_binary(kind, site):
+    """wamp.md 64: bytes come as bytes where the serializer has them, and as WAMP's text for them where not."""
+    server = await site.serve()
+    client = await join(site, kind, server.port)
+    data = bytes(range(256))
+    text = "\0" + b64encode(data).decode()
+    own = data if kind in HAVE_BYTES else text
+    await client.subscribe("com.here")
+    for subprotocol, theirs in (("wamp.2.json", text), ("wamp.2.cbor", data), ("wamp.2.msgpack", data)):
+        async with await wamp.join(f"http://127.0.0.1:{server.port}", subprotocol) as stranger:
+            await stranger.subscribe("com.there")
+            await stranger.publish("com.here", [theirs, 1])
+            await client.hears(([own, 1], {}))
+            await client.publish("com.there", [own, 1])
+            assert (await stranger.receive())[4] == [theirs, 1]
+
+
+async def test_unsubscribe(kind, site):
+    """wamp.md 22: nothing more is heard of it, and what is still subscribed is heard as before."""
+    server = await site.serve()
+    client = await join(site, kind, server.port)
+    left = (await client.subscribe("com.left")).value
+    await client.subscribe("com.kept")
+    assert (await client.unsubscribe(left)).error is None
+    async with await other(server) as stranger:
+        await stranger.publish("com.left", ["left"])
+        await stranger.publish("com.kept", ["kept"])
+    await client.hears((["kept"], {}))
+
+
+async def test_meta_calls(kind, site):
+    """wamp.md 47: what there is of sessions and subscriptions, asked in each client's way."""
+    server = await site.serve()
+    client = await join(site, kind, server.port)
+    subscription = (await client.subscribe("com.room")).value
+    pattern = (await client.subscribe("com", match="prefix")).value
+    called = {
+        name: (await client.call(f"wamp.{name}", *args)).value.args
+        for name, args in {
+            "session.count": [],
+            "session.list": [],
+            "session.get": [client.session],
+            "subscription.lookup": ["com.room"],
+            "subscription.match": ["com.room"],
+            "subscription.list": [],
+            "subscription.get": [pattern],
+            "subscription.count_subscribers": [subscription],
+            "subscription.list_subscribers": [subscription],
+        }.items()
+    }
+    assert called["session.count"] == [1]
+    assert called["session.list"] == [[client.session]]
+    assert called["session.get"][0]["session"] == client.session
+    assert called["subscription.lookup"] == [subscription]
+    assert sorted(called["subscription.match"][0]) == sorted([subscription, pattern])
+    assert called["subscription.list"] == [{"exact": [subscription], "prefix": [pattern], "wildcard": []}]
+    assert called["subscription.get"][0].items() >= {"id": pattern, "uri": "com", "match": "prefix"}.items()
+    assert called["subscription.count_subscribers"] == [1]
+    assert called["subscription.list_subscribers"] == [[client.session]]
+
+
+async def test_errors(kind, site):
+    """wamp.md 54: refusals reach the program by their URIs, and the session lives on."""
+    server = await site.serve()
+    client = await join(site, kind, server.port)
+    assert (await client.call("com.nobody.serves.this")).error == "wamp.error.no_such_procedure"
+    assert (await client.call("wamp.subscription.get", 2**40)).error == "wamp.error.no_such_subscription"
+    assert (await client.call("wamp.session.get", 7)).error == "wamp.error.no_such_session"
+    assert (await client.call("wamp.subscription.get_events", "seven")).error == "wamp.error.invalid_argument"
+    if kind.startswith("autobahn-js"):  # the others look at URIs by themselves
+        assert (await client.subscribe("com..room")).error == "wamp.error.invalid_uri"
+        assert (await client.publish("com..room", [1])).error == "wamp.error.invalid_uri"
+    assert (await client.call("wamp.session.count")).value.args == [1]
+
+
+async def test_history_by_pages(kind, site, tmp_path):
+    """wamp.md 38, 40: forwards and backwards with `limit` and the last id, every event is visited once and in order."""
+    server = await site.serve(history={"enabled": True, "free_bytes": 0}, data_dir=str(tmp_path))
+    client = await join(site, kind, server.port)
+    async with await other(server) as stranger:
+        sent = [await stranger.publish("com.room", [number], {"n": number}) for number in range(5)]
+        await stranger.publish("com.elsewhere", ["no"])
+    subscription = (await client.call("wamp.subscription.lookup", "com.room")).value.args[0]
+    for order, bound in (({}, "after_publication"), ({"reverse": True}, "before_publication")):
+        pages, last = [], {}
+        while page := (
+            await client.call("wamp.subscription.get_events", subscription, limit=2, **order, **last)
+        ).value.args:
+            pages.append(page)
+            last = {bound: page[-1]["publication"]}
+        events = [event for page in pages for event in page]
+        assert [len(page) for page in pages] == [2, 2, 1]
+        assert [event["publication"] for event in events] == (sent[::-1] if order else sent)
+        numbers = range(4, -1, -1) if order else range(5)
+        assert [(event["args"], event["kwargs"]) for event in events] == [([n], {"n": n}) for n in numbers]
+        assert all(event["subscription"] == subscription and event["timestamp"].endswith("Z") for event in events)
+
+
+async def test_retained(kind, site):
+    """wamp.md 44: who asks for it gets the last retained event after its subscription, and knows it as such."""
+    server = await site.serve()
+    client = await join(site, kind, server.port)
+    async with await other(server) as stranger:
+        await stranger.publish("com.room", ["kept"], retain=True)
+        await stranger.publish("com.room", ["not kept"])
+        assert (await client.subscribe("com.room", get_retained=True)).error is None
+        (heard,) = await client.hears((["kept"], {}))
+        assert heard.retained
+        await stranger.publish("com.room", ["live"])
+        (heard,) = await client.hears((["live"], {}))
+        assert not heard.retained
+
+
+async def test_leaving(kind, site):
+    """wamp.md 8: GOODBYE is answered, and the session is gone for others."""
+    server = await site.serve()
+    client = await join(site, kind, server.port)
+    async with await other(server) as stranger:
+        assert (await stranger.call("wamp.session.count"))[3] == [2]
+        gone = await stranger.subscribe("wamp.session.on_leave")
+        assert (await client.leave()).error is None
+        code, to, _, _, args = await stranger.receive()
+        assert (code, to, args[0]) == (wamp.EVENT, gone, client.session)
+        assert (await stranger.call("wamp.session.count"))[3] == [1]
+
+
+async def test_being_sent_away(kind, site):
+    """wamp.md 8, 47: a killed session's program is told; it is not there any more."""
+    server = await site.serve()
+    client = await join(site, kind, server.port)
+    async with await other(server) as stranger:
+        assert (await stranger.call("wamp.session.kill", client.session, reason="com.go.away"))[0] == wamp.RESULT
+        await client.until(lambda: client.left)
+        assert (await stranger.call("wamp.session.count"))[3] == [1]

@@ -1,0 +1,79 @@
+"""Which WAMP clients there are. A test marked with `every_wamp_client` runs once with each of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from clients.kinds import Kind, require
+from clients.node import NodeClient
+from clients.page import PageClient
+from clients.wamp_foreign import WampDriven, WampForeign
+from support.programs import require_module
+
+if TYPE_CHECKING:
+    from clients.conftest import Site
+
+
+class WampKind(NamedTuple):
+    """A library, where it runs, and what it writes its messages with; "": the server may choose."""
+
+    library: str
+    runtime: str
+    serializer: str
+    is_polling: bool = False
+
+
+_PYTHON = ("json", "json.batched", "msgpack", "msgpack.batched", "cbor", "cbor.batched")
+_ALL = ("json", "msgpack", "cbor")
+
+WAMP_KINDS = {
+    **{f"autobahn-python-{each}": WampKind("autobahn", "python", each) for each in _PYTHON},
+    **{f"autobahn-js-{each}": WampKind("autobahn", "node", each) for each in _ALL},
+    "autobahn-js-usual": WampKind("autobahn", "node", ""),
+    "autobahn-js-polling": WampKind("autobahn", "node", "json", is_polling=True),
+    **{f"wampy-{each}": WampKind("wampy", "node", each) for each in _ALL},
+    **{f"wampy-page-{each}": WampKind("wampy", "browser", each) for each in _ALL},
+}
+
+_MARKS = {"python": (), "node": (pytest.mark.node,), "browser": (pytest.mark.browser, pytest.mark.node)}
+
+
+def wamp_clients(*names: str) -> pytest.MarkDecorator:
+    """Run a test once with each of these clients, as its argument `kind`."""
+    marked = [pytest.param(name, marks=_MARKS[WAMP_KINDS[name].runtime]) for name in names]
+    return pytest.mark.parametrize("kind", marked)
+
+
+every_wamp_client = wamp_clients(*WAMP_KINDS)
+
+
+async def start(site: Site, kind: str, port: int) -> WampForeign:
+    """A client of that kind for the server at that port, not joined yet; closed with the site."""
+    library, runtime, serializer, is_polling = WAMP_KINDS[kind]
+    require(runtime)
+    url = f"ws://127.0.0.1:{port}/ws"
+    client: WampForeign
+    if runtime == "python":
+        require_module("autobahn", "pip install -r tests/clients/requirements.txt")
+        from clients.wamp_python import AutobahnPython
+
+        client = AutobahnPython(url, serializer)
+    elif runtime == "node":
+        more = {"pollUrl": f"http://127.0.0.1:{port}/wamp"} if is_polling else {}
+        client = WampDriven(await NodeClient.start(url, Kind(library, runtime), serializer=serializer, **more))
+    else:
+        origin = f"http://localhost:{site.pages_port}"  # another one than the server's, as pages of developers have
+        page = await PageClient.start(
+            await site.profile(), origin, url, Kind(library, runtime, origin="cross"), serializer=serializer
+        )
+        client = WampDriven(page)
+    site.closes(client)
+    return client
+
+
+async def join(site: Site, kind: str, port: int) -> WampForeign:
+    """A client as by `start`, with a session as nobody in particular."""
+    client = await start(site, kind, port)
+    assert (await client.join()).error is None, client.lately()
+    return client
