@@ -133,10 +133,8 @@ def in_bayeux(pattern: Pattern) -> Pattern | None:
     """
     if pattern.match not in WIDE_IN_WAMP:
         return pattern
-    parts, _ = shape_of(pattern)
-    named = 0
-    while named < len(parts) and not parts[named].is_open:
-        named += 1
+    shape = shape_of(pattern)
+    parts, named = shape.parts, shape.named
     above = "/".join(part.text for part in parts[:named])
     if named == len(parts):
         return Pattern(Match.EXACT, above)

@@ -89,6 +89,11 @@ class Shape(NamedTuple):
     parts: tuple[Part, ...]
     goes_on: bool
 
+    @property
+    def named(self) -> int:
+        """How many of them name their segment, before the first that does not."""
+        return next((at for at, part in enumerate(self.parts) if part.is_open), len(self.parts))
+
 
 @lru_cache(_REMEMBERED_PATTERNS)
 def shape_of(pattern: Pattern) -> Shape:
@@ -183,10 +188,8 @@ def span(pattern: Pattern) -> tuple[str, str]:
     match, base = pattern
     if match is Match.EXACT:
         return base, base + "\0"
-    parts, _ = shape_of(pattern)
-    named = 0
-    while named < len(parts) and not parts[named].is_open:
-        named += 1
+    shape = shape_of(pattern)
+    parts, named = shape.parts, shape.named
     if named == len(parts):  # a wildcard without any
         return base, base + "\0"
     first = "".join(f"{part.text}/" for part in parts[:named]) + plain_beginning(parts[named].text)

@@ -337,25 +337,16 @@ _NAMES = {
 }
 
 
-def _subscribe(engine: Engine, message: Subscribe, now: float) -> None:
-    try:
-        subscribing.subscribe(engine, message, now)
-    except Refused as refused:
-        engine.refuse(SUBSCRIBE, message.request, refused)
+def _or_refuse(code: int, act: Callable[[Engine, Any, float], None]) -> Callable[[Engine, Any, float], None]:
+    """The same, but that what it raises as `Refused` is answered with an ERROR."""
 
+    def acted(engine: Engine, message: Any, now: float) -> None:
+        try:
+            act(engine, message, now)
+        except Refused as refused:
+            engine.refuse(code, message.request, refused)
 
-def _unsubscribe(engine: Engine, message: Unsubscribe, now: float) -> None:
-    try:
-        subscribing.unsubscribe(engine, message, now)
-    except Refused as refused:
-        engine.refuse(UNSUBSCRIBE, message.request, refused)
-
-
-def _call(engine: Engine, message: Call, now: float) -> None:
-    try:
-        calls.call(engine, message, now)
-    except Refused as refused:
-        engine.refuse(CALL, message.request, refused)
+    return acted
 
 
 def _cancel(_engine: Engine, _message: Cancel, _now: float) -> None:
@@ -376,9 +367,9 @@ def _abort(engine: Engine, _message: Abort, now: float) -> None:
 
 _ACTS: dict[type, Callable[[Engine, Any, float], None]] = {
     Publish: publishing.publish,
-    Subscribe: _subscribe,
-    Unsubscribe: _unsubscribe,
-    Call: _call,
+    Subscribe: _or_refuse(SUBSCRIBE, subscribing.subscribe),
+    Unsubscribe: _or_refuse(UNSUBSCRIBE, subscribing.unsubscribe),
+    Call: _or_refuse(CALL, calls.call),
     Cancel: _cancel,
     Register: _register,
     Unregister: _unregister,

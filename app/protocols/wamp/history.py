@@ -23,10 +23,12 @@ from app.broker.errors import InvalidName
 from app.broker.log import USUAL_LIMIT, Query
 from app.broker.publications import LAST_PUBLICATION
 from app.broker.timestamps import BOUNDS, Span, to_ns, to_text
-from app.broker.topics import Match, Pattern, narrowed
+from app.broker.topics import narrowed
+from app.protocols.wamp.delivery import details_of
+from app.protocols.wamp.messages import identifier, whole
 from app.protocols.wamp.payloads import parts, shown
 from app.protocols.wamp.serializers import is_absent
-from app.protocols.wamp.uris import to_topic, to_uri
+from app.protocols.wamp.uris import to_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from app.broker.events import Event
     from app.broker.log import Page
     from app.broker.policy import Identity
+    from app.broker.topics import Pattern
     from app.protocols.wamp.serializers import Serializer
     from app.protocols.wamp.uris import Grammar
 
@@ -89,7 +92,7 @@ def read(args: Sequence[object], kwargs: Mapping[str, object], space: str, gramm
     return Reading(
         _id("subscription", args[0] if args else None),
         _topic(given["topic"], space, grammar) if "topic" in given else None,
-        min(_whole("limit", given["limit"], "a whole number from 1 on") if "limit" in given else USUAL_LIMIT, most),
+        min(_limit(given["limit"]) if "limit" in given else USUAL_LIMIT, most),
         _flag("reverse", given.get("reverse", False)),
         filters,
     )
@@ -123,10 +126,8 @@ def _shown(event: Event, subscription: int, pattern: Pattern, serializer: Serial
         "timestamp": to_text(event.time_us),
         "subscription": subscription,
         "publication": event.publication,
-        "details": {} if event.details is None else orjson.loads(event.details),
+        "details": orjson.loads(details_of(event, pattern)),
     }
-    if pattern.match is not Match.EXACT:
-        found["details"]["topic"] = to_uri(event.topic)
     values: tuple[Any, Any]
     if serializer.is_binary:
         values = shown(event.payload, event.shape, serializer)
@@ -137,20 +138,17 @@ def _shown(event: Event, subscription: int, pattern: Pattern, serializer: Serial
 
 
 def _id(name: str, value: object) -> int:
-    expected = f"an id, a whole number from 1 to {LAST_PUBLICATION}"
-    number = _whole(name, value, expected)
-    if number > LAST_PUBLICATION:
-        raise InvalidArgument(name, expected)
+    number = identifier(value)
+    if number is None:
+        raise InvalidArgument(name, f"an id, a whole number from 1 to {LAST_PUBLICATION}")
     return number
 
 
-def _whole(name: str, value: object, expected: str) -> int:
-    """A positive integer, which JavaScript's encoders may have written as a float."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidArgument(name, expected)
-    return value
+def _limit(value: object) -> int:
+    number = whole(value)
+    if number is None or number < 1:
+        raise InvalidArgument("limit", "a whole number from 1 on")
+    return number
 
 
 def _flag(name: str, value: object) -> bool:
