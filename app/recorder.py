@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from app import telemetry
 from app.broker.errors import InvalidName
 from app.broker.publications import Publications
+from app.broker.timestamps import SECONDS_TO_2026
 from app.history.consumers import Overtaken
 from app.history.history import History
 from app.history.rules import Rules, parse_age
@@ -46,9 +47,6 @@ _STEP_S = 1.0
 
 _EVENTS_AT_ONCE = 250
 """Delivered in one turn of the loop, as long as about 5 ms if each has a hearer and a publisher that waits."""
-
-_EPOCH_S = 1_767_225_600
-"""2026-01-01: publication numbers count microseconds from then, as long as they are not ahead of that."""
 
 
 class BadRecord(Exception):
@@ -309,4 +307,4 @@ class _Settled:
 
 def _number_of_now() -> int:
     """A publication number that no earlier run can have reached: nobody publishes a million times a second for long."""
-    return int((time.time() - _EPOCH_S) * 1_000_000)
+    return int((time.time() - SECONDS_TO_2026) * 1_000_000)

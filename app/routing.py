@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from app import telemetry
 from app.broker.names import SPACE
+from app.broker.timestamps import SECONDS_TO_2026
 from app.broker.topics import UNHEARD_UNNAMED, WIDE_IN_WAMP, Match, Pattern, shape_of
 from app.protocols.bayeux.hooks import Refused
 from app.protocols.bayeux.messages import Message
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from app.settings import Verb
 
 _IDS_FILE = "wamp-subscription-ids"
-_EPOCH_S = 1_767_225_600
-"""2026-01-01."""
 
 
 class Waits:
@@ -181,7 +180,7 @@ class ReservedIds:
                 return 1
             except (OSError, ValueError) as error:
                 telemetry.fault("subscription_ids", error)
-        return int(time.time()) - _EPOCH_S
+        return int(time.time()) - SECONDS_TO_2026
 
     def _write(self) -> None:
         if self._path is not None:

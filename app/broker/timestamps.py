@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
+SECONDS_TO_2026 = 1_767_225_600
+"""From 1970: what is counted by the clock begins there, so that it stays small."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _RFC_3339 = re.compile(

@@ -50,16 +50,6 @@ def text(options: Mapping[str, Any], name: str) -> str | None:
     return None
 
 
-def dictionary(options: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Options within options; empty where there are none. Raises `BadOption`."""
-    value = options.get(name)
-    if is_absent(value):
-        return {}
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise BadOption(name)
-    return value
-
-
 def ids(options: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
     """Session ids, of a list or alone; None where the option is not there. A message's nodes bound them.
 

@@ -12,7 +12,6 @@ ABSENT = [None, cbor2.undefined, msgspec.msgpack.Ext(0, b"\0")]
 READERS = [
     (options.flag, False),
     (options.text, None),
-    (options.dictionary, {}),
     (options.ids, None),
     (options.names, None),
     (options.texts, None),
@@ -22,7 +21,6 @@ GOOD = [
     (options.flag, False, False),
     (options.text, "", ""),
     (options.text, "prefix", "prefix"),
-    (options.dictionary, {"a": 1}, {"a": 1}),
     (options.ids, [], ()),
     (options.ids, 7, (7,)),
     (options.ids, [7, 2.0**40, 7], (7, 2**40, 7)),
@@ -34,7 +32,6 @@ GOOD = [
 BAD = [
     (options.flag, [1, 0, "true", [], {}, 1.0]),
     (options.text, [1, True, b"prefix", [], {}]),
-    (options.dictionary, ["x", [], 1, {1: 1}, True]),
     (options.ids, ["1", True, {}, [None], ["1"], [True], [0], [2**53 + 1], [1.5], [[1]]]),
     (options.names, [1, True, {}, b"ann", ["ann", None], ["ann", 1], [["ann"]]]),
 ]
