@@ -14,6 +14,7 @@ from app.broker.deadlines import Deadlines
 from app.broker.errors import (
     HistoryUnavailable,
     MemoryShort,
+    NotForAll,
     RateLimited,
     Refusal,
     TooManyFromAddress,
@@ -24,6 +25,7 @@ from app.broker.errors import (
 )
 from app.broker.index import TopicIndex
 from app.broker.meters import Meters
+from app.broker.newest import Conflation
 from app.broker.outbox import Outbox
 from app.broker.publications import Publications, new_key
 from app.broker.recording import Recording
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from app.broker.events import Event
     from app.broker.sessions import Session
     from app.broker.topics import Pattern
+    from app.broker.values import Values
     from app.settings import Limits
 
 _HISTORY = History()
@@ -76,6 +79,8 @@ class Broker:
         self.memory = Watermark(float("inf"))  # bytes of the process; told by whoever can measure it
         self.recording = Recording(history, self._spread, self.counted)
         self.publications = Publications(new_key())
+        self.values: Values | None = None  # given by whoever keeps them, where NetworkTables is served
+        self._conflation = Conflation(limits.conflated_topics, limits.conflated_bytes)
         self._latest_us = 0  # the time of the latest event
         self._sessions_of: Counter[str] = Counter()  # by account
         # plain counts, read by telemetry
@@ -89,7 +94,12 @@ class Broker:
 
     def outbox(self) -> Outbox:
         """A new outbox with the bounds that hold for each session."""
-        return Outbox(self.limits.queue_events, self.limits.queue_bytes)
+        return Outbox(self.limits.queue_events, self.limits.queue_bytes, self._conflation)
+
+    @property
+    def conflated(self) -> int:
+        """How many values were dropped for newer ones of their topics, by sessions that read too slowly."""
+        return self._conflation.dropped
 
     def counted(self, refusal: Refusal) -> Refusal:
         """The same, and counted if a limit was the reason."""
@@ -142,6 +152,8 @@ class Broker:
                 del self._sessions_of[session.account]
         self.deadlines.remove(session)
         self.closed[reason] += 1
+        if self.values is not None:
+            self.values.closed(session)
         return True
 
     def touch(self, session: Session, deadline: float) -> None:
@@ -186,6 +198,8 @@ class Broker:
         if session.closed is not None or pattern in session.subscriptions:
             return False
         session.subscriptions[pattern] = self.index.add(pattern, session)
+        if self.values is not None:
+            self.values.hearers_changed()
         return True
 
     def unsubscribe(self, session: Session, pattern: Pattern) -> bool:
@@ -193,6 +207,8 @@ class Broker:
         if session.subscriptions.pop(pattern, None) is None:
             return False
         self.index.remove(pattern, session)
+        if self.values is not None:
+            self.values.hearers_changed()
         return True
 
     def check_publish(self, session: Session | None, address: str, now: float) -> None:
@@ -212,17 +228,66 @@ class Broker:
 
         If that must wait until the log has it, the event is pending: append to its `waiters` who wants to know.
         `source` is what publishes, a session or a request without one; its events stay in order.
-        Raises `HistoryUnavailable`.
+        What is to be a value becomes one, and never waits (`values.py`).
+        Raises `HistoryUnavailable`; of values `WrongType`, `NotForAll`, `TooManyTopics`.
         """
-        self._issue(event, now, without, source)
+        if self.values is not None and self.values.takes(event.topic):
+            self._publish_value(self.values, event, now, without, source)
+        else:
+            self._issue(event, now, without, source)
         self.published += 1
 
     def announce(self, event: Event, now: float, *, without: Session | None = None) -> None:
         """Publish for the server itself, which counts as nobody's publish."""
         self._issue(event, now, without)
 
-    def _issue(self, event: Event, now: float, without: Session | None = None, source: object = None) -> None:
+    def show(self, event: Event, now: float, *, without: Session | None = None) -> None:
+        """Deliver a value at once to everyone who hears its topic (but `without`), and to nobody who replays.
+
+        It gets a time and a publication, where it has none yet, and never goes to the log.
+        """
+        if not event.publication:
+            self._stamp(event, now)
+        event.without = without
+        self._spread(event, now, is_new=True, is_final=False)
+        event.without = None  # values are kept, and must keep no session
+
+    def keep(self, event: Event, now: float) -> bool:
+        """Hand a value of its own to the log, where its topic is recorded; never durable (design 7.13).
+
+        Only who replays hears it: when it is on disk, or at once where the log does not take it.
+        Returns whether the log took it.
+        """
+        self._stamp(event, now)
+        if self.recording.keep(event, now):
+            return True
+        self._spread(event, now, is_new=False, is_final=True)
+        return False
+
+    def latest(self, pattern: Pattern, most: int, now: float) -> list[Event]:
+        """The last values of topics that match, the youngest `most`, oldest first; each has a publication."""
+        events = [] if self.values is None else self.values.latest(pattern, most)
+        for event in events:
+            if not event.publication:  # nobody has published it since the server was started
+                self._stamp(event, now)
+        return events
+
+    def _publish_value(self, values: Values, event: Event, now: float, without: Session | None, source: object) -> None:
+        if event.audience is not None or event.chosen is not None:
+            raise NotForAll
+        self._stamp(event, now)
+        try:
+            values.publish(event, now, without, source)
+        except Refusal as refusal:
+            raise self.counted(refusal) from None
+        self.recording.remember(event)
+
+    def _stamp(self, event: Event, now: float) -> None:
         event.time_us = self._time_us(now)
+        event.publication = self.publications.next()
+
+    def _issue(self, event: Event, now: float, without: Session | None = None, source: object = None) -> None:
+        event.time_us = self._time_us(now)  # as `_stamp` does, written out: every publish comes by
         event.publication = self.publications.next()
         event.without = without
         recording = self.recording
@@ -278,7 +343,7 @@ class Broker:
                 session.cursor.fall_back(event.position - 1)
                 return True
             self.overflows += 1
-            self.hits[session.outbox.limit] += 1
+            self.hits[session.outbox.limit(event)] += 1
             session.owner.overflow(session, event, now)
             is_kept = session.closed is None
             self.delivered += is_kept

@@ -19,7 +19,14 @@ Refusal                 the peer's fault; nothing has changed
     DiskFull              the disk has no more room than must stay free
   OutcomeUnknown        it may or may not reach the disk yet
   KeyReused             that idempotency key was another publish's
+  WrongType             the topic has a type, and that is no value of it
+  NotForAll             a value is everybody's, and that was to be for some
+  TooManyTopics         there are as many topics with a type as there may be
 """
+
+import re
+
+_PLAIN_TYPE = re.compile(r"[a-z]{1,16}(\[\])?")
 
 
 class Refusal(Exception):
@@ -128,6 +135,32 @@ class KeyReused(Refusal):
     """The idempotency key was used for another topic."""
 
     reason = "idempotency_key_reused"
+
+
+class WrongType(Refusal):
+    """The topic has a type, `type_name`, and what was to be published is no value of it.
+
+    Its text is a name that may be shown: types that only some clients know are bytes to all others, that is raw.
+    """
+
+    reason = "wrong_type"
+
+    def __init__(self, type_name: str) -> None:
+        super().__init__(type_name if _PLAIN_TYPE.fullmatch(type_name) else "raw")
+        self.type_name = type_name
+
+
+class NotForAll(Refusal):
+    """The last value of a topic is everybody's; what has an audience, or is for some sessions, cannot be one."""
+
+    reason = "value_for_some"
+
+
+class TooManyTopics(NoRoom):
+    """NetworkTables has reached `nt4.topics`."""
+
+    reason = "too_many_topics"
+    limit = "topics"
 
 
 class TokenRefused(Refusal):

@@ -27,6 +27,14 @@ class Meter:
         self._full_at = full_at
         return True
 
+    def admits_some(self, wanted: int, now: float) -> int:
+        """Take as many tokens as there are, at most so many; how many those are."""
+        begin = max(self._full_at, now)
+        there = max(0, int((now + self._burst_s - begin) / self._token_s))
+        taken = min(wanted, there)
+        self._full_at = begin + taken * self._token_s
+        return taken
+
     def is_full(self, now: float) -> bool:
         """Whether it knows no more than a new one would."""
         return self._full_at <= now

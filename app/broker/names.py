@@ -4,7 +4,8 @@ Canonical is segments joined by `/` without a leading one, in which every UTF-8 
 `!hh` (lower-case hexadecimal). Each protocol shows a character plain where its own grammar allows it and escapes it
 where not; `!` itself is plain unless two hexadecimal digits follow. A shown name must be in that shortest form.
 
-WAMP's form stands here too, since string prefixes compare names as WAMP shows them (`topics.py`).
+WAMP's form stands here too, since string prefixes compare names as WAMP shows them (`topics.py`), and Bayeux', since
+the length that all share is that of its names (`protocols/nt4/names.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ No name that a protocol can write becomes such a segment, so nobody outside the 
 """
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+_OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 _ESCAPE = re.compile(rb"!([0-9a-f]{2})")
 _HEX_PAIR = re.compile(r"[0-9a-f]{2}")
 _REMEMBERED_NAMES = 65_536
@@ -44,14 +46,29 @@ def to_segment(shown: str, shows_plain: Callable[[str], bool]) -> str:
         raise InvalidName(shown) from None
     if not text or _show(text, shows_plain) != shown:
         raise InvalidName(shown)
-    return "".join(char if _PLAIN.fullmatch(char) else _escaped(char) for char in text)
+    return escaped(text)
 
 
 def from_segment(canonical: str, shows_plain: Callable[[str], bool]) -> str:
     """How a protocol writes one canonical segment."""
-    if "!" not in canonical:
-        return canonical
-    return _show(_ESCAPE.sub(_unescaped, canonical.encode()).decode(), shows_plain)
+    return _show(unescaped(canonical), shows_plain) if "!" in canonical else canonical
+
+
+def escaped(text: str) -> str:
+    """The canonical segment of a text that is shown as it is, every character plain, escapes and all."""
+    if _PLAIN.fullmatch(text):
+        return text
+    return _OTHER.sub(lambda found: _escaped(found[0]), text)
+
+
+def unescaped(canonical: str) -> str:
+    """The text of a canonical segment; the opposite of `escaped`."""
+    return _ESCAPE.sub(_unescaped, canonical.encode()).decode() if "!" in canonical else canonical
+
+
+def is_plain_in_channel(char: str) -> bool:
+    """Whether Bayeux writes a character of a segment as it is, beside letters, digits, `-` and `_` (Bayeux 2.1)."""
+    return char in "~()$@"
 
 
 def is_plain_in_uri(char: str) -> bool:
@@ -80,8 +97,8 @@ def _show(text: str, shows_plain: Callable[[str], bool]) -> str:
     return "".join(shown(at, char) for at, char in enumerate(text))
 
 
-def _escaped(char: str) -> str:
-    return "".join(f"!{byte:02x}" for byte in char.encode())
+def _escaped(chars: str) -> str:
+    return "".join(f"!{byte:02x}" for byte in chars.encode())
 
 
 def _unescaped(pair: re.Match[bytes]) -> bytes:

@@ -2,40 +2,57 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
+
+from app.broker.newest import OVERHEAD_BYTES, Conflation, Newest, cost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from app.broker.events import Event
 
-_OVERHEAD_BYTES = 64
-"""What an event costs beside its payload: its name and the queue's own slot."""
+_NOTHING_BESIDE = Conflation(0, 0)
 
 
 class Outbox:
     """A bounded queue that events can be given back to.
 
     Events that were sent but must be kept until the peer acknowledges them count towards the bounds too (`retain`,
-    `release`), else a peer that never acknowledges could grow without end.
+    `release`), else a peer that never acknowledges could grow without end. Values for which the queue has no room wait
+    beside it, the newest of each topic, within bounds of their own (`conflation`). Where it `keeps_recorded`, as those
+    of sessions that replay do, recorded values are as other events: they can be read again.
     """
 
-    __slots__ = ("_events", "_nbytes", "_retained", "_retained_bytes", "max_bytes", "max_events")
+    __slots__ = (
+        "_aside",
+        "_conflation",
+        "_events",
+        "_nbytes",
+        "_retained",
+        "_retained_bytes",
+        "keeps_recorded",
+        "max_bytes",
+        "max_events",
+    )
 
-    def __init__(self, max_events: int, max_bytes: int) -> None:
+    def __init__(self, max_events: int, max_bytes: int, conflation: Conflation = _NOTHING_BESIDE) -> None:
         self.max_events = max_events
         self.max_bytes = max_bytes
+        self.keeps_recorded = False
+        self._conflation = conflation
         self._events: list[Event] = []
         self._nbytes = 0
         self._retained = 0
         self._retained_bytes = 0
+        self._aside: Newest | None = None  # nearly always
 
     def __len__(self) -> int:
-        return len(self._events)
+        return len(self._events) if self._aside is None else len(self._events) + len(self._aside)
 
     def __iter__(self) -> Iterator[Event]:
         """What waits, oldest first."""
-        return iter(self._events)
+        return chain(self._events, self._aside or ())
 
     @property
     def room(self) -> int:
@@ -45,41 +62,48 @@ class Outbox:
     @property
     def nbytes(self) -> int:
         """What waits and what is retained, with what an event costs beside its payload."""
-        return self._nbytes + self._retained_bytes
+        return self._nbytes + self._retained_bytes + (self._aside.nbytes if self._aside is not None else 0)
 
     def put(self, event: Event) -> bool:
         """Append; False, and nothing kept, when that would pass a bound.
 
-        A single event always fits into an empty outbox: the door has checked its size.
+        A single event always fits into an empty outbox: the door has checked its size. A value goes beside the queue
+        where that is full, or another of its topic waits there; for other events values make room so.
         """
         count = len(self._events) + self._retained
-        nbytes = self._nbytes + len(event.payload) + _OVERHEAD_BYTES
-        if count and (count >= self.max_events or nbytes + self._retained_bytes > self.max_bytes):
-            return False
+        nbytes = self._nbytes + len(event.payload) + OVERHEAD_BYTES
+        if (
+            count and (count >= self.max_events or nbytes + self._retained_bytes > self.max_bytes)
+        ) or self._aside is not None:
+            return self._squeeze_in(event)
         self._events.append(event)
         self._nbytes = nbytes
         return True
 
-    @property
-    def limit(self) -> str:
+    def limit(self, event: Event) -> str:
         """The setting that said no when `put` did."""
+        if self._may_yield(event) and self._aside is not None:
+            return "conflated_topics" if len(self._aside) >= self._conflation.most_topics else "conflated_bytes"
         return "queue_events" if len(self._events) + self._retained >= self.max_events else "queue_bytes"
 
     def take(self) -> list[Event]:
-        """What waits, oldest first.
+        """What waits, oldest first; the values that wait beside the queue come last, and none that they outdate.
 
-        Where events came back beside newer ones, that can be more than the bounds allow. The rest then waits for the
-        next time, else the outbox of a peer whose sockets always die would grow without end.
+        Where events came back beside newer ones, or much waits beside the queue, that can be more than the bounds
+        allow. The rest then waits for the next time, else the outbox of a peer whose sockets always die would grow
+        without end.
         """
+        if self._aside is not None:
+            self._drop_outdated(self._aside)
         events = self._events
         if len(events) <= self.max_events and self._nbytes + self._retained_bytes <= self.max_bytes:
             self._events, self._nbytes = [], 0
-            return events
+            return events if self._aside is None else self._fill_up(events, self._aside)
         count, nbytes = 0, 0
         for event in events[: self.max_events]:
-            if count and nbytes + _cost(event) > self.max_bytes:
+            if count and nbytes + cost(event) > self.max_bytes:
                 break
-            nbytes += _cost(event)
+            nbytes += cost(event)
             count += 1
         self._events, self._nbytes = events[count:], self._nbytes - nbytes
         return events[:count]
@@ -91,28 +115,87 @@ class Outbox:
         and takes nothing new until it is below them.
         """
         self._events[:0] = events
-        self._nbytes += sum(map(_cost, events))
+        self._nbytes += sum(map(cost, events))
 
     def discard(self, is_unwanted: Callable[[Event], bool]) -> None:
         """Drop the events of which that is true."""
         self._events = [event for event in self._events if not is_unwanted(event)]
-        self._nbytes = sum(map(_cost, self._events))
+        self._nbytes = sum(map(cost, self._events))
+        if self._aside is not None:
+            self._aside.discard(is_unwanted)
+            self._lay_down()
 
     def retain(self, events: Sequence[Event]) -> None:
         """Count events that were taken as if they still waited."""
         self._retained += len(events)
-        self._retained_bytes += sum(map(_cost, events))
+        self._retained_bytes += sum(map(cost, events))
 
     def release(self, events: Sequence[Event]) -> None:
         """Undo `retain`."""
         self._retained -= len(events)
-        self._retained_bytes -= sum(map(_cost, events))
+        self._retained_bytes -= sum(map(cost, events))
 
     def clear(self) -> None:
         """Drop all."""
         self._events.clear()
         self._nbytes = self._retained = self._retained_bytes = 0
+        self._aside = None
 
+    # Values beside the queue
 
-def _cost(event: Event) -> int:
-    return len(event.payload) + _OVERHEAD_BYTES
+    def _squeeze_in(self, event: Event) -> bool:
+        """`put`, where the queue is full or values wait beside it."""
+        aside = self._aside
+        may_yield = self._may_yield(event)
+        if may_yield and (not self._has_room(event) or (aside is not None and aside.outdates(event))):
+            return self._put_aside(event)
+        if not self._has_room(event):
+            self._move_values_aside()
+            if not self._has_room(event):
+                return False
+        if event.nt4_type is not None and self._aside is not None and not may_yield:
+            self._aside.drop(event.topic)
+            self._lay_down()
+        self._events.append(event)
+        self._nbytes += cost(event)
+        return True
+
+    def _may_yield(self, event: Event) -> bool:
+        return event.nt4_type is not None and not (event.position and self.keeps_recorded)
+
+    def _has_room(self, event: Event) -> bool:
+        count = len(self._events) + self._retained
+        nbytes = self._nbytes + self._retained_bytes + cost(event)
+        return not count or (count < self.max_events and nbytes <= self.max_bytes)
+
+    def _put_aside(self, event: Event) -> bool:
+        if self._aside is None:
+            self._aside = Newest(self._conflation)
+        return self._aside.put(event)
+
+    def _move_values_aside(self) -> None:
+        """Let the values in the queue make room for what cannot yield."""
+        if self._aside is not None:
+            self._drop_outdated(self._aside)
+        self._events = [event for event in self._events if not self._may_yield(event) or not self._put_aside(event)]
+        self._nbytes = sum(map(cost, self._events))
+
+    def _drop_outdated(self, aside: Newest) -> None:
+        """Values in the queue yield to those beside it, which are newer."""
+        fresh = [event for event in self._events if not (self._may_yield(event) and aside.outdates(event))]
+        self._conflation.dropped += len(self._events) - len(fresh)
+        self._events, self._nbytes = fresh, sum(map(cost, fresh))
+
+    def _fill_up(self, events: list[Event], aside: Newest) -> list[Event]:
+        """What was taken, and of the values beside the queue as many as the bounds leave room for."""
+        count = self.max_events - self._retained - len(events)
+        nbytes = self.max_bytes - self._retained_bytes - sum(map(cost, events))
+        is_alone = not events and not self._retained
+        taken = events + aside.take(count, nbytes, at_least=int(is_alone))
+        self._lay_down()
+        return taken
+
+    def _lay_down(self) -> None:
+        """Nothing waits beside the queue any more, if that is so: `put` is fast again."""
+        if not self._aside:
+            self._aside = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from app.broker.names import SPACE
+from app.broker.names import SPACE, escaped
 from app.broker.topics import RESERVED, Match, Pattern, meet
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ NOBODY = "anonymous"
 SERVERS_OWN = frozenset({RESERVED, "stats", "alerts", "replay"})
 """The first segments of the topics that the server and its pipeline publish."""
 
+NT4_META = f"{escaped('$nt4')}/{escaped('$')}"
+"""So begins what rules know NetworkTables' meta topics by. They tell the names of all others, whoever hears those."""
 
 _ROUTERS_OWN = SPACE + SPACE
 _KILLS = Pattern(Match.PREFIX, "wamp/session/kill")

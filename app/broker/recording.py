@@ -53,6 +53,7 @@ class Recording:
         self.recorded = 0
         self.refusals = 0  # of durable events
         self.lost = 0  # delivered, and then not written
+        self.lost_values = 0  # likewise, of NetworkTables'
 
     def begin(self, log: Log, head: int) -> None:
         """From now on there is a history, of which `head` is the last offset."""
@@ -87,7 +88,25 @@ class Recording:
                 self.pending.append(event)
                 if is_pending:
                     self._pending_of[event.source] += 1
-        self._remember(event)
+        self.remember(event)
+
+    def keep(self, event: Event, now: float) -> bool:
+        """Hand a stamped value to the log, however its topic is recorded, to be written and never waited for.
+
+        False where it is not recorded, or the log has no room for it.
+        """
+        if self.log is None or self.log.keeping(event.topic) is Keeping.NOT:
+            return False
+        event.is_recorded = True
+        try:
+            self.log.append(event)
+        except HistoryUnavailable:
+            event.is_recorded = False
+            self.lost_values += 1
+            return False
+        event.pending_since = now
+        self.pending.append(event)
+        return True
 
     def committed(self, events: Sequence[Event], first: int, now: float) -> None:
         """The log has all of `events`; those that are recorded have the offsets from `first` on."""
@@ -99,7 +118,9 @@ class Recording:
         """The log has none of `events`, or cannot say that it has."""
 
         def refuse(event: Event, now: float) -> None:
-            self.lost += event.is_recorded and not event.is_pending
+            if event.is_recorded and not event.is_pending:
+                self.lost += event.nt4_type is None
+                self.lost_values += event.nt4_type is not None
             self.refusals += event.is_durable
             self._settle(event, refusal if event.is_durable else None, now)
 
@@ -112,6 +133,12 @@ class Recording:
                 return
             if event.waiters:
                 _tell(event, self._counted(OutcomeUnknown()), now)
+
+    def remember(self, event: Event) -> None:
+        """What was published with the key of `event`, if it has one, is this."""
+        if event.idempotency_key is not None:
+            what = event if event.is_pending else Published(event.topic, event.position, event.publication)
+            self.keys.remember(event.authid, event.idempotency_key, what, event.time_us / 1_000_000)
 
     def repeated(self, event: Event, wall_s: float) -> Event | Published | None:
         """What was published before with the key of `event`, if it has one. Raises `KeyReused`."""
@@ -148,17 +175,12 @@ class Recording:
         event.source = None  # it may be as large as a request
         try:
             if refusal is None:
-                self._remember(event)
+                self.remember(event)
                 self._spread(event, now, is_new, True)  # noqa: FBT003 - it is final
             elif event.idempotency_key is not None:
                 self.keys.forget(event.authid, event.idempotency_key)
         finally:
             _tell(event, refusal, now)
-
-    def _remember(self, event: Event) -> None:
-        if event.idempotency_key is not None:
-            what = event if event.is_pending else Published(event.topic, event.position, event.publication)
-            self.keys.remember(event.authid, event.idempotency_key, what, event.time_us / 1_000_000)
 
 
 def _tell(event: Event, refusal: Refusal | None, now: float) -> None:

@@ -48,6 +48,8 @@ class LocalSession:
     def publish(self, channel: str, data: Any) -> asyncio.Future[dict[str, Any]]:
         """Publish; the future is the reply a client would get, with `successful` and, if that is false, `error`.
 
+        What NetworkTables shares is refused where it is no value of its type, as to any client.
+
         It is done at once unless something on the way (an asynchronous service) takes its time; nobody need await it.
         """
         return self._send({"channel": channel, "data": data})
@@ -89,6 +91,8 @@ class LocalSession:
         """Call those who hear."""
         for event in session.outbox.take():
             self._call(event)
+        if len(session.outbox):
+            self._engine.broker.mark_ready(session)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """Nobody need wait here: what is full is emptied."""

@@ -12,6 +12,7 @@ from app.settings.bayeux import Bayeux, Cookie, Cors
 from app.settings.history import History, Record
 from app.settings.knob import knob
 from app.settings.limits import LIMITS, Limits
+from app.settings.nt4 import Nt4
 from app.settings.pipeline import Lift, Pipeline
 from app.settings.server import Drain, Log, Operations, Tls, is_loopback
 from app.settings.wamp import Realm, User, Wamp
@@ -28,6 +29,7 @@ __all__ = [
     "Lift",
     "Limits",
     "Log",
+    "Nt4",
     "Operations",
     "Pipeline",
     "Realm",
@@ -63,6 +65,7 @@ class Settings:
     sweep_s: float = knob(0.25, unit="s", low=0.01, why="how precisely deadlines are kept; costs a heap peek")
     bayeux: Bayeux = field(default_factory=Bayeux)
     wamp: Wamp = field(default_factory=Wamp)
+    nt4: Nt4 = field(default_factory=Nt4)
     realm: tuple[Realm, ...] = ()
     user: tuple[User, ...] = ()
     cookie: Cookie = field(default_factory=Cookie)

@@ -45,6 +45,14 @@ class Limits:
     audience_chars: int = knob(4_096, unit="characters", low=64, why="of all names in one publish's audience; then 400")
     queue_events: int = knob(1_000, unit="events", low=1, why="waiting for one session (Mercure's); then it ends")
     queue_bytes: int = knob(1_048_576, unit="bytes", low=1_024, why="likewise (Centrifugo's)")
+    conflated_topics: int = knob(
+        10_000,
+        unit="topics",
+        low=0,
+        zero="values are as other events",
+        why="whose newest NetworkTables value waits beside a full queue of one session; then it ends",
+    )
+    conflated_bytes: int = knob(1_048_576, unit="bytes", low=1_024, why="of these values; NetworkTables' own bound")
     token_chars: int = knob(8_192, unit="characters", low=128, why="JWTs with many groups reach 4,000; then refused")
     waiting_bytes: int = knob(
         268_435_456, unit="bytes", low=1_024, why="events that wait for anyone, each once; then 503 until 5 % are gone"
@@ -60,6 +68,16 @@ LIMITS = (
     *("callback_chars", "holds_per_browser", "max_interval_s", "policy_s"),  # of Bayeux
     *("hello_s", "message_bytes", "pings_per_s", "pong_s", "kill_s", "polls"),  # of WAMP
     *("waiting_calls", "wildcard_forms", "testaments"),
+    *(
+        "name_bytes",
+        "topics",
+        "publishers",
+        "properties_bytes",
+        "values_per_s",
+        "last_bytes",
+        "elements",
+    ),  # of NetworkTables
+    "control_bytes",
     *("free_bytes", "inbox_bytes", "commit_s", "consumers", "read_s", "key_chars"),  # of the history
 )
 """The settings that say no to somebody; under these names /metrics counts how often each has."""

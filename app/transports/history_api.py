@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from app.broker.log import Page, UnknownPublication
 from app.broker.timestamps import to_text
+from app.broker.values import shown
 from app.protocols.bayeux.names import Bounds, to_channel
 from app.transports.guard import Rejection
 from app.transports.history_query import link, read
@@ -121,13 +122,14 @@ class HistoryApi:
 
 def render(event: Event) -> bytes:
     """An event as a JSON object."""
-    return b'{"channel":"%b","data":%b,"position":%d,"time":"%b","publication":%d,"protocol":"%b"}' % (
+    return b'{"channel":"%b","data":%b,"position":%d,"time":"%b","publication":%d,"protocol":"%b"%b}' % (
         to_channel(event.topic).encode(),  # nothing in it needs escaping
         event.payload,
         event.position,
         to_text(event.time_us).encode(),
         event.publication,
         event.protocol.encode(),
+        b',"nt4":%b' % shown(event) if event.nt4_type is not None else b"",
     )
 
 

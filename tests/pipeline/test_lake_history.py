@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from time import monotonic
 
 import pytest
 from click.testing import CliRunner
 from support.lakes import DAY_US, LIFTED, START_US, add, make_lake, row, some_rows
 from support.server import brisk, serving
+from support.values import value
 from support.wire import request
 
 from app.broker.timestamps import to_text
@@ -79,12 +81,14 @@ async def test_a_line_is_that_of_the_server(tmp_path):
         wire = await served.wire()
         for data in ({"a": [1, 2.5, None, "<é\u0007"]}, "text", 0, [], {"event": 1}):
             await wire.post({"channel": "/caf!c3!a9/~a", "data": data})
+        served.house.broker.keep(value("caf!c3!a9/~a".replace("~", "!7e"), b"1.5", 'struct:"é\u0007"'), monotonic())
         answer = await wire.request(request("GET", "/history/caf!c3!a9/~a", accept="application/x-ndjson"))
         archive = served.house.apis.archive()
-        rows = [each for batch in archive.history.rows(1, 5) for each in batch]
+        rows = [each for batch in archive.history.rows(1, 6) for each in batch]
         add(tmp_path / "lake", "events", [row(**each._asdict()) for each in rows])
     found = [line for page in lines(tmp_path / "lake", Selection(ALL)) for line in page]
     assert found == answer.text.splitlines()
+    assert '"nt4":{"type":"struct:\\"é\\u0007\\"","time":7}' in found[-1]
 
 
 def lake_history(*arguments):

@@ -23,7 +23,9 @@ def lines(lake: Path, selection: Selection) -> Iterator[list[str]]:
 
 def _line(row: Mapping[str, Any]) -> str:
     channel, protocol = (orjson.dumps(each).decode() for each in (to_channel(row["topic"]), row["protocol"]))
+    value = {"type": row["nt4_type"], "time": row["nt4_time_us"]}
+    nt4 = f',"nt4":{orjson.dumps(value).decode()}' if row["nt4_type"] is not None else ""
     return (
         f'{{"channel":{channel},"data":{row["payload"]},"position":{row["offset"]},'
-        f'"time":"{to_text(row["time_us"])}","publication":{row["publication"]},"protocol":{protocol}}}'
+        f'"time":"{to_text(row["time_us"])}","publication":{row["publication"]},"protocol":{protocol}{nt4}}}'
     )

@@ -24,6 +24,12 @@ AUDIENCE_INVALID = "400::audience_invalid"  # no such field, no list of names, o
 PREDECESSOR_UNKNOWN = "412::predecessor_unknown"  # nothing was published with the key that `ext.after` names
 IDEMPOTENCY_KEY_REUSED = "409::idempotency_key_reused"  # it was another channel's publish
 
+VALUE_TYPE_MISMATCH = "400:{}:value_type_mismatch"  # the channel is NetworkTables', whose type is the argument
+VALUE_FOR_SOME = (
+    "400::value_for_some"  # what has an audience cannot be the last value of a channel, which is everybody's
+)
+TOO_MANY_TOPICS = "503::too_many_topics"  # of NetworkTables
+
 DATA_MISSING = "400::data_missing"
 DATA_TOO_LARGE = "413::data_too_large"
 

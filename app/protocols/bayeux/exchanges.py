@@ -17,6 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from app.protocols.bayeux.messages import body_of
+from app.protocols.links import Context
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Generator, Mapping
@@ -28,12 +29,8 @@ if TYPE_CHECKING:
     from app.protocols.bayeux.timesync import Timesync
 
 
-class Context(Protocol):
-    """What is known of the HTTP request that brought a message."""
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """By lower-case name; the first of each."""
+class HttpContext(Context, Protocol):
+    """What hooks may ask about the request that brought a message."""
 
     @property
     def cookies(self) -> Mapping[str, str]:
@@ -42,18 +39,6 @@ class Context(Protocol):
     @property
     def query(self) -> Mapping[str, str]:
         """The parameters of the URL; the first of each."""
-
-    @property
-    def path(self) -> str:
-        """Of the URL, decoded."""
-
-    @property
-    def scheme(self) -> str:
-        """`http` or `https`."""
-
-    @property
-    def address(self) -> str:
-        """The peer's IP address."""
 
 
 class Transport(Enum):
@@ -77,7 +62,7 @@ class Request:
     transport: Transport
     connection: object
     cookies: tuple[str, ...] = ()
-    context: Context | None = None
+    context: HttpContext | None = None
     session: BayeuxSession | None = None
     token: str | None = None
     visitor: Identity | TokenRefused | None = None  # whom it names, or why it does not, once that was asked

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from app.broker.errors import HistoryUnavailable, InvalidName
+from app.broker.errors import InvalidName, Refusal
 from app.broker.events import Event
 from app.protocols.bayeux.exchanges import Hold, Pending, Reply
 from app.protocols.bayeux.messages import ECHOED_CHARS, ID, encode, encode_data, event_frame, reply_to
@@ -24,7 +24,6 @@ from app.protocols.bayeux.states import State
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from app.broker.errors import Refusal
     from app.protocols.bayeux.engine import Engine
 
 
@@ -132,14 +131,14 @@ def _publish(
     engine.heard_from(session, now)
     event = Event(topic, payload, publisher=session.id, authid=session.authid, role=session.role)
     without = None if session.broadcast_to_publisher else session
-    if broker.recording.log is None:  # then it cannot be refused, and is through at once
+    if broker.recording.log is None and broker.values is None:  # then it cannot be refused, and is through at once
         broker.publish(event, now, without=without)
         return _accepted(session, fields, connection)
     return _Publish(engine, session, fields, connection).begin(event, without, now)
 
 
 class _Publish:
-    """A publish that the log may have to have first."""
+    """A publish that the log may have to have first, or that may be no value of its topic's type."""
 
     __slots__ = ("connection", "engine", "fields", "session")
 
@@ -153,7 +152,7 @@ class _Publish:
         """Hand it to the broker."""
         try:
             self.engine.broker.publish(event, now, without=without, source=self.session)
-        except HistoryUnavailable as refusal:
+        except Refusal as refusal:
             return _refused(self.engine, self.session, self.fields, self.connection, refusal)
         if event.is_pending:
             event.waiters.append(self)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from app.broker.timestamps import to_text
+from app.broker.values import shown
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.names import to_channel
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from app.broker.events import Event
-    from app.protocols.bayeux.exchanges import Context
+    from app.protocols.bayeux.exchanges import HttpContext
 
 ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 ECHOED_CHARS = 255
@@ -51,7 +52,7 @@ class Message:
     __slots__ = ("advice", "channel", "client_id", "context", "data", "ext", "fields", "id", "sent")
 
     def __init__(
-        self, fields: dict[str, Any], context: Context | None = None, sent: dict[str, Any] | None = None
+        self, fields: dict[str, Any], context: HttpContext | None = None, sent: dict[str, Any] | None = None
     ) -> None:
         """Read `fields`; `sent` is given where they are not what was sent. Raises `Fault`."""
         self.fields = fields
@@ -175,7 +176,11 @@ def replay_frame(event: Event) -> bytes:
 
 
 def _frame(event: Event, payload: bytes) -> bytes:
-    ext = b',"ext":{"replay":%d}' % event.position if event.position else b""
+    if event.nt4_type is not None:
+        replay = b'"replay":%d,' % event.position if event.position else b""
+        ext = b',"ext":{%b"nt4":%b}' % (replay, shown(event))
+    else:
+        ext = b',"ext":{"replay":%d}' % event.position if event.position else b""
     return b'{"channel":%b,"data":%b%b}' % (orjson.dumps(to_channel(event.topic)), payload, ext)
 
 

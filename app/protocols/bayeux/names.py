@@ -12,11 +12,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from app.broker.errors import InvalidName, NameTooDeep, NameTooLong
-from app.broker.names import from_segment, to_segment
+from app.broker.names import from_segment, is_plain_in_channel, to_segment
 from app.broker.topics import Match, Pattern
 
 _SEGMENTS = re.compile(r"(?:/[A-Za-z0-9\-_!~()$@]+)+", re.ASCII)
-_PLAIN_MARKS = frozenset("~()$@")
 _REMEMBERED_NAMES = 65_536
 _WILDCARDS = {"*": Match.CHILDREN, "**": Match.DESCENDANTS}
 
@@ -37,7 +36,7 @@ def to_topic(channel: str, bounds: Bounds) -> str:
     _check_length(channel, bounds)
     if not _SEGMENTS.fullmatch(channel):
         raise InvalidName(channel)
-    return "/".join(to_segment(segment, _PLAIN_MARKS.__contains__) for segment in channel[1:].split("/"))
+    return "/".join(to_segment(segment, is_plain_in_channel) for segment in channel[1:].split("/"))
 
 
 @lru_cache(_REMEMBERED_NAMES)
@@ -63,7 +62,7 @@ def _check_length(name: str, bounds: Bounds) -> None:
 @lru_cache(_REMEMBERED_NAMES)
 def to_channel(topic: str) -> str:
     """The channel name of a canonical topic."""
-    return "/" + "/".join(from_segment(segment, _PLAIN_MARKS.__contains__) for segment in topic.split("/"))
+    return "/" + "/".join(from_segment(segment, is_plain_in_channel) for segment in topic.split("/"))
 
 
 def is_wildcard(channel: str) -> bool:

@@ -9,7 +9,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from app.broker.errors import InvalidName, OutcomeUnknown, RateLimited, Refusal
+from app.broker.errors import (
+    InvalidName,
+    NotForAll,
+    OutcomeUnknown,
+    RateLimited,
+    Refusal,
+    TooManyTopics,
+    WrongType,
+)
 from app.broker.events import Event
 from app.broker.keys import Published
 from app.broker.policy import Identity
@@ -77,8 +85,18 @@ def publish(talk: Conversation, message: Message, reply: dict[str, Any]) -> Step
 
 
 def fault_of(refusal: Refusal) -> Fault:
-    """How a publisher is told that the log has not taken its event, or that nobody knows."""
-    return Fault(errors.HISTORY_OUTCOME_UNKNOWN if isinstance(refusal, OutcomeUnknown) else errors.HISTORY_UNAVAILABLE)
+    """How a publisher is told that its event is no value, that the log has not taken it, or that nobody knows."""
+    match refusal:
+        case WrongType():
+            return Fault(errors.VALUE_TYPE_MISMATCH.format(refusal))
+        case NotForAll():
+            return Fault(errors.VALUE_FOR_SOME)
+        case TooManyTopics():
+            return Fault(errors.TOO_MANY_TOPICS)
+        case OutcomeUnknown():
+            return Fault(errors.HISTORY_OUTCOME_UNKNOWN)
+        case _:
+            return Fault(errors.HISTORY_UNAVAILABLE)
 
 
 def _publisher(talk: Conversation, message: Message) -> tuple[BayeuxSession | None, Identity]:

@@ -111,6 +111,7 @@ def begin(engine: Engine, session: BayeuxSession, *, in_data: bool = True) -> Cu
         if not event.is_pending and any(pattern in session.subscriptions for pattern in patterns_heard(event.topic))
     )
     session.cursor = cursor = Cursor(given)
+    session.outbox.keeps_recorded = True
     session.replay = Replay(in_data=in_data and engine.options.replay_in_data)
     for pattern in session.subscriptions:
         cursor.seek(pattern, recording.tail.head, recording.tail.head)

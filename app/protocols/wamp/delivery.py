@@ -37,8 +37,13 @@ def retained_frame(event: Event, number: int, pattern: Pattern, form: Format) ->
 
 
 def details_of(event: Event, pattern: Pattern, *more: str) -> bytes:
-    """EVENT.Details as JSON text: what its publisher disclosed, and the topic where the pattern does not tell it."""
+    """EVENT.Details as JSON text: what its publisher disclosed, the topic where the pattern does not tell it.
+
+    Of a value its type and time (nt4.md G).
+    """
     members = [event.details[1:-1]] if event.details and event.protocol == "wamp" else []
+    if event.nt4_type is not None:
+        members.append(f'"_nt4_type":{orjson.dumps(event.nt4_type).decode()},"_nt4_time":{event.nt4_time_us or 0}')
     if pattern.match is not Match.EXACT:
         members.append(f'"topic":{orjson.dumps(to_uri(event.topic)).decode()}')
     return f"{{{','.join((*members, *more))}}}".encode()

@@ -44,6 +44,9 @@ _URIS: tuple[tuple[type[Exception], str, str], ...] = (
     (broker.OutcomeUnknown, TIMEOUT, "the history has not said in time whether it has it"),
     (broker.KeyReused, INVALID_ARGUMENT, "that idempotency key was another publication's"),
     (broker.HistoryUnavailable, UNAVAILABLE, "the history cannot take it now"),
+    (broker.WrongType, INVALID_ARGUMENT, "the topic has a type, {}, and that is no value of it"),
+    (broker.NotForAll, INVALID_ARGUMENT, "a value of NetworkTables is for everybody"),
+    (broker.TooManyTopics, UNAVAILABLE, "too many topics of NetworkTables"),
     (broker.RateLimited, UNAVAILABLE, "too many publications"),
     (broker.TooManySubscriptions, UNAVAILABLE, "too many subscriptions"),
     (broker.TooManyPatterns, UNAVAILABLE, "too many patterns"),
@@ -56,5 +59,5 @@ def refused(error: Exception) -> Refused:
     """The ERROR for what the broker or a serializer refuses."""
     for kind, uri, text in _URIS:
         if isinstance(error, kind):
-            return Refused(uri, text)
+            return Refused(uri, text.format(error))
     raise error

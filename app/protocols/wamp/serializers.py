@@ -14,20 +14,17 @@ texts at once.
 from __future__ import annotations
 
 import math
-from base64 import b64decode, b64encode
-from binascii import Error as NotBase64
 from typing import TYPE_CHECKING, Any, Protocol
 
 import cbor2
 import msgspec
 import orjson
 
+from app.protocols.bytes_text import NotBytes, from_text, is_for_bytes, to_text
 from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, count_values, loads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_BYTES_MARK = "\0"
 
 
 class Undecodable(ValueError):
@@ -221,7 +218,7 @@ def is_absent(value: object) -> bool:
 
 def _plain(value: object) -> str | None:
     if isinstance(value, bytes):
-        return _BYTES_MARK + b64encode(value).decode()
+        return to_text(value)
     if is_absent(value):
         return None
     raise TypeError(type(value).__name__)
@@ -230,11 +227,11 @@ def _plain(value: object) -> str | None:
 def _with_bytes(value: object) -> object:
     """The same with bytes where a text stands for them."""
     if isinstance(value, str):
-        if value[:1] != _BYTES_MARK:
+        if not is_for_bytes(value):
             return value
         try:
-            return b64decode(value[1:], validate=True)
-        except (NotBase64, ValueError):  # some text of somebody's that happens to begin so
+            return from_text(value)
+        except NotBytes:  # some text of somebody's that happens to begin so
             return value
     if isinstance(value, list):
         return [_with_bytes(each) for each in value]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.values import FakeValues
 
 from app.broker.broker import Broker
 from app.broker.events import Event
@@ -180,3 +181,22 @@ def test_acknowledgements_are_declined():
     """B5: their batches are the general way's."""
     house = House(ack=True)
     assert house.hurry(connect(house.id, id="7")) is None
+
+
+@pytest.mark.parametrize("data", [1.5, "text"])
+@pytest.mark.parametrize("channel", ["/a", "/full", "/plain"])
+def test_values_are_answered_as_by_the_general_way(channel, data):
+    """nt4.md G5: accepted, or 400 and 503; the same bytes, and the same books."""
+    answers, books = [], []
+    for way in ("hurry", "ask"):
+        house = House()
+        values = FakeValues(house.broker, a="double", full="")
+        reply = getattr(house, way)(publish(channel, data, clientId=house.id, id="7"))
+        assert isinstance(reply, Reply)
+        answers.append(reply.parts)
+        assert values.sources == [house.session] * (channel == "/a" and data == 1.5)
+        books.append((house.books()[1:], house.engine.refused, house.broker.hits))
+    assert answers[0] == answers[1]
+    assert books[0] == books[1]
+    if channel == "/a" and data == "text":
+        assert b'"error":"400:double:value_type_mismatch"' in answers[0][0]

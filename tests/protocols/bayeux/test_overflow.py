@@ -2,6 +2,7 @@
 
 import pytest
 from support.bayeux import House
+from support.values import FakeValues
 
 HANDSHAKE = {"reconnect": "handshake", "interval": 0, "timeout": 25_000}
 
@@ -145,3 +146,45 @@ def test_taking_makes_room(house):
         peer.connect()
     assert [data for _, data in peer.heard] == list(range(20))
     assert peer.session.outbox.nbytes == 0
+
+
+def test_values_keep_the_newest(house):
+    """A client that polls too rarely for NetworkTables' values gets the last of each topic (design 4.12; nt4.md G8)."""
+    values = FakeValues(house.broker, a="double", b="double")
+    peer = subscriber(house)
+    peer.subscribe("/b")
+    peer.subscribe("/c")
+    for number in range(100):
+        values.put("b" if number == 50 else "a", b"%d" % number, house.now)
+    house.publish("/c", "ordinary")
+    assert [data for _, data in peer.connect().events] == ["ordinary", 99, 50]
+    assert (house.broker.overflows, house.broker.conflated) == (0, 98)
+
+
+def test_values_keep_the_newest_for_who_acknowledges(house):
+    """What is not acknowledged comes again, and stays in bounds however long nothing is (B17)."""
+    values = FakeValues(house.broker, a="double")
+    peer = house.join(ext={"ack": True})
+    peer.subscribe("/a")
+    for number in range(100):
+        values.put("a", b"%d" % number, house.now)
+        if number in (10, 20, 30):
+            lost = [data for _, data in peer.connect(ext={"ack": 0}).events]
+    assert lost == [10, 20, 30]
+    assert peer.is_known
+    assert [data for _, data in peer.connect(ext={"ack": 100}).events] == [99]
+
+
+def test_a_value_of_a_dead_poll_yields_to_a_newer_one(house):
+    """Design 4.12: what did not arrive comes again, where nothing newer waits beside the queue."""
+    values = FakeValues(house.broker, a="double", b="double")
+    peer = subscriber(house)
+    peer.subscribe("/b")
+    for topic in "ab":
+        values.put(topic, b"1", house.now)
+    dying = peer.connect(stalled=True)
+    assert [data for _, data in dying.events] == [1, 1]
+    for number in range(2, 10):
+        values.put("a", b"%d" % number, house.now)
+    dying.unwritten()
+    assert peer.connect().events == [("/b", 1), ("/a", 9)]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support.bayeux import House
 from support.bayeux_peers import Exchange, Peer
+from support.values import FakeValues
 
 from app.broker.events import Event
 from app.broker.log import Keeping
@@ -21,7 +22,7 @@ from app.protocols.bayeux.names import to_topic
 
 RUNS, STEPS, BUNDLES = 1_000, 70, 10
 
-PATTERNS = {"/a": ("/a",), "/b": ("/b",), "/w/**": ("/w/x", "/w/y/z"), "/n": ("/n",)}
+PATTERNS = {"/a": ("/a",), "/b": ("/b",), "/w/**": ("/w/x", "/w/y/z"), "/n": ("/n",), "/v": ("/v",)}
 CHANNELS = [channel for channels in PATTERNS.values() for channel in channels]
 PATTERN_OF = {channel: pattern for pattern, channels in PATTERNS.items() for channel in channels}
 KEEPINGS = {"b": Keeping.AFTERWARDS, "w/y/z": Keeping.AFTERWARDS, "n": Keeping.NOT}
@@ -38,6 +39,7 @@ class World:
         )
         self.log = self.house.log
         self.log.keepings = KEEPINGS
+        self.values = FakeValues(self.house.broker, v="double")
         self.log.short = random.choice([2, 7, 1_000])
         self.numbers = iter(range(1_000_000))
         self.clients = [Client(self, has_acks=random.random() < 0.3) for _ in range(random.randint(1, 3))]
@@ -55,6 +57,9 @@ class World:
         channel = self.random.choice(CHANNELS)
         for _ in range(self.random.choice([1, 1, 1, 2, 9])):
             event = Event(to_topic(channel, self.house.engine.bounds), b"%d" % next(self.numbers))
+            if channel == "/v":  # never durable, and shown to nobody who replays
+                self.values.put("v", event.payload, self.house.now)
+                continue
             self.house.broker.publish(event, self.house.now, source=self.random.choice([None, "p", "q"]))
         self.turn()
 
@@ -260,7 +265,7 @@ class Client:
             return
         position = event.get("ext", {}).get("replay")
         if position is None:
-            assert event["channel"] in ("/n", "/b", "/w/y/z"), "it is not on disk"
+            assert event["channel"] in ("/n", "/b", "/w/y/z", "/v"), "it is not on disk"
         else:
             following = self.next_after(pattern, self.last[pattern])
             low, high = gaps.get(pattern, (0, 0))

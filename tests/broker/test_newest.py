@@ -1,0 +1,244 @@
+"""Values that find an outbox full: the newest of each topic is what a slow reader gets (design 4.12, nt4.md G8)."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.broker import event, payloads
+from support.values import value
+
+from app.broker.broker import Broker
+from app.broker.cursors import Cursor
+from app.broker.newest import Conflation
+from app.broker.outbox import Outbox
+from app.broker.topics import Match, Pattern
+from app.settings import Limits
+from tests.support.broker import join
+
+TOPICS = "abcd"
+
+
+class Model(RuleBasedStateMachine):
+    """An outbox as two lists that never forget: everything put, and everything that arrived.
+
+    Ordinary events arrive once each, in order. Of a topic's values some arrive, in order, the newest among them, and
+    each of the others is counted. What was taken comes back, arrives, or is kept until it is acknowledged.
+    """
+
+    @initialize(
+        max_events=st.integers(1, 6), max_bytes=st.integers(70, 600), most_topics=st.integers(0, len(TOPICS) + 1)
+    )
+    def start(self, max_events, max_bytes, most_topics):
+        self.conflation = Conflation(most_topics, 400)
+        self.outbox = Outbox(max_events, max_bytes, self.conflation)
+        self.put_in, self.arrived, self.taken, self.kept = [], [], [], []
+
+    @rule(topic=st.sampled_from(TOPICS), size=st.integers(0, 100))
+    def put_value(self, topic, size):
+        new = value(topic, str(len(self.put_in)).ljust(size).encode())
+        if self.outbox.put(new):
+            self.put_in.append(new)
+        else:  # only where the bounds of what waits beside the queue say so
+            assert self.outbox.limit(new).startswith("conflated_")
+
+    @rule(size=st.integers(0, 100))
+    def put_ordinary(self, size):
+        """One that cannot yield is refused only where no value can make room for it."""
+        new = event(str(len(self.put_in)).ljust(size), topic="a")
+        if self.outbox.put(new):
+            self.put_in.append(new)
+        elif self.conflation.most_topics > len(TOPICS):
+            others = [waiting for waiting in self.outbox if not waiting.nt4_type]
+            is_aside_full = sum(len(waiting.payload) + 64 for waiting in self.outbox if waiting.nt4_type) > 300
+            counted = [*others, *self.kept]
+            nbytes = sum(len(each.payload) + 64 for each in [*counted, new])
+            full = len(counted) >= self.outbox.max_events or nbytes > self.outbox.max_bytes
+            assert full or is_aside_full
+
+    @precondition(lambda self: self.put_in)
+    @rule(number=st.integers(0, 100))
+    def commit(self, number):
+        """A value that was shown is on disk now: that changes nothing for who does not replay."""
+        self.put_in[number % len(self.put_in)].position = number + 1
+
+    @precondition(lambda self: not self.taken)
+    @rule()
+    def take(self):
+        waiting = len(self.outbox)
+        self.taken = self.outbox.take()
+        assert len(self.taken) <= self.outbox.max_events
+        assert self.taken or not waiting or self.kept  # nobody waits for ever
+
+    @rule()
+    def put_back(self):
+        self.outbox.put_back(self.taken)
+        self.taken = []
+
+    @rule()
+    def arrive(self):
+        self.arrived += self.taken
+        self.taken = []
+
+    @rule()
+    def retain(self):
+        self.outbox.retain(self.taken)
+        self.kept += self.taken
+        self.arrived += self.taken
+        self.taken = []
+
+    @rule(count=st.integers(0, 6))
+    def release(self, count):
+        self.outbox.release(self.kept[:count])
+        self.kept = self.kept[count:]
+
+    @invariant()
+    def counts_are_true(self):
+        everything = [*self.arrived, *self.taken, *self.outbox]
+        assert len(self.put_in) == len(everything) + self.conflation.dropped
+        assert len(set(everything)) == len(everything)
+        assert len(self.outbox) == len(list(self.outbox))
+        assert self.outbox.nbytes == sum(len(each.payload) + 64 for each in [*self.outbox, *self.kept])
+
+    @invariant()
+    def ordinary_events_are_all_there_in_order(self):
+        everything = [*self.arrived, *self.taken, *self.outbox]
+        assert [each for each in everything if not each.nt4_type] == [each for each in self.put_in if not each.nt4_type]
+
+    @invariant()
+    def of_each_topic_values_come_in_order_and_the_newest_last(self):
+        everything = [*self.arrived, *self.taken, *self.outbox]
+        for topic in TOPICS:
+            given = [each for each in everything if each.nt4_type and each.topic == topic]
+            put_in = [each for each in self.put_in if each.nt4_type and each.topic == topic]
+            assert given == [each for each in put_in if each in set(given)]
+            assert given[-1:] == put_in[-1:]
+
+    @invariant()
+    def it_is_bounded(self):
+        assert len(self.outbox) <= 2 * self.outbox.max_events + self.conflation.most_topics
+
+    def teardown(self):
+        """Whoever comes at last gets the rest."""
+        if hasattr(self, "outbox"):
+            self.outbox.put_back(self.taken)
+            self.outbox.release(self.kept)
+            while len(self.outbox):
+                self.taken = self.outbox.take()
+                self.arrive()
+            self.of_each_topic_values_come_in_order_and_the_newest_last()
+
+
+TestModel = Model.TestCase
+
+
+def filled(*events, most_topics=100):
+    """An outbox for three, after all of these."""
+    outbox = Outbox(3, 1_000_000, Conflation(most_topics, 1_000_000))
+    assert all(outbox.put(each) for each in events)
+    return outbox
+
+
+def test_the_queue_in_order_then_the_newest():
+    """A topic that waits beside the queue comes once, with its newest; what is older in the queue goes."""
+    outbox = filled(
+        value("a", b"1"), event("x"), value("b", b"2"), value("a", b"3"), value("c", b"4"), value("a", b"5")
+    )
+    assert payloads(outbox.take()) == [b"x", b"2", b"5"]
+    assert payloads(outbox.take()) == [b"4"]
+    assert not len(outbox)
+
+
+def test_a_value_that_comes_back_yields_to_a_newer_one():
+    """Design 4.12: what a dead poll had is outdated by what waits beside the queue."""
+    outbox = filled(value("a", b"1"), value("b", b"2"))
+    taken = outbox.take()
+    for number in range(10, 16):
+        assert outbox.put(value("a", b"%d" % number))
+    outbox.put_back(taken)
+    assert payloads(outbox.take()) == [b"2", b"15"]
+
+
+def test_values_make_room_for_what_cannot_yield():
+    """An ordinary event ends no session as long as values stand where it could."""
+    outbox = filled(*[value("a", b"%d" % number) for number in range(3)], event("x"), event("y"), event("z"))
+    assert not outbox.put(event("too much"))
+    assert outbox.limit(event()) == "queue_events"
+    assert payloads(outbox.take()) == [b"x", b"y", b"z"]
+    assert payloads(outbox.take()) == [b"2"]
+
+
+def test_topics_beyond_the_bound_end_it():
+    """Every queue has a bound: where not even the newest can wait, it is an overflow as any."""
+    outbox = filled(*[value(topic, b"1") for topic in "abcde"], most_topics=2)
+    assert not outbox.put(value("f", b"1"))
+    assert outbox.limit(value("f", b"1")) == "conflated_topics"
+    assert outbox.put(value("e", b"2"))
+    assert payloads(outbox.take()) == [b"1"] * 3
+    assert payloads(outbox.take()) == [b"1", b"2"]
+
+
+def test_who_never_acknowledges_does_not_grow():
+    """B17: what is retained counts, so values beside the queue wait until something is acknowledged."""
+    outbox = filled(value("a", b"1"), value("b", b"1"), value("c", b"1"))
+    retained = outbox.take()
+    outbox.retain(retained)
+    for number in range(5):
+        assert outbox.put(value("d", b"%d" % number))
+    assert outbox.take() == []
+    outbox.release(retained)
+    assert payloads(outbox.take()) == [b"4"]
+
+
+def test_what_is_unwanted_goes_wherever_it_waits():
+    """An unsubscribed topic's values are dropped from the queue and from beside it, and count as nothing."""
+    outbox = filled(*[value(topic, b"1") for topic in "abcab"])
+    outbox.discard(lambda each: each.topic == "a")
+    assert payloads(outbox.take()) == [b"1", b"1"]
+    outbox = filled(*[value("a", b"1")] * 5)
+    outbox.discard(lambda each: each.topic == "a")
+    assert (len(outbox), outbox.nbytes, outbox.take()) == (0, 0, [])
+    outbox = filled(*[value("a", b"1")] * 5)
+    outbox.clear()
+    assert (len(outbox), outbox.nbytes, list(outbox)) == (0, 0, [])
+
+
+def test_what_can_be_read_again_does_not_yield():
+    """Design 4.12: a session that replays goes back to reading, and misses nothing that is recorded."""
+    broker = Broker(Limits(queue_events=2))
+    session = join(broker, "s")
+    session.cursor = cursor = Cursor()
+    session.outbox.keeps_recorded = True
+    cursor.seek(Pattern(Match.EXACT, "a"), 0, 0)
+    for position in range(1, 4):
+        kept = value("a", b"%d" % position)
+        kept.position = position
+        assert broker.deliver(session, kept, 0.0)
+    assert not cursor.is_live
+    assert cursor.wanted() == ((Pattern(Match.EXACT, "a"), 2),)
+    assert payloads(session.outbox.take()) == [b"1", b"2"]
+    assert broker.conflated == 0
+
+
+def test_a_recorded_value_outdates_one_that_is_not():
+    """Of a session that replays: what the log did not take waits beside the queue until one comes that it took."""
+    outbox = filled(*[value("a", b"%d" % number) for number in range(5)])
+    outbox.keeps_recorded = True
+    assert payloads(outbox.take()) == [b"4"]
+    for number in range(5):
+        assert outbox.put(value("a", b"%d" % number))
+    recorded = value("a", b"recorded")
+    recorded.position = 1
+    assert outbox.put(recorded)
+    assert payloads(outbox.take()) == [b"recorded"]
+    assert outbox.nbytes == 0
+
+
+def test_it_is_no_overflow_and_it_is_counted():
+    """G8: a visible counter, and a session that goes on."""
+    broker = Broker(Limits(queue_events=2))
+    session = join(broker, "s")
+    for number in range(10):
+        assert broker.deliver(session, value("a", b"%d" % number), 0.0)
+    assert payloads(session.outbox.take()) == [b"9"]
+    assert (broker.conflated, broker.overflows, broker.closed) == (9, 0, {})
+    assert session.owner.heard == []

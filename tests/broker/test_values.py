@@ -1,0 +1,208 @@
+"""The broker and whoever keeps values: what goes to them, what comes back, and what of it is recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from app.broker.broker import Broker
+from app.broker.cursors import Cursor
+from app.broker.errors import KeyReused, NotForAll, TooManyTopics, WrongType
+from app.broker.events import Audience, Chosen, Event
+from app.broker.keys import Published
+from app.broker.log import Keeping
+from app.broker.topics import Match, Pattern
+from app.settings import Limits
+from tests.support.broker import event, join, payloads
+from tests.support.memory_log import MemoryLog
+from tests.support.values import FakeValues, value
+
+if TYPE_CHECKING:
+    from app.broker.outbox import Outbox
+
+_NOW = 5.0
+_A = Pattern(Match.EXACT, "a")
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker(Limits())
+
+
+def _replaying(broker: Broker, name: str) -> Outbox:
+    """The outbox of a session that replays and has reached the head."""
+    session = join(broker, name)
+    session.cursor = Cursor()
+    session.cursor.seek(_A, broker.recording.tail.head, broker.recording.tail.head)
+    broker.subscribe(session, _A)
+    return session.outbox
+
+
+def test_what_is_published_on_a_typed_topic_becomes_a_value(broker: Broker) -> None:
+    """nt4.md G5: a stamped event, at once, however durable the topic is otherwise (design 7.13)."""
+    values, log = FakeValues(broker, a="double"), MemoryLog(broker)
+    publisher, hearer = join(broker, "p"), join(broker, "h")
+    broker.subscribe(publisher, _A)
+    broker.subscribe(hearer, _A)
+    published = event(1.5)
+    broker.publish(published, _NOW, without=publisher, source=publisher)
+    assert payloads(hearer.outbox.take()) == [b"1.5"]
+    assert not publisher.outbox.take()
+    assert published.nt4_type == "double"
+    assert (published.is_pending, published.without, published.source) == (False, None, None)
+    assert published.publication
+    assert published.time_us == int(_NOW * 1_000_000)
+    assert values.sources == [publisher]
+    assert broker.published == 1
+    assert not log.inbox
+
+
+def test_other_topics_go_their_ordinary_way(broker: Broker) -> None:
+    """Only what is taken becomes a value."""
+    values = FakeValues(broker, b="double")
+    hearer = join(broker, "h")
+    broker.subscribe(hearer, _A)
+    broker.publish(event("x"), _NOW)
+    assert payloads(hearer.outbox.take()) == [b"x"]
+    assert values.sources == []
+
+
+@pytest.mark.parametrize("narrowing", [{"audience": Audience(("me",))}, {"chosen": Chosen(frozenset({"h"}))}])
+def test_a_value_is_for_all_or_it_is_none(broker: Broker, narrowing: dict[str, object]) -> None:
+    """Whoever asks later gets the last value: it cannot be for some."""
+    values = FakeValues(broker, a="double")
+    hearer = join(broker, "h")
+    broker.subscribe(hearer, _A)
+    narrowed = event(1)
+    for name, what in narrowing.items():
+        setattr(narrowed, name, what)
+    with pytest.raises(NotForAll):
+        broker.publish(narrowed, _NOW)
+    assert (values.sources, hearer.outbox.take(), broker.published) == ([], [], 0)
+
+
+def test_what_is_refused_is_not_published(broker: Broker) -> None:
+    """nt4.md G5: the JSON side is told; a limit that said no is counted, and a repeat is a new attempt."""
+    FakeValues(broker, a="double", b="")
+    wrong = Event("a", b'"text"', idempotency_key="k")
+    with pytest.raises(WrongType) as refused:
+        broker.publish(wrong, _NOW)
+    assert refused.value.type_name == "double"
+    assert broker.recording.repeated(wrong, _NOW) is None
+    with pytest.raises(TooManyTopics):
+        broker.publish(event(1, "b"), _NOW)
+    assert broker.hits["topics"] == 1
+    assert broker.published == 0
+
+
+def test_a_repeated_value_is_known(broker: Broker) -> None:
+    """Design 5, publishing twice: it is answered as the first was, recorded or not."""
+    FakeValues(broker, a="double", b="double")
+    MemoryLog(broker)
+    first = Event("a", b"1", idempotency_key="k")
+    broker.publish(first, _NOW)
+    again = Event("a", b"2", idempotency_key="k")
+    assert broker.recording.repeated(again, _NOW) == Published("a", 0, first.publication)
+    with pytest.raises(KeyReused):
+        broker.recording.repeated(Event("b", b"2", idempotency_key="k"), _NOW)
+
+
+def test_values_are_told_of_sessions_that_end(broker: Broker) -> None:
+    """nt4.md G1: what topics a session published go with it."""
+    values = FakeValues(broker)
+    session = join(broker, "s")
+    broker.close(session, "left")
+    broker.close(session, "left")
+    assert values.ended == [session]
+
+
+def test_live_sessions_are_shown_values_and_replaying_ones_get_what_is_kept(broker: Broker) -> None:
+    """Design 7.13: a replay subscriber of an NT4 topic gets the recorded values only; nobody gets one twice."""
+    log, values = MemoryLog(broker), FakeValues(broker, a="double")
+    live = join(broker, "live")
+    broker.subscribe(live, _A)
+    replaying = _replaying(broker, "replaying")
+    shown = values.put_and_keep_later("a", b"1", _NOW)
+    broker.show(value("a", b"2"), _NOW)  # one that is not kept
+    assert payloads(live.outbox.take()) == [b"1", b"2"]
+    assert not list(replaying)
+    log.commit()
+    assert payloads(list(replaying)) == [b"1"]
+    assert not live.outbox.take()
+    (kept,) = log.events
+    assert (kept.position, kept.is_durable) == (1, False)
+    assert broker.publications.number_of(kept.publication) > broker.publications.number_of(shown.publication)
+
+
+def test_what_is_shown_may_be_what_is_kept(broker: Broker) -> None:
+    """One event, one publication, and still: who replays gets it from the log, the others at once, nobody twice."""
+    log, values = MemoryLog(broker), FakeValues(broker, a="double")
+    live = join(broker, "live")
+    broker.subscribe(live, _A)
+    replaying = _replaying(broker, "replaying")
+    event = values.put("a", b"1", _NOW)
+    assert list(live.outbox) == [event]
+    assert not list(replaying)
+    log.commit()
+    assert list(live.outbox) == list(replaying) == log.events == [event]
+
+
+def test_a_value_yields_whether_it_is_on_disk_or_not(broker: Broker) -> None:
+    """Design 4.12: that it can be read again helps no session that does not replay."""
+    broker = Broker(Limits(queue_events=3))
+    log, values = MemoryLog(broker), FakeValues(broker, a="double")
+    live = join(broker, "live")
+    for topic in ("a", "b"):
+        broker.subscribe(live, Pattern(Match.EXACT, topic))
+    log.keepings["b"] = Keeping.NOT
+    for number in range(3):
+        values.put("a", b"%d" % number, _NOW)
+    log.commit()
+    broker.publish(event("x", "b"), _NOW)
+    values.put("a", b"3", _NOW)
+    assert payloads(live.outbox.take()) == [b"x", b"3"]
+    assert broker.overflows == 0
+
+
+def test_publications_of_the_log_ascend(broker: Broker) -> None:
+    """`publications.py`: an event of the log is found by its publication, so a later one has a later one."""
+    log, values = MemoryLog(broker), FakeValues(broker, a="double")
+    log.keepings["a"] = Keeping.AFTERWARDS
+    shown = value("a", b"1")
+    broker.show(shown, _NOW)
+    broker.publish(event("x", "other"), _NOW)
+    assert shown.publication
+    broker.keep(value("a", b"1"), _NOW)
+    values.put_and_keep_later("a", b"2", _NOW)
+    log.commit()
+    numbers = [broker.publications.number_of(stored.publication) for stored in log.events]
+    assert [stored.topic for stored in log.events] == ["other", "a", "a"]
+    assert numbers == sorted(set(numbers))
+
+
+def test_what_the_log_does_not_take_is_no_error(broker: Broker) -> None:
+    """Design 7.13: below the disk floor values are delivered and not recorded, and counted by themselves."""
+    log = MemoryLog(broker)
+    replaying = _replaying(broker, "replaying")
+    log.is_full = True
+    assert not broker.keep(value("a", b"1"), _NOW)
+    log.is_full = False
+    assert broker.keep(value("a", b"2"), _NOW)
+    log.refuse()
+    log.keepings["a"] = Keeping.NOT
+    assert not broker.keep(value("a", b"3"), _NOW)
+    assert payloads(list(replaying)) == [b"1", b"2", b"3"]
+    assert all(not kept.position for kept in replaying)
+    recording = broker.recording
+    assert (recording.lost_values, recording.lost, recording.refusals, recording.recorded) == (2, 0, 0, 0)
+
+
+def test_without_a_history_nothing_is_kept(broker: Broker) -> None:
+    """And values are shown all the same."""
+    hearer = join(broker, "h")
+    broker.subscribe(hearer, _A)
+    assert not broker.keep(value("a", b"1"), _NOW)
+    broker.show(value("a", b"1"), _NOW)
+    assert payloads(hearer.outbox.take()) == [b"1"]
+    assert broker.recording.lost_values == 0

@@ -1,0 +1,91 @@
+"""Somebody who keeps values (`broker/values.py`): a type and a last value for each topic that a test names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+
+from app.broker.errors import TooManyTopics, WrongType
+from app.broker.events import Event
+from app.broker.topics import matches
+
+if TYPE_CHECKING:
+    from app.broker.broker import Broker
+    from app.broker.sessions import Session
+    from app.broker.topics import Pattern
+
+_FITTING: dict[str, tuple[type, ...]] = {
+    "double": (int, float),
+    "string": (str,),
+    "raw": (str,),
+    "json": (object,),
+    "struct:<b>{}": (),
+}
+
+
+class FakeValues:
+    """Takes the topics of `types`; one whose type is "" is a topic too many.
+
+    What it was told is noted: `sources` of publications, and sessions that `closed`.
+    """
+
+    def __init__(self, broker: Broker, **types: str) -> None:
+        self.broker = broker
+        self.types = types
+        self.last: dict[str, Event] = {}
+        self.sources: list[object] = []
+        self.ended: list[Session] = []
+        broker.values = self
+
+    # broker.values.Values
+
+    def takes(self, topic: str) -> bool:
+        """See there."""
+        return topic in self.types
+
+    def publish(self, event: Event, now: float, without: Session | None, source: object) -> None:
+        """See there: the event itself is shown, and remembered as the last."""
+        type_name = self.types[event.topic]
+        if not type_name:
+            raise TooManyTopics
+        if not isinstance(orjson.loads(event.payload), _FITTING[type_name]):
+            raise WrongType(type_name)
+        self.sources.append(source)
+        event.nt4_type, event.nt4_time_us = type_name, event.time_us
+        self.last[event.topic] = event
+        self.broker.show(event, now, without=without)
+
+    def hearers_changed(self) -> None:
+        """See there."""
+
+    def latest(self, pattern: Pattern, most: int) -> list[Event]:
+        """See there."""
+        return [event for topic, event in self.last.items() if matches(pattern, topic)][-most:]
+
+    def closed(self, session: Session) -> None:
+        """See there."""
+        self.ended.append(session)
+
+    # What a test does
+
+    def put(self, topic: str, payload: bytes, now: float, time_us: int = 7) -> Event:
+        """A client of NetworkTables has published: kept, shown, and remembered."""
+        event = self.last[topic] = value(topic, payload, self.types[topic], time_us)
+        self.broker.keep(event, now)
+        self.broker.show(event, now)
+        return event
+
+    def put_and_keep_later(self, topic: str, payload: bytes, now: float, time_us: int = 7) -> Event:
+        """The same where what is kept is an event of its own."""
+        shown = self.last[topic] = value(topic, payload, self.types[topic], time_us)
+        self.broker.show(shown, now)
+        self.broker.keep(value(topic, payload, self.types[topic], time_us), now)
+        return shown
+
+
+def value(topic: str, payload: bytes, type_name: str = "double", time_us: int = 7) -> Event:
+    """A value as an event."""
+    event = Event(topic, payload, protocol="nt4", role="nt4")
+    event.nt4_type, event.nt4_time_us = type_name, time_us
+    return event
