@@ -16,23 +16,23 @@ from prometheus_client.registry import Collector
 from app.settings import LIMITS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from prometheus_client.core import Metric
 
     from app.host.watch import Watch
     from app.server import House
 
-_PROTOCOLS = ("bayeux", "wamp")
+_PROTOCOLS = ("bayeux", "nt4", "wamp")
 """Shown with 0 too: an alert must be able to tell "none" from "not known"."""
 
 
 class HalleyCollector(Collector):
-    """All of one server's counts; `watch` is its host's, if the host is ours."""
+    """All of one server's counts; `watches` are those of its listeners for clients, if the host is ours."""
 
-    def __init__(self, house: House, watch: Watch | None) -> None:
+    def __init__(self, house: House, watches: Sequence[Watch]) -> None:
         self._house = house
-        self._watch = watch
+        self._watches = watches
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, now."""
@@ -47,6 +47,9 @@ class HalleyCollector(Collector):
         yield _counter("halley_delivered", "Events put into a session's outbox.", broker.delivered)
         yield _gauge("halley_queued", "Events waiting in outboxes.", self._house.queued_events())
         yield _counter("halley_overflows", "Events that found an outbox full.", broker.overflows)
+        yield _counter(
+            "halley_conflated", "Values dropped for newer ones of a topic by slow readers.", broker.conflated
+        )
         limits = {limit: broker.hits[limit] for limit in LIMITS}
         yield _counters("halley_limits_hit", "How often a limit said no, by its setting.", "limit", limits)
         yield _gauge("halley_waiting_bytes", "Memory of events that wait for somebody, about.", broker.waiting.value)
@@ -61,13 +64,24 @@ class HalleyCollector(Collector):
         yield _counters("halley_messages_refused", "Messages refused, by error code.", "code", engine.refused)
         yield _gauge("halley_sweeper_age_seconds", "Since deadlines were last looked at.", self._house.sweeper_age_s())
         yield from self._wamp()
+        yield from self._nt4()
         yield from self._history()
-        if self._watch is not None:
-            refused = {str(status): count for status, count in self._watch.refused.items()}
-            yield _gauge("halley_connections", "HTTP connections now.", self._watch.connections)
-            yield _counter("halley_connections_cut", "Connections cut for being too slow.", self._watch.cut)
-            yield _counter("halley_tls_failed", "Connections on which no TLS came about.", self._watch.tls_failed)
-            yield _counters("halley_requests_refused", "Requests refused half-way, by status.", "status", refused)
+        if self._watches:
+            yield from self._connections()
+
+    def _connections(self) -> Iterator[Metric]:
+        """Of the host, on all listeners for clients."""
+        watches = self._watches
+        refused: Counter[str] = Counter()
+        for watch in watches:
+            refused.update({str(status): count for status, count in watch.refused.items()})
+        connections = sum(watch.connections for watch in watches)
+        cut = sum(watch.cut for watch in watches)
+        tls_failed = sum(watch.tls_failed for watch in watches)
+        yield _gauge("halley_connections", "HTTP connections now.", connections)
+        yield _counter("halley_connections_cut", "Connections cut for being too slow.", cut)
+        yield _counter("halley_tls_failed", "Connections on which no TLS came about.", tls_failed)
+        yield _counters("halley_requests_refused", "Requests refused half-way, by status.", "status", refused)
 
     def _wamp(self) -> Iterator[Metric]:
         """Of WAMP."""
@@ -85,12 +99,36 @@ class HalleyCollector(Collector):
             router.unacknowledged,
         )
 
+    def _nt4(self) -> Iterator[Metric]:
+        """Of NetworkTables, where it is served."""
+        if self._house.tables is None:
+            return
+        tables = self._house.tables.server.tables
+        yield _gauge("halley_nt4_topics", "Topics that are published or kept, meta topics too.", len(tables.topics))
+        yield _counter("halley_nt4_received", "Values that clients sent.", tables.received)
+        yield _counter("halley_nt4_delivered", "Values written to clients, once for each.", tables.pacing.delivered)
+        yield _counter("halley_nt4_flushes", "Writes in which these went.", tables.pacing.flushes)
+        yield _counter("halley_nt4_conflated", "Values dropped for newer ones by slow clients.", tables.conflated)
+        yield _counters("halley_nt4_ignored", "Messages and values ignored, by reason.", "reason", tables.ignored)
+        yield _counter("halley_nt4_shed", "Values not recorded, since newer ones were.", tables.bridge.shed)
+        yield _counters(
+            "halley_nt4_unshared",
+            "Values that other protocols cannot have, by reason.",
+            "reason",
+            tables.bridge.unshared,
+        )
+
     def _history(self) -> Iterator[Metric]:
         """Of the event history, as far as there is one."""
         recording, recorder = self._house.broker.recording, self._house.recorder
         yield _counter("halley_history_recorded", "Events that are on disk.", recording.recorded)
         yield _counter("halley_history_refused", "Durable events that the log did not take.", recording.refusals)
         yield _counter("halley_history_lost", "Events that were delivered, and then not written.", recording.lost)
+        yield _counter(
+            "halley_history_lost_values",
+            "Values that the log had no room for, or did not write.",
+            recording.lost_values,
+        )
         yield _gauge("halley_history_pending", "Events on their way to the disk.", len(recording.pending))
         yield _gauge("halley_history_keys", "Idempotency keys remembered.", len(recording.keys))
         if recorder is None:
@@ -112,10 +150,10 @@ class HalleyCollector(Collector):
         yield _counter("halley_history_failures", "How often the disk has failed.", history.failures)
 
 
-def exposition(house: House, watch: Watch | None = None) -> bytes:
+def exposition(house: House, *watches: Watch) -> bytes:
     """All metrics in Prometheus' text format, the process' own among them."""
     registry = CollectorRegistry()
-    for collector in (HalleyCollector(house, watch), PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+    for collector in (HalleyCollector(house, watches), PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
         registry.register(collector)
     return generate_latest(registry)
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from app.broker.broker import Broker
     from app.protocols.bayeux.hooks import Hooks
     from app.protocols.bayeux.sessions import BayeuxSession
+    from app.protocols.nt4.clients import Client
+    from app.protocols.nt4.tables import Tables
     from app.protocols.wamp.router import Router
     from app.protocols.wamp.sessions import WampSession
 
@@ -32,6 +34,11 @@ class Operators:
         router.closed.append(_closed)
         router.denied.append(_denied)
 
+    def watch(self, tables: Tables) -> None:
+        """Tell of NetworkTables' clients too."""
+        tables.opened.append(_opened)
+        tables.closed.append(_closed)
+
     def tell_of_limits(self, _now: float) -> None:
         """Say which limits have said no since this was last asked."""
         news = self._broker.hits - self._hits_told
@@ -41,7 +48,7 @@ class Operators:
                 telemetry.log.warning("limit_reached", limit=limit, times=times)
 
 
-def _opened(session: BayeuxSession | WampSession) -> None:
+def _opened(session: BayeuxSession | WampSession | Client) -> None:
     telemetry.log.info(
         "session_opened",
         session=telemetry.fingerprint(session.id),
@@ -53,7 +60,7 @@ def _opened(session: BayeuxSession | WampSession) -> None:
     )
 
 
-def _closed(session: BayeuxSession | WampSession, reason: str) -> None:
+def _closed(session: BayeuxSession | WampSession | Client, reason: str) -> None:
     telemetry.log.info(
         "session_closed", session=telemetry.fingerprint(session.id), protocol=session.protocol, reason=reason
     )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from app.broker.log import Page, Query
     from app.protocols.bayeux.hooks import Hooks
-    from app.protocols.wamp.links import Context
+    from app.protocols.links import Context
     from app.recorder import Recorder
     from app.settings import Verb
 
@@ -81,7 +81,7 @@ class Permissions:
         """Whether nobody minds; where somebody must think about it, something to await."""
         hooks = self._hooks
         asked = what if isinstance(what, Pattern) else Pattern(Match.EXACT, what)
-        if (hooks.policy is None and not hooks.authorizers) or asked.topic.startswith(SPACE):
+        if not self.are_asked() or asked.topic.startswith(SPACE):
             return True
         pattern = in_bayeux(asked)
         if pattern is None:
@@ -101,6 +101,10 @@ class Permissions:
             if answer is not True:
                 return False
         return self._is_granted(verb, pattern, message)
+
+    def are_asked(self) -> bool:
+        """Whether the program has a policy, or authorizers."""
+        return self._hooks.policy is not None or bool(self._hooks.authorizers)
 
     async def _when(self, answer: Awaitable[Any], verb: Verb, pattern: Pattern, message: Message) -> bool:
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,20 +16,21 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from app import __version__, telemetry
 from app.access.authenticator import Authenticator
-from app.access.rules import AccessRules, Rule
 from app.broker.broker import Broker
 from app.broker.errors import TokenRefused
-from app.broker.policy import SERVER, HouseRules
+from app.broker.policy import SERVER
+from app.networktables import NetworkTables
 from app.operators import Operators
+from app.protection import check_protected, rights_of
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
-from app.protocols.bayeux.names import Bounds, to_pattern
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.router import Router
-from app.protocols.wamp.spaces import realms_of, spaces_of, within
+from app.protocols.wamp.spaces import realms_of
 from app.recorder import Recorder
 from app.routing import Permissions, ReservedIds, SettledArchive, Waits
-from app.settings import Settings, is_loopback
+from app.settings import Settings
+from app.sweeper import Sweeper
 from app.system_events import SystemEvents
 from app.transports.addresses import accounts
 from app.transports.apis import Apis
@@ -38,6 +38,7 @@ from app.transports.door import reject
 from app.transports.endpoint import Endpoint, leaving
 from app.transports.guard import Guard, Rejection
 from app.transports.head import Head
+from app.transports.nt4 import Nt4Endpoint
 from app.transports.pages import Pages, route_path
 from app.transports.proxies import Proxies
 from app.transports.wamp import WampEndpoint
@@ -49,38 +50,14 @@ if TYPE_CHECKING:
 
     from app.broker.policy import Identity
 
-_STALL_S = 1.0
-"""A loop that stood still for so long (SIGSTOP, a paused machine) is worth a line in the log."""
-
-_SLOW_SWEEP_S = 1.0
-_LIVE_S = 10.0
 _PROGRESS_S = 1.0
 _FORCE_S = 0.1
 """How soon a second signal is noticed while draining waits."""
 
 
-class NotProtected(Exception):
-    """The listener would be open to others, and nobody has said that it may be."""
-
-
 class _Answerable(Protocol):
     def answer(self, outcome: object) -> None:
         """Take what was waited for, or is to be written."""
-
-
-def rights_of(settings: Settings) -> HouseRules | AccessRules:
-    """What the settings say about who may do what."""
-    wanted = settings.bayeux.anonymous_publish
-    if not settings.access:
-        is_local = is_loopback(settings.host) and not settings.proxies  # through which strangers come
-        return HouseRules(is_local, wanted == "on" or (wanted == "auto" and is_local))
-    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
-    spaces = spaces_of(settings)
-    rules = [
-        Rule(rule.role, rule.verb, within(to_pattern(rule.pattern, bounds), spaces[rule.realm]), rule.allow)
-        for rule in settings.access
-    ]
-    return AccessRules(rules, sessionless=wanted != "off")
 
 
 class House:
@@ -90,11 +67,7 @@ class House:
         self.settings = settings = settings or Settings()
         self.hooks = hooks or Hooks()
         self.guard = Guard(settings)
-        if not (self.guard.is_private or settings.access or settings.open):
-            raise NotProtected(
-                f"{settings.host} can be reached from other machines, where everyone may read and publish "
-                f"everything; write access rules, or say --open if that is wanted"
-            )
+        check_protected(settings)
         self.rights = rights_of(settings)
         self._authenticator = Authenticator(settings, lambda line: telemetry.log.warning("keys", what=line))
         self.broker = Broker(settings.limits, self._wake, settings.history)
@@ -145,17 +118,28 @@ class House:
         self._drain_told_at = 0.0
         self._flush_is_due = False
         self._tasks: list[asyncio.Task[None]] = []  # the sweeper, then the program's own
-        self._swept_at = monotonic()
-        self.broker.clock_offset_s = time.time() - monotonic()
+        self._sweeper = Sweeper(settings, self.broker, self._sweeps)
         self._operators = Operators(self.broker, self.hooks, self.router)
-        self._slow_sweeps: list[Callable[[float], None]] = [
+        self._sweeper.slow += [
             lambda _: self.engine.sweep(),
             self.broker.meters.sweep,
             self._authenticator.look,
             self._operators.tell_of_limits,
             lambda _: telemetry.report_suppressed(),
         ]
-        SystemEvents(self.broker, self.hooks, self.router)
+        self._system_events = SystemEvents(self.broker, self.hooks, self.router)
+        self.tables: NetworkTables | None = None
+        self.nt4: Nt4Endpoint | None = None
+        if settings.nt4.enabled:
+            tables = NetworkTables(settings, self.broker, self.rights, self._waits, Permissions(self.hooks), self._wake)
+            self._operators.watch(tables.server.tables)
+            self._system_events.watch(tables.server.tables)
+            self.speak_nt4(tables)
+
+    def speak_nt4(self, tables: NetworkTables) -> None:
+        """Serve NetworkTables too, by these tables."""
+        self.tables = tables
+        self.nt4 = Nt4Endpoint(tables, self.endpoint.door, self.endpoint.note, self.settings)
 
     def _authenticate(self, token: str, wall_s: float) -> Identity:
         try:
@@ -181,21 +165,22 @@ class House:
             await self._lifespan(receive, send)
             return
         path = route_path(scope)
-        wamp = self.wamp if self.wamp.leads_to(path) else None
-        if scope["type"] != "http" and wamp is None:
+        spoken = self.wamp if self.wamp.leads_to(path) else self.nt4 if self.nt4 and self.nt4.leads_to(path) else None
+        if scope["type"] != "http" and spoken is None:
             await send({"type": "websocket.close", "code": 1000})
             return
         self.start()
         self.proxies.reveal(scope)
         try:
-            self.guard.check_host(*(value for name, value in scope["headers"] if name == b"host"))
+            guard = self.guard if spoken is None else spoken.family.guard
+            guard.check_host(*(value for name, value in scope["headers"] if name == b"host"))
         except Rejection as rejection:
             telemetry.request_refused(rejection.status, rejection.text, head=Head.of(scope))
             await reject(scope, send, rejection)
             return
         is_bayeux = any(path == mount or path.startswith(f"{mount}/") for mount in self.settings.bayeux.paths)
         try:
-            serve = wamp or (self.endpoint if is_bayeux else self.apis if self.apis.leads_to(path) else self.pages)
+            serve = spoken or (self.endpoint if is_bayeux else self.apis if self.apis.leads_to(path) else self.pages)
             await serve(scope, receive, send)
         except asyncio.CancelledError:
             if not self._is_leaving:
@@ -231,6 +216,8 @@ class House:
             self.recorder = Recorder(self.settings, self.broker, self._wake)
             self.engine.read = self.recorder.read
             self.router.archive = SettledArchive(self.recorder)
+        if self.tables is not None:
+            self.tables.open()
 
     def start(self) -> None:
         """Open the history and begin sweeping, once; the first request does it where no lifespan has."""
@@ -238,8 +225,8 @@ class House:
             self.open()
             if self.recorder is not None:
                 self.recorder.listen()
-            self._swept_at = monotonic()
-            jobs = [self._sweep(), *(self._run(job) for job in self.background)]
+            self._sweeper.begin()
+            jobs = [self._sweeper.run(), *(self._run(job) for job in self.background)]
             self._tasks = [asyncio.get_running_loop().create_task(job) for job in jobs]
             self._wake()
 
@@ -252,6 +239,8 @@ class House:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._waits.stop()
+        if self.tables is not None:
+            await self.tables.close()
         if self.recorder is not None:
             recorder, self.recorder, self.engine.read, self.router.archive = self.recorder, None, None, None
             await recorder.close()
@@ -273,8 +262,8 @@ class House:
                 telemetry.fault("reload", error)
 
     def is_live(self) -> bool:
-        """Whether the sweeper has run lately; if not, sessions no longer end (CometD #1627)."""
-        return self.sweeper_age_s() < _LIVE_S
+        """Whether the sweeper has run lately."""
+        return self._sweeper.is_live
 
     def is_ready(self) -> bool:
         """Whether new clients are welcome."""
@@ -282,7 +271,7 @@ class House:
 
     def sweeper_age_s(self) -> float:
         """Since deadlines were last looked at."""
-        return monotonic() - self._swept_at
+        return self._sweeper.age_s
 
     def queued_events(self) -> int:
         """Events that wait in outboxes."""
@@ -298,17 +287,22 @@ class House:
             self._flush_is_due = True
 
     def _flush(self) -> None:
-        has_failed = False
+        has_failed = has_work = False
         try:
+            has_work = self.tables is not None and self.tables.work()
             self.broker.flush(monotonic())
-            while outcomes := [*self.engine.answers(), *self.router.answers(monotonic())]:
+            while outcomes := self._outcomes():
                 self._answer(outcomes)
         except Exception as error:  # noqa: BLE001 - who is behind the one at fault has the next turn
             telemetry.fault("flush", error)
             has_failed = True
         self._flush_is_due = False
-        if has_failed or self.broker.ready:
+        if has_failed or has_work or self.broker.ready:
             self._wake()
+
+    def _outcomes(self) -> list[tuple[Any, Any]]:
+        of_tables = () if self.tables is None else self.tables.answers(monotonic())
+        return [*self.engine.answers(), *self.router.answers(monotonic()), *of_tables]
 
     def _answer(self, outcomes: list[tuple[Any, Any]]) -> None:
         for connection, outcome in outcomes:
@@ -323,33 +317,13 @@ class House:
         except Exception as error:  # noqa: BLE001 - a program's task may raise anything
             telemetry.fault("background", error)
 
-    async def _sweep(self) -> None:
-        slowly_swept_at = monotonic()
-        was_late = False
-        while True:
-            await asyncio.sleep(self.settings.sweep_s)
-            now = monotonic()
-            since_s = now - self._swept_at
-            if since_s > _STALL_S + self.settings.sweep_s:
-                telemetry.log.warning("stalled", seconds=round(since_s, 3))
-            self._swept_at = now
-            self.broker.clock_offset_s = time.time() - now
-            # What waited with us is read before anybody counts as late. Not twice in a row: a loop that is always busy
-            # must end those who are too slow all the more.
-            was_late = not was_late and since_s > 2 * self.settings.sweep_s
-            if was_late:
-                continue
-            sweeps = [self.broker.due, self.router.sweep, self.wamp.sweep, *self.on_sweep]
-            if self.recorder is not None:
-                sweeps.append(self.recorder.sweep)
-            if now - slowly_swept_at > _SLOW_SWEEP_S:
-                slowly_swept_at = now
-                sweeps += self._slow_sweeps
-            for sweep in sweeps:
-                try:
-                    sweep(now)
-                except Exception as error:  # noqa: BLE001 - a sweeper that dies leaks every session after it
-                    telemetry.fault("sweeper", error)
+    def _sweeps(self) -> list[Callable[[float], None]]:
+        sweeps = [self.broker.due, self.router.sweep, self.wamp.sweep, *self.on_sweep]
+        if self.tables is not None:
+            sweeps.append(self.tables.sweep)
+        if self.recorder is not None:
+            sweeps.append(self.recorder.sweep)
+        return sweeps
 
     async def drain(self, is_forced: Callable[[], bool] = lambda: False) -> None:
         """Send everyone away: answer the held connects, spread out and in random order. Waits no more if `is_forced`.
@@ -367,14 +341,17 @@ class House:
         await self._pause(options.not_ready_s, is_forced)
         releases = [partial(self.engine.release, session) for session in self.engine.drain()]
         releases += [partial(self.router.release, engine) for engine in self.router.drain()]
-        random.shuffle(releases)
+        if self.tables is not None:
+            releases += [partial(self.tables.release, engine) for engine in self.tables.drain()]
         clients = sum(session.role != SERVER for session in self.broker.sessions.values())
+        random.shuffle(releases)
         spread_s = min(options.spread_s, clients / options.clients_per_s)
         self.engine.advisor.drain_interval = lambda: random.uniform(0, spread_s)  # noqa: S311 - no secret
         began = monotonic()
         for count, release in enumerate(releases):
             await self._pause(spread_s * count / len(releases) - (monotonic() - began), is_forced)
             release(monotonic())
+            await asyncio.sleep(0)  # others are to have their turn even where there is no time to spread
         await self._pause(spread_s - (monotonic() - began), is_forced)  # for those who were between two polls
         self.wamp.leave(monotonic())
         telemetry.log.info("drained", seconds=round(monotonic() - began, 3))

@@ -33,10 +33,13 @@ if TYPE_CHECKING:
     from app.broker.topics import Pattern
     from app.protocols.bayeux.hooks import Hooks
     from app.protocols.bayeux.sessions import BayeuxSession
+    from app.protocols.nt4.clients import Client
+    from app.protocols.nt4.messages import Subscribe
+    from app.protocols.nt4.tables import Tables
     from app.protocols.wamp.router import Router
     from app.protocols.wamp.sessions import WampSession
 
-    AnySession = BayeuxSession | WampSession
+    AnySession = BayeuxSession | WampSession | Client
 
 SESSIONS = "halley/sessions"
 SUBSCRIPTIONS = "halley/subscriptions"
@@ -61,6 +64,22 @@ class SystemEvents:
         hooks.session_closed.append(self._closed)
         hooks.subscribed.append(lambda session, channel: self._subscription("subscribed", session, [channel]))
         hooks.unsubscribed.append(lambda session, channel: self._subscription("unsubscribed", session, [channel]))
+
+    def watch(self, tables: Tables) -> None:
+        """Tell of NetworkTables' clients too."""
+        tables.opened.append(self._opened)
+        tables.closed.append(self._closed_client)
+        tables.subscribed.append(
+            lambda client, subscription: self._subscription("subscribed", client, shown_names(subscription))
+        )
+        tables.unsubscribed.append(
+            lambda client, subscription: self._subscription("unsubscribed", client, shown_names(subscription))
+        )
+
+    def _closed_client(self, client: Client, reason: str) -> None:
+        for subscription in client.listens:
+            self._subscription("unsubscribed", client, shown_names(subscription))
+        self._closed(client, reason)
 
     def _opened(self, session: AnySession) -> None:
         self._publish(SESSIONS, {"event": "opened", **self._who(session), "address": session.address})
@@ -96,3 +115,8 @@ class SystemEvents:
 def shown(pattern: Pattern) -> str:
     """How a subscription is told of: as Bayeux writes it, or WAMP where Bayeux cannot."""
     return uri_of(pattern) if pattern.match in WIDE_IN_WAMP else to_subscription(pattern)
+
+
+def shown_names(subscription: Subscribe) -> list[str]:
+    """How one of NetworkTables' is told of: its names, prefixes with a star behind them."""
+    return [name + "*" * subscription.options.is_prefix for name in subscription.topics]

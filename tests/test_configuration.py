@@ -238,6 +238,16 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
             ),
         ),
         ("operations.port = 8080", "operations.port: expected a port of its own, found port's (8080)"),
+        ('nt4.host = "ws://a"', 'nt4.host: expected a host name or an address without a port, found "ws://a"'),
+        (
+            'nt4 = {enabled = true, host = "0.0.0.0"}',
+            (
+                "nt4.host: expected access rules ([[access]]) or open = true (--open) too, as 0.0.0.0 lets other "
+                "machines read and publish everything"
+            ),
+        ),
+        ("nt4 = {enabled = true, port = 8080}", "nt4.port: expected a port of its own, found port's (8080)"),
+        ("nt4 = {enabled = true, port = 8081}", "nt4.port: expected a port of its own, found operations.port's (8081)"),
         (
             'hosts = ["https://a.b"]',
             'hosts: expected host names without scheme or port, found "https://a.b"',
@@ -250,6 +260,29 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
         ('bayeux.paths = ["x"]', 'bayeux.paths: expected paths like "/bayeux" (no slash at the end), found "x"'),
         ('bayeux.paths = ["/x/"]', 'bayeux.paths: expected paths like "/bayeux" (no slash at the end), found "/x/"'),
         ('bayeux.paths = ["/"]', 'bayeux.paths: expected paths like "/bayeux" (no slash at the end), found "/"'),
+        (
+            'bayeux.paths = ["/nt"]\nnt4.enabled = true',
+            """bayeux.paths: expected other paths than NetworkTables' /nt, found "/nt\"""",
+        ),
+        (
+            'wamp.paths = ["/nt/wamp"]\nnt4.enabled = true',
+            """wamp.paths: expected other paths than NetworkTables' /nt, found "/nt/wamp\"""",
+        ),
+        # NetworkTables
+        ("nt4.pong_s = 0.2", "nt4.pong_s: expected more than nt4.ping_s (0.2)"),
+        (
+            'nt4.origins = ["*"]',
+            'nt4.origins: "*" cannot be allowed, since requests carry credentials: list each origin',
+        ),
+        ('nt4.origins = ["file:///a"]', f'nt4.origins: {ORIGIN_NEED}, found "file:///a"'),
+        (
+            'nt4.bridge_out = ["SmartDashboard"]',
+            'nt4.bridge_out: expected names that begin with "/", which alone others know, found "SmartDashboard"',
+        ),
+        (
+            'nt4.bridge_in = [""]',
+            'nt4.bridge_in: expected names that begin with "/", which alone others know, found ""',
+        ),
         ("bayeux.superseded_status = 301", "bayeux.superseded_status: expected 200, or 400 to 599, found 301"),
         # cookies that browsers would throw away
         (
@@ -304,6 +337,13 @@ def test_settings_that_cannot_work_are_refused(write, text, problem):
         "operations.port = 8080\noperations.enabled = false",
         'operations.port = 8080\noperations.host = "127.0.0.2"',
         "port = 0\noperations.port = 0",
+        "nt4.port = 8080",
+        'nt4.host = "0.0.0.0"',
+        'open = true\nnt4 = {enabled = true, host = "0.0.0.0"}',
+        'nt4 = {enabled = true, port = 8080, host = "127.0.0.2"}',
+        'nt4.origins = ["file://", "app://elastic", "https://a.b"]',
+        "nt4.bridge_out = []",
+        'wamp.paths = ["/nt"]',
         'load = ["package.module:setup", "module:setup_2"]',
         "bayeux.superseded_status = 408",
         'cookie = {same_site = "None", partitioned = true, name = "__Host-X"}',

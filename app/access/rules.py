@@ -4,8 +4,9 @@ For a pattern, that is a subscription: an allow grants if it covers all that the
 meets any of that, and an allow that only meets some of it is passed over.
 
 A wildcard at the root of a rule leaves the server's own topics out: `/**` does not reach `/halley/**`, and for
-publishing neither `/stats`, `/alerts` nor `/replay`. They must be named. The root of a space, a WAMP realm's own, is
-all that is in that space, and the root of all reaches into none.
+publishing neither `/stats`, `/alerts` nor `/replay`; nor does it reach NetworkTables' meta topics, `/$nt4/$...`. They
+must be named. The root of a space, a WAMP realm's own, is all that is in that space, and the root of all reaches into
+none.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from app.broker.names import SPACE
-from app.broker.policy import ANONYMOUS, NOBODY, SERVER, SERVERS_OWN, as_rules_name_it
+from app.broker.policy import ANONYMOUS, NOBODY, NT4_META, SERVER, SERVERS_OWN, as_rules_name_it
 from app.broker.topics import RESERVED, Match, Pattern, encloses, leaves_out, meet
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def covers(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
         return False
     if _is_everything(over):
         if _in_space(what):
-            return _first(what) not in own
+            return _first(what) not in own and not what.topic.startswith(NT4_META)
         return own <= _SERVERS_ROOM  # subscribers of /** do not hear that one either
     return True
 

@@ -70,6 +70,9 @@ main.add_command(pipeline_group)
     type=int,
     help=f"Port for health checks and metrics; 0 as above. [default: {KNOBS['operations.port'].default}]",
 )
+@click.option("--nt4", "is_nt4", is_flag=True, help="Serve NetworkTables (NT4) too, for robots and dashboards.")
+@click.option("--nt4-host", help=f"Address for its own listener. [default: {KNOBS['nt4.host'].default}]")
+@click.option("--nt4-port", type=int, help=f"Its port; 0 as above. [default: {KNOBS['nt4.port'].default}]")
 @click.option("--data-dir", metavar="DIR", help=f"What outlives the server. [default: {KNOBS['data_dir'].default}]")
 @click.option("--history", type=click.Choice(["on", "off"]), help="Off: nothing is written, nothing can be replayed.")
 @click.option("--tls-cert", metavar="FILE", help="Serve https with this certificate (PEM). SIGHUP reads it again.")
@@ -88,6 +91,9 @@ def serve(  # noqa: PLR0913 - one for each flag
     host: str | None,
     port: int | None,
     operations_port: int | None,
+    is_nt4: bool,
+    nt4_host: str | None,
+    nt4_port: int | None,
     data_dir: str | None,
     history: str | None,
     tls_cert: str | None,
@@ -103,6 +109,9 @@ def serve(  # noqa: PLR0913 - one for each flag
         "host": host,
         "port": port,
         "operations.port": operations_port,
+        "nt4.enabled": is_nt4 or None,
+        "nt4.host": nt4_host,
+        "nt4.port": nt4_port,
         "data_dir": data_dir,
         "history.enabled": None if history is None else history == "on",
         "tls.cert": tls_cert,

@@ -19,15 +19,16 @@ from app.configuration.values import shown
 from app.history.rules import parse_age
 from app.history.stored import COLUMNS
 from app.protocols.bayeux.names import META, Bounds, to_pattern
+from app.protocols.nt4.paths import BASE as NT4_PATH
 from app.protocols.wamp.spaces import realms_of, spaces_of
 from app.protocols.wamp.uris import Grammar, check_uri
 from app.settings import is_loopback
 from app.settings.wamp import KEY_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from app.settings import Bayeux, Cookie, Cors, Jwt, Limits, Settings, Token, User
+    from app.settings import Bayeux, Cookie, Jwt, Limits, Settings, Token, User
 
     Broken = Iterator[tuple[str, str]]
 
@@ -59,10 +60,11 @@ def broken_rules(settings: Settings) -> Broken:
         yield "tls.key", "expected tls.cert (--tls-cert) too"
     yield from _bayeux(settings.bayeux)
     yield from _wamp(settings)
+    yield from _nt4(settings)
     yield from _realms(settings)
     yield from _users(settings.user)
     yield from _cookie(settings.cookie)
-    yield from _cors(settings.cors)
+    yield from _origins("cors.origins", settings.cors.origins)
     yield from _limits(settings.limits)
     yield from _access(settings)
     yield from _record(settings)
@@ -73,11 +75,12 @@ def broken_rules(settings: Settings) -> Broken:
 
 
 def _listeners(settings: Settings) -> Broken:
-    operations = settings.operations
-    for key, host in (("host", settings.host), ("operations.host", operations.host)):
+    operations, nt4 = settings.operations, settings.nt4
+    for_clients = ("host", "nt4.host") if nt4.enabled else ("host",)
+    for key, host in (("host", settings.host), ("operations.host", operations.host), ("nt4.host", nt4.host)):
         if not _HOST_NAME.fullmatch(host):  # an empty one would listen everywhere
             yield key, f"expected a host name or an address without a port, found {shown(host)}"
-        elif key == "host" and not (settings.access or settings.open or is_loopback(host)):
+        elif key in for_clients and not (settings.access or settings.open or is_loopback(host)):
             yield (
                 key,
                 (
@@ -85,8 +88,11 @@ def _listeners(settings: Settings) -> Broken:
                     "read and publish everything"
                 ),
             )
-    if operations.enabled and operations.port == settings.port != 0 and operations.host == settings.host:
-        yield "operations.port", f"expected a port of its own, found port's ({settings.port})"
+    taken = {(settings.host, settings.port): "port"}
+    for key, listener in (("operations.port", operations), ("nt4.port", nt4)):
+        owner = taken.setdefault((listener.host, listener.port), key) if listener.enabled and listener.port else key
+        if owner != key:
+            yield key, f"expected a port of its own, found {owner}'s ({listener.port})"
     for name in settings.hosts:
         if not _HOST_NAME.fullmatch(name):
             yield "hosts", f"expected host names without scheme or port, found {shown(name)}"
@@ -126,6 +132,22 @@ def _wamp(settings: Settings) -> Broken:
             yield "wamp.paths", f'expected paths like "/wamp" (no slash at the end), found {shown(path)}'
         elif path in settings.bayeux.paths:
             yield "wamp.paths", f"expected other paths than bayeux.paths, found {shown(path)}"
+
+
+def _nt4(settings: Settings) -> Broken:
+    nt4 = settings.nt4
+    if not nt4.ping_s < nt4.pong_s:  # else nobody could answer in time
+        yield "nt4.pong_s", f"expected more than nt4.ping_s ({nt4.ping_s:g})"
+    yield from _origins("nt4.origins", (origin for origin in nt4.origins if origin != "file://"))
+    for key, prefixes in (("nt4.bridge_out", nt4.bridge_out), ("nt4.bridge_in", nt4.bridge_in)):
+        for prefix in prefixes:
+            if not prefix.startswith("/"):
+                yield key, f'expected names that begin with "/", which alone others know, found {shown(prefix)}'
+    if nt4.enabled:
+        for key, paths in (("bayeux.paths", settings.bayeux.paths), ("wamp.paths", settings.wamp.paths)):
+            for path in paths:
+                if path == NT4_PATH or path.startswith(f"{NT4_PATH}/"):
+                    yield key, f"expected other paths than NetworkTables' {NT4_PATH}, found {shown(path)}"
 
 
 def _realms(settings: Settings) -> Broken:
@@ -189,16 +211,16 @@ def _cookie(cookie: Cookie) -> Broken:
         yield "cookie.name", 'a name with __Host- needs cookie.path "/" and no cookie.domain'
 
 
-def _cors(cors: Cors) -> Broken:
-    for origin in cors.origins:
+def _origins(key: str, origins: Iterable[str]) -> Broken:
+    for origin in origins:
         if origin in ("*", "null"):
             # Any page, sandboxed ones of an attacker too, could act with its visitors' cookies.
-            yield "cors.origins", f'"{origin}" cannot be allowed, since requests carry credentials: list each origin'
+            yield key, f'"{origin}" cannot be allowed, since requests carry credentials: list each origin'
         elif not (parts := _ORIGIN.fullmatch(origin)) or int(parts["port"] or 0) > 65_535:
-            yield "cors.origins", f"expected scheme://host[:port] without a path, found {shown(origin)}"
+            yield key, f"expected scheme://host[:port] without a path, found {shown(origin)}"
         elif parts["port"] is not None and parts["port"] == _USUAL_PORTS.get(parts["scheme"].lower()):
             usual = origin.removesuffix(f":{parts['port']}")
-            yield "cors.origins", f'expected "{usual}", as browsers leave the usual port away, found {shown(origin)}'
+            yield key, f'expected "{usual}", as browsers leave the usual port away, found {shown(origin)}'
 
 
 def _limits(limits: Limits) -> Broken:

@@ -55,7 +55,8 @@ def from_flags(flags: Mapping[str, Any]) -> Source:
     """What the command line says, by key."""
     source = Source()
     for key, value in flags.items():
-        source.take(key, "--" + key.replace(".", "-").replace("_", "-"), conform, value)
+        flag = key.removesuffix(".enabled").replace(".", "-").replace("_", "-")
+        source.take(key, f"--{flag}", conform, value)
     return source
 
 

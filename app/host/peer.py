@@ -118,6 +118,11 @@ class Peer(HttpToolsProtocol):
         """The peer's, or that of the proxy before it."""
         return self.client[0] if self.client else ""
 
+    @property
+    def port(self) -> int:
+        """Likewise; 0 where there is none."""
+        return self.client[1] if self.client else 0
+
     def has_no_tls(self, reason: str) -> None:
         """The peer does not speak TLS, or not as we do."""
         self.watch.tls_failed += 1

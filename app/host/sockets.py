@@ -19,14 +19,10 @@ if TYPE_CHECKING:
 
     from app.host.connection import Connection
     from app.host.watch import Watch
-    from app.transports.guard import Guard
     from app.transports.proxies import Proxies
     from app.transports.upgrade import Family
 
     Header = tuple[bytes, bytes]
-
-_LOOKS = 4
-"""At each socket, in one `ping_s`. To note each message in a reaper would cost more than reading it."""
 
 _ACCEPTED = (
     "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
@@ -40,14 +36,13 @@ _KEY_BYTES = 16
 class Sockets:
     """The WebSockets of one family. `connections` are all of the server's, which it tells when it leaves."""
 
-    def __init__(self, family: Family, guard: Guard, proxies: Proxies, watch: Watch) -> None:
+    def __init__(self, family: Family, proxies: Proxies, watch: Watch) -> None:
         self.family = family
         self.watch = watch
         self.connections: set[Any] = set()
         self.leaving: Reaper[WebSocket] = Reaper(family.kill_s)
-        self._guard = guard
         self._proxies = proxies
-        self._looks: Reaper[WebSocket] = Reaper(family.ping_s / _LOOKS)
+        self._looks: Reaper[WebSocket] = Reaper(family.look_s)
 
     def leads_to(self, url: bytes) -> bool:
         """Whether a request target is one of its paths, with whatever query."""
@@ -57,13 +52,14 @@ class Sockets:
         """See `open_socket`."""
         headers, parser = asked_by.headers, asked_by.parser
         seen: tuple[str, str] = (asked_by.address, asked_by.scheme or "http")
+        port = asked_by.port
         if seen[0] in self._proxies:
-            seen = self._proxies.seen_through(*seen, headers)
+            seen, port = self._proxies.seen_through(*seen, headers), 0
         path, _, query = asked_by.url.partition(b"?")
         fields = dict(reversed(headers))
-        head = Head(parser.get_method().decode(), path.decode("latin-1"), query, fields, *seen)
+        head = Head(parser.get_method().decode(), path.decode("latin-1"), query, fields, *seen, port)
         hosts, offered = (_all(headers, name) for name in (b"host", b"sec-websocket-protocol"))
-        subprotocol = check(head, hosts, offered, self._guard, self.family)
+        subprotocol = check(head, hosts, offered, self.family)
         if head.method != "GET":
             raise Rejection(405, "only GET opens a WebSocket", headers=((b"allow", b"GET"),))
         key = _key(headers)

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from websockets.frames import Opcode
 from websockets.protocol import State
@@ -23,18 +23,20 @@ from websockets.server import ServerProtocol
 from app import telemetry
 from app.broker.meters import Meter
 from app.host.frames import PING, binary_frame, close_frame, frame, text_frame
+from app.host.keep_alive import probe
 from app.host.peer import unread_bytes
-from app.protocols.wamp.links import INTERNAL_ERROR, POLICY_VIOLATION, Close
-from app.transports.upgrade import TURN_S, is_binary
+from app.protocols.links import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close
+from app.transports.upgrade import TURN_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from websockets.frames import Frame
 
     from app.host.sockets import Sockets
-    from app.protocols.wamp.links import Speaker
+    from app.protocols.links import Speaker
     from app.transports.head import Head
+    from app.transports.upgrade import Pings
 
 _PIECE_BYTES = 16_384
 """Parsed at once: parsed frames are larger than their bytes, and a piece may have very many."""
@@ -42,7 +44,7 @@ _PIECE_BYTES = 16_384
 _FRAGMENT_BYTES = 6
 """Of the smallest fragment's header."""
 
-_INVALID_DATA, _TOO_BIG, _GOING_AWAY = 1007, 1009, 1001
+_INVALID_DATA, _TOO_BIG = 1007, 1009
 _log = logging.getLogger("websockets.server")
 _log.setLevel(logging.WARNING)  # at debug it writes out all that peers send
 
@@ -58,26 +60,30 @@ class WebSocket(asyncio.Protocol):
         "_has_lost",
         "_head",
         "_heard_at",
-        "_is_binary",
         "_meter",
         "_opcode",
         "_parser",
         "_parts",
+        "_pinged_at",
+        "_pings",
         "_sockets",
         "_speaker",
         "_transport",
         "_unread_bytes",
         "_work",
-        "format",
+        "subprotocol",
     )
+
+    kind = "websocket"
+    text, binary = staticmethod(text_frame), staticmethod(binary_frame)
 
     def __init__(self, head: Head, subprotocol: str, sockets: Sockets) -> None:
         family = sockets.family
-        self.format = family.format(subprotocol, text_frame, binary_frame, "websocket")
+        self.subprotocol = subprotocol
         self._head = head
         self._sockets = sockets
-        self._is_binary = is_binary(subprotocol)
         self._parser = ServerProtocol(state=State.OPEN, max_size=family.message_bytes, logger=_log)
+        self._pings = family.subprotocols[subprotocol]
         self._meter = Meter(family.pings_per_s, max(1, round(family.pings_per_s)))
         self._transport: asyncio.Transport
         self._speaker: Speaker
@@ -87,7 +93,8 @@ class WebSocket(asyncio.Protocol):
         self._fragments = 0
         self._opcode = Opcode.TEXT  # of that message
         self._heard_at = monotonic()
-        self._asked_at = 0.0  # by a ping that nothing has come after
+        self._asked_at = 0.0  # by the first ping that nothing has come after
+        self._pinged_at = 0.0  # where pings are steady
         self._unread_bytes = 0  # when the writes' deadline last came up
         self._has_ended = False  # a close frame, or nothing, is the last that we write
         self._has_lost = False  # the engine knows
@@ -99,6 +106,8 @@ class WebSocket(asyncio.Protocol):
         self._sockets.add(self, self._heard_at)
         transport.set_protocol(self)
         transport.write(accepted)
+        if self._pings is None:
+            probe(transport)
         if rest:
             self.data_received(rest)
 
@@ -166,21 +175,36 @@ class WebSocket(asyncio.Protocol):
 
     def look(self, now: float) -> None:
         """Ask a silent peer whether it is there; end the connection of one that has not answered."""
-        family = self._sockets.family
-        if self._has_ended:
+        pings = self._pings
+        if self._has_ended or pings is None:
+            return
+        if pings.is_steady:
+            self._ask_steadily(pings, now)
             return
         if self._heard_at > self._asked_at:
             self._asked_at = 0.0
         if self._asked_at:
-            if now - self._asked_at >= family.pong_s:
+            if now - self._asked_at >= pings.pong_s:
                 self._fail(INTERNAL_ERROR, "no answer to a ping", "pong_s")
-        elif now - self._heard_at >= family.ping_s:
+        elif now - self._heard_at >= pings.ping_s:
             self._asked_at = now
+            self._transport.write(frame(PING, b""))
+
+    def _ask_steadily(self, pings: Pings, now: float) -> None:
+        if self._heard_at > self._asked_at:
+            self._asked_at = 0.0
+        # A peer that nobody asked is not to blame for its silence: it may be us who stood still.
+        was_asked = self._asked_at and now - self._asked_at >= pings.pong_s - pings.ping_s
+        if was_asked and now - self._heard_at >= pings.pong_s:
+            self._fail(GOING_AWAY, "connection timed out", "pong_s")
+        elif now - self._pinged_at >= pings.ping_s:
+            self._asked_at = self._asked_at or now
+            self._pinged_at = now
             self._transport.write(frame(PING, b""))
 
     def shutdown(self) -> None:
         """The server leaves; engines have said so to everybody who has a session."""
-        self._fail(_GOING_AWAY, "the server is leaving")
+        self._fail(GOING_AWAY, "the server is leaving")
 
     # What has come
 
@@ -243,8 +267,8 @@ class WebSocket(asyncio.Protocol):
             else:
                 self._linger()
 
-    def _messages(self, part: Frame, now: float) -> Sequence[bytes]:
-        """What a frame brings to its end: a message, a batch of such, or as a fragment maybe none."""
+    def _messages(self, part: Frame, now: float) -> Iterable[Any]:
+        """What the message has that a frame brings to its end; a fragment may bring none."""
         data, opcode = cast(bytes, part.data), part.opcode
         if opcode is Opcode.CONT or not part.fin:
             if opcode is not Opcode.CONT:
@@ -259,12 +283,8 @@ class WebSocket(asyncio.Protocol):
             self._parts, self._fragments = bytearray(), 0
         if opcode is Opcode.TEXT and not data.isascii() and not _is_utf8(data):
             self._fail(_INVALID_DATA, "not UTF-8")
-        elif (opcode is Opcode.BINARY) is not self._is_binary:
-            kind = "text" if self._is_binary else "binary"
-            self._speaker.violated(f"a {kind} message with {self.format.subprotocol}", now)
-        else:
-            return self._speaker.split(data, now)
-        return ()
+            return ()
+        return self._speaker.split(data, now, is_binary=opcode is Opcode.BINARY)
 
     def _take_control(self, each: Frame, now: float) -> None:
         """A ping, which the parser has answered, or a pong; each costs a token, but for the pong that we wait for."""

@@ -92,11 +92,14 @@ def count_nodes(text: bytes, value: object, most_levels: int, enough: int) -> in
     most_nodes = 1 + containers + text.count(b",")
     if containers <= most_levels and most_nodes <= enough:
         return most_nodes
-    return count_values(value, most_levels)
+    return count_values(value, most_levels, enough)
 
 
-def count_values(value: object, most_levels: int) -> int:
-    """How many values there are in lists and dictionaries, they included. Raises `NestedTooDeeply`."""
+def count_values(value: object, most_levels: int, enough: int | None = None) -> int:
+    """How many values there are in lists and dictionaries, they included. Raises `NestedTooDeeply`.
+
+    Counts no further where there are more than `enough`.
+    """
     nodes = 1
     level = [value]
     for _ in range(most_levels):
@@ -107,6 +110,8 @@ def count_values(value: object, most_levels: int) -> int:
             elif isinstance(container, list):
                 deeper.extend(container)
         nodes += len(deeper)
+        if enough is not None and nodes > enough:
+            return nodes
         level = [child for child in deeper if isinstance(child, dict | list)]
         if not level:
             return nodes

@@ -40,10 +40,14 @@ EVENTS: dict[str, LogEvent] = {
         "events that a `consumer` had not read are deleted: it was at `offset`, and what is left begins at `first`", 100
     ),
     "consumer_ignored": LogEvent("a `file` in the folder of consumers is none, or says nothing: `reason`", 10),
+    "persistent_topics_damaged": LogEvent(
+        "what of NetworkTables' persistent topics cannot be brought back: `what`", 20
+    ),
     "session_opened": LogEvent("a client has a session: its address and agent", SESSIONS),
     "session_closed": LogEvent(
         "it has ended: `reason` is disconnected, expired, dismissed, slow_consumer or token_expired; "
-        "of WAMP goodbye, connection_lost, killed, protocol_violation, aborted or drained too",
+        "of WAMP goodbye, connection_lost, killed, protocol_violation, aborted or drained too; "
+        "of NetworkTables connection_lost, binary_decode_error or drained",
         SESSIONS,
         "reason",
     ),

@@ -59,9 +59,11 @@ class Rejection(Exception):
 class Guard:
     """Decides by a listener's settings which requests come in."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, takes_nameless: bool = False) -> None:
+        """`takes_nameless`: an empty Host will do. Browsers always name one, so this lets no page in."""
         self.is_loopback = is_loopback(settings.host)
         self.is_private = self.is_loopback and not settings.proxies  # only this machine can connect, nobody through it
+        self._takes_nameless = takes_nameless
         self._hosts = frozenset(name.lower() for name in settings.hosts)
         self._origins = frozenset(origin.lower() for origin in settings.cors.origins)
         self._body_bytes = settings.limits.body_bytes
@@ -137,6 +139,8 @@ class Guard:
                 raise Rejection(403, "pages of other origins must not do that")
 
     def _is_our_host(self, host: bytes) -> bool:
+        if not host:
+            return self._takes_nameless
         name, _ = _split(host.decode("latin-1"))
         if not name:
             return False

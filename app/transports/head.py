@@ -1,6 +1,6 @@
 """The head of one HTTP request, the same whichever way it came: by the short way or as an ASGI scope.
 
-The door looks at the raw fields; hooks may ask about the rest (`exchanges.Context`), which is worked out only then.
+The door looks at the raw fields; hooks may ask about the rest (`exchanges.HttpContext`), which is worked out only then.
 """
 
 from __future__ import annotations
@@ -21,13 +21,21 @@ _SCHEMES: dict[str, str] = {"ws": "http", "wss": "https"}
 class Head:
     """Method, path (decoded), query, and the first of each header field by lower-case name.
 
-    `address` is the peer's, empty where the server does not know it; `scheme` is `http` or `https`.
+    `address` and `port` are the peer's, empty and 0 where the server does not know them; `scheme` is `http` or `https`.
+    A WebSocket's path is as it was sent, escapes and all, as its engine reads it (`links.Context`).
     """
 
-    __slots__ = ("_headers", "address", "fields", "method", "path", "query_string", "scheme")
+    __slots__ = ("_headers", "address", "fields", "method", "path", "port", "query_string", "scheme")
 
     def __init__(
-        self, method: str, path: str, query_string: bytes, fields: dict[bytes, bytes], address: str, scheme: str
+        self,
+        method: str,
+        path: str,
+        query_string: bytes,
+        fields: dict[bytes, bytes],
+        address: str,
+        scheme: str,
+        port: int = 0,
     ) -> None:
         self.method = method
         self.path = path
@@ -35,6 +43,7 @@ class Head:
         self.fields = fields
         self.address = address
         self.scheme = scheme
+        self.port = port
         self._headers: Mapping[str, str] | None = None
 
     @classmethod
@@ -49,6 +58,7 @@ class Head:
             dict(reversed(scope["headers"])),
             client[0] if client else "",
             _SCHEMES.get(scheme, scheme),
+            (client[1] or 0) if client else 0,
         )
 
     @property

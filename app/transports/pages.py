@@ -10,6 +10,7 @@ import hashlib
 import mimetypes
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
 
 from app.transports.exchange import respond
 from app.transports.guard import TEXT_HEADERS
@@ -69,6 +70,13 @@ def route_path(scope: Scope) -> str:
     path: str = scope["path"]
     root: str = scope.get("root_path", "").rstrip("/")
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
+def raw_path(scope: Scope) -> str:
+    """The same as it was sent, escapes and all."""
+    sent: bytes | None = scope.get("raw_path")
+    path = quote(scope["path"]) if sent is None else sent.partition(b"?")[0].decode("latin-1")
+    return route_path({**scope, "path": path})
 
 
 def _read(path: Path) -> _File:

@@ -10,20 +10,30 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from app.protocols.wamp.links import Close
+from app.protocols.links import Close
+from app.protocols.wamp.formats import is_batched, serializer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from app.protocols.wamp.formats import Format
-    from app.protocols.wamp.links import Speaker
+    from app.protocols.links import Speaker
+
+
+def _copied(message: bytes) -> bytes:
+    """A message that waits without a frame: a copy, since what orjson makes keeps kilobytes behind its end."""
+    return bytes(memoryview(message))
 
 
 class Poll:
     """One connection. `speaker` is its engine's, `account` whose address it comes from (`addresses.py`)."""
 
-    def __init__(self, wire_format: Format, account: str | None, now: float) -> None:
-        self.format = wire_format
+    kind = "poll"
+    text = binary = staticmethod(_copied)
+
+    def __init__(self, subprotocol: str, account: str | None, now: float) -> None:
+        self.subprotocol = subprotocol
+        self.is_binary = serializer_of(subprotocol).is_binary
+        self._is_batched = is_batched(subprotocol)
         self.account = account
         self.speaker: Speaker
         self.backlog_bytes = 0
@@ -66,7 +76,7 @@ class Poll:
         """
         if not (self._waiting and self._is_settled):
             return []
-        taken = [self._waiting.popleft() for _ in range(len(self._waiting) if self.format.is_batched else 1)]
+        taken = [self._waiting.popleft() for _ in range(len(self._waiting) if self._is_batched else 1)]
         self.backlog_bytes -= sum(map(len, taken))
         self._is_settled = False
         return taken

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app.protocols.wamp.formats import SUBPROTOCOLS
 from app.transports.addresses import accounts
 from app.transports.pages import route_path
-from app.transports.upgrade import wamp
+from app.transports.upgrade import Family, Pings
 from app.transports.wamp_polling import WampPolling
 from app.transports.websocket import WebSockets
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from app.protocols.wamp.links import Switchboard
-    from app.settings import Settings
+    from app.protocols.links import Switchboard
+    from app.settings import Settings, Wamp
     from app.transports.endpoint import Endpoint
     from app.transports.guard import Guard
+
+_LOOKS = 4
+"""At each peer, in one `ping_s`."""
 
 
 class WampEndpoint:
     """An ASGI application; Halley's own host serves WebSockets itself, by `family`."""
 
     def __init__(self, switchboard: Switchboard, endpoint: Endpoint, guard: Guard, settings: Settings) -> None:
-        self.family = wamp(switchboard, settings.wamp)
-        self._sockets = WebSockets([self.family], guard, settings.limits, endpoint.note)
+        self.family = _family(switchboard, guard, settings.wamp)
+        self._sockets = WebSockets([self.family], settings.limits, endpoint.note)
         account_of = accounts((*settings.limits.exempt, *settings.proxies))
         self._polling = WampPolling(self.family, settings.wamp, settings.limits, endpoint.door, account_of)
         self.sweep, self.leave = self._polling.sweep, self._polling.leave  # for the house
@@ -42,3 +46,16 @@ class WampEndpoint:
             below = next(path[len(mount) :] for mount in self.family.paths if path.startswith(mount)).strip("/")
             hidden = {**scope, "path": below.rpartition("/")[2]}  # a transport's id is a secret: not for the log
             await self._polling(hidden, below, receive, send)
+
+
+def _family(switchboard: Switchboard, guard: Guard, options: Wamp) -> Family:
+    return Family(
+        tuple(path.rstrip("/") for path in options.paths),
+        dict.fromkeys(SUBPROTOCOLS, Pings(options.ping_s, options.pong_s)),
+        switchboard,
+        guard,
+        options.message_bytes,
+        options.pings_per_s,
+        options.kill_s,
+        options.ping_s / _LOOKS,
+    )

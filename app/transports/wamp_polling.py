@@ -23,7 +23,7 @@ from app.transports.endpoint import leaving
 from app.transports.exchange import respond, socket_of
 from app.transports.guard import Rejection
 from app.transports.polls import Poll
-from app.transports.upgrade import TURN_S, choose, copied
+from app.transports.upgrade import TURN_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from app.transports.upgrade import Family
 
 
-KIND = "poll"
 _METHODS, _ANY = ("POST",), ("GET", "POST")
 _ID_BYTES = 32
 _HEADERS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
@@ -102,11 +101,11 @@ class WampPolling:
         if self._is_leaving:
             raise leaving()
         offered = _offered(await self._body(visit))
-        subprotocol = choose(offered, self._family)
+        subprotocol = self._family.choose(offered)
         account = self._account_of(visit.head.address)
         self._admit(account)
         name, now = secrets.token_urlsafe(_ID_BYTES), monotonic()
-        poll = Poll(self._family.format(subprotocol, copied, copied, KIND), account, now)
+        poll = Poll(subprotocol, account, now)
         poll.speaker = self._family.switchboard.connect(poll, visit.head, now)
         self._polls[name] = poll
         opened = orjson.dumps({"protocol": subprotocol, "transport": name})
@@ -128,7 +127,7 @@ class WampPolling:
         if poll.is_over:
             raise _unknown()
         began = monotonic()
-        for message in () if poll.is_ending else poll.speaker.split(data, began):
+        for message in () if poll.is_ending else poll.speaker.split(data, began, is_binary=poll.is_binary):
             if monotonic() - began > TURN_S:
                 await asyncio.sleep(0)
                 began = monotonic()
@@ -212,7 +211,7 @@ async def _departure(receive: Receive) -> None:
 
 async def _bring(visit: Visit, poll: Poll, taken: list[bytes]) -> None:
     try:
-        await _answer(visit, poll.format.serializer.is_binary, b"".join(taken))
+        await _answer(visit, poll.is_binary, b"".join(taken))
     except BaseException:
         poll.put_back(taken)
         raise

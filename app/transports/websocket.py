@@ -10,35 +10,30 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from app.protocols.wamp.links import Close
+from app.protocols.links import Close
 from app.transports.door import reject
 from app.transports.guard import Rejection
 from app.transports.head import Head
-from app.transports.pages import route_path
-from app.transports.upgrade import TURN_S, check, copied, is_binary, reason_bytes
+from app.transports.pages import raw_path, route_path
+from app.transports.upgrade import TURN_S, check, reason_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from starlette.types import Receive, Scope, Send
 
-    from app.protocols.wamp.links import Speaker
+    from app.protocols.links import Speaker
     from app.settings import Limits
-    from app.transports.guard import Guard
     from app.transports.upgrade import Family
 
-KIND = "asgi"
 _TOO_BIG = 1009
 
 
 class WebSockets:
     """The WebSockets of these families, as an ASGI application; `note` logs and counts a rejection."""
 
-    def __init__(
-        self, families: Sequence[Family], guard: Guard, limits: Limits, note: Callable[[Rejection, Head], None]
-    ) -> None:
+    def __init__(self, families: Sequence[Family], limits: Limits, note: Callable[[Rejection, Head], None]) -> None:
         self._families = families
-        self._guard = guard
         self._limits = limits
         self._note = note
 
@@ -52,11 +47,12 @@ class WebSockets:
             family = next((each for each in self._families if each.leads_to(path)), None)
             if family is None:
                 raise Rejection(403, "no WebSocket here")
+            head.path = raw_path(scope)
             hosts, offered = (
                 [value for name, value in scope["headers"] if name == wanted]
                 for wanted in (b"host", b"sec-websocket-protocol")
             )
-            subprotocol = check(head, hosts, offered, self._guard, family)
+            subprotocol = check(head, hosts, offered, family)
         except Rejection as rejection:
             self._note(rejection, head)
             await reject(scope, send, rejection)
@@ -65,14 +61,28 @@ class WebSockets:
         await _Socket(head, subprotocol, family, self._limits, send).serve(receive)
 
 
+class _Text(bytes):
+    """A text message that waits: a copy, since what orjson makes keeps kilobytes behind its end."""
+
+    __slots__ = ()
+
+
+class _Binary(bytes):
+    """Likewise a binary one."""
+
+    __slots__ = ()
+
+
 class _Socket:
     """One of them; a `Link`."""
 
+    kind = "asgi"
+    text, binary = _Text, _Binary
+
     def __init__(self, head: Head, subprotocol: str, family: Family, limits: Limits, send: Send) -> None:
-        self.format = family.format(subprotocol, copied, copied, KIND)
+        self.subprotocol = subprotocol
         self._head = head
         self._family = family
-        self._is_binary = is_binary(subprotocol)
         self._limits = limits
         self._send = send
         self._waiting: list[bytes] = []
@@ -120,19 +130,14 @@ class _Socket:
                     began = monotonic()
                 self._speaker.receive(message, monotonic())
 
-    def _messages(self, event: Any) -> Sequence[bytes]:
-        """A message, a batch of such, or none where it is wrong."""
+    def _messages(self, event: Any) -> Iterable[Any]:
+        """What one WebSocket message has; nothing where that is wrong."""
         data, text = event.get("bytes"), event.get("text")
-        is_text = data is None
-        message: bytes = text.encode() if is_text else data
-        now = monotonic()
+        message: bytes = text.encode() if data is None else data
         if len(message) > self._family.message_bytes:
             self.answer(Close([], _TOO_BIG, "message too big"))
-        elif is_text is self._is_binary:
-            self._speaker.violated(f"a {'text' if is_text else 'binary'} message with {self.format.subprotocol}", now)
-        else:
-            return self._speaker.split(message, now)
-        return ()
+            return ()
+        return self._speaker.split(message, monotonic(), is_binary=data is not None)
 
     async def _write(self) -> None:
         """Returns when the last has been written, or the peer takes nothing any more."""
@@ -142,7 +147,7 @@ class _Socket:
             while self._waiting:
                 frames, self._waiting = self._waiting, []
                 for frame in frames:
-                    if not await self._sends({"type": "websocket.send", **self._shown(frame)}):
+                    if not await self._sends({"type": "websocket.send", **_shown(frame)}):
                         return
                     self.backlog_bytes -= len(frame)
             if self._close is not None:
@@ -152,9 +157,6 @@ class _Socket:
             self._is_paused = False
             self._speaker.resumed(monotonic())
 
-    def _shown(self, frame: bytes) -> dict[str, object]:
-        return {"bytes": frame} if self._is_binary else {"text": frame.decode()}
-
     async def _sends(self, event: dict[str, object]) -> bool:
         """Whether an event has gone out: the peer is there, and reads."""
         try:
@@ -163,3 +165,7 @@ class _Socket:
         except Exception:  # noqa: BLE001 - servers have their own ways to say that a peer is gone; or it is too slow
             return False
         return True
+
+
+def _shown(frame: bytes) -> dict[str, object]:
+    return {"bytes": bytes(frame)} if isinstance(frame, _Binary) else {"text": frame.decode()}

@@ -11,12 +11,18 @@ import sqlite3
 import threading
 from contextlib import closing
 from functools import partial
+from time import monotonic
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.nt4 import connect as connect_nt4
+from support.nt4_doors import doors
+from support.nt4_limits import CASES as NT4_CASES
+from support.nt4_limits import ENGINE_CASES as NT4_ENGINE_CASES
 from support.refusals import PUBLISH
 from support.server import brisk, serving
+from support.values import FakeValues
 from support.wamp_limits import CASES as WAMP_CASES
 from support.wire import chunked, head, post, request
 
@@ -29,7 +35,7 @@ CHARGED = {"exempt": []}
 
 def hits(served):
     """What /metrics says of limits: how often each said no."""
-    text = exposition(served.house, served.watch).decode()
+    text = exposition(served.house, *served.watches).decode()
     family = next(one for one in text_string_to_metric_families(text) if one.name == "halley_limits_hit")
     return {sample.labels["limit"]: int(sample.value) for sample in family.samples if sample.name.endswith("_total")}
 
@@ -85,6 +91,16 @@ async def overflow(served, *data):
         "402::session_unknown",
         "handshake",
     )
+    assert served.house.broker.closed == {"slow_consumer": 1}
+
+
+async def overflow_of_values(served, payload):
+    """Likewise where the newest value of each topic is too much: one in the queue, one beside it, and another."""
+    values = FakeValues(served.house.broker, **{f"v/{number}": "string" for number in range(3)})
+    client_id = await served.open_session("/v/*")
+    for topic in values.types:
+        values.put(topic, payload, monotonic())
+    assert (await (await served.wire()).post(connect(client_id))).messages[0]["error"] == "402::session_unknown"
     assert served.house.broker.closed == {"slow_consumer": 1}
 
 
@@ -252,6 +268,14 @@ CASES = {
     ),
     "queue_events": ({"queue_events": 2}, lambda served: overflow(served, 1, 2, 3)),
     "queue_bytes": ({"queue_bytes": 1_024, "data_bytes": 900}, lambda served: overflow(served, "x" * 600, "x" * 600)),
+    "conflated_topics": (
+        {"queue_events": 1, "conflated_topics": 1},
+        lambda served: overflow_of_values(served, b'"x"'),
+    ),
+    "conflated_bytes": (
+        {"queue_events": 1, "conflated_bytes": 1_024},
+        lambda served: overflow_of_values(served, b'"%b"' % (b"x" * 600)),
+    ),
     "waiting_bytes": ({"waiting_bytes": 4_000}, waiting),
     "memory_share": ({"memory_share": 0.000_001}, full),
     "token_chars": ({"token_chars": 128}, token),
@@ -298,6 +322,28 @@ async def test_a_limit_of_wamp_says_no_and_is_counted(limit, tmp_path):
         await served.until(lambda: counted(served) == {limit: 1})
 
 
+@pytest.mark.parametrize("limit", NT4_CASES)
+async def test_a_limit_of_networktables_says_no_and_is_counted(limit):
+    """The same at NetworkTables' doors: their own, and those that they share with WAMP."""
+    options, provoke = NT4_CASES[limit]
+    async with doors({"ping_s": 5, "pong_s": 10, **options}) as opened:
+        await provoke(opened)
+        await opened.served.until(lambda: counted(opened.served) == {limit: 1})
+
+
+@pytest.mark.parametrize("limit", NT4_ENGINE_CASES)
+async def test_a_limit_of_networktables_engines_says_no_and_is_counted(limit, tmp_path):
+    """S31: what is too much is not done, the client stays."""
+    options, provoke = NT4_ENGINE_CASES[limit]
+    nt4 = {"enabled": True, "port": 0, "ping_s": 5, "pong_s": 10, **options}
+    async with (
+        serving(brisk(nt4=nt4, data_dir=str(tmp_path), limits=CHARGED)) as served,
+        await connect_nt4(f"http://127.0.0.1:{served.nt4_port}") as client,
+    ):
+        await provoke(client, served)
+        await served.until(lambda: counted(served) == {limit: 1})
+
+
 @pytest.mark.parametrize("limit", CASES)
 async def test_a_limit_says_no_and_is_counted(limit, tmp_path):
     """Reliability.md 3: each limit is one setting, one answer, one count in /metrics; no other limit is counted."""
@@ -314,5 +360,5 @@ async def test_a_limit_says_no_and_is_counted(limit, tmp_path):
 
 
 def test_every_limit_is_in_the_table():
-    """Reliability.md 3: no limit without a test; WAMP's own are in `support/wamp_limits.py`."""
-    assert set(CASES) | set(WAMP_CASES) == set(LIMITS)
+    """Reliability.md 3: no limit without a test; those of WAMP and NT4 are in `support/`."""
+    assert set(CASES) | set(WAMP_CASES) | set(NT4_CASES) | set(NT4_ENGINE_CASES) == set(LIMITS)

@@ -12,8 +12,8 @@ import pytest
 import uvicorn
 import uvloop
 
+from app.host.listening import bind
 from app.host.prompt import PromptServer
-from app.host.server import bind
 
 DEADLINE_S = 5
 

@@ -145,6 +145,15 @@ async def test_the_engine_knows_who_is_there():
         await shake(await served.wire(), **told)
         context = served.board.last.context
         assert (context.address, context.scheme, context.headers["cookie"]) == ("203.0.113.9", "https", "a=b")
+        assert (context.path, context.port) == ("/wamp", 0)
+
+
+async def test_the_engine_knows_the_port_of_a_peer_that_comes_by_itself():
+    """Two connections of one machine differ by it."""
+    async with speaking() as served:
+        wire = await served.wire()
+        await shake(wire)
+        assert served.board.last.context.port == wire.writer.get_extra_info("sockname")[1]
 
 
 # Messages

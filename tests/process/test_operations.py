@@ -63,6 +63,7 @@ async def test_metrics_are_prometheus_text(server):
     assert after["halley_connections",] >= 1
     assert after["halley_sweeper_age_seconds",] < 10
     assert after["process_open_fds",] > 0
+    assert after["halley_conflated_total",] == after["halley_history_lost_values_total",] == 0
 
 
 @pytest.mark.parametrize("path", ["/health/live", "/health/ready", "/metrics"])

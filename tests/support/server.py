@@ -15,12 +15,14 @@ from structlog.testing import capture_logs
 
 from app.embed import Halley
 from app.host.certificate import Certificate
-from app.host.server import HalleyServer, bind, url_of
+from app.host.listening import bind, url_of
+from app.host.server import HalleyServer
+from app.host.side_server import nt4_server
 from app.host.watch import Watch
 from app.settings import LIMITS, Drain, History, Settings
 from support import authority
 from support.messages import HANDSHAKE, connect, subscribe
-from support.wire import DEADLINE_S, Wire, post
+from support.wire import DEADLINE_S, Wire, post, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
@@ -68,6 +70,8 @@ def brisk(**changed: Any) -> Settings:
 class Served:
     """A running server: its address, its rooms, what it logs, and what its libraries complain of."""
 
+    until = staticmethod(until)
+
     def __init__(self, halley: Halley, server: HalleyServer, watch: Watch, url: str) -> None:
         self.halley = halley
         self.server = server
@@ -77,6 +81,8 @@ class Served:
         self.log: list[MutableMapping[str, Any]] = []  # the server's own lines, as dictionaries
         self.bayeux = f"{url}/bayeux"
         self.port = int(url.rpartition(":")[2])
+        self.nt4_port = 0  # of NetworkTables' own listener, if there is one
+        self.watches = [watch]
         self._wires: list[Wire] = []
 
     @property
@@ -84,10 +90,13 @@ class Served:
         """The rooms."""
         return self.halley.house
 
-    async def wire(self, **options: Any) -> Wire:
-        """A connection, by TLS if the server speaks it; closed with the server at the latest (see `Wire.open`)."""
-        trusts = authority.context() if self.url.startswith("https") else None
-        wire = await Wire.open(self.port, tls=trusts, **options)
+    async def wire(self, port: int | None = None, **options: Any) -> Wire:
+        """A connection, by TLS if the server speaks it; closed with the server at the latest (see `Wire.open`).
+
+        Or one to another port of the server's, which is plain.
+        """
+        trusts = authority.context() if self.url.startswith("https") and port is None else None
+        wire = await Wire.open(port or self.port, tls=trusts, **options)
         self._wires.append(wire)
         return wire
 
@@ -130,12 +139,6 @@ class Served:
         for wire in self._wires:
             await wire.close()
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something to become true."""
-        async with asyncio.timeout(DEADLINE_S):
-            while not condition():
-                await asyncio.sleep(0.005)
-
 
 @asynccontextmanager
 async def serving(
@@ -157,6 +160,11 @@ async def serving(
     watch = Watch(settings.limits, halley.house.broker.hits)
     server = HalleyServer(halley.house, watch, certificate)
     served = Served(halley, server, watch, url)
+    if settings.nt4.enabled:
+        bound = bind(settings.nt4.host, settings.nt4.port, "--nt4-port")
+        served.nt4_port = bound.getsockname()[1]
+        server.beside = nt4_server(halley.house, bound)
+        served.watches.append(server.beside.watch)
     with capture_logs() as served.log, _listening(served.complaints):
         running = asyncio.create_task(server.serve([socket]))
         try:
@@ -167,10 +175,11 @@ async def serving(
             async with asyncio.timeout(DEADLINE_S):
                 await running
             await served.hang_up()
-        await served.until(lambda: watch.connections == 0)
+        await served.until(lambda: not any(each.connections for each in served.watches))
     left = asyncio.all_tasks() - before - {asyncio.current_task()}
     assert not left, f"tasks left behind: {left}"
-    assert not len(watch.heads) + len(watch.bodies) + len(watch.writes), "a reaper watches the dead"
+    for each in served.watches:
+        assert not len(each.heads) + len(each.bodies) + len(each.writes), "a reaper watches the dead"
     assert halley.house.engine.holds == 0
     assert not halley.house.broker.hits.keys() - LIMITS, "a limit that /metrics does not know"
     assert served.complaints == []

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
-from app.protocols.wamp.links import Close
+from app.protocols.links import Close
+from app.protocols.wamp.formats import Format
 from app.server import House
 from app.transports.wamp import WampEndpoint
 from support import authority
@@ -19,7 +20,7 @@ from support.wire import DEADLINE_S
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from app.protocols.wamp.links import Context, Link
+    from app.protocols.links import Context, Link
     from app.settings import Settings
 
 BYE, CLOSE, FLOOD, SILENT, BREAK = b'"bye"', b'"close"', b'"flood"', b'"silent"', b'"break"'
@@ -32,19 +33,24 @@ class Scripted:
 
     def __init__(self, link: Link, context: Context) -> None:
         self.link = link
+        self.format = Format.of(link)
         self.context = context
         self.received: list[bytes] = []
         self.flow: list[str] = []
         self.lost_times = 0
 
-    def split(self, data: bytes, now: float) -> tuple[bytes]:
-        """Whatever it is."""
-        return (data,)
+    def split(self, data: bytes, now: float, *, is_binary: bool) -> tuple[bytes, ...]:
+        """Whatever it is; of the wrong kind, a violation as WAMP's engine has it."""
+        if is_binary is self.format.serializer.is_binary:
+            return (data,)
+        kind = "binary" if is_binary else "text"
+        self.say(Close([self.format.frame(b'"aborted"')], 1002, f"a {kind} message with {self.format.subprotocol}"))
+        return ()
 
     def receive(self, data: bytes, now: float) -> None:
         """Do as told, or say the same."""
         self.received.append(data)
-        written = self.link.format.frame
+        written = self.format.frame
         if data == BREAK:
             raise RuntimeError("a fault of ours")
         if data == CLOSE:
@@ -53,10 +59,6 @@ class Scripted:
             self.say([written(b'"%b"' % (b"x" * FLOOD_BYTES))] * FLOOD_FRAMES)
         elif data != SILENT:
             self.say([written(data)])
-
-    def violated(self, message: str, now: float) -> None:
-        """As WAMP's engine."""
-        self.say(Close([self.link.format.frame(b'"aborted"')], 1002, message))
 
     def paused(self) -> None:
         """Note it."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from app import __version__
 from app.broker.broker import Broker
 from app.broker.policy import HouseRules
+from app.protocols.links import Close
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.formats import Format
-from app.protocols.wamp.links import Close
 from app.protocols.wamp.router import Router
 from app.protocols.wamp.spaces import USUAL
 from app.settings import Limits, Settings, Wamp
@@ -38,7 +38,7 @@ CAPABLE: dict[str, Any] = {
 class Context:
     """What is known of a request that never was."""
 
-    scheme = "http"
+    scheme, path, port = "http", "/wamp", 4_711
 
     def __init__(self, address: str = "127.0.0.1") -> None:
         self.headers = {"user-agent": "a test"}
@@ -130,8 +130,11 @@ class World:
 class Peer:
     """One of them, and its link (`links.Link`)."""
 
+    kind = "test"
+
     def __init__(self, world: World, subprotocol: str, address: str) -> None:
         self.world = world
+        self.subprotocol = subprotocol
         self.format = Format(subprotocol, lambda message: message, "test")
         self._reader = Format(subprotocol, lambda message: message, "test")
         self.heard: deque[Any] = deque()
@@ -142,6 +145,16 @@ class Peer:
         self.welcome: dict[str, Any] = {}
         self._requests = 0
         self.engine: Engine = world.router.connect(self, Context(address), world.now)
+
+    def text(self, message: bytes) -> bytes:
+        """See `Link`."""
+        assert not self.format.serializer.is_binary, "text in the place of bytes"
+        return message
+
+    def binary(self, message: bytes) -> bytes:
+        """See `Link`."""
+        assert self.format.serializer.is_binary, "bytes in the place of text"
+        return message
 
     def answer(self, outcome: list[bytes] | Close) -> None:
         """See `Link`."""
@@ -163,7 +176,7 @@ class Peer:
 
     def send(self, data: bytes, *, turn: bool = True) -> None:
         """Send whatever that is."""
-        for message in self.engine.split(data, self.world.now):
+        for message in self.engine.split(data, self.world.now, is_binary=self.format.serializer.is_binary):
             self.engine.receive(message, self.world.now)
         if turn:
             self.world.turn()

@@ -9,11 +9,21 @@ import socket
 import ssl
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DEADLINE_S = 10.0
 """For anything that a test waits for; reaching it is a failure, never a pause."""
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something to become true."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 
 @dataclass

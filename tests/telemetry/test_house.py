@@ -7,7 +7,7 @@ import time
 from support.messages import HANDSHAKE
 from support.server import brisk, serving
 
-import app.server
+import app.sweeper
 
 
 def told(served, event):
@@ -16,7 +16,7 @@ def told(served, event):
 
 async def test_a_full_server_says_which_limit_was_reached(monkeypatch):
     """S22: the setting by its name, and how often it has said no, gathered so that nobody can fill the log."""
-    monkeypatch.setattr(app.server, "_SLOW_SWEEP_S", 0.1)
+    monkeypatch.setattr(app.sweeper, "_SLOW_SWEEP_S", 0.1)
     async with serving(brisk(limits={"sessions": 1})) as served:
         await served.open_session()
         for _ in range(3):
@@ -28,7 +28,7 @@ async def test_a_full_server_says_which_limit_was_reached(monkeypatch):
 
 async def test_a_process_that_stood_still_says_how_long(monkeypatch):
     """D5: no session is ended for it, and the operator learns why others were slow."""
-    monkeypatch.setattr(app.server, "_STALL_S", 0.1)
+    monkeypatch.setattr(app.sweeper, "_STALL_S", 0.1)
     async with serving() as served:
         time.sleep(0.3)  # noqa: ASYNC251 - this is the stall
         await served.until(lambda: bool(told(served, "stalled")))

@@ -21,13 +21,13 @@ def test_a_request_is_shown_to_hooks():
     assert head.headers["x"] == "first"
     assert head.cookies == {"a": "1", "b": "2"}
     assert head.query == {"token": "a b", "empty": ""}
-    assert (head.path, head.scheme, head.address) == ("/bayeux/connect", "https", "192.0.2.1")
+    assert (head.path, head.scheme, head.address, head.port) == ("/bayeux/connect", "https", "192.0.2.1", 4711)
 
 
 def test_what_a_server_does_not_tell_is_empty():
     """ASGI: `client` may be missing, and a Cookie header may be nonsense."""
     head = Head.of(SCOPE | {"client": None, "headers": [(b"cookie", b"\xff[];;=")], "query_string": b"\xff&&="})
-    assert head.address == ""
+    assert (head.address, head.port) == ("", 0)
     assert head.cookies == {}
     assert "token" not in head.query
 

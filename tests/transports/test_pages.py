@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from app.transports.pages import Pages, route_path
+from app.transports.pages import Pages, raw_path, route_path
 
 
 @pytest.fixture
@@ -120,3 +120,17 @@ def test_a_folder_that_is_missing_has_no_pages(tmp_path):
 def test_paths_begin_where_the_application_is_mounted(path, root, expected):
     """Issue 3.4: in a program of one's own it may live below a path."""
     assert route_path({"path": path, "root_path": root}) == expected
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"raw_path": b"/m/a%2Fb%20c"}, "/a%2Fb%20c"),
+        ({"raw_path": b"/m/a?b=%20"}, "/a"),
+        ({"raw_path": None}, "/a/b%20c"),
+        ({}, "/a/b%20c"),
+    ],
+)
+def test_a_path_is_known_as_it_was_sent(told, expected):
+    """ASGI: `raw_path` may be missing; some servers leave the query in it. What is decoded twice is another name."""
+    assert raw_path({"path": "/m/a/b c", "root_path": "/m", **told}) == expected

@@ -28,7 +28,7 @@ async def test_both_kinds_of_messages_come_and_go():
             await peer.send(b"\x91\x01")
             assert await peer.recv() == b"\0\0\0\x02\x91\x01"
         await served.until(lambda: [engine.lost_times for engine in served.board.engines] == [1, 1])
-        assert {engine.link.format.key.split()[0] for engine in served.board.engines} == {"asgi"}
+        assert {engine.link.kind for engine in served.board.engines} == {"asgi"}
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,17 @@ async def test_s25_s26_the_same_openings_are_refused(asked, status, named):
         await wire.close()
 
 
-async def test_the_engine_knows_scheme_and_address():
-    """`http`, never `ws`: what follows from it, such as origins, is the same for both."""
-    async with speaking_plainly() as served, client(served, additional_headers={"x-token": "1"}) as peer:
+async def test_the_engine_knows_scheme_address_and_path():
+    """`http`, never `ws`: what follows from it, such as origins, is the same for both; the path as it was sent."""
+    async with (
+        speaking_plainly() as served,
+        client(served, "/w%61mp?a=1", additional_headers={"x-token": "1"}) as peer,
+    ):
         await peer.send("[1]")
         await peer.recv()
         context = served.board.last.context
         assert (context.scheme, context.address, context.headers["x-token"]) == ("http", "127.0.0.1", "1")
+        assert (context.path, context.port) == ("/w%61mp", peer.local_address[1])
 
 
 async def test_the_engines_close_comes_behind_its_frames():

@@ -96,7 +96,7 @@ def _read(engine: Engine, session: WampSession, request: int, reading: Reading, 
         elif page is None:
             args, kwargs = history.nothing(is_complete=True)
         else:
-            args, kwargs = history.result(page, reading, pattern, engine.link.format.serializer)
+            args, kwargs = history.result(page, reading, pattern, engine.format.serializer)
         engine.say([RESULT, request, {}, args, kwargs])
 
     page = archive.page(lambda head: reading.query(pattern, identity, head, options.page_bytes))

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from app.protocols.links import NORMAL, POLICY_VIOLATION, PROTOCOL_ERROR, Close
 from app.protocols.wamp import calls, errors, joining, publishing, subscribing
 from app.protocols.wamp.delivery import event_frame
 from app.protocols.wamp.errors import Refused
+from app.protocols.wamp.formats import Format
 from app.protocols.wamp.line import Line
-from app.protocols.wamp.links import NORMAL, POLICY_VIOLATION, PROTOCOL_ERROR, Close
 from app.protocols.wamp.messages import (
     ABORT,
     CALL,
@@ -45,9 +46,9 @@ if TYPE_CHECKING:
 
     from app.broker.events import Event
     from app.broker.sessions import Session
+    from app.protocols.links import Context, Link
     from app.protocols.wamp.authentication import Pending
     from app.protocols.wamp.joining import Applicant
-    from app.protocols.wamp.links import Context, Link
     from app.protocols.wamp.messages import Message
     from app.protocols.wamp.router import Router
     from app.protocols.wamp.sessions import WampSession
@@ -78,6 +79,7 @@ class Engine:
         "challenge",
         "context",
         "deadline",
+        "format",
         "is_leaving",
         "line",
         "link",
@@ -88,6 +90,7 @@ class Engine:
     def __init__(self, router: Router, link: Link, context: Context) -> None:
         self.router = router
         self.link = link
+        self.format = Format.of(link)
         self.context = context
         self.session: WampSession | None = None
         self.applicant: Applicant | None = None
@@ -105,9 +108,12 @@ class Engine:
 
     # What the transport reports
 
-    def split(self, data: bytes, now: float) -> Sequence[bytes]:
-        """See `Speaker`."""
-        form = self.link.format
+    def split(self, data: bytes, now: float, *, is_binary: bool) -> Sequence[bytes]:
+        """See `Speaker`; none of a batch that is wrong, or of a frame of the wrong kind, which are violations."""
+        form = self.format
+        if is_binary is not form.serializer.is_binary:
+            self.violated(f"a {'binary' if is_binary else 'text'} message with {form.subprotocol}", now)
+            return ()
         if not form.is_batched:
             return (data,)
         try:
@@ -121,7 +127,7 @@ class Engine:
         if self._is_over:
             return
         try:
-            unpacked = self.link.format.serializer.unpack(message, self.router.broker.limits)
+            unpacked = self.format.serializer.unpack(message, self.router.broker.limits)
             self._take(read(unpacked), len(message), now)
         except Undecodable:
             self.violated("The message cannot be decoded.", now)
@@ -129,7 +135,7 @@ class Engine:
             self.violated(str(violation), now)
 
     def violated(self, message: str, now: float) -> None:
-        """See `Speaker`; the client learns what it did (A11), and nothing of the session is left."""
+        """The client has broken the protocol: it learns what it did (A11), and nothing of the session is left."""
         if not self.is_leaving:
             self.abort(errors.PROTOCOL_VIOLATION, message, now, reason=VIOLATED, code=PROTOCOL_ERROR)
 
@@ -161,7 +167,7 @@ class Engine:
         if self._is_paused or not len(session.outbox):
             return
         frames: list[bytes] = []
-        heard, form = self.router.broker.index.heard, self.link.format
+        heard, form = self.router.broker.index.heard, self.format
         key = form.key
         for event in session.outbox.take():
             for subscription in heard(event.topic).subscriptions:
@@ -171,6 +177,8 @@ class Engine:
                     frames.append(frame or event_frame(event, number, subscription.pattern, form))
         if frames:
             self.router.say(self.link, frames)
+        if len(session.outbox):  # values that waited beside the queue are more than may leave at once
+            self.router.broker.mark_ready(session)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """More waits than may. A peer that reads gets it now; another is sent away, once the broker is done (7.12)."""
@@ -194,7 +202,7 @@ class Engine:
         """Send a message of ours, unless too much is on its way to a peer that does not read."""
         if self._is_over:
             return
-        self.write([self.link.format.write(message)])
+        self.write([self.format.write(message)])
         if self._is_paused and self.room_bytes() < 0 and not self._is_too_slow:
             self._is_too_slow = True
             self.router.broker.hits["queue_bytes"] += 1
@@ -250,7 +258,7 @@ class Engine:
     def _close(self, messages: list[list[Any]], code: int, why: str, now: float, reason: str) -> None:
         self._is_over = True
         self.router.forget(self)
-        form = self.link.format
+        form = self.format
         self.router.say(self.link, Close([form.write(message) for message in messages], code, why))
         self._end(reason, now)
 

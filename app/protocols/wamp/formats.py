@@ -16,11 +16,23 @@ from app.protocols.wamp.serializers import SERIALIZERS, Serializer, Undecodable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from app.protocols.links import Link
+
 SUBPROTOCOLS = tuple(f"wamp.2.{name}{batched}" for name in SERIALIZERS for batched in ("", ".batched"))
 """All that are spoken."""
 
 SEPARATOR, OLD_SEPARATOR = b"\x1e", b"\x18"
 _LENGTH = struct.Struct(">I")
+
+
+def serializer_of(subprotocol: str) -> Serializer:
+    """Which one it names."""
+    return SERIALIZERS[subprotocol.split(".")[2]]
+
+
+def is_batched(subprotocol: str) -> bool:
+    """Whether a transport message may have several of its messages."""
+    return subprotocol.endswith(".batched")
 
 
 class Format:
@@ -35,13 +47,18 @@ class Format:
     def __init__(self, subprotocol: str, frame: Callable[[bytes], bytes], kind: str = "websocket") -> None:
         """`kind` names `frame`."""
         self.subprotocol = subprotocol
-        self.serializer: Serializer = SERIALIZERS[subprotocol.split(".")[2]]
-        self.is_batched = subprotocol.endswith(".batched")
+        self.serializer = serializer_of(subprotocol)
+        self.is_batched = is_batched(subprotocol)
         self.separator = SEPARATOR
         self._has_heard = False
         self._frame = frame
         self.kind = kind
         self.key = f"{kind} {subprotocol}"
+
+    @classmethod
+    def of(cls, link: Link) -> Format:
+        """How a link's messages look."""
+        return cls(link.subprotocol, link.binary if serializer_of(link.subprotocol).is_binary else link.text, link.kind)
 
     def answer_with(self, separator: bytes) -> None:
         """Write with the separator that the peer has used."""

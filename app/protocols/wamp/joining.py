@@ -88,7 +88,7 @@ def _welcome(engine: Engine, applicant: Applicant, found: Authenticated, now: fl
         session.expiry = found.identity.expires_s - router.broker.clock_offset_s
     session.announces_passthru = announcements.announces(details, "publisher", "payload_passthru_mode")
     session.announces_revocation = announcements.announces(details, "subscriber", "subscription_revocation")
-    session.transport = {"type": engine.link.format.kind, "protocol": engine.link.format.subprotocol}
+    session.transport = {"type": engine.format.kind, "protocol": engine.format.subprotocol}
     session.address = context.address
     session.user_agent = context.headers.get("user-agent", "")[:_USER_AGENT_CHARS]
     session.account = router.broker.account_of(session.address)

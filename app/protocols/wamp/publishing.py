@@ -47,7 +47,7 @@ def publish(engine: Engine, message: Publish, now: float) -> None:
     try:
         if has_unannounced_passthru(message, session):
             raise Violation("PUBLISH: payload passthru mode was not announced.")
-        event = event_of(engine, session, message, engine.link.format.serializer, now)
+        event = event_of(engine, session, message, engine.format.serializer, now)
     except Refused as error:
         refuse(engine, message, error)
         return

@@ -11,9 +11,9 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from app.broker.meters import Meters
+from app.protocols.links import Close
 from app.protocols.wamp import errors, meta_events, subscribing, testaments
 from app.protocols.wamp.engine import Engine
-from app.protocols.wamp.links import Close
 from app.protocols.wamp.realms import Realm
 from app.protocols.wamp.sessions import new_id
 from app.protocols.wamp.subscription_ids import SubscriptionIds
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from app.broker.log import Page, Query
     from app.broker.policy import Rights
     from app.broker.topics import Pattern
+    from app.protocols.links import Context, Link
     from app.protocols.wamp.authentication import Authentication
-    from app.protocols.wamp.links import Context, Link
     from app.protocols.wamp.sessions import WampSession
     from app.settings import Realm as RealmOptions
     from app.settings import Verb, Wamp

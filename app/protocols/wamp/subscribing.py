@@ -19,6 +19,7 @@ from app.protocols.wamp.realms import LiveSubscription, is_meta
 from app.protocols.wamp.uris import MATCHES
 
 if TYPE_CHECKING:
+    from app.broker.events import Event
     from app.broker.topics import Pattern
     from app.protocols.wamp.engine import Engine
     from app.protocols.wamp.messages import Subscribe, Unsubscribe
@@ -85,7 +86,7 @@ def _subscribe(engine: Engine, request: int, pattern: Pattern, now: float, *, wa
         router.tell(router.subscribed, session, pattern)
     engine.say([SUBSCRIBED, request, number])
     if wants_retained:
-        _send_retained(engine, session, pattern, number)
+        _send_retained(engine, session, pattern, number, now)
 
 
 def _check_room(router: Router, session: WampSession, pattern: Pattern) -> None:
@@ -100,7 +101,7 @@ def _check_room(router: Router, session: WampSession, pattern: Pattern) -> None:
         raise refused(refusal) from None
 
 
-def _send_retained(engine: Engine, session: WampSession, pattern: Pattern, number: int) -> None:
+def _send_retained(engine: Engine, session: WampSession, pattern: Pattern, number: int, now: float) -> None:
     """The youngest retained events that the client may have, as much as may wait for it at once."""
     router = engine.router
     left_bytes = engine.room_bytes()
@@ -108,8 +109,8 @@ def _send_retained(engine: Engine, session: WampSession, pattern: Pattern, numbe
         router.broker.hits["queue_bytes"] += 1
         return
     frames: list[bytes] = []
-    for event in reversed(session.realm.retained.of(pattern, session, router.options.retained_events)):
-        frame = retained_frame(event, number, pattern, engine.link.format)
+    for event in reversed(_retained(router, session, pattern, now)):
+        frame = retained_frame(event, number, pattern, engine.format)
         left_bytes -= len(frame)
         if left_bytes < 0:
             router.broker.hits["queue_bytes"] += 1
@@ -117,6 +118,23 @@ def _send_retained(engine: Engine, session: WampSession, pattern: Pattern, numbe
         frames.append(frame)
     if frames:
         engine.write(frames[::-1])
+
+
+def _retained(router: Router, session: WampSession, pattern: Pattern, now: float) -> list[Event]:
+    """What clients of the realm have retained, and the last values of NetworkTables; of a topic the younger of both."""
+    most = router.options.retained_events
+    retained = session.realm.retained.of(pattern, session, most)
+    values = router.broker.latest(pattern, most, now) if session.realm.is_shared else []
+    if not values:
+        return retained
+    youngest: dict[str, Event] = {}
+    for event in sorted((*retained, *values), key=_age):
+        youngest[event.topic] = event
+    return sorted(youngest.values(), key=_age)[-most:]
+
+
+def _age(event: Event) -> int:
+    return event.time_us
 
 
 def unsubscribe(engine: Engine, message: Unsubscribe, now: float) -> None:

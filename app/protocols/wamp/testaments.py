@@ -51,7 +51,7 @@ def add(engine: Engine, session: WampSession, call: Call, now: float) -> None:
     )
     if publishing.has_unannounced_passthru(message, session):
         raise Refused(errors.INVALID_ARGUMENT, "ppt_scheme: payload passthru mode was not announced")
-    event = publishing.event_of(engine, session, message, engine.link.format.serializer, now)
+    event = publishing.event_of(engine, session, message, engine.format.serializer, now)
 
     def keep(_now: float) -> None:
         if sum(map(len, session.testaments.values())) >= engine.router.options.testaments:

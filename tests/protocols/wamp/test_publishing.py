@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.values import FakeValues
 from support.wamp_peers import CAPABLE, Peer, World
 
 from app.broker.policy import HouseRules
@@ -421,3 +422,41 @@ def test_limits_of_a_payload() -> None:
     message = [16, 9, {"acknowledge": True}, "com.x", ["x" * 63]]
     assert publisher.is_refused(message) == "wamp.error.payload_size_exceeded"
     assert world.broker.hits["data_bytes"] == 1
+
+
+@pytest.mark.parametrize(
+    ("topic", "options", "error", "text"),
+    [
+        ("a", {}, "invalid_argument", "the topic has a type, double, and that is no value of it"),
+        ("struct", {}, "invalid_argument", "the topic has a type, raw, and that is no value of it"),
+        ("a", {"eligible_authrole": ["staff"]}, "invalid_argument", "a value of NetworkTables is for everybody"),
+        ("a", {"exclude": [1]}, "invalid_argument", "a value of NetworkTables is for everybody"),
+        ("full", {}, "unavailable", "too many topics of NetworkTables"),
+    ],
+)
+def test_what_is_no_value(topic: str, options: dict[str, Any], error: str, text: str) -> None:
+    """nt4.md G5: ERROR names the type, if that may be shown; the unacknowledged are counted; nobody hears of it."""
+    world = World()
+    values = FakeValues(world.broker, a="double", struct="struct:<b>{}", full="")
+    peer, hearer = world.joined(), world.joined()
+    hearer.subscribe(topic)
+    peer.say([16, 90, {"acknowledge": True, **options}, topic, ["text"]])
+    assert peer.hear() == [8, 16, 90, {}, f"wamp.error.{error}", [text]]
+    peer.say([16, 91, options, topic, ["text"]])
+    assert peer.hears_nothing()
+    assert world.router.unacknowledged == {f"wamp.error.{error}": 1}
+    assert hearer.hears_nothing()
+    assert values.last == {}
+
+
+def test_a_value_excludes_its_publisher_as_any_event() -> None:
+    """nt4.md G6: echo is decided by the publisher's protocol."""
+    world = World()
+    FakeValues(world.broker, a="double")
+    peer, hearer = world.joined(), world.joined()
+    for each in (peer, hearer):
+        each.subscribe("a")
+    peer.publish("a", [1])
+    peer.publish("a", [2], exclude_me=False)
+    assert [event[4] for event in hearer.events()] == [[1], [2]]
+    assert [event[4] for event in peer.events()] == [[2]]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.memory_log import MemoryLog
+from support.values import FakeValues, value
 from support.wamp_peers import Peer, World
 
 from app.broker.events import Event
@@ -262,3 +263,48 @@ def test_a_full_log_retains_nothing() -> None:
     peer = world.joined()
     assert peer.is_refused([16, 90, {"acknowledge": True, "retain": True}, "a", [1]]) == "wamp.error.unavailable"
     assert retained(peer, "a") == []
+
+
+def test_last_values_are_retained() -> None:
+    """nt4.md G7: on request a subscriber gets the last values, those too that nobody has published since the start."""
+    world = World()
+    values = FakeValues(world.broker, **{"a/b": "double", "a/c": "raw", "x": "double"})
+    world.now += 1
+    for topic, payload in (("a/b", b"1"), ("a/b", b"2"), ("x", b"3")):
+        values.put(topic, payload, world.now)
+    world.now += 1
+    values.last["a/c"] = value("a/c", b'"\\u0000/w=="', "raw")
+    peer = world.joined(subprotocol="wamp.2.msgpack")
+    number = peer.subscribe("a", match="prefix", get_retained=True)
+    events = peer.events()
+    assert [(event[1], event[4]) for event in events] == [(number, [2]), (number, [b"\xff"])]
+    assert events[1][3] == {"topic": "a.c", "_nt4_type": "raw", "_nt4_time": 7, "retained": True}
+    assert all(event[2] for event in events)
+    assert len({event[2] for event in events}) == 2
+
+
+def test_of_a_topic_the_younger_comes_and_once() -> None:
+    """What clients retained and what values there are is one; `retained_events` bounds both together."""
+    world = World(options=Wamp(retained_events=2))
+    values = FakeValues(world.broker, b="double")
+    peer = world.joined()
+    for uri in ("a", "b", "c"):
+        world.now += 1
+        peer.publish(uri, [f"{uri}1"] if uri != "b" else [1], retain=True)
+    assert retained(peer, "", match="prefix") == [1, "c1"]
+    world.now += 1
+    values.put("b", b"2", world.now)
+    assert retained(peer, "", match="prefix") == ["c1", 2]
+    del values.types["b"]
+    world.now += 1
+    peer.publish("b", ["younger"], retain=True)
+    assert retained(peer, "b") == ["younger"]
+
+
+def test_other_realms_have_no_values() -> None:
+    """Design 3: only the first realm's topics are those of the other protocols."""
+    world = World(Realm("realm1"), Realm("other"))
+    FakeValues(world.broker, a="double").put("a", b"1", world.now)
+    assert retained(world.joined("other"), "a") == []
+    assert retained(world.joined("other"), "", match="prefix") == []
+    assert retained(world.joined("realm1"), "a") == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.values import FakeValues
 from support.wamp_peers import Peer, World
 
 from app.settings import Limits
@@ -136,3 +137,38 @@ def test_a_session_that_ends_as_it_overflows() -> None:
     assert slow.hears_nothing()
     assert slow.closed is None
     assert world.broker.closed == {"connection_lost": 1}
+
+
+@pytest.mark.parametrize("subprotocol", ["wamp.2.json", "wamp.2.msgpack.batched"])
+def test_values_keep_the_newest(subprotocol: str) -> None:
+    """Design 4.12, nt4.md G8: a peer that does not read gets fewer values, and then the last of each topic."""
+    world = World(limits=Limits(queue_events=5))
+    values = FakeValues(world.broker, a="double", b="double")
+    peer, publisher = world.joined(subprotocol=subprotocol), world.joined()
+    for uri in ("a", "b", "c"):
+        peer.subscribe(uri)
+    peer.engine.paused()
+    for number in range(100):
+        values.put("b" if number == 50 else "a", b"%d" % number, world.now)
+        world.turn()
+    publisher.publish("c", ["ordinary"])
+    assert peer.closed is None
+    peer.engine.resumed(world.now)
+    world.turn()
+    assert [event[4][0] for event in peer.events()] == ["ordinary", 99, 50]
+    assert (world.broker.overflows, world.broker.conflated) == (0, 98)
+
+
+def test_more_topics_than_may_leave_at_once() -> None:
+    """Nobody need say anything for the rest to come."""
+    world = World(limits=Limits(queue_events=5))
+    values = FakeValues(world.broker, **{f"t{number}": "double" for number in range(23)})
+    peer = world.joined()
+    peer.subscribe("t", match="prefix")
+    peer.engine.paused()
+    for number in range(23):
+        values.put(f"t{number}", b"%d" % number, world.now)
+    peer.engine.resumed(world.now)
+    world.turn()
+    assert [event[4][0] for event in peer.events()] == list(range(23))
+    assert world.broker.conflated == 0

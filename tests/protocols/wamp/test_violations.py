@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.wamp_peers import ROLES, Peer, World
 
-from app.protocols.wamp.links import POLICY_VIOLATION
+from app.protocols.links import POLICY_VIOLATION
 from app.settings import Wamp
 
 SERIALIZERS = ("json", "msgpack", "cbor")
@@ -138,10 +138,12 @@ def test_what_cannot_be_decoded(serializer: str) -> None:
 
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 def test_the_wrong_kind_of_frame(serializer: str) -> None:
-    """wamp.md 50: which the transport sees, and the engine answers."""
+    """wamp.md 50: which is not even looked into, and named to the client."""
     world, culprit, witness = witnessed(f"wamp.2.{serializer}")
-    culprit.engine.violated("A text frame came.", world.now)
+    is_binary = serializer != "json"
+    assert list(culprit.engine.split(b"[1]", world.now, is_binary=not is_binary)) == []
     world.turn()
+    assert culprit.heard[0][1]["message"] == f"a {'text' if is_binary else 'binary'} message with wamp.2.{serializer}"
     assert is_aborted(culprit)
     goes_for_good(world, culprit, witness)
 

@@ -1,0 +1,50 @@
+"""What the server says when it has begun: where it listens, and what to try."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+from app import telemetry
+from app.host.listening import url_of
+
+if TYPE_CHECKING:
+    from app.host.listening import Listeners
+    from app.server import House
+
+
+def announce(house: House, listeners: Listeners) -> None:
+    """Tell whoever started us what to try; the last line is where we listen."""
+    settings, tls = house.settings, house.settings.tls
+    url = url_of(listeners.public, "https" if tls.cert else "http")
+    urls = [url]
+    path = settings.bayeux.paths[0]
+    console = f"{url}/" if "/bayeux" in settings.bayeux.paths else f"{url}/?server={path}"
+    recorder = house.recorder
+    lines = [f"history: {recorder.folder}" if recorder is not None else "history: off, in memory alone"]
+    if listeners.operations is not None:
+        urls.append(url_of(listeners.operations))
+        lines.append(f"health and metrics: {urls[-1]}/health/ready, /metrics")
+    if listeners.nt4 is not None:
+        urls.append(url_of(listeners.nt4, "ws"))
+        lines.append(f"networktables: {urls[-1]}/nt/NAME")
+    for listens in urls:
+        telemetry.log.info("listening", url=listens)
+    trust = f"--cacert {shlex.quote(tls.cert)} " if tls.cert else ""
+    tries = [] if settings.access else try_next(trust + url + path)  # which would be refused
+    lines += [f"console: {console}", *tries, f"halley is listening on {url}"]
+    print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201 - the one who started us reads it
+
+
+def try_next(bayeux: str) -> list[str]:
+    """Three curl lines that work when pasted, each by itself; `bayeux` is the address, after options it may need."""
+    handshake = '{"channel":"/meta/handshake","version":"1.0","supportedConnectionTypes":["long-polling"]}'
+    batch = """[{\\"channel\\":\\"/meta/subscribe\\",\\"subscription\\":\\"/hello\\",\\"clientId\\":\\"$id\\"},"""
+    batch += """{\\"channel\\":\\"/hello\\",\\"data\\":\\"world\\"}]"""
+    return [
+        "try (and watch by: halley subscribe /hello)",
+        f"""  curl {bayeux} -d '{{"channel":"/hello","data":"world"}}'""",
+        f"""  id=$(curl -s {bayeux} -d '{handshake}' | grep -o '[0-9a-f]\\{{40\\}}'); curl {bayeux} -d "{batch}\"""",
+        f"""  curl -G {bayeux} --data-urlencode jsonp=show --data-urlencode 'message={handshake}'""",
+    ]

@@ -1,0 +1,84 @@
+"""Where the server listens: its sockets, bound before anything else is begun."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from app.settings import Settings
+
+_BACKLOG = 4_096
+_PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
+
+
+class CannotListen(Exception):
+    """A port is taken, or an address is not this machine's."""
+
+
+class Listeners(NamedTuple):
+    """The listening sockets: for clients, and those of what is turned on beside."""
+
+    public: socket.socket
+    operations: socket.socket | None
+    nt4: socket.socket | None
+
+
+def listen(settings: Settings) -> Listeners:
+    """Bind all that the settings ask for, or none. Raises `CannotListen`."""
+    operations, nt4 = settings.operations, settings.nt4
+    bound: list[socket.socket] = []
+    try:
+        for is_wanted, host, port, flag in (
+            (True, settings.host, settings.port, "--port"),
+            (operations.enabled, operations.host, operations.port, "--operations-port"),
+            (nt4.enabled, nt4.host, nt4.port, "--nt4-port"),
+        ):
+            if is_wanted:
+                bound.append(bind(host, port, flag))
+    except CannotListen:
+        close(bound)
+        raise
+    public, *others = bound
+    return Listeners(public, others.pop(0) if operations.enabled else None, others.pop(0) if nt4.enabled else None)
+
+
+def close(listeners: Iterable[socket.socket | None]) -> None:
+    """Listen no longer."""
+    for bound in listeners:
+        if bound is not None:
+            bound.close()
+
+
+def bind(host: str, port: int, flag: str) -> socket.socket:
+    """A listening socket. Raises `CannotListen`, which names the flag that would help where another port would."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.listen(_BACKLOG)  # from now on clients wait instead of being refused
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        advice = f"; choose another with {flag}" if error.errno in _PORT_ERRORS else ""
+        raise CannotListen(f"cannot listen on {host}:{port} ({error.strerror}){advice}") from None
+    bound.setblocking(False)  # noqa: FBT003 - the standard library's form
+    return bound
+
+
+def let_wait(sockets: Iterable[socket.socket] | None) -> None:
+    """Let clients wait to be accepted, many at a time; the event loop has just set it otherwise."""
+    for bound in sockets or ():
+        bound.listen(_BACKLOG)
+
+
+def url_of(bound: socket.socket, scheme: str = "http") -> str:
+    """The address of a bound socket as a browser takes it."""
+    host, port = bound.getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -1,0 +1,93 @@
+"""The servers of one process: how uvicorn is set up for each, and those that run beside the public one."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import uvicorn
+
+from app.host.connection import Connection
+from app.host.listening import let_wait, url_of
+from app.host.prompt import PromptServer
+from app.host.sockets import Sockets
+from app.host.watch import Watch
+from app.transports.nt4 import own_page
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator
+
+    from starlette.types import ASGIApp
+
+    from app.server import House
+    from app.settings import Settings
+
+_ACCEPTED_AT_ONCE = 1
+"""What asyncio's own loop takes for the backlog: out of files it fails as often in a row, each time with a log entry
+and a timer that does it again. The sockets' real backlog is set beside it.
+"""
+
+
+def config_of(app: ASGIApp, settings: Settings, protocol: Callable[..., asyncio.Protocol]) -> uvicorn.Config:
+    """How uvicorn is to serve an application: with connections of ours, and nothing that we do better."""
+    return uvicorn.Config(
+        app,
+        http=cast("type[asyncio.Protocol]", protocol),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,  # it would write query strings, and with JSONP these carry session ids
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        backlog=_ACCEPTED_AT_ONCE,
+        timeout_keep_alive=int(settings.limits.keep_alive_s),
+        timeout_graceful_shutdown=int(settings.drain.grace_s),
+    )
+
+
+class SideServer(PromptServer):
+    """A listener's server beside the public one, to which it leaves the signals. `watch` is that of its connections."""
+
+    def __init__(self, app: ASGIApp, house: House, bound: socket.socket, *, scheme: str, grace_s: float) -> None:
+        self.watch = Watch(house.settings.limits, house.broker.hits)
+        config = config_of(app, house.settings, partial(Connection, watch=self.watch))
+        config.timeout_graceful_shutdown = int(grace_s)
+        super().__init__(config)
+        house.on_sweep.append(self.watch.sweep)
+        self.url = url_of(bound, scheme)
+        self._bound = bound
+        self._running: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Serve from now on."""
+        self._running = asyncio.create_task(self.serve([self._bound]))
+
+    async def end(self) -> None:
+        """Leave; returns when everybody has, or has had the grace."""
+        if self._running is not None:
+            self.leave()
+            await self._running
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """See `uvicorn.Server`; they are not for this one."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server`."""
+        await super().startup(sockets)
+        let_wait(sockets)
+
+
+def nt4_server(house: House, bound: socket.socket) -> SideServer:
+    """NetworkTables' own. It is plain, as its clients are; `wss` is the public one's, at the same paths."""
+    server = SideServer(own_page(), house, bound, scheme="ws", grace_s=house.settings.drain.grace_s)
+    if house.nt4 is not None:
+        sockets = Sockets(house.nt4.own_family, house.proxies, server.watch)
+        sockets.connections = server.server_state.connections
+        server.watch.sockets.append(sockets)
+    return server

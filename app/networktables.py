@@ -1,0 +1,163 @@
+"""NetworkTables' place in a house: the server, joined to the event loop, the program's policy and the disk."""
+
+from __future__ import annotations
+
+import asyncio
+from math import ceil, inf
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from app import telemetry
+from app.persistent_topics import PersistentTopics, Saved
+from app.protocols.nt4.server import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from app.broker.broker import Broker
+    from app.broker.policy import Rights
+    from app.broker.topics import Pattern
+    from app.protocols.links import Close, Context, Link, Speaker
+    from app.protocols.nt4.engine import Engine
+    from app.routing import Permissions, Waits
+    from app.settings import Settings, Verb
+
+FILE = "networktables.json"
+"""In the data directory; ntcore's name for it, and ntcore's format."""
+
+_SWEEP_S = 1.0
+"""Topics have long lives."""
+
+
+class NetworkTables:
+    """One house's (`links.Switchboard`). `wake` has the house ask for what is to be written."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        broker: Broker,
+        rights: Rights,
+        waits: Waits,
+        permissions: Permissions,
+        wake: Callable[[], None],
+    ) -> None:
+        options = settings.nt4
+        self._permissions = permissions
+        self.server = Server(
+            broker, options, rights, wait=waits.wait, permission=self._permission, has_policy=permissions.are_asked
+        )
+        self.server.policy_s = settings.bayeux.policy_s
+        self._save_every_s = options.save_every_s
+        self._wake = wake
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = inf
+        self._file = PersistentTopics(Path(settings.data_dir) / FILE, options.topics, options.persistent_bytes)
+        self._saving: asyncio.Future[None] | None = None
+        self._saved_at = self._swept_at = -inf
+        self._fault = ""
+        self._is_open = False
+
+    def connect(self, link: Link, context: Context, now: float) -> Speaker:
+        """See `Switchboard`."""
+        return self.server.connect(link, context, now)
+
+    def work(self) -> bool:
+        """Do a turn's part of what takes long; whether there is more."""
+        return self.server.work(monotonic())
+
+    def answers(self, now: float) -> Iterator[tuple[Link, list[bytes] | Close]]:
+        """What is to be written to whom now; the house is woken when more is due."""
+        yield from self.server.answers(now)
+        self._schedule()
+
+    def drain(self) -> list[Engine]:
+        """From now on nobody comes in; returns the engines to `release`."""
+        return self.server.drain()
+
+    def release(self, engine: Engine, now: float) -> None:
+        """Send a client away because the server leaves."""
+        engine.release(now)
+
+    def _permission(
+        self, verb: Verb, patterns: list[Pattern | None], context: Context
+    ) -> list[bool] | Awaitable[list[bool]]:
+        """See `Server`."""
+        verdicts = [True if each is None else self._permissions(verb, each, context) for each in patterns]
+        decided = [each for each in verdicts if isinstance(each, bool)]
+        return decided if len(decided) == len(verdicts) else _all(verdicts)
+
+    # The clock
+
+    def _schedule(self) -> None:
+        due = self.server.due
+        if due == self._timer_due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_due = None, due
+        if due < inf:
+            delay_ms = ceil(max(0, due - monotonic()) * 1000)  # uvloop counts in these, and would round down to now
+            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._ring)
+
+    def _ring(self) -> None:
+        self._timer, self._timer_due = None, inf
+        self._wake()
+
+    # The disk
+
+    def open(self) -> None:
+        """Bring back the persistent topics of an earlier run, once."""
+        if self._is_open:
+            return
+        self._is_open = True
+        saved, problems = self._file.load()
+        for problem in problems:
+            telemetry.log.warning("persistent_topics_damaged", what=problem)
+        now = monotonic()
+        for each in saved:
+            self.server.tables.restore(each.name, each.type, each.value, each.properties, now)
+        self.server.tables.has_unsaved = False
+
+    def sweep(self, now: float) -> None:
+        """Let go of what has had its time, and save what has changed, by a thread."""
+        if now - self._swept_at >= _SWEEP_S:
+            self._swept_at = now
+            self.server.sweep(now)
+        is_idle = self._saving is None or self._saving.done()
+        if self.server.tables.has_unsaved and is_idle and now - self._saved_at >= self._save_every_s:
+            self._saved_at = now
+            self._saving = asyncio.get_running_loop().run_in_executor(None, self._save, self._take())
+
+    async def close(self) -> None:
+        """Save what has not been saved."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.server.close(monotonic())
+        if self._saving is not None:
+            await self._saving
+        if self.server.tables.has_unsaved:
+            await asyncio.to_thread(self._save, self._take())
+
+    def _take(self) -> list[Saved]:
+        tables = self.server.tables
+        tables.has_unsaved = False
+        return [
+            Saved(topic.name, topic.type, topic.value, topic.properties)
+            for topic in tables.topics
+            if topic.is_persistent and topic.frame is not None
+        ]
+
+    def _save(self, saved: list[Saved]) -> None:
+        try:
+            self._file.save(saved)
+            self._fault = ""
+        except OSError as error:
+            self.server.tables.has_unsaved = True
+            if repr(error) != self._fault:  # once, not every second
+                telemetry.fault("persistent_topics", error)
+            self._fault = repr(error)
+
+
+async def _all(verdicts: list[bool | Awaitable[bool]]) -> list[bool]:
+    return [each if isinstance(each, bool) else await each for each in verdicts]

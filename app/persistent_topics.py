@@ -1,0 +1,198 @@
+"""The file of NetworkTables' persistent topics, in the format of ntcore, so that a robot's own may be put in its place.
+
+It is a JSON array of `{"name", "type", "value", "properties"}`; bytes are base64 there, of all types that are bytes on
+the wire. A number that is not finite has no JSON: it is written as the text `NaN`, `Infinity` or `-Infinity`, which
+ntcore skips, as it skips the `null` that it writes itself.
+
+The file is replaced as a whole, and the one before is kept beside it (`.bck`): after a crash one of them is complete.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from base64 import b64decode, b64encode
+from math import isfinite, isnan
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from app.protocols.json_text import NotJson, loads
+from app.protocols.nt4.names import is_reserved
+from app.protocols.nt4.types import ARRAY, RAW, BadValue, accept, number_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_FLOATS = frozenset({"double", "float", "double[]", "float[]"})
+_MOST_TOLD = 20
+_NAME_CHARS = 80
+
+
+class Saved(NamedTuple):
+    """A topic as it is in the file; its value is one that `nt4/types.py` accepts."""
+
+    name: str
+    type: str
+    value: Any
+    properties: dict[str, Any]
+
+
+class _Wrong(Exception):
+    """What cannot be made of a file or of one of its items; its text says why."""
+
+
+class PersistentTopics:
+    """One file. Its methods read and write, and wait for the disk."""
+
+    def __init__(self, path: Path, most_topics: int, most_bytes: int) -> None:
+        """The file need not be there, nor its folder."""
+        self._path = path
+        self._before = _beside(path, ".bck")
+        self._replaced_to = self._before
+        self._most_topics = most_topics
+        self._most_bytes = most_bytes
+
+    def load(self) -> tuple[list[Saved], list[str]]:
+        """The topics, and what was wrong with what is not among them, for the log. Raises nothing.
+
+        The one before is read where the file is not there or is no JSON array; such a file is then not what `.bck` is
+        kept for: `save` puts it aside as `.bad`.
+        """
+        told: list[str] = []
+        for path in (self._path, self._before):
+            try:
+                items = self._items(path)
+            except FileNotFoundError:
+                continue
+            except (OSError, _Wrong) as error:
+                told.append(f"{path.name} is not read: {error}")
+                if path == self._path:
+                    self._replaced_to = _beside(path, ".bad")
+                continue
+            saved, wrong = self._topics(items)
+            return saved, told + [f"{path.name}: {each}" for each in wrong]
+        return [], told
+
+    def _items(self, path: Path) -> list[Any]:
+        with path.open("rb") as file:
+            text = file.read(self._most_bytes + 1)
+        if len(text) > self._most_bytes:
+            raise _Wrong(f"it has more than {self._most_bytes} bytes")
+        try:
+            items, _ = loads(text)
+        except NotJson:
+            raise _Wrong("it is no JSON") from None
+        if not isinstance(items, list):
+            raise _Wrong("it is no array")
+        return items
+
+    def _topics(self, items: list[Any]) -> tuple[list[Saved], list[str]]:
+        found: dict[str, Saved] = {}
+        wrong = []
+        for at, item in enumerate(items[: self._most_topics]):
+            try:
+                topic = _topic(item)
+                if topic.name in found:
+                    raise _Wrong("that name was there before")
+                found[topic.name] = topic
+            except _Wrong as error:
+                wrong.append(f"item {at} is skipped{_named(item)}: {error}")
+        more = max(0, len(items) - self._most_topics) + max(0, len(wrong) - _MOST_TOLD)
+        return list(found.values()), wrong[:_MOST_TOLD] + [f"{more} further items are skipped"] * (more > 0)
+
+    def save(self, saved: list[Saved]) -> None:
+        """Replace the file, durably. Raises `OSError`, and then the old one is still there, or kept beside it."""
+        text = b"[\n%b\n]\n" % b",\n".join(map(_item, saved))
+        if len(text) > self._most_bytes:
+            raise OSError(errno.EFBIG, f"persistent topics have more than {self._most_bytes} bytes", str(self._path))
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        new = _beside(self._path, ".tmp")
+        with open(new, "wb", opener=_private) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if self._path.exists():
+            self._path.replace(self._replaced_to)
+        new.replace(self._path)
+        self._replaced_to = self._before
+        _sync(self._path.parent)
+
+
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _sync(folder: Path) -> None:
+    """So that the names are on the disk too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _named(item: object) -> str:
+    """The name of an item, if it has one, as a log may show it."""
+    name = item.get("name") if isinstance(item, dict) else None
+    return f" ({name[:_NAME_CHARS]!a})" if isinstance(name, str) else ""
+
+
+def _topic(item: object) -> Saved:
+    if not isinstance(item, dict):
+        raise _Wrong("it is no object")
+    name, type_name, properties = item.get("name"), item.get("type"), item.get("properties")
+    if not isinstance(name, str) or is_reserved(name):
+        raise _Wrong("its name is none")
+    if not isinstance(type_name, str):
+        raise _Wrong("its type is none")
+    if not isinstance(properties, dict) or not _can_be_written(properties):
+        raise _Wrong("its properties are none")
+    return Saved(name, type_name, _value(type_name, item.get("value")), properties)
+
+
+def _can_be_written(properties: dict[str, Any]) -> bool:
+    try:
+        orjson.dumps(properties)
+    except TypeError:  # a number out of range, or too deep
+        return False
+    return True
+
+
+def _value(type_name: str, found: Any) -> Any:
+    number = number_of(type_name)
+    try:
+        if number == RAW:
+            return b64decode(found, validate=True)
+        if type_name in _FLOATS:
+            found = list(map(_number, found)) if isinstance(found, list) else _number(found)
+        return accept(number, found)
+    except (BadValue, ValueError, TypeError):
+        raise _Wrong("its value is not of its type") from None
+
+
+def _number(found: Any) -> Any:
+    return _NOT_FINITE.get(found, found) if isinstance(found, str) else found
+
+
+def _item(topic: Saved) -> bytes:
+    value = topic.value
+    number = number_of(topic.type)
+    if number == RAW:
+        value = b64encode(value).decode()
+    elif topic.type in _FLOATS:
+        value = list(map(_shown, value)) if number >= ARRAY else _shown(value)
+    return orjson.dumps({"name": topic.name, "type": topic.type, "value": value, "properties": topic.properties})
+
+
+def _shown(number: float) -> float | str:
+    if isfinite(number):
+        return number
+    if isnan(number):
+        return "NaN"
+    return "Infinity" if number > 0 else "-Infinity"

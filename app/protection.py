@@ -1,0 +1,52 @@
+"""What protects a server that others can reach: access rules, or its operator's word that it needs none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from app.access.rules import AccessRules, Rule
+from app.broker.policy import HouseRules
+from app.protocols.bayeux.names import Bounds, to_pattern
+from app.protocols.wamp.spaces import spaces_of, within
+from app.settings import is_loopback
+from app.transports.guard import Guard
+
+if TYPE_CHECKING:
+    from app.settings import Settings
+
+
+class NotProtected(Exception):
+    """A listener would be open to others, and nobody has said that it may be."""
+
+
+def check_protected(settings: Settings) -> None:
+    """That each listener for clients is. Raises `NotProtected`."""
+    for key, host in _hosts(settings).items():
+        if not (settings.access or settings.open or Guard(replace(settings, host=host)).is_private):
+            listener = host if key == "host" else f"{host} ({key})"
+            raise NotProtected(
+                f"{listener} can be reached from other machines, where everyone may read and publish "
+                f"everything; write access rules, or say --open if that is wanted"
+            )
+
+
+def rights_of(settings: Settings) -> HouseRules | AccessRules:
+    """What the settings say about who may do what."""
+    wanted = settings.bayeux.anonymous_publish
+    if not settings.access:
+        is_local = is_loopback(settings.host) and not settings.proxies  # through which strangers come
+        is_private = is_local and all(map(is_loopback, _hosts(settings).values()))
+        return HouseRules(is_private, wanted == "on" or (wanted == "auto" and is_local))
+    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    spaces = spaces_of(settings)
+    rules = [
+        Rule(rule.role, rule.verb, within(to_pattern(rule.pattern, bounds), spaces[rule.realm]), rule.allow)
+        for rule in settings.access
+    ]
+    return AccessRules(rules, sessionless=wanted != "off")
+
+
+def _hosts(settings: Settings) -> dict[str, str]:
+    """Where clients are listened for, by setting."""
+    return {"host": settings.host} | ({"nt4.host": settings.nt4.host} if settings.nt4.enabled else {})

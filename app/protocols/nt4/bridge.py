@@ -1,0 +1,247 @@
+"""The bridge: values to the other protocols and the history, and what those publish as values (nt4.md G, design 7.13).
+
+Outwards goes every value of a shared topic, to whoever hears it now; to the history of each topic the newest, so often
+and no more. Inwards comes what is published on a topic that is here already, or below one of `nt4.bridge_in`: of the
+topic's type, or not at all. Who publishes counts as a publisher until its session ends; a request without a session
+lets the topic live for a while.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from heapq import nlargest
+from itertools import count, islice, takewhile
+from math import inf, isfinite
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from app.broker.errors import TooManyTopics, WrongType
+from app.broker.events import BARE, Event
+from app.broker.log import Keeping
+from app.broker.sessions import Session
+from app.broker.topics import matcher
+from app.protocols.nt4 import names, types
+from app.protocols.nt4.clients import Publisher
+
+if TYPE_CHECKING:
+    from app.broker.topics import Pattern
+    from app.protocols.nt4.tables import Tables
+    from app.protocols.nt4.topics import Topic
+
+_RECORDED_AT_ONCE = 500
+"""In one turn of the loop."""
+
+
+class _Value(NamedTuple):
+    """What an event is made of, once it is needed."""
+
+    time_us: int
+    value: Any
+    origin: Session | None
+
+
+class Bridge:
+    """One server's (`broker.values.Values`)."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._broker = tables.broker
+        self._every_s = tables.options.record_every_s
+        self._unrecorded: dict[Topic, Event | _Value] = {}  # the newest value of each, until it may be recorded
+        self._resting: OrderedDict[Topic, None] = OrderedDict()  # recorded lately, who has rested longest first
+        self._invites = tuple(tables.options.bridge_in)
+        self._owned: dict[Session, dict[Topic, Publisher]] = {}  # by other protocols' sessions
+        self._withdrawn: list[Publisher] = []
+        self._uids = count(1)
+        # plain counts, read by telemetry
+        self.shed = 0  # values that were not recorded, since a newer one of their topic was
+        self.unshared: Counter[str] = Counter()  # values that no other protocol can have, by reason
+        self._broker.values = self
+
+    # Outwards
+
+    def pass_on(
+        self, topic: Topic, time_us: int, value: Any, origin: Session | None, now: float, *, is_newest: bool
+    ) -> None:
+        """Show a client's value to who hears it, and have it recorded if it is its topic's turn. The hot path."""
+        assert topic.shared is not None
+        if type(value) is float and not isfinite(value):  # what waits to be recorded must not yield to it
+            self.unshared["no_json"] += 1
+            return
+        event = None
+        has_hearers = bool(self._broker.index.hearers(topic.shared))
+        if has_hearers:
+            event = self._event(topic, time_us, value, origin)
+            if event is None:
+                return
+        if self._broker.recording.log is not None:
+            self._record(topic, event or _Value(time_us, value, origin), now, is_newest=is_newest)
+        if event is not None:
+            self._broker.show(event, now)
+
+    def _record(self, topic: Topic, what: Event | _Value, now: float, *, is_newest: bool) -> None:
+        if topic.kept_at + self._every_s <= now:
+            self.shed += self._unrecorded.pop(topic, None) is not None
+            self._keep(topic, what, now)
+        elif is_newest or topic not in self._unrecorded:
+            self.shed += topic in self._unrecorded
+            self._unrecorded[topic] = what
+            self._resting.setdefault(topic, None)
+        else:
+            self.shed += 1
+
+    def _keep(self, topic: Topic, what: Event | _Value, now: float) -> None:
+        event = what if isinstance(what, Event) else self._event(topic, *what)
+        if event is not None:
+            topic.kept_at = now
+            self._resting[topic] = None
+            self._resting.move_to_end(topic)
+            self._broker.keep(event, now)
+
+    @property
+    def due(self) -> float:
+        """When `record` has something to do next; infinity where it has not."""
+        return next(iter(self._resting)).kept_at + self._every_s if self._unrecorded else inf
+
+    def record(self, now: float) -> None:
+        """Record the values whose turn has come."""
+        if self.due <= now:
+            rested = takewhile(lambda topic: topic.kept_at + self._every_s <= now, self._resting)
+            for topic in list(islice(rested, _RECORDED_AT_ONCE)):
+                del self._resting[topic]
+                self._record_waiting(topic, now)
+
+    def _record_waiting(self, topic: Topic, now: float) -> None:
+        what = self._unrecorded.pop(topic, None)
+        if what is not None:
+            self._keep(topic, _again(what) if isinstance(what, Event) else what, now)
+
+    def forget(self, topic: Topic, now: float) -> None:
+        """Record what waits of a topic that is about to go."""
+        self._record_waiting(topic, now)
+        self._resting.pop(topic, None)
+
+    def close(self, now: float) -> None:
+        """Record all that waits: the server leaves."""
+        for topic in tuple(self._unrecorded):
+            self.forget(topic, now)
+
+    def _event(self, topic: Topic, time_us: int, value: Any, origin: Session | None) -> Event | None:
+        assert topic.shared is not None
+        try:
+            payload = types.to_json(topic.type, value)
+        except types.Unportable:
+            self.unshared["no_json"] += 1
+            return None
+        event = Event(topic.shared, payload, protocol="nt4")
+        if len(payload) > self._broker.limits.data_bytes:
+            self.unshared["too_large"] += 1
+            return None
+        if origin is not None:
+            event.publisher, event.authid, event.role = origin.id, origin.authid, origin.role
+            event.protocol = origin.protocol
+        event.nt4_type, event.nt4_time_us = topic.type, time_us
+        return event
+
+    # Inwards
+
+    def takes(self, topic: str) -> bool:
+        """See `Values`."""
+        return topic in self._tables.topics.shared or (bool(self._invites) and self._is_invited(topic))
+
+    def _is_invited(self, topic: str) -> bool:
+        name = names.to_name(topic)
+        return name is not None and name.startswith(self._invites) and self._tables.shared(name) == topic
+
+    def publish(self, event: Event, now: float, without: Session | None, source: object) -> None:
+        """See `Values`."""
+        tables = self._tables
+        topic = tables.topics.shared.get(event.topic)
+        type_name = types.type_of(event.payload) if topic is None else topic.type
+        try:
+            value = types.from_json(type_name, event.payload)
+        except types.WrongType:
+            raise WrongType(type_name) from None
+        if event.shape != BARE and type_name != "json":
+            raise WrongType(type_name)
+        if topic is None:
+            if not tables.has_room():
+                raise TooManyTopics
+            topic = tables.create(names.to_name(event.topic) or "", type_name, {})
+        session = source if isinstance(source, Session) and source.closed is None else None
+        self._own(topic, session, now)
+        time_us = tables.time_us(now)
+        event.nt4_type, event.nt4_time_us = topic.type, time_us
+        is_newest = tables.put(topic, time_us, value, session, time_us)
+        if self._broker.recording.log is not None:
+            self._record(topic, event, now, is_newest=is_newest)  # before it is shown: so it has one id for all
+        self._broker.show(event, now, without=without)
+
+    def _own(self, topic: Topic, session: Session | None, now: float) -> None:
+        owned = {} if session is None else self._owned.setdefault(session, {})
+        if topic in owned:
+            return
+        if session is None or len(owned) >= self._tables.options.publishers:
+            topic.visited_at = now
+        else:
+            publisher = owned[topic] = Publisher(topic, session, next(self._uids), topic.type)
+            topic.publishers[publisher] = None
+            self._tables.meta.publishes(topic, session)
+
+    def owned(self) -> list[Publisher]:
+        """The publishers of other protocols, which meta topics show as the server's own."""
+        return [publisher for owned in self._owned.values() for publisher in owned.values()]
+
+    def hearers_changed(self) -> None:
+        """See `Values`."""
+        self._tables.meta.hearers_changed()
+
+    def wants(self, topic: Topic) -> bool:
+        """Whether somebody beyond NetworkTables gets its values: a session of another protocol, or the history."""
+        if topic.shared is None:
+            return False
+        log = self._broker.recording.log
+        is_recorded = log is not None and log.keeping(topic.shared) is not Keeping.NOT
+        return is_recorded or bool(self._broker.index.hearers(topic.shared))
+
+    def closed(self, session: Session) -> None:
+        """See `Values`."""
+        if session.heard:
+            self.hearers_changed()
+        owned = self._owned.pop(session, None)
+        if owned is not None:
+            self._withdrawn += owned.values()
+            self._broker.wake()
+
+    def withdraw(self, now: float) -> None:
+        """Have the publishers go whose sessions have ended."""
+        withdrawn, self._withdrawn = self._withdrawn, []
+        self._tables.chores.begin(self._tables.withdraw_all(withdrawn, now))
+
+    def latest(self, pattern: Pattern, most: int) -> list[Event]:
+        """See `Values`."""
+        is_wanted = matcher(pattern)
+        found = [
+            topic for name, topic in self._tables.topics.shared.items() if topic.frame is not None and is_wanted(name)
+        ]
+        youngest = nlargest(most, found, key=lambda topic: topic.last_us)
+        events = (self._event(each, each.time_us, each.value, _session(each.origin)) for each in reversed(youngest))
+        return [event for event in events if event is not None]
+
+
+def _again(event: Event) -> Event:
+    """The same, to be stamped anew: what is recorded later than it was shown has its own place in the log."""
+    again = Event(
+        event.topic,
+        event.payload,
+        publisher=event.publisher,
+        protocol=event.protocol,
+        authid=event.authid,
+        role=event.role,
+    )
+    again.shape, again.details = event.shape, event.details
+    again.nt4_type, again.nt4_time_us = event.nt4_type, event.nt4_time_us
+    return again
+
+
+def _session(origin: object) -> Session | None:
+    return origin if isinstance(origin, Session) else None

@@ -1,0 +1,243 @@
+"""The NetworkTables engine of one connection: what its messages do, and what it is told when it does wrong.
+
+It does no I/O and never raises on bad input: what is wrong in a text message is ignored, element by element; a binary
+message that cannot be decoded ends the connection, once all before it has been done (nt4.md A24). The time is told at
+once, whatever else waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from app.protocols.links import GOING_AWAY, POLICY_VIOLATION
+from app.protocols.nt4 import messages, values
+from app.protocols.nt4.acts import act
+from app.protocols.nt4.values import TimeAsked, Undecodable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from app.broker.events import Event
+    from app.broker.meters import Meter
+    from app.broker.sessions import Session
+    from app.broker.topics import Pattern
+    from app.protocols.links import Context
+    from app.protocols.nt4.clients import Client
+    from app.protocols.nt4.server import Server
+    from app.settings import Verb
+
+LOST = "connection_lost"
+SLOW_CONSUMER = "slow_consumer"
+UNDECODABLE = "binary_decode_error"
+DRAINED = "drained"
+"""Why a session ended."""
+
+_MOST_BEHIND = 10_000
+"""Messages and values that wait while a program's policy thinks; a client with more is sent away."""
+
+_COST_OF_A_MESSAGE = 20
+"""Of those, among the chores of a turn."""
+
+
+class Engine:
+    """Speaks NetworkTables with one peer (`links.Speaker`); the owner of its session in the broker."""
+
+    __slots__ = (
+        "_behind",
+        "_behind_bytes",
+        "_behind_count",
+        "_is_blocked",
+        "_is_time_only",
+        "client",
+        "context",
+        "meter",
+        "server",
+        "tables",
+    )
+
+    client: Client
+
+    def __init__(self, server: Server, context: Context, *, is_time_only: bool) -> None:
+        self.server = server
+        self.tables = server.tables
+        self.context = context
+        self._is_time_only = is_time_only  # the RTT subprotocol (A6)
+        self.meter: Meter | None = None
+        self._is_blocked = False  # a policy thinks
+        self._behind: deque[Any] = deque()
+        self._behind_count = self._behind_bytes = 0
+
+    # What the transport reports
+
+    def split(self, data: bytes, now: float, *, is_binary: bool) -> Iterator[Any]:  # noqa: ARG002 - Speaker's form
+        """See `Speaker`: text messages one by one, values in batches; an `Undecodable` as the last."""
+        if self._is_blocked:
+            self._behind_bytes += len(data)
+        if not is_binary:
+            limits = self.tables.broker.limits
+            yield from messages.read(data, self.server.options.nodes, limits.nesting)
+            return
+        try:
+            yield from values.read(data, self.server.options.elements)
+        except Undecodable as error:
+            yield error
+
+    def receive(self, message: Any, now: float) -> None:
+        """See `Speaker`."""
+        if self.client.closed is not None:
+            return
+        if isinstance(message, list):
+            message = self._tell_time(message, now)
+        if self._is_time_only and not isinstance(message, Undecodable):
+            return
+        if self._is_blocked or self._behind:
+            self._put_behind(message, now)
+        else:
+            self._act(message, now)
+
+    def paused(self) -> None:
+        """See `Speaker`."""
+        self.client.is_paused = True
+
+    def resumed(self, now: float) -> None:  # noqa: ARG002 - the flush has its own
+        """See `Speaker`."""
+        self.client.is_paused = False
+        if len(self.client.backlog):
+            self.tables.broker.mark_ready(self.client)
+
+    def lost(self, now: float) -> None:
+        """See `Speaker`."""
+        if self.client.closed is None:
+            self.tables.leave(self.client, LOST, now)
+
+    # What the broker reports (sessions.Owner)
+
+    def due(self, session: Session, now: float) -> None:
+        """Never: the connection has deadlines, and takes the session with it."""
+
+    def flush(self, session: Session, now: float) -> None:  # noqa: ARG002 - there is one
+        """Values wait in the backlog."""
+        tables = self.tables
+        tables.pacing.delivered += tables.outgoing.write_backlog(self.client)
+
+    def overflow(self, session: Session, event: Event, now: float) -> None:
+        """Never: what is published comes by the tables."""
+
+    # The end
+
+    def send_away(self, now: float) -> None:
+        """It does not read what it is told."""
+        self.tables.broker.hits["control_bytes"] += 1
+        self._end(SLOW_CONSUMER, "too much waits to be read", now, POLICY_VIOLATION)
+
+    def release(self, now: float) -> None:
+        """The server leaves."""
+        self._end(DRAINED, "the server is leaving", now)
+
+    def _end(self, why: str, reason: str, now: float, code: int = GOING_AWAY) -> None:
+        if self.client.closed is None:
+            self.tables.outgoing.close(self.client.link, code, reason, self.client)
+            self.tables.leave(self.client, why, now)
+
+    # What is received
+
+    def _tell_time(self, batch: list[Any], now: float) -> list[Any]:
+        """Answer who asks for the time (A26); what else there is."""
+        asked = [each for each in batch if isinstance(each, TimeAsked)]
+        if not asked:
+            return batch
+        tables, link = self.tables, self.client.link
+        for each in asked:
+            answer = values.time_answer(tables.time_us(now), each)
+            tables.outgoing.say(self.client, [link.binary(answer)])
+        return [each for each in batch if not isinstance(each, TimeAsked)]
+
+    def _act(self, message: Any, now: float) -> None:
+        if isinstance(message, list):
+            self._put_values(message, now)
+        elif isinstance(message, Undecodable):
+            self._end(UNDECODABLE, f"binary decode error: {message}", now)
+        else:
+            act(self, message, now)
+
+    def _put_values(self, batch: list[values.Received], now: float) -> None:
+        """Values of this client's publishers. The hot path."""
+        tables = self.tables
+        publishers, take, client = self.client.publishers, tables.take, self.client
+        now_us = tables.time_us(now)
+        if self.meter is not None:
+            batch = batch[: self._admitted(len(batch), now)]
+        tables.received += len(batch)
+        for pubuid, time_us, number, value in batch:
+            publisher = publishers.get(pubuid)
+            if publisher is None:
+                tables.ignore("unknown_pubuid")
+            elif number == values.TOO_LONG:
+                tables.ignore("array_too_long", "elements")
+            elif number != publisher.number:
+                tables.ignore("wrong_type")
+            else:
+                take(publisher.topic, time_us, value, client, now, now_us)
+
+    def _admitted(self, count: int, now: float) -> int:
+        assert self.meter is not None
+        admitted = self.meter.admits_some(count, now)
+        for _ in range(count - admitted):
+            self.tables.ignore("too_fast", "values_per_s")
+        return admitted
+
+    # What a program's own policy thinks
+
+    def if_permitted(
+        self,
+        verb: Verb,
+        names: Sequence[str],
+        pattern_of: Callable[[str], Pattern | None],
+        go_on: Callable[[list[bool], float], None],
+        now: float,
+    ) -> None:
+        """Ask it about each name; `go_on` with the verdicts, now or later. What comes behind waits meanwhile."""
+        if not self.server.has_policy():
+            go_on([True] * len(names), now)
+            return
+        verdicts = self.server.permission(verb, [*map(pattern_of, names)], self.context)
+        if isinstance(verdicts, list):
+            self._heed(verdicts, go_on, now)
+            return
+        self._is_blocked = True
+
+        def decided(value: Any, error: Exception | None, now: float) -> None:
+            self._is_blocked = False
+            if self.client.closed is not None:
+                return
+            self._heed(value if error is None else [False] * len(names), go_on, now)
+            self.tables.chores.begin(self._catch_up(now))
+
+        self.server.wait(verdicts, self.server.policy_s, decided)
+
+    def _catch_up(self, now: float) -> Iterator[int]:
+        """What came meanwhile, as a chore."""
+        while self._behind and not self._is_blocked and self.client.closed is None:
+            message = self._behind.popleft()
+            self._behind_count -= _size(message)
+            if not self._behind:
+                self._behind_bytes = 0
+            self._act(message, now)
+            yield _COST_OF_A_MESSAGE
+
+    def _heed(self, verdicts: list[bool], go_on: Callable[[list[bool], float], None], now: float) -> None:
+        for _ in range(verdicts.count(False)):
+            self.tables.ignore("denied")
+        if any(verdicts) or not verdicts:
+            go_on(verdicts, now)
+
+    def _put_behind(self, message: Any, now: float) -> None:
+        self._behind.append(message)
+        self._behind_count += _size(message)
+        if self._behind_count > _MOST_BEHIND or self._behind_bytes > self.server.options.control_bytes:
+            self._end(SLOW_CONSUMER, "too much came while a policy was thinking", now, POLICY_VIOLATION)
+
+
+def _size(message: Any) -> int:
+    return len(message) if isinstance(message, list) else 1

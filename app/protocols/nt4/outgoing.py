@@ -1,0 +1,89 @@
+"""What is to be written to whom: control messages and values of one turn, in order, one write for each client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.protocols.links import Close
+from app.protocols.nt4 import messages, values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from app.protocols.links import Link
+    from app.protocols.nt4.clients import Client
+
+_AT_ONCE_BYTES = 16_384
+"""Of a backlog, written in one turn of the loop; then others have theirs."""
+
+
+class Outgoing:
+    """Collects it. `wake` says that there is some; `linger` that a client's backlog is to be looked at next turn."""
+
+    def __init__(self, control_bytes: int, wake: Callable[[], None], linger: Callable[[Client], None]) -> None:
+        self._control_bytes = control_bytes
+        self._wake = wake
+        self.linger = linger
+        self._spoken_to: dict[Client, None] = {}
+        self._closing: dict[Link, Close] = {}
+        self.too_slow: list[Client] = []  # to be sent away
+
+    def tell(self, client: Client, text: bytes) -> None:
+        """Send one text message, put together with others of this turn."""
+        client.texts.append(text)
+        self._mark(client)
+
+    def say(self, client: Client, frames: list[bytes]) -> None:
+        """Send what is framed already."""
+        if client.texts:
+            self._settle(client)
+        client.frames += frames
+        self._mark(client)
+
+    def close(self, link: Link, code: int, reason: str, client: Client | None = None) -> None:
+        """Say nothing more to somebody but farewell."""
+        frames: list[bytes] = []
+        if client is not None:
+            self._settle(client)
+            frames, client.frames = client.frames, []
+            self._spoken_to.pop(client, None)
+        self._closing[link] = Close(frames, code, reason)
+        self._wake()
+
+    def pack(self, client: Client, frames: list[bytes]) -> list[bytes]:
+        """Encoded values as they are written to all links of one kind."""
+        return [*map(client.link.binary, values.packed(frames))]
+
+    def write_backlog(self, client: Client) -> int:
+        """Send a part of what waits for a client, if it reads; how many values that are."""
+        if client.is_paused or client.closed is not None:
+            return 0
+        taken = client.backlog.take(_AT_ONCE_BYTES)
+        if taken:
+            self.say(client, self.pack(client, taken))
+        if len(client.backlog):
+            self.linger(client)
+        return len(taken)
+
+    def answers(self) -> Iterator[tuple[Link, list[bytes] | Close]]:
+        """What has been said, by the links that it goes to."""
+        spoken_to, self._spoken_to = self._spoken_to, {}
+        for client in spoken_to:
+            self._settle(client)
+            frames, client.frames = client.frames, []
+            if client.is_paused and client.link.backlog_bytes > self._control_bytes:
+                self.too_slow.append(client)
+            if client.closed is None:
+                yield client.link, frames
+        closing, self._closing = self._closing, {}
+        yield from closing.items()
+
+    def _settle(self, client: Client) -> None:
+        if client.texts:
+            texts, client.texts = client.texts, []
+            client.frames += map(client.link.text, messages.packed(texts))
+
+    def _mark(self, client: Client) -> None:
+        if not self._spoken_to:
+            self._wake()
+        self._spoken_to[client] = None

@@ -1,0 +1,130 @@
+"""Subscribing: what a client is told of and gets from then on, and what it gets no longer (nt4.md A49 to A55)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+
+from app.protocols.nt4 import names
+from app.protocols.nt4.subscriptions import merged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from app.protocols.nt4.clients import Client
+    from app.protocols.nt4.messages import Subscribe
+    from app.protocols.nt4.tables import Tables
+    from app.protocols.nt4.topics import Topic
+
+_OF_A_COST = 20
+"""So many subscriptions are gone through at the cost of one topic."""
+
+
+def subscribe(tables: Tables, client: Client, message: Subscribe, now: float) -> None:
+    """A client wants to hear topics: it is told of those that are there, then gets their last values (A50).
+
+    In the place of its subscription of the same id, if there is one (A53).
+    """
+    options = tables.options
+    if any(len(name.encode()) > options.name_bytes for name in message.topics):
+        tables.ignore("name_too_long", "name_bytes")
+        return
+    if len(orjson.dumps(message.options.others)) > options.properties_bytes:
+        tables.ignore("options_too_large", "properties_bytes")
+        return
+    if any(map(names.is_reserved, message.topics)):
+        tables.meta.begin()
+    listens = client.listens
+    before = listens.remove(message.subuid)
+    if listens.names + (len(message.topics) or 1) > options.subscriptions:
+        tables.ignore("too_many_subscriptions", "subscriptions")
+        if before is not None:
+            listens.put(before)
+        return
+    listens.put(message)
+    _look(tables, client, tables.topics.matching(message), now, None if before is None else message.subuid)
+    if before is not None:
+        _look(tables, client, tables.topics.matching(before), now)
+    if before is not None:
+        tables.tell(tables.unsubscribed, client, before)
+    tables.tell(tables.subscribed, client, message)
+    tables.meta.subscribes(client, [message] if before is None else [before, message])
+
+
+def unsubscribe(tables: Tables, client: Client, subuid: int, now: float) -> None:
+    """It wants to no longer; what it was told of stays announced (A52)."""
+    before = client.listens.remove(subuid)
+    if before is None:
+        tables.ignore("unknown_subuid")
+        return
+    _look(tables, client, tables.topics.matching(before), now)
+    tables.tell(tables.unsubscribed, client, before)
+    tables.meta.subscribes(client, [before])
+
+
+def _look(tables: Tables, client: Client, topics: list[Topic], now: float, replaced: int | None = None) -> None:
+    """What a client hears of these topics may have changed: see to it, now, and if they are many in later turns.
+
+    `replaced` is a subscription that is in the place of another, which brings last values again (A53).
+    """
+    is_idle = not client.unseen
+    for topic in reversed(topics):
+        client.unseen.setdefault(topic, replaced)
+        client.unseen.move_to_end(topic, last=False)  # what was said last is seen to first
+    chore = _see_all(tables, client, now)
+    if not tables.chores.is_done(chore) and is_idle:
+        tables.chores.put_off(chore)
+
+
+def _see_all(tables: Tables, client: Client, now: float) -> Iterator[int]:
+    """As a chore. What else the client says meanwhile counts for all that has not been seen yet."""
+    while client.unseen and client.closed is None:
+        topic, replaced = client.unseen.popitem(last=False)
+        yield _see(tables, client, topic, replaced, now) if tables.topics.get(topic.name) is topic else 1
+
+
+def _see(tables: Tables, client: Client, topic: Topic, replaced: int | None, now: float) -> int:
+    """Have one topic right; what that has cost."""
+    listens, name = client.listens, topic.name
+    is_covered = topic in client.streams
+    attend(tables, client, topic)
+    cost = 1
+    if is_covered and replaced is not None:
+        others = [each for each in listens.over(name) if each.subuid != replaced]
+        is_covered = merged(others, tables.options.max_period_s) is not None
+        cost += len(others) // _OF_A_COST
+    if topic in client.streams and not is_covered:
+        tables.meta.look_at(topic, now)
+        _give_last(tables, client, topic)
+    return cost
+
+
+def attend(tables: Tables, client: Client, topic: Topic, publisher: Client | None = None) -> None:
+    """Have a client know a topic, unless it is its `publisher`, and hear its values as its subscriptions want it now.
+
+    What they do not want comes no longer (A54).
+    """
+    listens = client.listens
+    interest = None
+    if listens.hears(topic.name) and tables.may(client, "subscribe", topic.ruled):
+        interest = listens.interest(topic.name)
+        if client is not publisher:
+            tables.announce(client, topic)
+    before = client.streams.get(topic)
+    if interest is None:
+        if before is not None:
+            tables.pacing.leave(client, topic)
+    elif before is None:
+        tables.pacing.join(client, tables.pacing.stream(topic, interest))
+    elif before.interest != interest:
+        tables.pacing.move(client, tables.pacing.stream(topic, interest))
+
+
+def _give_last(tables: Tables, client: Client, topic: Topic) -> None:
+    """Send the last value, unless it is on its way."""
+    stream = client.streams[topic]
+    tables.pacing.settle(stream)
+    if topic.frame is not None and not client.backlog.has_last(topic):
+        client.backlog.put(topic, [topic.frame], is_all=stream.interest.is_all)
+        tables.broker.mark_ready(client)

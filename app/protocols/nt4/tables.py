@@ -1,0 +1,352 @@
+"""The tables: all topics and clients of one NetworkTables server, and what happens between them (nt4.md A6 to A9).
+
+Where ntcore departs from the specification the specification is followed, but for its rule that whoever wrote a value
+last may replace it by an older one (design 4.11). Nothing here is ever an error: what is not done is counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import count
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from app.broker.topics import Match, Pattern
+from app.protocols.nt4 import messages, names, subscribing
+from app.protocols.nt4.bridge import Bridge
+from app.protocols.nt4.chores import Chores
+from app.protocols.nt4.clients import Publisher
+from app.protocols.nt4.meta import Meta
+from app.protocols.nt4.outgoing import Outgoing
+from app.protocols.nt4.pacing import Pacing
+from app.protocols.nt4.topics import Topic, Topics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from app.broker.broker import Broker
+    from app.broker.policy import Rights
+    from app.broker.sessions import Session
+    from app.protocols.links import Close, Link
+    from app.protocols.nt4.clients import Client
+    from app.protocols.nt4.messages import Publish, Subscribe
+    from app.settings import Nt4, Verb
+
+
+class Tables:
+    """One server's. `time_us` is its clock: microseconds since 1970 that never go backwards (A28)."""
+
+    def __init__(self, broker: Broker, options: Nt4, rights: Rights) -> None:
+        self.broker = broker
+        self.options = options
+        self.rights = rights
+        self.topics = Topics()
+        self.clients: dict[str, Client] = {}  # by name
+        self.outgoing = Outgoing(options.control_bytes, self._wake, broker.mark_ready)
+        self.pacing = Pacing(options.queue_bytes, self.outgoing.say, broker.mark_ready, self.outgoing.pack, self._wake)
+        self.chores = Chores(self._wake)
+        self.bridge = Bridge(self)
+        self.meta = Meta(self)
+        self.has_unsaved = False  # a persistent topic has changed since this was last set back
+        self._offset_s: float | None = None
+        self._topic_ids = count(1)
+        self._numbers = count(1)  # of values
+        self._last_bytes = 0
+        # told of what happens to clients
+        self.opened: list[Callable[[Client], None]] = []
+        self.closed: list[Callable[[Client, str], None]] = []
+        self.subscribed: list[Callable[[Client, Subscribe], None]] = []
+        self.unsubscribed: list[Callable[[Client, Subscribe], None]] = []
+        # plain counts, read by telemetry
+        self.received = 0  # values
+        self._conflated = 0  # of clients that have left
+        self.ignored: Counter[str] = Counter()  # by reason
+
+    def _wake(self) -> None:
+        self.broker.wake()
+
+    def time_us(self, now: float) -> int:
+        """The server's time. Wall clocks are set; this one goes on from where the wall clock was at first."""
+        if self._offset_s is None:
+            self._offset_s = self.broker.clock_offset_s
+        return int((now + self._offset_s) * 1_000_000)
+
+    @property
+    def conflated(self) -> int:
+        """Values that slow clients wanted and did not get."""
+        return self._conflated + sum(client.backlog.conflated for client in self.clients.values())
+
+    # What is due
+
+    @property
+    def due(self) -> float:
+        """When `answers` has something to do next; infinity where it has not."""
+        return min(self.pacing.due, self.bridge.due)
+
+    def work(self, now: float) -> bool:
+        """Do a turn's part of what takes long; whether there is more."""
+        self.bridge.withdraw(now)
+        self.chores.work()
+        self.meta.refresh(now)
+        return bool(len(self.chores) or self.meta.is_stale)
+
+    def answers(self, now: float) -> Iterator[tuple[Link, list[bytes] | Close]]:
+        """What is to be written to whom, once for each link."""
+        self.pacing.tick(now)
+        self.bridge.record(now)
+        yield from self.outgoing.answers()
+        while self.outgoing.too_slow:
+            self.outgoing.too_slow.pop().owner.send_away(now)
+
+    def sweep(self, now: float) -> None:
+        """Let go of topics that only requests without a session have published, long ago."""
+        for topic in tuple(self.topics):
+            if topic.visited_at is not None and topic.visited_at + self.options.visitor_topic_s <= now:
+                topic.visited_at = None
+                self.release(topic, now)
+
+    def ignore(self, reason: str, limit: str = "") -> None:
+        """Something is not done; `limit` is the setting that said so, if it was one."""
+        self.ignored[reason] += 1
+        if limit:
+            self.broker.hits[limit] += 1
+
+    # Topics
+
+    def may(self, client: Client, verb: Verb, ruled: str) -> bool:
+        """Whether a client may do something to a topic, by what rules know that by."""
+        return self.rights.may(client, verb, ruled)
+
+    def ruled(self, name: str) -> str:
+        """What rules know a topic by: one that is NetworkTables' own lies below `/$nt4` there."""
+        return self.shared(name) or names.to_own(name)
+
+    def shared(self, name: str) -> str | None:
+        """The canonical topic of a name; None where it is NetworkTables' own."""
+        limits = self.broker.limits
+        return names.to_topic(name, limits.topic_chars, limits.topic_segments)
+
+    def exactly(self, name: str) -> Pattern | None:
+        """What other protocols call a topic; None where they have no such name."""
+        topic = self.shared(name)
+        return None if topic is None else Pattern(Match.EXACT, topic)
+
+    def below(self, prefix: str) -> Pattern | None:
+        """The narrowest that Bayeux has for the topics whose names begin so; None where it has nothing."""
+        above = prefix.rpartition("/")[0]
+        topic = self.shared(above) if above else ""
+        return None if topic is None else Pattern(Match.DESCENDANTS, topic)
+
+    def create(self, name: str, type_name: str, properties: dict[str, Any], publisher: Client | None = None) -> Topic:
+        """A new topic, announced to all who want to know but its publisher, who is told otherwise (A29)."""
+        is_bridged = name.startswith((*self.options.bridge_out, *self.options.bridge_in))
+        shared, ruled = self.shared(name) if is_bridged else None, self.ruled(name)
+        topic = Topic(name, next(self._topic_ids), type_name, properties, shared, ruled)
+        self.topics.add(topic)
+        for client in self.clients.values():
+            if client.listens.hears(name):
+                subscribing.attend(self, client, topic, publisher)
+        self.meta.created(topic)
+        self.has_unsaved |= topic.is_persistent
+        return topic
+
+    def has_room(self) -> bool:
+        """Whether there may be a topic more."""
+        return len(self.topics) - self.meta.count < self.options.topics
+
+    def release(self, topic: Topic, now: float) -> None:
+        """Delete a topic for which there is no reason any more, if so (A34)."""
+        if not topic.is_wanted and self.topics.get(topic.name) is topic:
+            self.bridge.forget(topic, now)
+            self.delete(topic)
+
+    def delete(self, topic: Topic) -> None:
+        """It is no more, and who was told of it is told; its last values first (A37)."""
+        for stream in tuple(topic.streams.values()):
+            stream.settle()
+        gone = messages.unannounce(topic.name, topic.id)
+        for client in topic.told:
+            frames = client.backlog.drop(topic)
+            if frames:
+                self.outgoing.say(client, self.outgoing.pack(client, frames))
+                self.pacing.delivered += len(frames)
+            if topic in client.streams:
+                self.pacing.leave(client, topic)
+            del client.announced[topic]
+            self.outgoing.tell(client, gone)
+        topic.told.clear()
+        self._forget_last(topic)
+        self.topics.remove(topic)
+        self.meta.deleted(topic)
+
+    def announce(self, client: Client, topic: Topic) -> None:
+        """Tell a client of a topic, once (A52)."""
+        if topic not in client.announced:
+            client.announced[topic] = topic.told[client] = None
+            self.outgoing.tell(client, topic.announcement)
+
+    # Publishers
+
+    def publish(self, client: Client, message: Publish, now: float) -> None:
+        """A client wants to publish a topic; it is there then, and the client told of it each time (A29 to A33)."""
+        name, pubuid = message.name, message.pubuid
+        if names.is_reserved(name):
+            self.ignore("reserved")
+        elif max(len(name.encode()), len(message.type.encode())) > self.options.name_bytes:
+            self.ignore("name_too_long", "name_bytes")
+        elif pubuid not in client.publishers and len(client.publishers) >= self.options.publishers:
+            self.ignore("too_many_publishers", "publishers")
+        elif not self.may(client, "publish", self.ruled(name)):
+            self.ignore("denied")
+        else:
+            topic = self.topics.get(name) or self._new(client, message)
+            if topic is not None:
+                before = client.publishers.get(pubuid)
+                publisher = Publisher(topic, client, pubuid, message.type)
+                topic.publishers[publisher] = None
+                client.publishers[pubuid] = publisher
+                if before is not None:
+                    self.withdraw(before, now)
+                client.announced[topic] = topic.told[client] = None
+                self.outgoing.tell(client, messages.announce(name, topic.id, topic.type, topic.properties, pubuid))
+                self.meta.publishes(topic, client)
+
+    def _new(self, client: Client, message: Publish) -> Topic | None:
+        if not self.has_room():
+            self.ignore("too_many_topics", "topics")
+        elif len(orjson.dumps(message.properties)) > self.options.properties_bytes:
+            self.ignore("properties_too_large", "properties_bytes")
+        else:
+            return self.create(message.name, message.type, message.properties, client)
+        return None
+
+    def unpublish(self, client: Client, pubuid: int, now: float) -> None:
+        """A client publishes a topic no longer."""
+        publisher = client.publishers.pop(pubuid, None)
+        if publisher is None:
+            self.ignore("unknown_pubuid")
+        else:
+            self.withdraw(publisher, now)
+
+    def withdraw_all(self, publishers: Iterable[Publisher], now: float) -> Iterator[int]:
+        """Likewise many, as a chore."""
+        for publisher in publishers:
+            told = len(publisher.topic.told)
+            self.withdraw(publisher, now)
+            yield 1 + told
+
+    def withdraw(self, publisher: Publisher, now: float) -> None:
+        """Somebody publishes a topic no longer, and it may go."""
+        topic, owner = publisher.topic, publisher.owner
+        del topic.publishers[publisher]
+        if topic.origin is owner and owner.closed is not None:  # or a topic that stays would keep it in memory
+            topic.origin = None
+        self.meta.publishes(topic, owner)
+        self.release(topic, now)
+
+    def set_properties(self, client: Client, name: str, update: dict[str, Any], now: float) -> None:
+        """A client changes a topic's properties; all who were told of the topic are told (A45 to A47)."""
+        topic = self.topics.get(name)
+        if topic is None or names.is_reserved(name):
+            self.ignore("unknown_topic")
+        elif not self.may(client, "publish", topic.ruled):
+            self.ignore("denied")
+        elif len(orjson.dumps(topic.properties | update)) > self.options.properties_bytes:
+            self.ignore("properties_too_large", "properties_bytes")
+        elif update:
+            self.has_unsaved |= topic.is_persistent
+            topic.set_properties(update)
+            if not topic.is_cached:
+                self._forget_last(topic)
+            self.has_unsaved |= topic.is_persistent
+            if not topic.is_wanted:
+                self.release(topic, now)
+                return
+            for told in topic.told:
+                self.outgoing.tell(told, messages.properties(name, update, ack=told is client))
+
+    # Values
+
+    def take(self, topic: Topic, time_us: int, value: Any, client: Client, now: float, now_us: int) -> None:
+        """A client has sent a value. The hot path."""
+        is_newest = self.put(topic, time_us, value, client, now_us)
+        if topic.shared is not None:
+            self.bridge.pass_on(topic, time_us, value, client, now, is_newest=is_newest)
+
+    def put(self, topic: Topic, time_us: int, value: Any, origin: Session | None, now_us: int) -> bool:
+        """A value of a topic for all clients that hear it, and the last one if it `is_newest`, which is returned."""
+        frame = topic.write(time_us, value)
+        if len(frame) > self.options.message_bytes:  # nine times what came, if it was small integers as doubles
+            self.ignore("value_too_large", "message_bytes")
+            return False
+        is_newest = topic.replaces(time_us, origin)
+        if is_newest and topic.is_cached:
+            self._keep(topic, time_us, value, frame, origin, now_us)
+        if topic.streams:
+            entry = (next(self._numbers), frame, origin)
+            for stream in topic.streams.values():
+                stream.put(entry, is_newest=is_newest)
+        return is_newest
+
+    def restore(self, name: str, type_name: str, value: Any, properties: dict[str, Any], now: float) -> None:
+        """A persistent topic of an earlier run is there again, with its value as of now (A48)."""
+        if self.topics.get(name) is None and self.has_room():
+            topic = self.create(name, type_name, properties | {"persistent": True})
+            if value is not None:
+                time_us = self.time_us(now)
+                self.put(topic, time_us, value, None, time_us)
+
+    def _keep(self, topic: Topic, time_us: int, value: Any, frame: bytes, origin: object, now_us: int) -> None:
+        before = topic.frame
+        self._last_bytes += len(frame) - (0 if before is None else len(before))
+        topic.keep(time_us, value, frame, origin, now_us)
+        if self._last_bytes > self.options.last_bytes:
+            self.broker.hits["last_bytes"] += 1
+            self._forget_last(topic)
+        if topic.is_persistent:
+            self.has_unsaved = True
+
+    def _forget_last(self, topic: Topic) -> None:
+        if topic.frame is not None:
+            self._last_bytes -= len(topic.frame)
+            topic.forget()
+
+    # Clients
+
+    def join(self, client: Client, *, is_listed: bool) -> None:
+        """One more connection, and, if it `is_listed`, one more client. Raises `NoRoom`."""
+        self.broker.open(client, inf)
+        self.tell(self.opened, client)
+        if is_listed:
+            self.clients[client.name] = client
+            self.meta.joined(client)
+
+    def leave(self, client: Client, reason: str, now: float) -> None:
+        """It is gone, and with it all that it published and subscribed to (A35)."""
+        self.broker.close(client, reason)
+        self._conflated += client.backlog.conflated
+        for topic in tuple(client.streams):
+            self.pacing.leave(client, topic)
+        for topic in client.announced:
+            del topic.told[client]
+        client.announced.clear()
+        publishers = tuple(client.publishers.values())
+        client.publishers.clear()
+        self.chores.begin(self.withdraw_all(publishers, now))
+        if self.clients.get(client.name) is client:
+            del self.clients[client.name]
+            self.meta.left(client)
+        self.tell(self.closed, client, reason)
+
+    def unique(self, name: str) -> str:
+        """A client's name, with a number behind it if another has that already (A11)."""
+        if name not in self.clients:
+            return name
+        return next(other for number in count(1) if (other := f"{name}@{number}") not in self.clients)
+
+    def tell(self, listeners: list[Callable[..., None]], *news: object) -> None:
+        """Call each with `news`."""
+        for listener in listeners:
+            listener(*news)

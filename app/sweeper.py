@@ -1,0 +1,80 @@
+"""The sweeper: looks at every deadline a few times a second, as long as the server runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from app import telemetry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from app.broker.broker import Broker
+    from app.settings import Settings
+
+    Sweep = Callable[[float], None]
+
+_STALL_S = 1.0
+"""A loop that stood still for so long (SIGSTOP, a paused machine) is worth a line in the log."""
+
+_SLOW_SWEEP_S = 1.0
+_LIVE_S = 10.0
+_LOOKS = 4
+"""In one of NetworkTables' pings, whose clients hang up on a server that they have not heard for a second."""
+
+
+class Sweeper:
+    """Runs what `sweeps` returns, each time, and `slow` ones less often. It keeps the broker's clock right too."""
+
+    def __init__(self, settings: Settings, broker: Broker, sweeps: Callable[[], Sequence[Sweep]]) -> None:
+        nt4 = settings.nt4
+        self._every_s = min(settings.sweep_s, nt4.ping_s / _LOOKS) if nt4.enabled else settings.sweep_s
+        self._broker = broker
+        self._sweeps = sweeps
+        self.slow: list[Sweep] = []
+        self._swept_at = monotonic()
+        broker.clock_offset_s = time.time() - monotonic()
+
+    @property
+    def age_s(self) -> float:
+        """Since deadlines were last looked at."""
+        return monotonic() - self._swept_at
+
+    @property
+    def is_live(self) -> bool:
+        """Whether they have been lately; if not, sessions no longer end (CometD #1627)."""
+        return self.age_s < _LIVE_S
+
+    def begin(self) -> None:
+        """It will run from now on; what went by before does not count."""
+        self._swept_at = monotonic()
+
+    async def run(self) -> None:
+        """Sweep without end."""
+        slowly_swept_at = monotonic()
+        was_late = False
+        while True:
+            await asyncio.sleep(self._every_s)
+            now = monotonic()
+            since_s = now - self._swept_at
+            if since_s > _STALL_S + self._every_s:
+                telemetry.log.warning("stalled", seconds=round(since_s, 3))
+            self._swept_at = now
+            self._broker.clock_offset_s = time.time() - now
+            # What waited with us is read before anybody counts as late. Not twice in a row: a loop that is always busy
+            # must end those who are too slow all the more.
+            was_late = not was_late and since_s > 2 * self._every_s
+            if was_late:
+                continue
+            sweeps = [*self._sweeps()]
+            if now - slowly_swept_at > _SLOW_SWEEP_S:
+                slowly_swept_at = now
+                sweeps += self.slow
+            for sweep in sweeps:
+                try:
+                    sweep(now)
+                except Exception as error:  # noqa: BLE001 - a sweeper that dies leaks every session after it
+                    telemetry.fault("sweeper", error)

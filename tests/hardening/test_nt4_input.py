@@ -1,0 +1,115 @@
+"""What is no message, on real sockets: it harms nobody but its sender, who is told what was wrong (S28, S31, F9)."""
+
+import asyncio
+import json
+import signal
+
+import pytest
+from support import nt4
+from support.nt4_malformed import BAD_TEXTS, BAD_VALUES
+from support.nt4_room import opened
+from support.process import launched
+from websockets.exceptions import InvalidStatus
+
+GOOD = nt4.packed(1, 5, nt4.DOUBLE, 5.0)
+
+
+async def watched(room):
+    """A neighbour who publishes and hears, and what a bad message must leave as it was."""
+    neighbour, hearer = await room.two()
+    await neighbour.publish("/kept", 1)
+    await neighbour.put(1, 1, 1.0)
+    await hearer.subscribe("/", prefix=True, all=True)
+    assert (await hearer.value("/kept")).value == 1.0
+    return neighbour, hearer
+
+
+def address(server):
+    """Where a process listens for clients of NetworkTables."""
+    url = next(line for line in server.lines if line.startswith("networktables: "))
+    return "http" + url.removeprefix("networktables: ws").removesuffix("/nt/NAME")
+
+
+def books(room):
+    """Topics with their publishers and last values, and clients."""
+    tables = room.served.house.tables.server.tables
+    topics = {topic.name: (topic.value, len(topic.publishers), topic.properties) for topic in tables.topics}
+    return topics, sorted(tables.clients)
+
+
+async def test_s28_all_bad_texts_leave_everybody_alone():
+    """nt4.md A14 to A20: one after the other on one connection, which stays, each counted, and nothing has changed."""
+    async with opened() as room:
+        neighbour, hearer = await watched(room)
+        attacker = await room.enter("attacker")
+        before, tables = books(room), room.served.house.tables.server.tables
+        for count, text in enumerate(BAD_TEXTS.values(), 1):
+            await attacker.send_raw(text)
+            assert await attacker.quiet() == []
+            assert tables.ignored.total() == count
+        assert books(room) == before
+        await neighbour.put(1, 2, 2.0)
+        assert (await hearer.value("/kept")).value == 2.0
+
+
+async def test_s28_a_bad_element_leaves_its_neighbours_alone():
+    """nt4.md A15: of a frame that has all of them those count that are right."""
+    bad = [element for text in BAD_TEXTS.values() if text.startswith('[{"') for element in json.loads(text)]
+    async with opened() as room:
+        client = await room.enter()
+        publish = [nt4.text("publish", name=f"/{number}", pubuid=number, type="double") for number in range(2)]
+        await client.send(publish[0], *bad, publish[1])
+        assert [each.params["name"] for each in await client.quiet()] == ["/0", "/1"]
+
+
+async def test_s28_after_all_bad_values_everything_is_as_before():
+    """nt4.md A24, F9: each ends its sender with 1001 and the reason in words, and what it published goes with it."""
+    async with opened() as room:
+        neighbour, hearer = await watched(room)
+        before = books(room)
+        for bad in BAD_VALUES.values():
+            attacker = await room.enter("attacker")
+            await attacker.publish("/bad", 1)
+            await attacker.send_raw(GOOD + bad)
+            code, reason = await attacker.closed()
+            assert (code, reason[:21]) == (1001, "binary decode error: ")
+            assert len(reason) > 21
+            assert (await hearer.value("/bad")).value == 5.0
+            assert (await hearer.text("unannounce"))["name"] == "/bad"
+        assert books(room) == before
+        await neighbour.put(1, 2, 2.0)
+        assert (await hearer.value("/kept")).value == 2.0
+
+
+@pytest.mark.parametrize("name", ["a\x1b[31mred\nline", "\u202eright to left", "n" * 1_024])
+async def test_hostile_names_do_not_reach_the_log(name, tmp_path):
+    """S16: of clients and topics; a line of the log is a line, in whatever terminal."""
+    async with launched("--nt4", "--nt4-port", "0", "--data-dir", str(tmp_path), cwd=tmp_path) as server:
+        async with await nt4.connect(address(server), name) as client:
+            await client.publish(name, 1, properties={"persistent": True})
+            await client.put(1, 1, 7.0)
+            await client.subscribe(name)
+            assert (await client.text("announce"))["name"] == name
+            await client.send_raw(b"\x07")
+            await client.closed()
+        for origin in ("http://evil.example", f"http://{name[:99]!a}.example"):
+            with pytest.raises(InvalidStatus):
+                await nt4.connect(address(server), name, origin=origin)
+        await server.until_logged("origin not allowed")
+        assert all(line.isprintable() for line in server.lines)
+
+
+async def test_it_saves_and_says_goodbye_on_sigterm(tmp_path):
+    """A48, A7: clients hear 1001, the process ends with 0, and what was persistent is there."""
+    flags = ("--nt4", "--nt4-port", "0", "--data-dir", str(tmp_path))
+    async with launched(*flags, cwd=tmp_path) as server:
+        client = await nt4.connect(address(server))
+        await client.publish("/kept", 1, properties={"persistent": True})
+        await client.put(1, 1, 7.0)
+        await client.time()
+        server.send_signal(signal.SIGTERM)
+        assert (await client.closed())[0] == 1001
+        async with asyncio.timeout(10):
+            assert await server.exit_code() == 0
+    (saved,) = json.loads((tmp_path / "networktables.json").read_text())
+    assert (saved["name"], saved["value"]) == ("/kept", 7.0)

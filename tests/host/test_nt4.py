@@ -1,0 +1,417 @@
+"""NetworkTables' doors on Halley's own host: who is let in by which name, what is spoken, who is asked how often."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from time import monotonic
+
+import pytest
+from support.frames import BINARY, CLOSE, CONT, PING, PONG, TEXT, Frame, last_frame, next_frame, opening, sent, text
+from support.nt4_doors import DOORS, doors
+from support.server import brisk, serving
+from support.tables import CLOSE as TOLD_TO_CLOSE
+from support.tables import NEW, OLD, PARTS, REASON, RTT, Heard
+from support.wire import request
+
+from app.host.sockets import Sockets
+from app.host.watch import Watch
+from app.host.websocket import WebSocket
+from app.protocols.nt4.paths import client_name
+from app.settings import Limits, Nt4, Settings
+from app.transports.head import Head
+from app.transports.nt4 import Nt4Endpoint
+from app.transports.proxies import Proxies
+
+pytestmark = pytest.mark.usefixtures("face")
+
+
+@pytest.fixture(params=DOORS)
+def door(request):
+    """The own listener, and the public one."""
+    return request.param
+
+
+# The opening
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/nt/robot", "robot"),
+        ("/nt/robot?token=1", "robot"),
+        ("/nt/a/b", "a/b"),
+        ("/nt//", "/"),
+        ("/nt/a%2fb%20%C3%A9@1", "a/b é@1"),
+        ("/nt/%", "%"),
+        ("/nt/" + "%C3%A9" * 512, "é" * 512),
+    ],
+)
+async def test_a1_the_path_tells_a_clients_name(path, name, door):
+    """A1: percent-decoded, of up to 1,024 bytes; a slash belongs to it, a query does not."""
+    async with doors() as open_doors:
+        answer = await (await open_doors.wire(door)).request(opening(path, NEW))
+        assert answer.status == 101
+        assert client_name(open_doors.tables.last.context.path) == name
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "named"),
+    [
+        ("/nt", 404, "/nt/NAME"),
+        ("/nt/", 404, "/nt/NAME"),
+        ("/nt/?a", 404, "/nt/NAME"),
+        ("/nt/%FF", 400, "UTF-8"),
+        ("/nt/" + "a" * 1_025, 414, "name too long"),
+        ("/nt/" + "%C3%A9" * 513, 414, "name too long"),
+        ("/ntx/robot", 404, ""),
+    ],
+)
+async def test_a1_a_path_without_a_name_opens_nothing(path, status, named, door):
+    """A1: no 101 that is then cut, as ntcore has it, but an answer that says why."""
+    async with doors() as open_doors:
+        answer = await (await open_doors.wire(door)).request(opening(path, NEW))
+        assert answer.status == status
+        assert named in answer.text
+        assert open_doors.tables.engines == []
+
+
+@pytest.mark.parametrize(
+    ("offered", "spoken"),
+    [
+        (f"{NEW}, {OLD}", NEW),
+        (f"{OLD}, {NEW}", NEW),
+        (f"{OLD},{RTT} , {NEW}", NEW),
+        (f"{OLD}, {RTT}", RTT),
+        (f"wamp.2.json, {OLD}", OLD),
+        (RTT, RTT),
+    ],
+)
+async def test_a2_a6_the_newest_that_both_know_is_spoken(offered, spoken, door):
+    """A2: whatever order the client has (Elastic lists 4.0 first); A6: AdvantageScope's second socket is welcome."""
+    async with doors() as open_doors:
+        answer = await (await open_doors.wire(door)).request(opening("/nt/robot", offered))
+        assert answer.headers["sec-websocket-protocol"] == spoken
+        assert open_doors.tables.last.link.subprotocol == spoken
+
+
+@pytest.mark.parametrize("offered", ["", "wamp.2.json", f"{NEW}x"])
+async def test_a3_s26_without_a_common_subprotocol_there_is_no_connection(offered, door):
+    """A3, S26, design 7.13: and the answer lists what is spoken."""
+    async with doors() as open_doors:
+        answer = await (await open_doors.wire(door)).request(opening("/nt/robot", offered))
+        assert answer.status == 400
+        assert all(name in answer.text for name in (NEW, RTT, OLD))
+        assert open_doors.tables.engines == []
+
+
+async def test_a10_no_extension_is_agreed_on(door):
+    """A10: ntcore-ts-client offers compression."""
+    async with doors() as open_doors:
+        asked = opening("/nt/robot", NEW, sec_websocket_extensions="permessage-deflate; client_max_window_bits")
+        assert "sec-websocket-extensions" not in (await (await open_doors.wire(door)).request(asked)).headers
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": " "}, 101),
+        ({"host": "localhost:5810"}, 101),
+        ({"origin": "file://"}, 101),
+        ({"origin": "http://localhost:3000"}, 101),
+        ({"origin": "https://dashboard.example"}, 101),
+        ({"host": ""}, 400),
+        ({"host": "evil.example"}, 400),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://evil.example", "host": " "}, 403),
+    ],
+)
+async def test_s25_who_may_open_it(headers, status, door):
+    """S25, no DNS rebinding: pyntcore's Host is empty, AdvantageScope's pages come from files; others may not."""
+    async with doors(cors={"origins": ("https://dashboard.example",)}) as open_doors:
+        answer = await (await open_doors.wire(door)).request(opening("/nt/robot", NEW, **headers))
+        assert answer.status == status
+        assert len(open_doors.tables.engines) == (status == 101)
+
+
+async def test_s25_what_networktables_clients_may_others_may_not():
+    """S25: an empty Host, and pages from files, are refused to all else on the public listener."""
+    async with doors() as open_doors:
+        for asked, status in (
+            (request("GET", "/", host=" "), 400),
+            (opening("/wamp", host=" "), 400),
+            (opening("/wamp", origin="file://"), 403),
+        ):
+            assert (await (await open_doors.wire("public")).request(asked)).status == status
+
+
+async def test_a_listener_that_others_reach_takes_any_name():
+    """Robots are dialled by address: loopback's rules are those of nt4.host there, of host on the public one."""
+    async with doors({"host": "0.0.0.0"}, open=True) as open_doors:
+        for door, status in (("own", 101), ("public", 400)):
+            asked = opening("/nt/robot", NEW, host="10.12.34.2:5810")
+            assert (await (await open_doors.wire(door)).request(asked)).status == status
+
+
+async def test_only_who_wants_networktables_has_them():
+    """Design 7.13: without, `/nt/NAME` is no path of the public listener's."""
+    async with serving(brisk()) as served:
+        assert (await (await served.wire()).request(opening("/nt/robot", NEW))).status == 404
+
+
+# The page
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 200),
+        ("GET", "/?a=1", 200),
+        ("HEAD", "/", 200),
+        ("GET", "/nt/robot", 404),
+        ("GET", "/bayeux", 404),
+        ("GET", "/metrics", 404),
+        ("POST", "/", 405),
+        ("POST", "/bayeux", 404),
+    ],
+)
+async def test_a5_its_own_listener_has_one_page(method, path, status):
+    """A5: AdvantageScope looks for it before it connects, from a page of its own; there is nothing else."""
+    async with doors() as open_doors:
+        wire = await open_doors.wire()
+        await wire.send(request(method, path, origin="file://"))
+        head = (await wire.reader.readuntil(b"\r\n\r\n")).decode()
+        assert f" {status} " in head.splitlines()[0]
+        assert ("access-control-allow-origin: *" in head.lower()) is (status == 200)
+
+
+async def test_on_the_public_one_a_plain_request_hears_what_is_spoken():
+    """RFC 9110, 15.5.22."""
+    async with doors() as open_doors:
+        answer = await (await open_doors.wire("public")).request(request("GET", "/nt/robot"))
+        assert (answer.status, answer.headers["upgrade"]) == (426, "websocket")
+
+
+# Messages
+
+
+@pytest.mark.parametrize("protocol", [NEW, OLD, RTT])
+async def test_text_and_binary_messages_come_and_go(protocol, door):
+    """A14, A21: each as what it is, in order."""
+    async with doors() as open_doors:
+        wire = await open_doors.shaken(door, protocol)
+        messages = [(TEXT, "é".encode()), (BINARY, b"\xff\x00"), (TEXT, b""), (BINARY, b"")]
+        await wire.send(b"".join(sent(opcode, data) for opcode, data in messages))
+        for opcode, data in messages:
+            assert await next_frame(wire) == Frame(opcode, data)
+        assert open_doors.tables.last.received == [Heard(data, opcode == BINARY) for opcode, data in messages]
+
+
+async def test_a8_a_message_may_come_in_fragments_with_pings_between(door):
+    """A8: of either kind."""
+    async with doors({"ping_s": 50, "pong_s": 100}) as open_doors:
+        wire = await open_doors.shaken(door)
+        for opcode in (TEXT, BINARY):
+            await wire.send(sent(opcode, b"a", flags=0) + sent(PING, b"?") + sent(CONT, b"b"))
+            assert [await next_frame(wire) for _ in range(2)].count(Frame(PONG, b"?")) == 1
+        assert open_doors.tables.last.received == [Heard(b"ab", False), Heard(b"ab", True)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        (sent(BINARY, b"x" * 1_025), 1009),
+        (sent(TEXT, b"x" * 1_000, flags=0) + sent(CONT, b"x" * 25), 1009),
+        (sent(TEXT, b"[]", masked=False), 1002),
+        (sent(TEXT, b"\xff"), 1007),
+    ],
+)
+async def test_a8_what_breaks_the_protocol_is_told_its_code(wrong, code, door):
+    """A8: message_bytes; a client's frames are masked; text is UTF-8."""
+    async with doors({"message_bytes": 1_024}) as open_doors:
+        wire = await open_doors.shaken(door)
+        await wire.send(wrong)
+        assert (await last_frame(wire)).code == code
+        await open_doors.served.until(lambda: open_doors.tables.last.lost_times == 1)
+        assert open_doors.tables.last.received == []
+
+
+async def test_a8_the_largest_message_is_taken():
+    """A8: 2 MiB, ntcore's."""
+    async with doors({"ping_s": 50, "pong_s": 100}) as open_doors:
+        wire = await open_doors.shaken()
+        await wire.send(sent(BINARY, b"x" * 2_097_152))
+        assert await next_frame(wire) == Frame(BINARY, b"x" * 2_097_152)
+
+
+async def test_a_message_is_split_no_further_than_it_is_taken(door):
+    """Reliability.md S32: a message of very many values must not be made all at once, nor keep others waiting."""
+    async with doors() as open_doors:
+        wire = await open_doors.shaken(door)
+        await wire.send(text(PARTS))
+        assert [(await next_frame(wire)).data for _ in range(3)] == [b"0", b"1", b"2"]
+        assert open_doors.tables.last.steps == ["split", "take"] * 3
+
+
+# Silence
+
+
+class Transport(asyncio.Transport):
+    """What a connection would write."""
+
+    def __init__(self):
+        super().__init__()
+        self.written = []
+
+    def write(self, data):
+        self.written.append(Frame(data[0] & 0x0F, data[2:]))
+
+    def set_protocol(self, protocol):
+        pass
+
+
+class NoTables:
+    """They have an engine that hears nothing but the end."""
+
+    def __init__(self):
+        self.lost_times = 0
+
+    def connect(self, link, context, now):
+        return self
+
+    def lost(self, now):
+        self.lost_times += 1
+
+
+@pytest.fixture
+def looked_at():
+    """Makes a socket that speaks a subprotocol; returns it, what it writes, its watch and its engine."""
+
+    def make(protocol):
+        settings, tables, watch = Settings(nt4=Nt4(enabled=True)), NoTables(), Watch(Limits())
+        family = Nt4Endpoint(tables, None, None, settings).own_family
+        transport = Transport()
+        connection = WebSocket(Head("GET", "/nt/a", b"", {}, "", "http"), protocol, Sockets(family, Proxies(()), watch))
+        connection.begin(transport, b"\0\0", b"")
+        transport.written.clear()
+        return connection, transport.written, watch, tables
+
+    return make
+
+
+@pytest.mark.parametrize("protocol", [NEW, RTT])
+def test_a7_a_client_of_4_1_is_asked_steadily(protocol, looked_at):
+    """A7: every 200 ms, also while it is heard, since it hangs up itself when it has heard nothing for a second."""
+    connection, written, _, tables = looked_at(protocol)
+    began = monotonic()
+    for step in range(200):
+        connection.look(began + step * 0.051)
+        if step % 10 == 9:
+            connection._heard_at = began + step * 0.051  # a message, so that it is never silent for long
+    assert [frame.opcode for frame in written] == [PING] * 50
+    assert tables.lost_times == 0
+
+
+@pytest.mark.parametrize("protocol", [NEW, RTT])
+def test_a7_a_client_of_4_1_that_was_not_heard_for_a_second_has_left(protocol, looked_at):
+    """A7: 1001 "connection timed out", and counted."""
+    connection, written, watch, tables = looked_at(protocol)
+    heard_at = connection._heard_at
+    for step in range(20):
+        connection.look(heard_at + step * 0.05)
+    assert {frame.opcode for frame in written} == {PING}
+    connection.look(heard_at + 1.0)
+    assert (written[-1].opcode, written[-1].code, written[-1].reason) == (CLOSE, 1001, "connection timed out")
+    assert (tables.lost_times, watch.hits["pong_s"]) == (1, 1)
+
+
+def test_a7_nobody_is_blamed_for_a_server_that_stood_still(looked_at):
+    """A7: after SIGSTOP or a long turn of ours a peer is asked first, and then has as long as ever to answer."""
+    connection, written, _, tables = looked_at(NEW)
+    heard_at = connection._heard_at
+    connection.look(heard_at)
+    connection._heard_at = heard_at + 0.1
+    for later_s in (3.0, 3.2, 3.7):
+        connection.look(heard_at + later_s)
+    assert ({frame.opcode for frame in written}, tables.lost_times) == ({PING}, 0)
+    connection.look(heard_at + 3.85)
+    assert (written[-1].opcode, tables.lost_times) == (CLOSE, 1)
+
+
+def test_a7_a_client_of_4_0_is_never_asked(looked_at):
+    """A7: it must not be, however long it is silent."""
+    connection, written, _, tables = looked_at(OLD)
+    for step in range(10_000):
+        connection.look(connection._heard_at + step)
+    assert (written, tables.lost_times) == ([], 0)
+
+
+@pytest.mark.parametrize(("protocol", "is_probed"), [(OLD, True), (NEW, False)])
+async def test_a7_tcp_finds_out_that_a_client_of_4_0_has_left(protocol, is_probed, door):
+    """A7: by keepalive, within half a minute."""
+    async with doors() as open_doors:
+        await open_doors.shaken(door, protocol)
+        ours = open_doors.tables.last.link._transport.get_extra_info("socket")
+        assert bool(ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)) is is_probed
+        if is_probed and hasattr(socket, "TCP_KEEPIDLE"):
+            idle_s, interval_s, probes = (
+                ours.getsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_KEEP{name}"))
+                for name in ("IDLE", "INTVL", "CNT")
+            )
+            assert idle_s + interval_s * probes <= 30
+
+
+async def test_a7_pings_come_in_time_although_the_sweeper_is_slow(door):
+    """A7: it sweeps as often as NetworkTables' clients need; one that answers stays, one that does not goes."""
+    async with doors({"ping_s": 0.05, "pong_s": 0.5}, sweep_s=30.0) as open_doors:
+        quiet, lively = await open_doors.shaken(door), await open_doors.shaken(door)
+        began = monotonic()
+        while monotonic() - began < 0.8:
+            assert await next_frame(lively) == Frame(PING, b"")
+            await lively.send(sent(PONG))
+        assert (await last_frame(quiet)).code == 1001
+        assert open_doors.house.broker.hits["pong_s"] == 1
+        assert [engine.lost_times for engine in open_doors.tables.engines] == [1, 0]
+
+
+# The end
+
+
+async def test_the_engines_close_comes_behind_its_frames(door):
+    """And who does not agree to it is cut after kill_s."""
+    async with doors({"ping_s": 50, "pong_s": 100}) as open_doors:
+        wire = await open_doors.shaken(door)
+        await wire.send(text(TOLD_TO_CLOSE))
+        assert await next_frame(wire) == Frame(TEXT, b"bye")
+        farewell = await next_frame(wire)
+        assert (farewell.code, farewell.reason) == (1008, REASON)
+        assert await wire.is_closed()
+        assert open_doors.house.broker.hits["kill_s"] == 1
+
+
+async def test_the_server_leaves_and_its_clients_are_told(door):
+    """As on SIGTERM: 1001, and whoever does not agree is cut; the listener is gone, and nothing is waited for."""
+    async with doors({"ping_s": 50, "pong_s": 100}) as open_doors:
+        wire = await open_doors.shaken(door)
+        began = monotonic()
+        open_doors.served.server.leave()
+        assert (await last_frame(wire)).code == 1001
+        assert await wire.is_closed()
+        assert monotonic() - began < 1.5, "the whole grace was waited for"
+        with pytest.raises(ConnectionRefusedError):
+            await open_doors.wire()
+
+
+async def test_tls_is_the_public_listeners(tmp_path):
+    """`wss` is spoken on /nt/NAME there; its own listener stays plain, as robots' clients are."""
+    from support import authority
+
+    folder = authority.folder()
+    tls = {"cert": str(folder / "cert.pem"), "key": str(folder / "key.pem")}
+    async with doors(tls=tls) as open_doors:
+        for door in DOORS:
+            wire = await open_doors.shaken(door)
+            await wire.send(text(b"[]"))
+            assert (await next_frame(wire)).opcode in (TEXT, PING)
+            assert open_doors.tables.last.context.scheme == ("http" if door == "own" else "https")

@@ -1,0 +1,117 @@
+"""What takes long is done in turns, so that nobody else waits; and nothing is lost or mixed up by that (S31)."""
+
+import pytest
+from support.nt4_peers import World
+
+TOPICS = 2_000
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def robot(world):
+    peer = world.peer("robot")
+    for number in range(TOPICS):
+        peer.publish(f"/many/{number:04}", number)
+        peer.put((number, 1, 1, float(number)))
+    peer.take()
+    return peer
+
+
+def turns(world):
+    """How many turns the rest takes."""
+    count = 0
+    while world.server.work(world.now):
+        count += 1
+    return count
+
+
+def test_a_subscription_to_everything_is_seen_to_in_turns(world, robot):
+    """A50: each topic is announced, then has its last value; none twice, none left out."""
+    dashboard = world.peer("dashboard")
+    dashboard.subscribe("", prefix=True)
+    assert turns(world) > 2
+    names = [name for name, *_ in dashboard.values()]
+    while more := dashboard.values():
+        names += [name for name, *_ in more]
+    assert sorted(names) == [f"/many/{number:04}" for number in range(TOPICS)]
+
+
+def test_what_is_no_longer_wanted_by_then_is_not_sent(world, robot):
+    """A54: a subscription that ends before its turn has come brings nothing more."""
+    dashboard = world.peer("dashboard")
+    dashboard.subscribe("", prefix=True, subuid=1)
+    dashboard.say("unsubscribe", subuid=1)
+    heard = [name for name, *_ in dashboard.values()]
+    assert heard == []
+    robot.put((TOPICS - 1, 2, 1, 7.0))
+    world.after(1.0)
+    assert dashboard.values() == []
+    assert not dashboard.engine.client.streams
+
+
+def test_many_subscriptions_at_once_bring_a_value_once(world, robot):
+    """A51, A52: however many of them wait for their turn."""
+    dashboard = world.peer("dashboard")
+    for subuid in range(5):
+        dashboard.subscribe("", prefix=True, subuid=subuid)
+    heard = []
+    while more := dashboard.values():
+        heard += more
+    assert len(heard) == TOPICS
+
+
+def test_the_topics_of_a_client_that_has_left_go_in_turns(world, robot):
+    """A35: all of them, and who was told of them is told."""
+    dashboard = world.peer("dashboard")
+    dashboard.subscribe("", prefix=True, topicsonly=True)
+    assert len(dashboard.texts()) == TOPICS
+    robot.engine.lost(world.now)
+    assert len(world.tables.topics) > 0
+    assert turns(world) > 2
+    assert [method for method, _ in dashboard.texts()] == ["unannounce"] * TOPICS
+    assert len(world.tables.topics) == 0
+
+
+def test_who_comes_back_meanwhile_finds_the_topics(world, robot):
+    """D13: a robot that reconnects publishes them again, and all are there in the end."""
+    robot.engine.lost(world.now)
+    again = world.peer("robot")
+    for number in range(TOPICS):
+        again.publish(f"/many/{number:04}", number)
+    turns(world)
+    assert len(world.tables.topics) == TOPICS
+    assert all(len(topic.publishers) == 1 for topic in world.tables.topics)
+
+
+def test_a_thousand_prefixes_of_one_name_cost_no_more_than_one(world, robot):
+    """Nor the same one a thousand times: each topic is looked at once."""
+    names = ["/many/" + "0" * length for length in range(4)] * 300 + ["", "$"] * 10
+    dashboard = world.peer("dashboard")
+    dashboard.subscribe(*names, prefix=True, topicsonly=True)
+    told = [params["name"] for method, params in dashboard.texts() if method == "announce"]
+    assert len(told) == len(set(told)) > TOPICS
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ({"topics": ["/" + "n" * 1_024]}, "name_too_long"),
+        ({"topics": ["/n"], "options": {"unknown": "o" * 8_192}}, "options_too_large"),
+    ],
+)
+def test_s31_a_subscription_has_bounds(world, what, reason):
+    """Else ten thousand of them, which is what one client may have, would be gigabytes."""
+    peer = world.peer()
+    peer.say("subscribe", subuid=1, **what)
+    assert (world.tables.ignored[reason], len([*peer.engine.client.listens])) == (1, 0)
+
+
+def test_s31_so_has_a_type(world):
+    """It is kept with its topic."""
+    peer = world.peer()
+    peer.publish("/typed", 1, "t" * 1_025)
+    assert (world.tables.ignored["name_too_long"], len(world.tables.topics)) == (1, 0)

@@ -1,0 +1,512 @@
+"""One connection: what it is told, what it is admitted to, how it ends (nt4.md A1, A5, A6, A11, A24; S31)."""
+
+import msgpack
+import pytest
+from support.nt4_peers import NOW_US, WALL_S, Peer, World
+
+from app.broker.topics import Match, Pattern
+from app.protocols.nt4.server import RTT
+from app.settings import Limits
+
+AFAR = "192.0.2.1"
+
+
+def asks(number, value):
+    return msgpack.packb([-1, 0, number, value])
+
+
+def put_bytes(*values):
+    return b"".join(msgpack.packb(value) for value in values)
+
+
+class Policy:
+    """A program's own, that thinks about what `about` says: its verdict is given by `world.waiting.end`."""
+
+    def __init__(self, *about):
+        self.about = about
+        self.asked = []
+
+    def __call__(self, verb, patterns, context):
+        self.asked.append((verb, patterns))
+        topics = {pattern.topic for pattern in patterns if pattern is not None}
+        return "a thought" if topics & set(self.about) else [True] * len(patterns)
+
+
+# Names
+
+
+def test_a11_names_are_unique_and_nobody_is_refused():
+    """A12, D1: a number only where it is needed, the first that is free."""
+    world = World()
+    peers = [world.peer(name) for name in ("a", "a", "b", "a", "a@1")]
+    assert list(world.tables.clients) == ["a", "a@1", "b", "a@2", "a@1@1"]
+    peers[1].engine.lost(world.now)
+    assert world.peer("a").engine.client.name == "a@1"
+    assert world.peer("a").engine.client.name == "a@3"
+
+
+@pytest.mark.parametrize(("path", "name"), [("/nt/a%20b", "a b"), ("/nt/a/b", "a/b"), ("/nt/%F0%9F%A4%96", "🤖")])
+def test_a1_the_name_stands_in_the_path(path, name):
+    world = World()
+    assert Peer(world, path, "v4.1.networktables.first.wpi.edu", AFAR).engine.client.name == name
+
+
+# Time
+
+
+@pytest.mark.parametrize(("number", "value"), [(2, 2**64 - 1), (1, 0.1), (2, 7), (4, "text"), (5, b"\0"), (2, -1)])
+def test_a26_the_time_is_told_with_what_was_sent(number, value):
+    """Bit for bit; the server's is in microseconds since 1970 (A28)."""
+    world = World()
+    peer = world.peer()
+    peer.send(asks(number, value))
+    world.flush()
+    [frame] = peer.link.frames
+    assert frame == (True, msgpack.packb([-1, NOW_US, number, value]))
+
+
+def test_a26_each_question_is_answered_and_what_stands_between_is_done():
+    world = World()
+    peer, dashboard = world.peer(), world.peer("dashboard")
+    dashboard.subscribe("/x", all=True)
+    peer.publish("/x", 1)
+    peer.take()
+    peer.send(asks(2, 1) + put_bytes((1, 5, 1, 1.0)) + asks(2, 2) + put_bytes((1, 6, 1, 2.0)))
+    assert [each[3] for each in peer.take()] == [1, 2]
+    assert dashboard.plain() == [1.0, 2.0]
+
+
+def test_a28_the_clock_of_the_server_never_goes_backwards():
+    """However the wall clock is set."""
+    world = World()
+    peer = world.peer()
+    peer.send(asks(2, 0))
+    world.broker.clock_offset_s = WALL_S - 3_600
+    world.after(0.5)
+    peer.send(asks(2, 0))
+    assert [each[1] for each in peer.take()] == [NOW_US, NOW_US + 500_000]
+
+
+def test_a26_nothing_keeps_the_time_waiting():
+    """Neither a policy that thinks, nor values that wait, nor control messages of this turn that are many."""
+    world = World(permission=Policy("x"))
+    peer = world.peer()
+    peer.publish("/x", 1)
+    peer.send(put_bytes((1, 5, 1, 1.0)) + asks(2, 7))
+    assert peer.take() == [("", NOW_US, 2, 7)]
+    peer.engine.paused()
+    peer.send(asks(2, 8))
+    assert peer.take() == [("", NOW_US, 2, 8)]
+
+
+def test_a6_rtt_is_for_the_time_and_nothing_else():
+    """Text and values are ignored; it is no client; a mistake ends it all the same."""
+    world = World()
+    world.peer("a")
+    peer = world.peer("a", subprotocol=RTT)
+    peer.publish("/x", 1)
+    peer.subscribe("", prefix=True)
+    peer.send(put_bytes((1, 5, 1, 1.0)) + asks(2, 7) + put_bytes((1, 5, 1, 1.0)))
+    assert peer.take() == [("", NOW_US, 2, 7)]
+    assert (len(world.tables.topics), list(world.tables.clients)) == (0, ["a"])
+    assert not world.tables.ignored
+    assert world.peer("a").engine.client.name == "a@1"
+    peer.send(b"\x01")
+    assert peer.close.code == 1001
+
+
+# What is wrong
+
+
+def test_a24_what_cannot_be_decoded_ends_it_once_all_before_is_done():
+    """And nothing behind it is; what it published goes."""
+    world = World()
+    peer, dashboard = world.peer(), world.peer("dashboard")
+    dashboard.subscribe("/x", all=True)
+    peer.publish("/x", 1)
+    peer.take()
+    peer.send(asks(2, 7) + put_bytes((1, 5, 1, 1.0), (1, 6, 1, "text"), (1, 7, 1, 3.0)))
+    peer.put((1, 8, 1, 4.0))
+    peer.publish("/y", 2)
+    assert peer.close.code == 1001
+    assert peer.close.reason.startswith("binary decode error: ")
+    assert [each[:2] for each in peer.take()] == [("", NOW_US)], "what was said before it is still written"
+    heard = dashboard.take()
+    assert [each[0] for each in heard] == ["announce", "/x", "unannounce"]
+    assert world.broker.closed == {"binary_decode_error": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "not_json"),
+        ("{}", "not_an_array"),
+        ("[1]", "not_an_object"),
+        ('[{"method":"fly","params":{}}]', "unknown_method"),
+        ('[{"method":"unpublish","params":{"pubuid":77}}]', "unknown_pubuid"),
+        ('[{"method":"unsubscribe","params":{"subuid":77}}]', "unknown_subuid"),
+    ],
+)
+def test_s28_s31_text_that_is_wrong_is_ignored_and_counted(text, reason):
+    world = World()
+    peer = world.peer()
+    peer.send(text)
+    peer.publish("/x", 1)
+    assert [method for method, _ in peer.texts()] == ["announce"]
+    assert world.tables.ignored == {reason: 1}
+    assert peer.close is None
+
+
+def test_s31_values_of_nobody_and_of_the_wrong_type_are_ignored_and_counted():
+    world = World()
+    peer, dashboard = world.peer(), world.peer("dashboard")
+    dashboard.subscribe("/x", all=True)
+    peer.publish("/x", 1)
+    peer.put((9, 1, 1, 1.0), (-2, 1, 1, 1.0), (1, 1, 2, 1), (1, 2, 1, 2.0))
+    assert dashboard.plain() == [2.0]
+    assert world.tables.ignored == {"unknown_pubuid": 2, "wrong_type": 1}
+    assert world.tables.received == 4
+    assert peer.close is None
+
+
+def test_a_value_too_large_for_a_message_is_ignored():
+    """Small integers as doubles are nine times as long as they came."""
+    world = World(message_bytes=1_024)
+    peer, dashboard = world.peer(), world.peer("dashboard")
+    dashboard.subscribe("/x", all=True)
+    peer.publish("/x", 1, "double[]")
+    peer.put((1, 1, 17, [1.0] * 200), (1, 2, 17, [1.0]))
+    assert dashboard.plain() == [[1.0]]
+    assert world.broker.hits["message_bytes"] == 1
+
+
+# Bounds
+
+
+def test_s24_a_client_afar_may_send_so_many_values_a_second():
+    """The others are dropped and counted; the connection stays (D14)."""
+    world = World(values_per_s=10, value_burst=5)
+    peer, dashboard = world.peer(address=AFAR), world.peer("dashboard")
+    dashboard.subscribe("/x", all=True)
+    peer.publish("/x", 1)
+    peer.put(*((1, number, 1, float(number)) for number in range(1, 9)))
+    assert dashboard.plain() == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert (world.tables.ignored["too_fast"], world.broker.hits["values_per_s"]) == (3, 3)
+    assert world.tables.received == 5
+    world.after(0.2)
+    peer.put(*((1, number, 1, float(number)) for number in range(11, 19)))
+    assert dashboard.plain() == [11.0, 12.0]
+    assert peer.close is None
+
+
+@pytest.mark.parametrize(("address", "rate"), [("127.0.0.1", 10), (AFAR, 0)])
+def test_on_this_machine_or_without_a_limit_nothing_is_dropped(address, rate):
+    world = World(values_per_s=rate, value_burst=5)
+    peer, dashboard = world.peer(address=address), world.peer("dashboard")
+    dashboard.subscribe("/x", all=True)
+    peer.publish("/x", 1)
+    peer.put(*((1, number, 1, float(number)) for number in range(100)))
+    assert len(dashboard.plain()) == 100
+
+
+def test_a_client_may_publish_so_many_topics():
+    """One that is moved or withdrawn makes room."""
+    world = World(publishers=2)
+    peer = world.peer()
+    for pubuid in (1, 2, 3):
+        peer.publish(f"/{pubuid}", pubuid)
+    assert [params["name"] for _, params in peer.texts()] == ["/1", "/2"]
+    assert world.broker.hits["publishers"] == 1
+    peer.publish("/3", 2)
+    peer.say("unpublish", pubuid=1)
+    peer.publish("/4", 4)
+    assert [params["name"] for method, params in peer.texts() if method == "announce"] == ["/3", "/4"]
+
+
+def test_a_name_has_so_many_bytes():
+    """Of UTF-8, and not one more."""
+    world = World(name_bytes=8)
+    peer = world.peer()
+    for pubuid, name in enumerate(("/1234567", "/12345678", "/éééé", "/ééé")):
+        peer.publish(name, pubuid)
+    assert [params["name"] for _, params in peer.texts()] == ["/1234567", "/ééé"]
+    assert world.broker.hits["name_bytes"] == 2
+
+
+def test_what_rules_forbid_to_publish_is_not_announced():
+    """By the name that all protocols have for it, or that under which rules know NetworkTables' own."""
+
+    class Rules:
+        are_written = True
+
+        def may(self, session, verb, what, visitor=None):
+            asked.append((session.role, session.authid, verb, what))
+            return what == "open/x"
+
+    asked = []
+    world = World(rights=Rules())
+    peer = world.peer("robot")
+    for pubuid, name in enumerate(("/open/x", "/shut", "own")):
+        peer.publish(name, pubuid)
+    assert [params["name"] for _, params in peer.texts()] == ["/open/x"]
+    assert world.tables.ignored == {"denied": 2}
+    assert asked == [("nt4", "robot", "publish", what) for what in ("open/x", "shut", "!24nt4/own")]
+    peer.say("setproperties", name="/open/x", update={"a": 1})
+    assert [method for method, _ in peer.texts()] == ["properties"]
+
+
+# A program's own policy
+
+
+def test_what_comes_behind_a_question_waits_and_is_done_in_order():
+    """Text and values alike."""
+    world = World(permission=Policy("x"))
+    peer, dashboard = world.peer(), world.peer("dashboard")
+    dashboard.subscribe("", prefix=True, all=True)
+    peer.publish("/x", 1)
+    peer.put((1, 1, 1, 1.0))
+    peer.publish("/y", 2)
+    peer.put((2, 1, 1, 2.0), (1, 2, 1, 3.0))
+    assert (peer.take(), dashboard.take()) == ([], [])
+    assert world.waiting.awaited[0][1] == world.server.policy_s
+    assert world.waiting.end([True], now=world.now) == "a thought"
+    assert [params["name"] for _, params in peer.texts()] == ["/x", "/y"]
+    assert [each[0] if len(each) == 2 else each[3] for each in dashboard.take()] == [
+        "announce",
+        "announce",
+        1.0,
+        2.0,
+        3.0,
+    ]
+
+
+@pytest.mark.parametrize("outcome", [{"value": [False]}, {"error": TimeoutError()}])
+def test_no_and_no_answer_are_no(outcome):
+    """And what waited behind goes on."""
+    world = World(permission=Policy("x"))
+    peer = world.peer()
+    peer.publish("/x", 1)
+    peer.publish("/y", 2)
+    world.waiting.end(**outcome, now=world.now)
+    assert [params["name"] for _, params in peer.texts()] == ["/y"]
+    assert world.tables.ignored == {"denied": 1}
+
+
+def test_a_second_question_stops_what_is_behind_it_again():
+    world = World(permission=Policy("x", "y"))
+    peer = world.peer()
+    for pubuid, name in enumerate(("/x", "/a", "/y", "/b")):
+        peer.publish(name, pubuid)
+    world.waiting.end([True], now=world.now)
+    assert [params["name"] for _, params in peer.texts()] == ["/x", "/a"]
+    world.waiting.end([True], now=world.now)
+    assert [params["name"] for _, params in peer.texts()] == ["/y", "/b"]
+
+
+def test_of_several_names_those_count_that_the_policy_allows():
+    """It is asked about patterns as Bayeux has them; of names that have none it is not."""
+
+    def permission(verb, patterns, context):
+        asked.append((verb, patterns, context.path))
+        return [pattern != Pattern(Match.EXACT, "shut") for pattern in patterns]
+
+    asked = []
+    world = World(permission=permission)
+    peer = world.peer()
+    for pubuid, name in enumerate(("/open", "/shut", "own")):
+        peer.publish(name, pubuid)
+    peer.take()
+    peer.subscribe("/open", "/shut", "own")
+    assert world.tables.ignored == {"denied": 2}
+    assert asked[:3] == [
+        ("publish", [Pattern(Match.EXACT, "open")], "/nt/c"),
+        ("publish", [Pattern(Match.EXACT, "shut")], "/nt/c"),
+        ("publish", [None], "/nt/c"),
+    ]
+    assert asked[3][1] == [Pattern(Match.EXACT, "open"), Pattern(Match.EXACT, "shut"), None]
+    assert [subscription.topics for subscription in peer.engine.client.listens] == [("/open", "own")]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "pattern"),
+    [
+        ("/a/b", Pattern(Match.DESCENDANTS, "a")),
+        ("/a/", Pattern(Match.DESCENDANTS, "a")),
+        ("/a", Pattern(Match.DESCENDANTS, "")),
+        ("", Pattern(Match.DESCENDANTS, "")),
+        ("$", Pattern(Match.DESCENDANTS, "")),
+        ("own/b", None),
+    ],
+)
+def test_a_prefix_is_asked_about_as_what_lies_below(prefix, pattern):
+    """The narrowest pattern that Bayeux has for it."""
+    policy = Policy()
+    world = World(permission=policy)
+    world.peer().subscribe(prefix, prefix=True)
+    assert policy.asked == [("subscribe", [pattern])]
+
+
+def test_properties_are_asked_about_as_publications():
+    policy = Policy()
+    world = World(permission=policy)
+    peer = world.peer()
+    peer.publish("/x", 1)
+    peer.say("setproperties", name="/x", update={"a": 1})
+    assert policy.asked == [("publish", [Pattern(Match.EXACT, "x")])] * 2
+
+
+def test_what_waits_behind_a_policy_has_a_bound():
+    """Values and messages count alike; then it is closed with 1008."""
+    world = World(permission=Policy("x"))
+    peer = world.peer()
+    peer.publish("/x", 1)
+    for _ in range(100):
+        peer.put(*((1, 1, 1, 1.0) for _ in range(100)))
+    assert peer.close is None
+    peer.publish("/y", 2)
+    assert (peer.close.code, peer.close.reason) == (1008, "too much came while a policy was thinking")
+    world.waiting.end([True], now=world.now)
+    world.flush()
+    assert len(world.tables.topics) == 0
+
+
+def test_what_waited_is_not_counted_twice():
+    world = World(permission=Policy("x"))
+    peer = world.peer()
+    for _ in range(3):
+        peer.publish("/x", 1)
+        for _ in range(60):
+            peer.put(*((1, 1, 1, 1.0) for _ in range(100)))
+        world.waiting.end([True], now=world.now)
+        world.flush()
+    assert peer.close is None
+    assert world.tables.received == 18_000
+
+
+def test_what_waited_is_taken_in_turns_and_in_order():
+    """A policy that has thought for long does not hold up the others when it is done; nothing overtakes what waits."""
+    world = World(permission=Policy("x"))
+    peer = world.peer()
+    peer.publish("/x", 1)
+    for number in range(100):
+        peer.publish(f"/{number}", number + 2)
+    world.waiting.end([True], now=world.now)
+    assert 0 < len(world.tables.topics) < 101
+    peer.publish("/last", 1_000)
+    assert [params["name"] for _, params in peer.texts()] == ["/x", *(f"/{number}" for number in range(100)), "/last"]
+
+
+def test_what_waits_is_bounded_in_bytes_too():
+    """Few messages can be large."""
+    world = World(permission=Policy("x"), control_bytes=65_536)
+    peer = world.peer()
+    peer.publish("/x", 1)
+    for _ in range(7):
+        peer.put((1, 1, 5, b"a" * 10_000))
+    assert (peer.close.code, world.broker.closed["slow_consumer"]) == (1008, 1)
+
+
+def test_a24_a_mistake_behind_a_question_ends_it_when_its_turn_comes():
+    """All before it is done first."""
+    world = World(permission=Policy("x"))
+    peer, dashboard = world.peer(), world.peer("dashboard")
+    dashboard.subscribe("/", prefix=True, all=True)
+    peer.publish("/x", 1)
+    peer.send(put_bytes((1, 5, 1, 1.0)) + b"\x01")
+    peer.publish("/y", 2)
+    assert peer.close is None
+    world.waiting.end([True], now=world.now)
+    assert peer.close.code == 1001
+    assert [each[0] for each in dashboard.take()] == ["announce", "/x", "unannounce"]
+    assert world.tables.topics.get("/y") is None
+
+
+def test_a_verdict_that_comes_when_its_client_has_left_does_nothing():
+    world = World(permission=Policy("x"))
+    peer = world.peer()
+    peer.publish("/x", 1)
+    peer.engine.lost(world.now)
+    world.waiting.end([True], now=world.now)
+    assert len(world.tables.topics) == 0
+
+
+# Coming and going
+
+
+def test_the_server_leaves():
+    """Who is here is told, and who comes then."""
+    world = World()
+    peer, timer = world.peer(), world.peer(subprotocol=RTT)
+    peer.publish("/x", 1)
+    engines = world.server.drain()
+    assert engines == [peer.engine, timer.engine]
+    for engine in engines:
+        engine.release(world.now)
+    late = world.peer("late")
+    for each in (peer, timer, late):
+        assert (each.close.code, each.close.reason) == (1001, "the server is leaving")
+    assert [method for method, _ in peer.texts()] == ["announce"]
+    assert world.broker.closed == {"drained": 2}
+    late.publish("/y", 1)
+    late.engine.lost(world.now)
+    assert (len(world.tables.topics), world.broker.sessions, world.tables.clients) == (0, {}, {})
+
+
+def test_there_is_room_for_so_many_sessions():
+    """The one too many is told to try again, and takes no name from anybody."""
+    world = World(limits=Limits(sessions=1))
+    first, second = world.peer("a"), world.peer("b")
+    assert (second.close.code, second.close.reason) == (1013, "there is no room")
+    assert (first.close, list(world.tables.clients)) == (None, ["a"])
+    second.publish("/x", 1)
+    second.engine.lost(world.now)
+    assert len(world.tables.topics) == 0
+    first.engine.lost(world.now)
+    assert world.peer("b").close is None
+
+
+def test_a_connection_ends_once():
+    """Lost behind a close, it has left already."""
+    world = World()
+    peer = world.peer()
+    told = []
+    world.tables.closed.append(lambda client, reason: told.append((client.name, reason)))
+    peer.send(b"\x01")
+    peer.engine.lost(world.now)
+    peer.engine.release(world.now)
+    assert told == [("c", "binary_decode_error")]
+    assert peer.close.code == 1001
+
+
+def test_nothing_is_written_to_who_has_gone():
+    """Also what was said in this turn."""
+    world = World()
+    peer = world.peer()
+    peer.publish("/x", 1)
+    peer.engine.lost(world.now)
+    world.flush()
+    assert peer.link.writes == 0
+
+
+def test_listeners_are_told_of_clients_and_of_what_they_subscribe_to():
+    """For the server's own topics; one that replaces another ends that."""
+    world = World()
+    told = []
+    tables = world.tables
+    tables.opened.append(lambda client: told.append(("opened", client.name)))
+    tables.closed.append(lambda client, reason: told.append(("closed", client.name, reason)))
+    tables.subscribed.append(lambda _, subscription: told.append(("+", subscription.subuid, subscription.topics)))
+    tables.unsubscribed.append(lambda _, subscription: told.append(("-", subscription.subuid, subscription.topics)))
+    peer = world.peer("a")
+    peer.subscribe("/x", subuid=1)
+    peer.subscribe("/y", subuid=1)
+    peer.say("unsubscribe", subuid=1)
+    peer.engine.lost(world.now)
+    assert told == [
+        ("opened", "a"),
+        ("+", 1, ("/x",)),
+        ("-", 1, ("/x",)),
+        ("+", 1, ("/y",)),
+        ("-", 1, ("/y",)),
+        ("closed", "a", "connection_lost"),
+    ]

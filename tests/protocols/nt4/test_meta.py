@@ -1,0 +1,255 @@
+"""Meta topics: who is here, who publishes and who subscribes (nt4.md A58, A59, D1, D4)."""
+
+import msgpack
+import pytest
+from support.broker import join
+from support.memory_log import MemoryLog
+from support.nt4_peers import World
+
+from app.broker.events import Event
+from app.broker.topics import Match, Pattern
+from app.protocols.nt4.server import RTT, V40
+
+FIXED = {"$clients", "$serverpub", "$serversub"}
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def hearing(world, *names, **options):
+    """Somebody who hears meta topics."""
+    peer = world.peer("curious")
+    peer.subscribe(*names, **options)
+    return peer
+
+
+def shown(peer):
+    """What the values that have come say, by topic."""
+    peer.world.after(0.1)
+    return {name: msgpack.unpackb(value) for name, _, number, value in peer.values() if number == 5}
+
+
+def test_a58_they_are_made_once_somebody_asks(world):
+    """Three for each topic and client would be for nothing otherwise (F5)."""
+    robot = world.peer("robot")
+    robot.publish("/x", 1)
+    world.peer("dashboard").subscribe("", prefix=True)
+    assert len(world.tables.topics) == 1
+    curious = hearing(world, "$", prefix=True)
+    announced = [params for _, params in curious.texts()]
+    of_clients = {
+        f"${kind}${name}" for kind in ("clientpub", "clientsub") for name in ("robot", "dashboard", "curious")
+    }
+    assert {each["name"] for each in announced} == FIXED | of_clients | {"$pub$/x", "$sub$/x"}
+    assert {(each["type"], str(each["properties"])) for each in announced} == {("msgpack", "{'retained': True}")}
+
+
+def test_a58_clients(world):
+    """By name, address and version; RTT sockets are none (A6, D1)."""
+    world.peer("dup")
+    world.peer("dup")
+    world.peer("old", subprotocol=V40)
+    world.peer("time", subprotocol=RTT)
+    curious = hearing(world, "$clients")
+    found = shown(curious)["$clients"]
+    assert [(each["id"], each["conn"], each["ver"]) for each in found] == [
+        ("dup", "127.0.0.1:4711", 0x0401),
+        ("dup@1", "127.0.0.1:4711", 0x0401),
+        ("old", "127.0.0.1:4711", 0x0400),
+        ("curious", "127.0.0.1:4711", 0x0401),
+    ]
+
+
+def test_a59_clients_come_and_go(world):
+    """The value changes, and their own topics come and go with them."""
+    curious = hearing(world, "$", prefix=True)
+    shown(curious)
+    robot = world.peer("robot")
+    world.flush()
+    heard = curious.take()
+    assert {params["name"] for method, params in (each for each in heard if len(each) == 2)} == {
+        "$clientpub$robot",
+        "$clientsub$robot",
+    }
+    world.after(0.1)
+    curious.take()
+    robot.engine.lost(world.now)
+    world.after(0.1)
+    heard = curious.take()
+    gone = {each[1]["name"] for each in heard if each[0] == "unannounce"}
+    assert gone == {"$clientpub$robot", "$clientsub$robot"}
+    [clients] = [msgpack.unpackb(each[3]) for each in heard if each[0] == "$clients"]
+    assert [each["id"] for each in clients] == ["curious"]
+
+
+def test_a59_an_ipv6_address_has_its_brackets(world):
+    world.peer("six", address="2001:db8::1")
+    curious = hearing(world, "$clients")
+    assert shown(curious)["$clients"][0]["conn"] == "[2001:db8::1]:4711"
+
+
+def test_a59_publishers_of_a_client_and_of_a_topic(world):
+    """From empty to two, and back."""
+    robot, other = world.peer("robot"), world.peer("other")
+    curious = hearing(world, "$clientpub$robot", "$pub$/x")
+    assert shown(curious) == {"$clientpub$robot": []}
+    robot.publish("/x", 7)
+    other.publish("/x", -3)
+    robot.publish("/y", 8)
+    assert shown(curious) == {
+        "$clientpub$robot": [{"uid": 7, "topic": "/x"}, {"uid": 8, "topic": "/y"}],
+        "$pub$/x": [{"client": "robot", "pubuid": 7}, {"client": "other", "pubuid": -3}],
+    }
+    robot.say("unpublish", pubuid=7)
+    assert shown(curious) == {
+        "$clientpub$robot": [{"uid": 8, "topic": "/y"}],
+        "$pub$/x": [{"client": "other", "pubuid": -3}],
+    }
+    other.engine.lost(world.now)
+    assert ("unannounce", "$pub$/x") in [(method, params.get("name")) for method, params in curious.texts()]
+
+
+def test_a59_subscriptions_of_a_client_and_of_a_topic(world):
+    """With the options that are not as usual, and those that nobody knows (A20)."""
+    robot, dashboard = world.peer("robot"), world.peer("dashboard")
+    robot.publish("/x", 1)
+    curious = hearing(world, "$clientsub$dashboard", "$sub$/x")
+    shown(curious)
+    dashboard.subscribe("/x", "/y", subuid=1)
+    options = {"prefix": True, "all": True, "periodic": 0.5, "topicsonly": False, "mine": [1]}
+    dashboard.subscribe("", subuid=2, **options)
+    usual = {"periodic": 0.1, "all": False, "prefix": False, "topicsonly": True}
+    dashboard.subscribe("/z", subuid=3, **usual)
+    all_but_usual = {"periodic": 0.5, "all": True, "prefix": True, "mine": [1]}
+    found = shown(curious)
+    assert found["$clientsub$dashboard"] == [
+        {"uid": 1, "topics": ["/x", "/y"], "options": {}},
+        {"uid": 2, "topics": [""], "options": all_but_usual},
+        {"uid": 3, "topics": ["/z"], "options": {"topicsonly": True}},
+    ]
+    assert [each for each in found["$sub$/x"] if each["client"]] == [
+        {"client": "dashboard", "subuid": 1, "options": {}},
+        {"client": "dashboard", "subuid": 2, "options": all_but_usual},
+    ]
+    dashboard.subscribe("/z", subuid=1)
+    dashboard.say("unsubscribe", subuid=2)
+    found = shown(curious)
+    assert [each["topics"] for each in found["$clientsub$dashboard"]] == [["/z"], ["/z"]]
+    assert [each for each in found["$sub$/x"] if each["client"]] == []
+
+
+def test_a59_who_leaves_subscribes_no_longer(world):
+    """Publishers that wait for somebody to listen rely on it (F5)."""
+    robot, dashboard = world.peer("robot"), world.peer("dashboard")
+    robot.publish("/x", 1)
+    dashboard.subscribe("/", prefix=True)
+    curious = hearing(world, "$sub$/x")
+    assert [each["client"] for each in shown(curious)["$sub$/x"]] == ["dashboard"]
+    dashboard.engine.lost(world.now)
+    assert [each["client"] for each in shown(curious)["$sub$/x"]] == []
+
+
+def test_f5_the_bridge_listens_while_it_has_somebody_to_bring_values_to(world):
+    """A session that hears the topic, or a history that keeps it; of other topics it is no subscriber."""
+    robot = world.peer("robot")
+    robot.publish("/x", 1)
+    robot.publish("/y", 2)
+    curious = hearing(world, "$sub$/x", "$sub$/y")
+    bridge = {"client": "", "subuid": 1, "options": {"prefix": True, "all": True}}
+    assert shown(curious) == {"$sub$/x": [], "$sub$/y": []}
+    page = join(world.broker, "page")
+    world.broker.subscribe(page, Pattern(Match.EXACT, "x"))
+    assert shown(curious)["$sub$/x"] == [bridge]
+    world.broker.unsubscribe(page, Pattern(Match.EXACT, "x"))
+    assert shown(curious)["$sub$/x"] == []
+    world.broker.subscribe(page, Pattern(Match.CHILDREN, ""))
+    world.broker.close(page, "gone")
+    assert shown(curious)["$sub$/y"] == []
+    world = World()
+    MemoryLog(world.broker)
+    world.peer("robot").publish("/y", 1)
+    assert shown(hearing(world, "$sub$/y", "$serversub")) == {
+        "$sub$/y": [bridge],
+        "$serversub": [{"uid": 1, "topics": ["/"], "options": bridge["options"]}],
+    }
+
+
+def test_a58_other_protocols_are_the_server_itself(world):
+    """Client "" (G3)."""
+    world = World(bridge_in=["/"])
+    bayeux = join(world.broker, "b")
+    robot = world.peer("robot")
+    robot.publish("own", 1)
+    curious = hearing(world, "$serverpub", "$serversub", "$pub$/x", "$sub$/x", "$sub$own")
+    assert shown(curious) == {
+        "$serverpub": [],
+        "$serversub": [],
+        "$sub$own": [],
+    }
+    world.broker.publish(Event("x", b"1.5"), world.now, source=bayeux)
+    assert shown(curious) == {
+        "$serverpub": [{"uid": 1, "topic": "/x"}],
+        "$pub$/x": [{"client": "", "pubuid": 1}],
+        "$sub$/x": [],
+    }
+    world.broker.close(bayeux, "gone")
+    assert shown(curious) == {"$serverpub": []}
+    assert world.tables.topics.get("/x") is None
+
+
+def test_a_value_that_nobody_hears_is_true_when_somebody_does(world):
+    """It is worked out then, and comes once."""
+    robot = world.peer("robot")
+    watcher = hearing(world, "$clients")
+    robot.publish("/x", 1)
+    world.after(1)
+    robot.publish("/y", 2)
+    curious = hearing(world, "$clientpub$robot")
+    heard = [each for each in curious.take() if len(each) == 4]
+    assert [msgpack.unpackb(each[3]) for each in heard] == [[{"uid": 1, "topic": "/x"}, {"uid": 2, "topic": "/y"}]]
+    assert watcher.close is None
+    robot.publish("/z", 3)
+    world.after(1)
+    assert len(curious.values()) == 1
+
+
+def test_meta_topics_cannot_be_changed_or_deleted_by_clients(world):
+    """A13, A45."""
+    curious = hearing(world, "$clients")
+    shown(curious)
+    curious.publish("$clients", 1, "msgpack")
+    curious.put((1, 1, 5, b"\x90"))
+    curious.say("setproperties", name="$clients", update={"retained": None})
+    world.after(1)
+    assert curious.take() == []
+    assert world.tables.ignored == {"reserved": 1, "unknown_pubuid": 1, "unknown_topic": 1}
+
+
+def test_meta_topics_have_no_meta_topics(world):
+    """A58; and stay NetworkTables' own (G3)."""
+    hearing(world, "$", prefix=True)
+    world.flush()
+    names = {topic.name for topic in world.tables.topics}
+    assert not [name for name in names if name.count("$") > 2]
+    assert all(topic.shared is None for topic in world.tables.topics)
+
+
+def test_many_values_are_worked_out_in_several_turns():
+    """No turn of the loop is long, and all come."""
+    world = World()
+    robot = world.peer("robot")
+    curious = hearing(world, "$pub$", "$sub$", prefix=True)
+    for number in range(600):
+        robot.publish(f"/{number}", number)
+    assert world.server.work(world.now)
+    for link, outcome in world.server.answers(world.now):
+        link.answer(outcome)
+    frames, curious.link.frames = curious.link.frames, []
+    heard = [each for frame in frames for each in (curious._values if frame.is_binary else curious._texts)(frame[1])]
+    of_this_turn = [each for each in heard if len(each) == 4]
+    assert 0 < len(of_this_turn) < 1_200
+    found = shown(curious)
+    assert len(found) == 1_200 - len(of_this_turn)
+    assert found["$pub$/599"] == [{"client": "robot", "pubuid": 599}]

@@ -1,0 +1,111 @@
+"""NetworkTables' names and the canonical topics that they are (nt4.md A13, G2, G3; design 3, "Topics")."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.broker.errors import InvalidName
+from app.protocols.bayeux import names as bayeux
+from app.protocols.nt4.names import is_reserved, to_name, to_topic
+from app.protocols.wamp import uris
+
+CHARS, SEGMENTS = 255, 16
+TEXT = st.text(st.characters(codec="utf-8"), max_size=12) | st.text(st.sampled_from("a!21b/.$~ é\0:"), max_size=10)
+NAMES = TEXT | TEXT.map(lambda text: "/" + text)
+BOUNDS = bayeux.Bounds(CHARS, SEGMENTS)
+GRAMMAR = uris.Grammar(CHARS, SEGMENTS, is_strict=False)
+
+
+def topic_of(name):
+    """With the bounds that the server has."""
+    return to_topic(name, CHARS, SEGMENTS)
+
+
+@given(NAMES)
+def test_a_name_comes_back_from_its_topic(name):
+    """nt4.md G2: one to one, whatever the text."""
+    topic = topic_of(name)
+    assert topic is None or to_name(topic) == name
+
+
+@given(NAMES)
+def test_a_shared_name_is_the_same_topic_in_every_protocol(name):
+    """nt4.md G2: what Bayeux and WAMP show of it is legal there, and leads back to it."""
+    topic = topic_of(name)
+    if topic is not None:
+        assert bayeux.to_topic(bayeux.to_channel(topic), BOUNDS) == topic
+        assert uris.to_topic(uris.to_uri(topic), "", GRAMMAR) == topic
+
+
+@given(st.text(st.sampled_from("abm/!f2e."), max_size=8) | TEXT)
+def test_a_topic_comes_back_from_its_name(uri):
+    """nt4.md G2: never are two topics one name; what has none is hidden."""
+    try:
+        topic = uris.to_topic(uri, "", GRAMMAR)
+    except InvalidName:
+        return
+    name = to_name(topic)
+    if name is not None and len(bayeux.to_channel(topic)) <= CHARS:
+        assert topic_of(name) == topic
+
+
+@pytest.mark.parametrize(
+    ("name", "topic", "channel"),
+    [
+        ("/a/b", "a/b", "/a/b"),
+        ("/SmartDashboard/Auto Chooser", "SmartDashboard/Auto!20Chooser", "/SmartDashboard/Auto!20Chooser"),
+        ("/x/.type", "x/!2etype", "/x/!2etype"),
+        ("/a.b/c", "a!2eb/c", "/a!2eb/c"),
+        ("/a!b", "a!21b", "/a!b"),
+        ("/a!21b", "a!2121b", "/a!2121b"),
+        ("/~($@)", "!7e!28!24!40!29", "/~($@)"),
+        ("/\0", "!00", "/!00"),
+        ("/ü", "!c3!bc", "/!c3!bc"),
+        ("/\U0001f916", "!f0!9f!a4!96", "/!f0!9f!a4!96"),
+        ("/$x", "!24x", "/$x"),
+        ("/meta", "meta", "/meta"),
+        ("/service", "service", "/service"),
+        ("/wamp", "wamp", "/wamp"),
+        ("/metal/x", "metal/x", "/metal/x"),
+        ("/a/meta/x", "a/meta/x", "/a/meta/x"),
+        ("/:a/b", "!3aa/b", "/!3aa/b"),
+    ],
+)
+def test_what_a_name_is_elsewhere(name, topic, channel):
+    """Design 3: every byte plain here, escaped where Bayeux' grammar has no place for it."""
+    assert topic_of(name) == topic
+    assert bayeux.to_channel(topic) == channel
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "/", "//", "a", "a/b", "/a/", "//a", "/a//b", "$clients", "$pub$/x"),
+        *("/meta/connect", "/service/x", "/wamp/x", "/meta/x/y"),
+        *("/" + "a" * CHARS, "/" + "ü" * 50, "/a" * (SEGMENTS + 1)),
+    ],
+)
+def test_names_of_networktables_own(name):
+    """nt4.md G2, G3, reliability S16: no topic of the others, since they could not have it or it is theirs."""
+    assert topic_of(name) is None
+
+
+@pytest.mark.parametrize("name", ["/" + "a" * (CHARS - 1), "/" + "ü" * 42 + "aa", "/a" * SEGMENTS])
+def test_the_longest_names_that_are_shared(name):
+    """Reliability S16: as long as a channel may be, counted as Bayeux shows it."""
+    assert topic_of(name) is not None
+
+
+@pytest.mark.parametrize("topic", ["a!2fb", "meta/x", "service/x", "wamp/x", "::/wamp/session", ":realm2/a"])
+def test_topics_without_a_name(topic):
+    """nt4.md G2, G3: `/a/b` is another topic than WAMP's component `a/b`; and nobody's own topics are shown."""
+    assert to_name(topic) is None
+
+
+def test_only_the_server_publishes_meta_topics():
+    """nt4.md A13, D7."""
+    assert is_reserved("$clients")
+    assert not is_reserved("/$clients")
+    assert not is_reserved("")

@@ -1,0 +1,282 @@
+"""Topics come and go with their publishers, and are announced to whom it concerns (nt4.md A6, A8)."""
+
+import pytest
+from support.nt4_peers import World
+
+ANNOUNCED = {"id": 1, "name": "/x", "type": "double", "properties": {}}
+
+
+def kinds(texts):
+    return [(method, params["name"]) for method, params in texts]
+
+
+def test_a29_the_first_publish_creates_a_topic_and_tells_each_once():
+    """To subscribers without `pubuid`, to the publisher with it, and once even if it also subscribes."""
+    world = World()
+    robot, dashboard = world.peer("robot"), world.peer("dashboard")
+    for peer in (robot, dashboard):
+        peer.subscribe("/", prefix=True)
+    robot.publish("/x", 7)
+    assert robot.take() == [("announce", {**ANNOUNCED, "pubuid": 7})]
+    assert dashboard.take() == [("announce", ANNOUNCED)]
+
+
+def test_a30_every_publish_is_answered_also_without_any_subscription():
+    """Again on the same connection, by a second publisher, and by one that only publishes (F1)."""
+    world = World()
+    first, second = world.peer("first"), world.peer("second")
+    first.publish("/x", 1)
+    first.publish("/x", 2)
+    second.publish("/x", 1)
+    assert [params["pubuid"] for _, params in first.take()] == [1, 2]
+    assert second.take() == [("announce", {**ANNOUNCED, "pubuid": 1})]
+
+
+def test_a31_a_later_publish_changes_neither_type_nor_properties():
+    """The announce says what they really are."""
+    world = World()
+    first, second = world.peer("first"), world.peer("second")
+    first.publish("/x", 1, "double", unit="m")
+    second.publish("/x", 1, "string", unit="ft")
+    assert second.texts() == [("announce", {**ANNOUNCED, "properties": {"unit": "m"}, "pubuid": 1})]
+    first.say("unpublish", pubuid=1)
+    assert first.texts()[1:] == [], "the second publisher counts"
+
+
+def test_a32_values_of_another_type_than_the_topics_are_ignored():
+    """Not forwarded, not kept, and the publisher stays connected (D16)."""
+    world = World()
+    first, second, dashboard = world.peer("first"), world.peer("second"), world.peer("dashboard")
+    dashboard.subscribe("/x")
+    first.publish("/x", 1, "double")
+    second.publish("/x", 1, "string")
+    second.put((1, 5, 4, "text"))
+    second.put((1, 6, 1, 2.5))  # its publisher declared a string, whatever it sends
+    assert dashboard.values() == []
+    late = world.peer("late")
+    late.subscribe("/x")
+    assert late.values() == []
+    assert world.tables.ignored["wrong_type"] == 2
+    assert second.close is None
+
+
+def test_a33_a_reused_pubuid_moves_to_the_other_topic():
+    """As if it had been unpublished before: no orphan is left."""
+    world = World()
+    robot, dashboard = world.peer("robot"), world.peer("dashboard")
+    dashboard.subscribe("/", prefix=True, all=True)
+    robot.publish("/a", 1)
+    robot.publish("/b", 1)
+    robot.put((1, 5, 1, 2.0))
+    assert kinds(dashboard.texts()) == [("announce", "/a"), ("announce", "/b"), ("unannounce", "/a")]
+    world.after(0.1)
+    assert [topic.name for topic in world.tables.topics] == ["/b"]
+
+
+def test_a33_a_reused_pubuid_on_the_same_topic_keeps_it():
+    """The topic never goes in between, nor does its value."""
+    world = World()
+    robot, dashboard = world.peer("robot"), world.peer("dashboard")
+    dashboard.subscribe("/", prefix=True)
+    robot.publish("/a", 1)
+    robot.put((1, 5, 1, 2.0))
+    robot.publish("/a", 1)
+    assert kinds(dashboard.texts()) == [("announce", "/a")]
+    robot.say("unpublish", pubuid=1)
+    assert kinds(dashboard.texts()) == [("unannounce", "/a")]
+
+
+def test_a34_without_publishers_it_goes_and_all_who_were_told_are_told():
+    """Subscribers, those who no longer subscribe, and publishers (D16)."""
+    world = World()
+    robot, heard, past = world.peer("robot"), world.peer("heard"), world.peer("past")
+    heard.subscribe("/x")
+    past.subscribe("/x", subuid=1)
+    robot.publish("/x", 1)
+    past.say("unsubscribe", subuid=1)
+    robot.say("unpublish", pubuid=1)
+    gone = ("unannounce", {"name": "/x", "id": 1})
+    assert [peer.texts()[-1] for peer in (robot, heard, past)] == [gone, gone, gone]
+
+
+@pytest.mark.parametrize("reason", ["persistent", "retained"])
+def test_a34_a_kept_topic_stays_with_its_value(reason):
+    """`persistent` and `retained` each act as a hidden publisher."""
+    world = World()
+    robot = world.peer("robot")
+    robot.publish("/x", 1, **{reason: True})
+    robot.put((1, 5, 1, 2.5))
+    robot.engine.lost(world.now)
+    late = world.peer("late")
+    late.subscribe("/x")
+    assert [each[0] for each in late.take()] == ["announce", "/x"]
+
+
+def test_a35_a_lost_connection_publishes_and_hears_nothing_any_more():
+    """D4: the only publisher's end is the topic's."""
+    world = World()
+    robot, dashboard = world.peer("robot"), world.peer("dashboard")
+    dashboard.subscribe("", prefix=True)
+    robot.publish("/x", 1)
+    robot.subscribe("/x")
+    robot.engine.lost(world.now)
+    assert kinds(dashboard.texts()) == [("announce", "/x"), ("unannounce", "/x")]
+    assert len(world.tables.topics) == 0
+    assert world.broker.sessions.keys() == {dashboard.engine.client.id}
+
+
+def test_a36_a_topic_that_comes_again_has_another_id_and_maybe_another_type():
+    """Ids are never used twice."""
+    world = World()
+    robot, dashboard = world.peer("robot"), world.peer("dashboard")
+    dashboard.subscribe("/x")
+    for type_name in ("double", "string"):
+        robot.publish("/x", 1, type_name)
+        robot.say("unpublish", pubuid=1)
+    announced = [params for method, params in dashboard.texts() if method == "announce"]
+    assert [(each["id"], each["type"]) for each in announced] == [(1, "double"), (2, "string")]
+
+
+def test_a37_values_never_come_behind_the_unannounce():
+    """What waits for its period goes out first; nothing of `all` is lost."""
+    world = World()
+    robot, dashboard = world.peer("robot"), world.peer("dashboard")
+    dashboard.subscribe("/x", all=True, periodic=1)
+    robot.publish("/x", 1)
+    robot.put((1, 1, 1, 1.0))
+    dashboard.take()
+    robot.put((1, 2, 1, 2.0), (1, 3, 1, 3.0))
+    assert dashboard.take() == []
+    robot.say("unpublish", pubuid=1)
+    heard = dashboard.take()
+    assert [each[-1] for each in heard] == [2.0, 3.0, {"name": "/x", "id": 1}]
+
+
+def test_a37_of_a_client_that_does_not_read_neither():
+    """Its backlog is written ahead of the unannounce."""
+    world = World()
+    robot, dashboard = world.peer("robot"), world.peer("dashboard")
+    dashboard.subscribe("/", prefix=True, all=True)
+    robot.publish("/x", 1)
+    robot.publish("/y", 2)
+    dashboard.take()
+    dashboard.engine.paused()
+    robot.put((1, 1, 1, 1.0), (2, 1, 1, 5.0))
+    world.after(1)
+    assert dashboard.take() == []
+    robot.say("unpublish", pubuid=1)
+    assert [each[0] for each in dashboard.take()] == ["/x", "unannounce"]
+    dashboard.engine.resumed(world.now)
+    assert dashboard.plain() == [5.0]
+    assert world.tables.pacing.delivered == 2
+
+
+@pytest.mark.parametrize("name", ["$mine", "$clients", "$"])
+def test_a13_reserved_names_are_refused(name):
+    """D7: no announce, no crash, and the next message counts."""
+    world = World()
+    robot = world.peer("robot")
+    robot.publish(name, 1)
+    robot.publish("/x", 2)
+    assert kinds(robot.texts()) == [("announce", "/x")]
+    assert world.tables.ignored == {"reserved": 1}
+
+
+@pytest.mark.parametrize("name", ["", "\0", "a b", "🤖", "no/slash", "/a//b", "/meta/connect", "/é"])
+def test_a13_any_text_is_a_name(name):
+    """And goes there and back as it is."""
+    world = World()
+    robot, dashboard = world.peer("robot"), world.peer("dashboard")
+    dashboard.subscribe(name)
+    robot.publish(name, 1)
+    robot.put((1, 1, 1, 1.5))
+    assert dashboard.take() == [("announce", {**ANNOUNCED, "name": name}), (name, 1, 1, 1.5)]
+
+
+def test_s31_there_is_room_for_so_many_topics():
+    """The one too many is not announced; one that goes makes room."""
+    world = World(topics=2)
+    robot = world.peer("robot")
+    for number in (1, 2, 3):
+        robot.publish(f"/{number}", number)
+    assert kinds(robot.texts()) == [("announce", "/1"), ("announce", "/2")]
+    assert world.broker.hits["topics"] == 1
+    robot.say("unpublish", pubuid=1)
+    robot.publish("/3", 3)
+    assert kinds(robot.texts()) == [("unannounce", "/1"), ("announce", "/3")]
+
+
+def test_meta_topics_take_no_room_from_others():
+    """They are as many as topics and clients need."""
+    world = World(topics=2)
+    robot = world.peer("robot")
+    robot.subscribe("$", prefix=True)
+    robot.publish("/1", 1)
+    robot.publish("/2", 2)
+    assert {"/1", "/2"} <= {params["name"] for _, params in robot.texts()}
+
+
+def test_a44_a45_properties_are_any_json_and_null_deletes():
+    """An absent name is unchanged; an empty update says nothing."""
+    world = World()
+    robot, other = world.peer("robot"), world.peer("other")
+    other.subscribe("/x")
+    robot.publish("/x", 1, a={"deep": [1, None]}, b=1)
+    other.take()
+    robot.say("setproperties", name="/x", update={"b": None, "c": "new"})
+    robot.say("setproperties", name="/x", update={})
+    assert other.take() == [("properties", {"name": "/x", "update": {"b": None, "c": "new"}, "ack": False})]
+    late = world.peer("late")
+    late.subscribe("/x")
+    assert late.texts()[0][1]["properties"] == {"a": {"deep": [1, None]}, "c": "new"}
+
+
+def test_a45_properties_of_what_is_not_published_or_of_meta_topics_are_ignored():
+    """Silently, and counted."""
+    world = World()
+    robot = world.peer("robot")
+    robot.subscribe("$clients")
+    robot.take()
+    robot.say("setproperties", name="/nothing", update={"a": 1})
+    robot.say("setproperties", name="$clients", update={"retained": False})
+    assert robot.take() == []
+    assert world.tables.ignored["unknown_topic"] == 2
+
+
+def test_a46_ack_is_always_a_boolean_and_true_for_who_set_them():
+    """A setter that was never told of the topic hears nothing (D16)."""
+    world = World()
+    robot, listener, stranger = world.peer("robot"), world.peer("listener"), world.peer("stranger")
+    robot.publish("/x", 1)
+    listener.subscribe("/x", topicsonly=True)
+    for peer in (robot, listener):
+        peer.take()
+    listener.say("setproperties", name="/x", update={"k": 1})
+    stranger.say("setproperties", name="/x", update={"k": 2})
+    acks = [[params["ack"] for _, params in peer.texts()] for peer in (robot, listener, stranger)]
+    assert acks == [[False, False], [True, False], []]
+
+
+def test_a47_a_topic_that_nothing_keeps_any_more_is_unannounced():
+    """Instead of a message about its properties."""
+    world = World()
+    robot, other = world.peer("robot"), world.peer("other")
+    robot.publish("/x", 1, retained=True)
+    other.subscribe("/x")
+    robot.engine.lost(world.now)
+    other.take()
+    other.say("setproperties", name="/x", update={"retained": None})
+    assert kinds(other.take()) == [("unannounce", "/x")]
+
+
+def test_a_topics_properties_have_room_for_so_much():
+    """What would be more is not done, and the rest of the message is."""
+    world = World(properties_bytes=64)
+    robot = world.peer("robot")
+    robot.publish("/x", 1)
+    robot.publish("/y", 2, text="a" * 64)
+    robot.take()
+    robot.say("setproperties", name="/x", update={"text": "a" * 64})
+    robot.say("setproperties", name="/x", update={"text": "a"})
+    assert [params["update"] for _, params in robot.texts()] == [{"text": "a"}]
+    assert world.broker.hits["properties_bytes"] == 2

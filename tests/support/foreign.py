@@ -1,0 +1,61 @@
+"""Halley in uvicorn's own host, whose WebSockets know nothing of ours."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import uvicorn
+
+from app.embed import Halley
+from support.server import brisk
+from support.tables import EchoTables, setup
+from support.wire import DEADLINE_S, Wire, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class Foreign:
+    """A running server; `tables` are its engines', if NetworkTables are on and only echo."""
+
+    until = staticmethod(until)
+
+    def __init__(self, halley: Halley, port: int) -> None:
+        self.tables = cast(EchoTables, halley.house.tables)
+        self.port = port
+        self._wires: list[Wire] = []
+
+    async def wire(self) -> Wire:
+        """A connection, which ends with the server."""
+        self._wires.append(await Wire.open(self.port))
+        return self._wires[-1]
+
+    async def hang_up(self) -> None:
+        """Close all connections."""
+        for wire in self._wires:
+            await wire.close()
+
+
+@asynccontextmanager
+async def foreign(*, echoes: bool = True, **changed: Any) -> AsyncIterator[Foreign]:
+    """Serve within the block; settings are changed as by `brisk`. Not `echoes`: NetworkTables' own engines."""
+    settings = brisk(**changed)
+    halley = Halley(settings)
+    if settings.nt4.enabled and echoes:
+        setup(halley)
+    config = uvicorn.Config(halley.app, host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+    running = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    served = Foreign(halley, server.servers[0].sockets[0].getsockname()[1])
+    try:
+        yield served
+    finally:
+        await served.hang_up()
+        server.should_exit = True
+        async with asyncio.timeout(DEADLINE_S):
+            await running
+    if served.tables is not None and echoes:
+        assert [engine.lost_times for engine in served.tables.engines] == [1] * len(served.tables.engines)

@@ -1,0 +1,221 @@
+"""NetworkTables clients without any socket: a server whose links keep what is written, time moved by argument.
+
+What a client hears is held against what every real one relies on (nt4.md A37): a topic is announced before its first
+value and never has one after its unannounce.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgpack
+import orjson
+
+from app.broker.broker import Broker
+from app.broker.policy import HouseRules
+from app.protocols.links import Close
+from app.protocols.nt4.server import V41, Server
+from app.settings import Limits, Nt4
+from support.wamp_peers import Waiting
+
+if TYPE_CHECKING:
+    from app.broker.policy import Rights
+    from app.protocols.nt4.server import Permission
+
+NOW_S = 100.0
+WALL_S = 1_700_000_000.0
+NOW_US = int((NOW_S + WALL_S) * 1_000_000)
+PERIOD_S = 0.1
+"""A subscription's that does not say."""
+
+
+class Frame(NamedTuple):
+    """What a link was given to write."""
+
+    is_binary: bool
+    message: bytes
+
+
+class Framed(bytes):
+    """A message as this link writes it. Foreign servers' links know it by its class: so none may be joined."""
+
+
+_TEXT, _BINARY = b"\0T", b"\0B"
+
+
+class FakeLink:
+    """Keeps what is written. It is the request that the connection began with, too."""
+
+    kind = "fake"
+    scheme, port = "http", 4_711
+
+    def __init__(self, path: str, subprotocol: str, address: str) -> None:
+        self.path = path
+        self.subprotocol = subprotocol
+        self.address = address
+        self.headers = {"user-agent": "a test"}
+        self.backlog_bytes = 0
+        self.frames: list[Frame] = []
+        self.writes = 0  # how often it was written to
+        self.close: Close | None = None
+
+    def text(self, message: bytes) -> bytes:
+        """See `Link`."""
+        return Framed(b"%b%d:%b" % (_TEXT, len(message), message))
+
+    def binary(self, message: bytes) -> bytes:
+        """See `Link`."""
+        return Framed(b"%b%d:%b" % (_BINARY, len(message), message))
+
+    def answer(self, outcome: list[bytes] | Close) -> None:
+        """See `Link`."""
+        assert self.close is None, "written to behind a close"
+        if isinstance(outcome, Close):
+            self.close = outcome
+            outcome = outcome.frames
+        else:
+            self.writes += 1
+        assert all(isinstance(each, Framed) for each in outcome), "not as the link made it"
+        data = b"".join(outcome)
+        while data:
+            kind, (size, _, rest) = data[:2], data[2:].partition(b":")
+            self.frames.append(Frame(kind == _BINARY, rest[: int(size)]))
+            data = rest[int(size) :]
+
+
+class World:
+    """A broker and a NetworkTables server, on loopback unless told otherwise. `waiting` holds what engines wait for."""
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        rights: Rights | None = None,
+        permission: Permission | None = None,
+        **options: Any,
+    ) -> None:
+        self.now = NOW_S
+        self.broker = Broker(limits or Limits())
+        self.broker.clock_offset_s = WALL_S
+        self.waiting = Waiting()
+        named: dict[str, Any] = {} if permission is None else {"permission": permission}
+        self.server = Server(
+            self.broker,
+            Nt4(enabled=True, **options),
+            rights or HouseRules(loopback=True, anonymous_publish=True),
+            wait=self.waiting,
+            **named,
+        )
+        self.tables = self.server.tables
+        self.broker.account_of = lambda address: None if address.startswith("127.") else address
+
+    def peer(self, name: str = "c", *, subprotocol: str = V41, address: str = "127.0.0.1") -> Peer:
+        """Somebody who has connected."""
+        return Peer(self, f"/nt/{name}", subprotocol, address)
+
+    def flush(self) -> None:
+        """The end of a turn of the loop."""
+        while self.server.work(self.now):
+            pass
+        self.broker.flush(self.now)
+        while outcomes := [*self.server.answers(self.now)]:
+            for link, outcome in outcomes:
+                link.answer(outcome)
+
+    def after(self, seconds: float) -> None:
+        """So much later, all that was due meanwhile has been done."""
+        until = self.now + seconds
+        self.flush()
+        while self.server.due <= until:
+            self.now = max(self.now, self.server.due)
+            self.flush()
+        self.now = until
+        self.flush()
+
+
+class Peer:
+    """A client."""
+
+    def __init__(self, world: World, path: str, subprotocol: str, address: str) -> None:
+        self.world = world
+        self.link = FakeLink(path, subprotocol, address)
+        self.engine = world.server.connect(self.link, self.link, world.now)
+        self.names: dict[int, str] = {}  # of topics, by the ids that it was told
+        self._subuids = count(1_000)
+
+    @property
+    def close(self) -> Close | None:
+        """How it was sent away."""
+        self.world.flush()
+        return self.link.close
+
+    # What it says
+
+    def send(self, data: bytes | list[Any] | str) -> None:
+        """One message: bytes as binary, all else as text."""
+        raw = data if isinstance(data, bytes) else data.encode() if isinstance(data, str) else orjson.dumps(data)
+        for message in self.engine.split(raw, self.world.now, is_binary=isinstance(data, bytes)):
+            self.engine.receive(message, self.world.now)
+
+    def say(self, method: str, **params: Any) -> None:
+        """One text message."""
+        self.send([{"method": method, "params": params}])
+
+    def publish(self, name: str, pubuid: int, type_name: str = "double", **properties: Any) -> None:
+        """Begin to publish a topic."""
+        self.say("publish", name=name, pubuid=pubuid, type=type_name, properties=properties)
+
+    def subscribe(self, *topics: str, subuid: int | None = None, **options: Any) -> None:
+        """Begin to hear topics; all of a prefix unless told otherwise."""
+        subuid = next(self._subuids) if subuid is None else subuid
+        self.say("subscribe", topics=topics, subuid=subuid, options=options)
+
+    def put(self, *values: tuple[int, int, int, Any]) -> None:
+        """Values, in one message: each pubuid, time, type, value."""
+        self.send(b"".join(msgpack.packb(value) for value in values))
+
+    # What it hears
+
+    def take(self) -> list[Any]:
+        """What has come: texts as (method, params), values as (name, time, type, value)."""
+        self.world.flush()
+        frames, self.link.frames = self.link.frames, []
+        heard: list[Any] = []
+        for is_binary, message in frames:
+            heard += self._values(message) if is_binary else self._texts(message)
+        return heard
+
+    def values(self) -> list[tuple[str, int, int, Any]]:
+        """The values among it."""
+        return [each for each in self.take() if len(each) == 4]
+
+    def texts(self) -> list[tuple[str, dict[str, Any]]]:
+        """The texts among it."""
+        return [each for each in self.take() if len(each) == 2]
+
+    def plain(self) -> list[Any]:
+        """The values among it, without name, time and type."""
+        return [value[3] for value in self.values()]
+
+    def _texts(self, message: bytes) -> list[Any]:
+        heard = []
+        for each in orjson.loads(message):
+            method, params = each["method"], each["params"]
+            if method == "announce":
+                assert self.names.get(params["id"], params["name"]) == params["name"]
+                self.names[params["id"]] = params["name"]
+            elif method == "unannounce":
+                assert self.names.pop(params["id"]) == params["name"], "unannounced twice, or never announced"
+            heard.append((method, params))
+        return heard
+
+    def _values(self, message: bytes) -> list[Any]:
+        unpacker = msgpack.Unpacker()
+        unpacker.feed(message)
+        heard = []
+        for ident, time_us, number, value in unpacker:
+            assert ident == -1 or ident in self.names, "a value of a topic that it was not told of"
+            heard.append((self.names.get(ident, ""), time_us, number, value))
+        assert unpacker.tell() == len(message)
+        return heard

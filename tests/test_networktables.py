@@ -1,0 +1,244 @@
+"""NetworkTables in a house: its timer, its file, and its end (nt4.md A48, D12, D13)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from math import inf
+from time import monotonic
+
+import pytest
+from structlog.testing import capture_logs
+from support.memory_log import MemoryLog
+from support.nt4_peers import FakeLink, Peer
+from support.wamp_peers import Waiting
+from support.wire import DEADLINE_S
+
+from app.broker.broker import Broker
+from app.broker.policy import HouseRules
+from app.broker.topics import Match, Pattern
+from app.networktables import FILE, NetworkTables
+from app.protocols.nt4.server import V41
+from app.settings import Limits, Nt4, Settings
+
+
+class Waits:
+    """What engines wait for (`routing.Waits`)."""
+
+    def __init__(self):
+        self.wait = Waiting()
+
+
+class Policy:
+    """A program's own (`routing.Permissions`)."""
+
+    def __init__(self, permissions):
+        self.permissions = permissions
+
+    def __call__(self, verb, pattern, context):
+        return self.permissions(verb, pattern, context)
+
+    def are_asked(self):
+        return True
+
+
+class House:
+    """One that speaks NetworkTables alone, on a clock that a test moves, but for the timer's.
+
+    It has the shape of the tests' `World`, so that its peers speak here too.
+    """
+
+    def __init__(self, folder, permissions=lambda *_: True, **options):
+        self.broker = Broker(Limits())
+        self.woken = asyncio.Event()
+        self.waits = Waits()
+        settings = replace(Settings(), data_dir=str(folder), nt4=Nt4(enabled=True, **options))
+        rights = HouseRules(loopback=True, anonymous_publish=True)
+        policy = Policy(permissions)
+        self.tables = NetworkTables(settings, self.broker, rights, self.waits, policy, self.woken.set)
+        self.server = self.tables
+        self.now = monotonic()
+        self.tables.open()
+
+    def peer(self, name="c"):
+        return Peer(self, f"/nt/{name}", V41, "127.0.0.1")
+
+    def flush(self):
+        self.broker.flush(self.now)
+        while outcomes := [*self.tables.answers(self.now)]:
+            for link, outcome in outcomes:
+                link.answer(outcome)
+
+    async def saved(self):
+        """What the file has, once a save that has begun is through."""
+        if self.tables._saving is not None:
+            await self.tables._saving
+        return {each["name"]: each["value"] for each in json.loads(self.file.read_bytes())}
+
+    @property
+    def file(self):
+        return self.tables._file._path
+
+
+def robot_of(house, **values):
+    """A client that publishes persistent doubles."""
+    robot = house.peer("robot")
+    for pubuid, (name, value) in enumerate(values.items()):
+        robot.publish(f"/{name}", pubuid, persistent=True)
+        robot.put((pubuid, 5, 1, value))
+    return robot
+
+
+async def test_a48_persistent_topics_are_there_again_after_a_restart(tmp_path):
+    """With type, value and properties, and the time of the start; what is not persistent is not."""
+    house = House(tmp_path)
+    robot = house.peer()
+    robot.publish("/kept", 1, "string", persistent=True, unit="m")
+    robot.publish("/passing", 2)
+    robot.publish("/empty", 3, persistent=True)
+    robot.put((1, 5, 4, "text"), (2, 5, 1, 1.0))
+    await house.tables.close()
+    assert (tmp_path / FILE).exists()
+
+    house = House(tmp_path)
+    dashboard = house.peer()
+    dashboard.subscribe("", prefix=True)
+    announced, value = dashboard.take()
+    assert announced[1] == {"id": 1, "name": "/kept", "type": "string", "properties": {"persistent": True, "unit": "m"}}
+    assert (value[0], value[3]) == ("/kept", "text")
+    assert abs(value[1] - monotonic() * 1e6) < 60e6
+    await house.tables.close()
+    assert not (tmp_path / f"{FILE}.bck").exists(), "nothing has changed, so nothing was saved"
+
+
+async def test_d12_what_is_wrong_with_the_file_is_told_and_the_rest_comes_back(tmp_path):
+    item = {"name": "/x", "type": "double", "value": 1.5, "properties": {"persistent": True}}
+    (tmp_path / FILE).write_text(json.dumps([item, {"name": "/bad\n"}]))
+    with capture_logs() as told:
+        house = House(tmp_path)
+    assert [topic.name for topic in house.tables.server.tables.topics] == ["/x"]
+    assert [each["event"] for each in told] == ["persistent_topics_damaged"]
+
+
+async def test_a48_changes_are_saved_so_often(tmp_path):
+    """By a thread, once for all changes; and only where there are some."""
+    house = House(tmp_path, save_every_s=1.0)
+    robot = robot_of(house, x=1.0)
+    house.tables.sweep(house.now)
+    assert await house.saved() == {"/x": 1.0}
+    robot.put((0, 6, 1, 2.0))
+    house.tables.sweep(house.now + 0.9)
+    assert await house.saved() == {"/x": 1.0}
+    house.tables.sweep(house.now + 1.0)
+    assert await house.saved() == {"/x": 2.0}
+    house.file.unlink()
+    house.tables.sweep(house.now + 5.0)
+    assert not house.file.exists()
+    robot.say("setproperties", name="/x", update={"persistent": None})
+    house.tables.sweep(house.now + 6.0)
+    assert await house.saved() == {}
+
+
+async def test_a_save_that_fails_is_told_once_and_tried_again(tmp_path):
+    """Nothing is lost but time."""
+    house = House(tmp_path / "in")
+    (tmp_path / "in").write_text("a file where the folder should be")
+    robot_of(house, x=1.0)
+    with capture_logs() as told:
+        for turn in range(3):
+            house.tables.sweep(house.now + turn * 2)
+            await house.tables._saving
+    assert [each["what"] for each in told] == ["persistent_topics"]
+    (tmp_path / "in").unlink()
+    house.tables.sweep(house.now + 6)
+    assert await house.saved() == {"/x": 1.0}
+
+
+async def test_the_end_saves_what_was_not_saved_and_records_what_waits(tmp_path):
+    """Design 7.13: the history closes behind it."""
+    house = House(tmp_path)
+    log = MemoryLog(house.broker)
+    robot = robot_of(house, x=1.0)
+    house.tables.sweep(house.now)
+    robot.put((0, 6, 1, 2.0))
+    assert [event.payload for event in log.inbox] == [b"1.0"]
+    await house.tables.close()
+    assert await house.saved() == {"/x": 2.0}
+    assert [event.payload for event in log.inbox] == [b"1.0", b"2.0"]
+
+
+async def test_the_house_is_woken_when_values_are_due(tmp_path):
+    """Whenever somebody's period is over, and not without need."""
+    house = House(tmp_path)
+    robot, dashboard = house.peer("robot"), house.peer("dashboard")
+    dashboard.subscribe("/x", periodic=0.05)
+    robot.publish("/x", 1)
+    robot.put((1, 1, 1, 1.0))
+    house.flush()
+    house.woken.clear()
+    assert house.tables._timer is None
+    robot.put((1, 2, 1, 2.0))
+    house.now = monotonic()
+    house.flush()
+    async with asyncio.timeout(DEADLINE_S):
+        while house.tables.server.due < inf:
+            await house.woken.wait()
+            house.woken.clear()
+            house.now = monotonic()
+            house.flush()
+    assert dashboard.plain() == [1.0, 2.0]
+    assert house.tables._timer is None
+
+
+async def test_a_timer_does_not_outlive_the_end(tmp_path):
+    house = House(tmp_path)
+    robot, dashboard = house.peer("robot"), house.peer("dashboard")
+    dashboard.subscribe("/x", periodic=60)
+    robot.publish("/x", 1)
+    for value in (1.0, 2.0):
+        robot.put((1, 1, 1, value))
+        house.flush()
+    timer = house.tables._timer
+    assert timer is not None
+    await house.tables.close()
+    assert timer.cancelled()
+
+
+@pytest.mark.parametrize("verdict", [True, False])
+async def test_a_policy_that_has_to_think_is_awaited(tmp_path, verdict):
+    """One that need not is not; names that no policy can know are not asked about."""
+
+    async def thought():
+        return verdict
+
+    asked = []
+
+    def permissions(verb, pattern, context):
+        asked.append((verb, pattern))
+        return thought() if pattern.topic == "hard" else pattern.topic != "shut"
+
+    house = House(tmp_path, permissions)
+    client = house.peer()
+    client.subscribe("/easy", "/shut", "own")
+    assert [each.topics for each in client.engine.client.listens] == [("/easy", "own")]
+    client.subscribe("/easy", "/hard", "/shut", "own", subuid=1)
+    waiting = house.waits.wait
+    awaitable, limit_s, resume = waiting.awaited.popleft()
+    assert limit_s == Settings().bayeux.policy_s
+    resume(await awaitable, None, house.now)
+    topics = client.engine.client.listens.get(1).topics
+    assert topics == (("/easy", "/hard", "own") if verdict else ("/easy", "own"))
+    assert ("subscribe", Pattern(Match.EXACT, "easy")) in asked
+
+
+async def test_whoever_is_here_is_sent_away_when_the_server_leaves(tmp_path):
+    house = House(tmp_path)
+    client = house.peer()
+    for engine in house.tables.drain():
+        house.tables.release(engine, house.now)
+    assert client.close.code == 1001
+    link = FakeLink("/nt/late", V41, "127.0.0.1")
+    house.tables.connect(link, link, house.now)
+    house.flush()
+    assert link.close.code == 1001

@@ -1,0 +1,261 @@
+"""The file of persistent topics (nt4.md A48, D12): ntcore's own format, and one complete file after any crash."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.persistent_topics import PersistentTopics, Saved
+
+PROPERTIES = {"persistent": True}
+OLD = [Saved("/x", "double", 1.5, PROPERTIES)]
+NEW = [Saved("/x", "double", 2.5, PROPERTIES), Saved("/y", "string", "z", PROPERTIES)]
+NAN, INF = float("nan"), float("inf")
+
+EVERY_TYPE = [
+    Saved("/boolean", "boolean", True, PROPERTIES),
+    Saved("/double", "double", 0.1, PROPERTIES),
+    Saved("/nan", "double", NAN, PROPERTIES),
+    Saved("/inf", "float", -INF, PROPERTIES),
+    Saved("/int", "int", -(2**63), PROPERTIES),
+    Saved("/float", "float", 2.5, PROPERTIES),
+    Saved("/string", "string", "ü\0\n", PROPERTIES),
+    Saved("/json", "json", '{"a": [1]}', PROPERTIES),
+    Saved("/raw", "raw", b"\0\xff", PROPERTIES),
+    Saved("/struct", "struct:Pose2d", b"", PROPERTIES),
+    Saved("/boolean[]", "boolean[]", [True, False], PROPERTIES),
+    Saved("/double[]", "double[]", [1.0, NAN, INF, -INF], PROPERTIES),
+    Saved("/int[]", "int[]", [1, 2**63 - 1], PROPERTIES),
+    Saved("/float[]", "float[]", [0.5], PROPERTIES),
+    Saved("/string[]", "string[]", [], PROPERTIES),
+    Saved("", "int", 1, {"a": {"b": [None, 1.5]}}),
+]
+
+NTCORES = """[
+  {
+    "name": "/SmartDashboard/Auto Chooser",
+    "type": "string",
+    "value": "Left",
+    "properties": {
+      "persistent": true,
+      "retained": true
+    }
+  },
+  {"name": "/raw", "type": "raw", "value": "aGVsbG8=", "properties": {"persistent": true}},
+  {"name": "/n", "type": "double", "value": 5, "properties": {"persistent": true}},
+  {"name": "/f", "type": "float[]", "value": [5, 0.1], "properties": {"persistent": true}}
+]
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "nt4" / "networktables.json"
+
+
+@pytest.fixture
+def kept(path):
+    return PersistentTopics(path, 100, 10_000)
+
+
+def again(path):
+    """What a server finds that is started anew."""
+    return PersistentTopics(path, 100, 10_000).load()
+
+
+def test_no_file_is_no_topics(kept):
+    """D12."""
+    assert kept.load() == ([], [])
+
+
+def test_every_type_comes_back(kept, path):
+    """A48: from a folder that was not there; numbers that are not finite too."""
+    kept.save(EVERY_TYPE)
+    found, wrong = again(path)
+    assert (repr(found), wrong) == (repr(EVERY_TYPE), [])
+
+
+def test_the_file_is_as_ntcore_writes_it(kept, path):
+    """A48: bytes of all types as base64, which a robot's own server can read; not open to everybody."""
+    kept.save(EVERY_TYPE)
+    values = {item["name"]: item for item in json.loads(path.read_text())}
+    assert values["/raw"] == {"name": "/raw", "type": "raw", "value": "AP8=", "properties": PROPERTIES}
+    assert values["/struct"]["value"] == ""
+    assert values["/json"]["value"] == '{"a": [1]}'
+    assert values["/nan"]["value"] == "NaN"
+    assert values["/double[]"]["value"] == [1.0, "NaN", "Infinity", "-Infinity"]
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_robots_own_file_is_read(kept, path):
+    """A48: put in its place, it is taken as it is."""
+    path.parent.mkdir()
+    path.write_text(NTCORES)
+    assert kept.load() == (
+        [
+            Saved("/SmartDashboard/Auto Chooser", "string", "Left", {"persistent": True, "retained": True}),
+            Saved("/raw", "raw", b"hello", PROPERTIES),
+            Saved("/n", "double", 5.0, PROPERTIES),
+            Saved("/f", "float[]", [5.0, 0.10000000149011612], PROPERTIES),
+        ],
+        [],
+    )
+
+
+def test_the_file_before_is_kept_beside_it(kept, path):
+    """A48, D12: and is not read while there is a newer one."""
+    kept.save(OLD)
+    kept.save(NEW)
+    assert again(path) == (NEW, [])
+    path.unlink()
+    assert again(path) == (OLD, [])
+
+
+@pytest.mark.parametrize("text", ["", "[", '[{"name":', "{}", "null", "[NaN]", "[" * 50_000, "[" + " " * 10_000])
+def test_a_file_that_is_none_is_put_aside(kept, path, text):
+    """A48, D12: half-written, by a disk or by hand: the one before counts, and nothing is lost by the next `save`."""
+    kept.save(OLD)
+    kept.save(NEW)
+    path.write_text(text)
+    found, wrong = kept.load()
+    assert found == OLD
+    assert len(wrong) == 1
+    assert "networktables.json is not read" in wrong[0]
+    kept.save(NEW)
+    assert again(path) == (NEW, [])
+    assert path.with_name("networktables.json.bad").read_text() == text
+    path.unlink()
+    assert again(path) == (OLD, [])
+
+
+def test_a_file_that_cannot_be_opened_stops_nobody(kept, path):
+    """D12: a folder in its place."""
+    path.mkdir(parents=True)
+    found, wrong = kept.load()
+    assert found == []
+    assert len(wrong) == 1
+    kept.save(OLD)
+    assert again(path) == (OLD, [])
+
+
+GOOD = {"name": "/good", "type": "int", "value": 1, "properties": {}}
+BAD = {
+    "no object": 1,
+    "nothing": {},
+    "no name": {**GOOD, "name": 1},
+    "a meta topic": {**GOOD, "name": "$clients"},
+    "no type": {**GOOD, "type": None},
+    "null properties": {**GOOD, "name": "/x", "properties": None},
+    "no properties": {"name": "/x", "type": "int", "value": 1},
+    "properties that nobody can write": {**GOOD, "name": "/x", "properties": {"a": 2**64}},
+    "properties too deep": {**GOOD, "name": "/x", "properties": {"a": json.loads("[" * 300 + "]" * 300)}},
+    "a float for an int": {**GOOD, "name": "/x", "value": 1.5},
+    "a bool for an int": {**GOOD, "name": "/x", "value": True},
+    "beyond 64 bits": {**GOOD, "name": "/x", "value": 2**64},
+    "huge": {**GOOD, "name": "/x", "type": "double", "value": 10**400},
+    "null for a double": {**GOOD, "name": "/x", "type": "double", "value": None},
+    "a text for a double": {**GOOD, "name": "/x", "type": "double", "value": "nan"},
+    "a text for an array": {**GOOD, "name": "/x", "type": "string[]", "value": "abc"},
+    "an array for a double": {**GOOD, "name": "/x", "type": "double", "value": [1.0]},
+    "a mixed array": {**GOOD, "name": "/x", "type": "double[]", "value": [1.0, [1.0]]},
+    "no base64": {**GOOD, "name": "/x", "type": "raw", "value": "a"},
+    "base64 of another alphabet": {**GOOD, "name": "/x", "type": "raw", "value": "üü=="},
+    "a number for bytes": {**GOOD, "name": "/x", "type": "msgpack", "value": 7},
+    "a name twice": {**GOOD, "value": 2},
+    "a name that no log may show": {**GOOD, "name": "/x\n\x1b[31m" + "a" * 1_000, "value": "b"},
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_a_bad_item_is_skipped(kept, path, bad):
+    """A48, D12: the others are loaded, and the log says which is not."""
+    path.parent.mkdir()
+    path.write_text(json.dumps([GOOD, bad, {**GOOD, "name": "/last"}]))
+    found, wrong = kept.load()
+    assert [topic.name for topic in found] == ["/good", "/last"]
+    assert found[0].value == 1
+    assert len(wrong) == 1
+    assert "item 1 is skipped" in wrong[0]
+    assert wrong[0].isprintable()
+    assert len(wrong[0]) < 200
+
+
+def test_there_is_a_bound_to_what_is_read_and_to_what_is_said(path):
+    """Design 5.3: so many items, and so many lines in the log."""
+    path.parent.mkdir()
+    path.write_text(json.dumps([*([1] * 50), *({**GOOD, "name": f"/{at}"} for at in range(100))]))
+    found, wrong = PersistentTopics(path, 60, 10_000).load()
+    assert [topic.name for topic in found] == [f"/{at}" for at in range(10)]
+    assert len(wrong) == 21
+    assert "120 further items" in wrong[-1]
+
+
+def test_more_than_may_be_read_is_not_written(kept, path):
+    """A48: the old file stays, and whoever saves is told."""
+    kept.save(OLD)
+    with pytest.raises(OSError, match="10000 bytes") as told:
+        kept.save([Saved("/x", "string", "a" * 10_000, PROPERTIES)])
+    assert told.value.errno == errno.EFBIG
+    assert again(path) == (OLD, [])
+
+
+@pytest.mark.parametrize("call", range(5))
+def test_a_crash_at_any_step_leaves_one_complete_file(kept, path, monkeypatch, call):
+    """A48: what is found is the old or the new, whole; a new one gets its name only when it is on the disk."""
+    kept.save(OLD)
+    steps = []
+
+    def step(name, do):
+        def done(*args):
+            if len(steps) == call:
+                raise OSError(errno.EIO, name)
+            steps.append(name)
+            return do(*args)
+
+        return done
+
+    monkeypatch.setattr(os, "fsync", step("fsync", os.fsync))
+    monkeypatch.setattr(Path, "replace", step("replace", Path.replace))
+    if call < 4:
+        with pytest.raises(OSError, match=r"fsync|replace"):
+            kept.save(NEW)
+    else:
+        kept.save(NEW)
+    monkeypatch.undo()
+    assert steps == ["fsync", "replace", "replace", "fsync"][:call]
+    assert again(path) == (NEW if call > 2 else OLD, [])
+    kept.save(NEW)
+    assert again(path) == (NEW, [])
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text() | st.sampled_from(["NaN", "aGk="]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=2),
+    max_leaves=4,
+)
+TYPES = st.sampled_from(["boolean", "double", "int", "float", "string", "json", "raw", "x", "double[]", "int[]"])
+ITEMS = st.fixed_dictionaries(
+    {
+        "name": st.text() | JSON_VALUES,
+        "type": TYPES,
+        "value": JSON_VALUES,
+        "properties": st.dictionaries(st.text(), JSON_VALUES, max_size=2),
+    }
+)
+
+
+@given(st.binary(max_size=60) | st.lists(ITEMS, max_size=3).map(lambda items: json.dumps(items).encode()))
+def test_any_file_is_read_or_refused(tmp_path_factory, content):
+    """A48: no start of the server fails on what is in it; and what was read can be saved."""
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    path.write_bytes(content)
+    kept = PersistentTopics(path, 10, 100_000)
+    found, _ = kept.load()
+    kept.save(found)
+    assert repr(kept.load()) == repr((found, []))

@@ -1,0 +1,349 @@
+"""Where NetworkTables meets Bayeux and WAMP: one topic by three names, one type, one history (nt4.md G)."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+import pytest_asyncio
+from support import nt4, wamp
+from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.nt4 import BOOLEAN, FLOAT, INT, RAW, STRING
+from support.server import brisk, serving
+from support.wire import request
+
+from app.settings import Access
+
+MISMATCH = "400:{}:value_type_mismatch"
+
+
+@pytest_asyncio.fixture
+async def served(tmp_path):
+    async with meeting(tmp_path) as served:
+        yield served
+
+
+def meeting(tmp_path, access=(), **options):
+    """A server where all three meet; every value is recorded unless `options` say otherwise."""
+    options = {"enabled": True, "port": 0, "record_every_s": 0, "ping_s": 5, "pong_s": 10} | options
+    history = {"enabled": True, "free_bytes": 0}
+    return serving(brisk(data_dir=str(tmp_path), history=history, nt4=options, access=access))
+
+
+async def robot(served, name="robot"):
+    return await nt4.connect(f"http://127.0.0.1:{served.nt4_port}", name)
+
+
+async def poll(served, *channels, **ext):
+    """A Bayeux session: a function that gets the events that wait for it, at once or when there are some."""
+    wire = await served.wire()
+    client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+    await wire.post(connect(client_id))
+    events = []
+
+    def keep(messages):
+        events.extend(each for each in messages if not each["channel"].startswith("/meta/") and "data" in each)
+        return messages
+
+    for channel in channels:
+        fields = subscribe(client_id, channel)
+        answer = keep((await wire.post({**fields, "ext": ext} if ext else fields)).messages)
+        assert answer[0]["successful"], answer
+
+    async def heard(count):
+        while len(events) < count:
+            keep((await wire.post(connect(client_id))).messages)
+        assert len(events) == count
+        heard_now, events[:] = list(events), []
+        return heard_now
+
+    async def publishing(channel, data):
+        return keep((await wire.post(publish(channel, data, clientId=client_id))).messages)[0]
+
+    heard.client_id, heard.wire, heard.publish = client_id, wire, publishing
+    return heard
+
+
+async def curl(served, channel, data, **fields):
+    """What a publish without a session is answered."""
+    return (await (await served.wire()).post(publish(channel, data, **fields))).messages[0]
+
+
+async def history(served, channel, query=""):
+    answer = await (await served.wire()).request(request("GET", f"/history{channel}{query}"))
+    return json.loads(answer.body)["events"]
+
+
+VALUES = [
+    ("boolean", BOOLEAN, True, True),
+    ("double", 1, 2.5, 2.5),
+    ("int", INT, -(2**63), -(2**63)),
+    ("float", FLOAT, 0.5, 0.5),
+    ("string", STRING, "héllo", "héllo"),
+    ("json", STRING, '{"a": [1, null]}', {"a": [1, None]}),
+    ("raw", RAW, b"\0\xff", "\0" + base64.b64encode(b"\0\xff").decode()),
+    ("struct:Pose2d", RAW, b"abc", "\0" + base64.b64encode(b"abc").decode()),
+    ("double[]", 17, [1.0, 2.5], [1.0, 2.5]),
+    ("string[]", 20, [], []),
+]
+
+
+@pytest.mark.parametrize(("type_name", "number", "value", "data"), VALUES, ids=[each[0] for each in VALUES])
+async def test_values_of_every_type_there_and_back(served, type_name, number, value, data):
+    """Design 3: bare data with type and time beside it, live and stored; the same data set by curl comes back."""
+    page = await poll(served, "/robot/*")
+    async with await robot(served) as client, await robot(served, "dash") as dash, await wamp.join(served.url) as other:
+        await other.subscribe("robot.x")
+        await client.publish("/robot/x", 1, type_name)
+        await dash.subscribe("/robot/x", all=True)
+        await client.put(1, 1_000_000, value, number)
+        (event,) = await page(1)
+        assert (event["channel"], event["data"]) == ("/robot/x", data)
+        assert event["ext"]["nt4"] == {"type": type_name, "time": 1_000_000}
+        said = await other.receive()
+        assert (said[3]["_nt4_type"], said[3]["_nt4_time"], said[4]) == (type_name, 1_000_000, [data])
+        (stored,) = await history(served, "/robot/x")
+        assert (stored["data"], stored["protocol"], stored["nt4"]) == (
+            data,
+            "nt4",
+            {"type": type_name, "time": 1_000_000},
+        )
+        assert (await curl(served, "/robot/x", data))["successful"]
+        assert [(await dash.value("/robot/x")).value for _ in range(2)] == [
+            value,
+            '{"a":[1,null]}' if type_name == "json" else value,
+        ]
+
+
+@pytest.mark.parametrize(
+    ("type_name", "data"),
+    [
+        ("double", "fast"),
+        ("double", True),
+        ("double", None),
+        ("boolean", 1),
+        ("int", 2.5),
+        ("int", 2**63),
+        ("string", 5),
+        ("string", "\0YWJj"),
+        ("raw", "no base64"),
+        ("double[]", 1.5),
+        ("double[]", [1, "2"]),
+        ("string[]", [None]),
+    ],
+)
+async def test_a_publish_of_another_type_is_refused_to_its_publisher(served, type_name, data):
+    """G5: to curl, to a session and to WAMP; nobody hears anything of it, and nothing is stored."""
+    page = await poll(served, "/robot/*")
+    async with await robot(served) as client, await wamp.join(served.url) as other:
+        await client.publish("/robot/x", 1, type_name)
+        await client.subscribe("/robot/x", all=True)
+        await client.quiet()
+        error = MISMATCH.format(type_name)
+        assert (await curl(served, "/robot/x", data))["error"] == error
+        refused = await page.publish("/robot/x", data)
+        assert (refused["successful"], refused["error"]) == (False, error)
+        said = await other.ask(wamp.PUBLISH, {"acknowledge": True}, "robot.x", [data])
+        assert (said[0], said[4]) == (wamp.ERROR, "wamp.error.invalid_argument")
+        assert type_name in said[5][0]
+        assert [each for each in await client.quiet() if isinstance(each, nt4.Value)] == []
+        assert await history(served, "/robot/x") == []
+
+
+@pytest.mark.parametrize(("type_name", "data", "value"), [("double", 5, 5.0), ("float", 2, 2.0), ("int", 7.0, 7)])
+async def test_numbers_are_converted_where_nothing_is_lost(served, type_name, data, value):
+    """Design 3: a number to a float or double, an integral one to an int."""
+    async with await robot(served) as client:
+        await client.publish("/robot/x", 1, type_name)
+        await client.subscribe("/robot/x")
+        assert (await curl(served, "/robot/x", data))["successful"]
+        got = (await client.value("/robot/x")).value
+        assert (got, type(got)) == (value, type(value))
+
+
+async def test_topics_begin_where_they_may(tmp_path):
+    """Design 7.13: `bridge_in` names where; the type is the JSON's, and it ends with the session that began it (G1)."""
+    async with meeting(tmp_path, bridge_in=("/dash/",)) as served:
+        page = await poll(served)
+        async with await robot(served) as client:
+            await client.subscribe("/", prefix=True)
+            for channel, data in (
+                ("/dash/n", 5),
+                ("/dash/b", True),
+                ("/dash/l", ["a", "b"]),
+                ("/dash/o", {"k": 1}),
+                ("/x", 1),
+            ):
+                assert (await page.publish(channel, data))["successful"]
+            announced = [await client.text("announce") for _ in range(4)]
+            assert [(each["name"], each["type"]) for each in announced] == [
+                ("/dash/n", "double"),
+                ("/dash/b", "boolean"),
+                ("/dash/l", "string[]"),
+                ("/dash/o", "json"),
+            ]
+            await page.wire.post({"channel": "/meta/disconnect", "clientId": page.client_id})
+            assert sorted([(await client.text("unannounce"))["name"] for _ in range(4)]) == [
+                "/dash/b",
+                "/dash/l",
+                "/dash/n",
+                "/dash/o",
+            ]
+            assert [each for each in client.left() if isinstance(each, nt4.Text)] == []
+
+
+@pytest.mark.parametrize("name", ["/meta/connect", "/service/x", "/wamp/x", "no/slash", "/a//b", "", "/" + "x" * 300])
+async def test_names_that_never_cross(served, name):
+    """G3: they are NetworkTables' own; nobody else hears of them, and nothing is stored."""
+    page = await poll(served, "/**")
+    async with await robot(served) as client, await wamp.join(served.url) as other:
+        await other.subscribe("", match="prefix")
+        await client.publish(name, 1)
+        await client.subscribe(name, all=True)
+        await client.put(1, 1, 2.5)
+        await client.publish("/shared", 2)
+        await client.put(2, 1, 3.5)
+        assert [(each["channel"], each["data"]) for each in await page(1)] == [("/shared", 3.5)]
+        assert (await other.receive())[4] == [3.5]
+    assert [event["channel"] for event in await history(served, "/**")] == ["/shared"]
+
+
+async def test_what_json_has_not_stays_in_networktables(served):
+    """Design 3: not shown, not stored, and counted; the next value is."""
+    page = await poll(served, "/robot/*")
+    async with await robot(served) as client, await robot(served, "dash") as dash:
+        await dash.subscribe("/robot/x", all=True)
+        await client.publish("/robot/x", 1)
+        await client.put(1, 1, float("nan"))
+        await client.put(1, 2, float("inf"))
+        await client.put(1, 3, 1.0)
+        assert [event["data"] for event in await page(1)] == [1.0]
+        assert [(await dash.value("/robot/x")).time_us for _ in range(3)] == [1, 2, 3]
+    assert [event["data"] for event in await history(served, "/robot/x")] == [1.0]
+    assert served.house.tables.server.tables.bridge.unshared == {"no_json": 2}
+
+
+async def test_names_with_any_letters(served):
+    """G2: shown as each protocol may write them, one to one."""
+    page = await poll(served, "/SmartDashboard/*", "/x/*")
+    async with await robot(served) as client:
+        for pubuid, name in enumerate(("/SmartDashboard/Auto Chooser", "/x/.type", "/x/é!20"), 1):
+            await client.publish(name, pubuid)
+            await client.put(pubuid, 1, float(pubuid))
+        assert [event["channel"] for event in await page(3)] == [
+            "/SmartDashboard/Auto!20Chooser",
+            "/x/!2etype",
+            "/x/!c3!a9!2120",
+        ]
+        await client.subscribe("/SmartDashboard/Auto Chooser")
+        assert (await client.value("/SmartDashboard/Auto Chooser")).value == 1.0
+        assert (await curl(served, "/SmartDashboard/Auto!20Chooser", 9))["successful"]
+        assert (await client.value("/SmartDashboard/Auto Chooser")).value == 9.0
+
+
+async def test_who_hears_himself(served):
+    """G6: Bayeux' publisher does, WAMP's does not, NetworkTables' does not."""
+    page = await poll(served, "/robot/x")
+    async with await robot(served) as client, await wamp.join(served.url) as other:
+        await other.subscribe("robot.x")
+        await client.publish("/robot/x", 1)
+        await client.subscribe("/robot/x", all=True)
+        await client.put(1, 1, 1.0)
+        await page(1)
+        assert (await other.receive())[4] == [1.0]
+        assert (await page.publish("/robot/x", 2))["successful"]
+        assert (await other.receive())[4] == [2]
+        await other.publish("robot.x", [3])
+        assert [event["data"] for event in await page(2)] == [2, 3]
+        assert [(await client.value("/robot/x")).value for _ in range(2)] == [2.0, 3.0]
+        assert await other.receive_all() == []
+
+
+async def test_wamp_gets_the_last_value_if_it_asks_for_it(served):
+    """G7: `get_retained`, also of a pattern."""
+    async with await robot(served) as client, await wamp.join(served.url) as other:
+        await client.publish("/robot/x", 1)
+        await client.put(1, 1, 1.5)
+        await client.quiet()
+        await other.subscribe("robot.", match="prefix", get_retained=True)
+        said = await other.receive()
+        assert (said[3]["topic"], said[3]["retained"], said[4]) == ("robot.x", True, [1.5])
+
+
+async def test_a_dashboard_replays_what_was_recorded(tmp_path):
+    """Design 7.13: of each topic the newest every so often; a replay gets these and no others, then live ones too."""
+    async with meeting(tmp_path, record_every_s=60) as served:
+        async with await robot(served) as client:
+            await client.publish("/robot/x", 1)
+            for number in range(5):
+                await client.put(1, number + 1, float(number))
+            await client.quiet()
+            page = await poll(served, "/robot/x", replay={"/robot/x": -2})
+            assert [event["data"] for event in await page(1)] == [0.0]
+            await client.unpublish(1)  # what waits for its turn is recorded ahead of the end
+            assert [event["data"] for event in await page(1)] == [4.0]
+        assert [event["data"] for event in await history(served, "/robot/x")] == [0.0, 4.0]
+        assert served.house.tables.server.tables.bridge.shed == 3
+
+
+RULES = (
+    Access("nt4", "*", "/robot/**"),
+    Access("nt4", "subscribe", "/open/**"),
+    Access("nt4", "*", "/$nt4/**"),
+    Access("anonymous", "*", "/**"),
+)
+
+
+async def test_rules_hold_for_clients_of_the_role_nt4(tmp_path):
+    """The policy is asked like for anyone: of a prefix a client gets what it may have; the rest is ignored."""
+    async with meeting(tmp_path, RULES, bridge_in=("/",)) as served, await robot(served) as client:
+        await client.subscribe("", prefix=True, all=True)
+        for pubuid, name in enumerate(("/robot/x", "/open/x", "/closed/x", "own"), 1):
+            await client.publish(name, pubuid)
+        assert [(await client.text("announce"))["name"] for _ in range(2)] == ["/robot/x", "own"]
+        for channel in ("/open/x", "/closed/x", "/open/y"):
+            assert (await curl(served, channel, 1))["successful"]
+        assert [(await client.text("announce"))["name"] for _ in range(2)] == ["/open/x", "/open/y"]
+        await client.set_properties("/open/x", persistent=True)
+        assert [each for each in await client.quiet() if isinstance(each, nt4.Text)] == []
+        assert served.house.tables.server.tables.ignored == {"denied": 3}
+
+
+async def test_a_slow_page_lives_and_gets_the_newest(tmp_path):
+    """Design 4.12: a flood of values costs a page that does not poll none of its session; what it misses is counted."""
+    async with meeting(tmp_path) as served:
+        page = await poll(served, "/robot/**")
+        async with await robot(served) as client:
+            for number in range(10):
+                await client.publish(f"/robot/{number}", number)
+            for number in range(5_000):
+                await client.put(number % 10, number + 1, float(number))
+            await client.time()
+            await served.until(lambda: served.house.broker.conflated > 0)
+            await client.quiet()
+            events = []
+            while not events or events[-1]["data"] != 4999.0:
+                messages = (await page.wire.post(connect(page.client_id))).messages
+                events += [each for each in messages if not each["channel"].startswith("/meta/")]
+            latest = {event["channel"]: event["data"] for event in events}
+            assert latest == {f"/robot/{number}": 4990.0 + number for number in range(10)}
+            assert len(events) + served.house.broker.conflated == 5_000
+
+
+async def test_sessions_and_subscriptions_are_told_of(served):
+    """On `/halley/sessions` and `/halley/subscriptions`, like everybody's."""
+    page = await poll(served, "/halley/*")
+    async with await robot(served) as client:
+        await client.subscribe("/a", subuid=1)
+        await client.subscribe("/b", prefix=True, subuid=2)
+        await client.quiet()
+    told = [each for each in [event["data"] for event in await page(7)] if each["protocol"] == "nt4"]
+    assert [each["event"] for each in told] == [
+        "opened",
+        *(["subscribed"] * 2),
+        *(["unsubscribed"] * 2),
+        "closed",
+    ]
+    assert [each["channels"] for each in told if "channels" in each] == [["/a"], ["/b*"], ["/a"], ["/b*"]]
+    assert told[0]["authid"] == "robot"

@@ -1,0 +1,110 @@
+"""Three protocols at one table: a robot's client, a Bayeux client and WAMP clients, over real sockets (nt4.md G)."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest_asyncio
+from support import nt4, wamp
+from support.messages import connect, publish, subscribe
+from support.server import brisk, serving
+from support.wamp import EVENT, PUBLISH
+from support.wire import request
+
+RAW = b"\x00\xff robots"
+RAW_JSON = "\0" + base64.b64encode(RAW).decode()
+
+
+@pytest_asyncio.fixture
+async def served(tmp_path):
+    settings = brisk(
+        data_dir=str(tmp_path),
+        history={"enabled": True, "free_bytes": 0},
+        nt4={"enabled": True, "port": 0, "ping_s": 5, "pong_s": 10, "record_every_s": 0},
+    )
+    async with serving(settings) as served:
+        yield served
+
+
+async def polled(served, client_id):
+    """The events that wait for a Bayeux session."""
+    answer = await (await served.wire()).post({**connect(client_id), "advice": {"timeout": 0}})
+    return [message for message in answer.messages if not message["channel"].startswith("/meta/")]
+
+
+async def history(served, target):
+    answer = await (await served.wire()).request(request("GET", f"/history{target}"))
+    return json.loads(answer.body)["events"]
+
+
+async def test_what_a_robot_publishes(served):
+    """nt4.md G5, G7, design 3: data is bare, type and time stand beside it, live, in the history, as the last value.
+
+    Who replays gets what is recorded, and nobody a value twice.
+    """
+    live = await served.open_session("/robot/*")
+    replaying = await served.open_session()
+    asked = subscribe(replaying, "/robot/*", ext={"replay": {"/robot/*": -2}})
+    assert (await (await served.wire()).post(asked)).messages[0]["successful"]
+    robot = await nt4.connect(served.url, "robot")
+    hearer = await wamp.join(served.url, "wamp.2.msgpack")
+    await hearer.subscribe("robot", match="prefix")
+    await robot.publish("/robot/speed", 1)
+    await robot.publish("/robot/blob", 2, "raw")
+    await robot.put(1, 7, 1.5)
+    await robot.put(2, 8, RAW, nt4.RAW)
+    await robot.time()
+    speed, blob = {"type": "double", "time": 7}, {"type": "raw", "time": 8}
+    heard = [await hearer.receive() for _ in range(2)]
+    assert [each[0] for each in heard] == [EVENT, EVENT]
+    assert [each[3:] for each in heard] == [
+        [{"topic": "robot.speed", "_nt4_type": "double", "_nt4_time": 7}, [1.5]],
+        [{"topic": "robot.blob", "_nt4_type": "raw", "_nt4_time": 8}, [RAW]],
+    ]
+    events = await polled(served, live)
+    assert [(each["data"], each["ext"]["nt4"]) for each in events] == [(1.5, speed), (RAW_JSON, blob)]
+    stored = await history(served, "/robot/*")
+    assert [(each["data"], each["nt4"], each["protocol"]) for each in stored] == [
+        (1.5, speed, "nt4"),
+        (RAW_JSON, blob, "nt4"),
+    ]
+    again = await polled(served, replaying)
+    assert [(each["data"], each["ext"]) for each in again] == [
+        (1.5, {"replay": stored[0]["position"], "nt4": speed}),
+        (RAW_JSON, {"replay": stored[1]["position"], "nt4": blob}),
+    ]
+    assert await polled(served, live) == await polled(served, replaying) == []
+    late = await wamp.join(served.url)
+    await late.subscribe("robot.speed", get_retained=True)
+    retained = await late.receive()
+    assert retained[3:] == [{"_nt4_type": "double", "_nt4_time": 7, "retained": True}, [1.5]]
+    for client in (robot, hearer, late):
+        await client.close()
+
+
+async def test_what_the_others_publish(served):
+    """nt4.md G5, G6: a value of its type reaches the robot and everybody else; others are told its type."""
+    live = await served.open_session("/robot/speed")
+    robot = await nt4.connect(served.url, "robot")
+    await robot.publish("/robot/speed", 1)
+    await robot.subscribe("/robot/speed", all=True)
+    await robot.text("announce", name="/robot/speed")
+    client = await wamp.join(served.url)
+    await client.subscribe("robot.speed")
+    answer = await (await served.wire()).post(publish("/robot/speed", 2, clientId=live, id="1"))
+    assert answer.messages[0]["successful"]
+    assert (await robot.value("/robot/speed")).value == 2.0
+    assert (await client.receive())[4] == [2]
+    await client.publish("robot.speed", [3.5], _idempotency_key="k")
+    await client.publish("robot.speed", [3.5], _idempotency_key="k")
+    assert (await robot.value("/robot/speed")).value == 3.5
+    refused = await client.ask(PUBLISH, {"acknowledge": True}, "robot.speed", ["fast"])
+    assert refused[4:] == ["wamp.error.invalid_argument", ["the topic has a type, double, and that is no value of it"]]
+    answer = await (await served.wire()).post(publish("/robot/speed", [1], clientId=live, id="2"))
+    reply = next(message for message in answer.messages if message.get("id") == "2")
+    assert (reply["successful"], reply["error"]) == (False, "400:double:value_type_mismatch")
+    assert await robot.quiet() == []
+    assert [each["data"] for each in await history(served, "/robot/speed")] == [2, 3.5]
+    for each in (robot, client):
+        await each.close()
