@@ -3,7 +3,7 @@
 A measurement (`measurement.py`) is made by load processes (`worker.py`, led by `fleet.py`) against a `Target`. What
 comes out is a `Result`; `table.py` shows it to a person, `growth.py` collects many. `history.py` puts the same loads on
 a server with a durable history and on one without; `pipeline.py` has the data pipeline's jobs measured, `wamp.py`
-WAMP's fan-out, with processes of its own.
+and `nt4.py` the other protocols' fan-out, with processes of their own.
 
 It speaks to servers only over their sockets, so that every server is treated alike: it must not import the rooms of
 the server, and must not decide what a good figure is.
@@ -16,6 +16,9 @@ from app.bench.growth import Growth, grow
 from app.bench.history import Plan, measure_history
 from app.bench.load import Load
 from app.bench.measurement import Phase, measure
+from app.bench.nt4 import Nt4Plan, measure_nt4
+from app.bench.nt4_figures import Nt4Figures
+from app.bench.nt4_table import nt4_table
 from app.bench.pipeline import PipelinePlan, measure_pipeline
 from app.bench.pipeline_figures import PipelineFigures
 from app.bench.pipeline_table import pipeline_table
@@ -31,6 +34,8 @@ __all__ = [
     "Durability",
     "Growth",
     "Load",
+    "Nt4Figures",
+    "Nt4Plan",
     "Phase",
     "PipelineFigures",
     "PipelinePlan",
@@ -47,8 +52,10 @@ __all__ = [
     "halley_command",
     "measure",
     "measure_history",
+    "measure_nt4",
     "measure_pipeline",
     "measure_wamp",
+    "nt4_table",
     "pipeline_table",
     "started",
     "table",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app.bench.columns import cell, columns, rounds_of
 from app.bench.wide import RARE_EVENTS, WIDE_CHANNELS
 
 if TYPE_CHECKING:
@@ -15,18 +16,9 @@ if TYPE_CHECKING:
 def durability_table(found: Durability) -> str:
     """All of it, with what must be known to believe it."""
     plan = found.plan
-    rounds = "1 round" if plan["rounds"] == 1 else f"{plan['rounds']} rounds"
-    title = (
-        f"history at halley: {plan['publishers']} publishers, closed loop; medians of {rounds} of {plan['seconds']:g} s"
-    )
-    lines = [["", "history off", "history on", "on to off"], *_lines(found)]
-    widths = [max(len(line[column]) for line in lines) for column in range(4)]
-    table = [
-        f"  {name:<{widths[0]}}  "
-        + "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True))
-        for name, *cells in lines
-    ]
-    return "\n".join([title, *(line.rstrip() for line in table), *warnings(found)])
+    title = f"history at halley: {plan['publishers']} publishers, closed loop; {rounds_of(plan)}"
+    lines = columns([["", "history off", "history on", "on to off"], *_lines(found)])
+    return "\n".join([title, *lines, *warnings(found)])
 
 
 def warnings(found: Durability) -> list[str]:
@@ -69,11 +61,4 @@ def _line(found: Durability, what: str, load: str, name: str, unit: str, *, is_a
     ratio = ""
     if off and on is not None:
         ratio = f"{on - off:+.2f} {unit}" if is_added else f"{on / off:.2f} x"
-    return [what, _cell(off, unit), _cell(on, unit), ratio]
-
-
-def _cell(value: float | None, unit: str) -> str:
-    if value is None:
-        return "-"
-    shown = f"{value:,.0f}" if value >= 1_000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
-    return f"{shown}{unit}" if unit == "/s" else f"{shown} {unit}"
+    return [what, cell(off, unit), cell(on, unit), ratio]

@@ -28,6 +28,12 @@ class Usage(NamedTuple):
     rss_bytes: int | None
     waited_s: float | None = None
 
+    def since(self, before: Usage) -> Usage:
+        """The times since then; the memory is that of now."""
+        cpu_s = None if before.cpu_s is None or self.cpu_s is None else self.cpu_s - before.cpu_s
+        waited_s = None if before.waited_s is None or self.waited_s is None else self.waited_s - before.waited_s
+        return Usage(cpu_s, self.rss_bytes, waited_s)
+
 
 UNKNOWN = Usage(None, None)
 

@@ -6,37 +6,30 @@ publications under way (how much it can do), one (how long everybody waits for i
 
 from __future__ import annotations
 
-import asyncio
-import json
 import tempfile
-from asyncio.subprocess import PIPE
-from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.bench.crossbar import crossbar
 from app.bench.disk import disk, is_in_memory
-from app.bench.failure import BenchFailed
-from app.bench.measurement import Phase, noted, while_alive
-from app.bench.processes import end, module_command, module_environment, pin
+from app.bench.measurement import Phase
+from app.bench.orders import ordered
+from app.bench.rounds import in_turn
 from app.bench.target import halley_command, started
 from app.bench.wamp_figures import CROSSBAR, OFF, ON, WampFigures
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from app.bench.rounds import Watch
     from app.bench.target import Target
-
-    Watch = Callable[[Phase], object]
-    Order = Callable[..., Awaitable[dict[str, Any]]]
 
 _UNBOUNDED = {"HALLEY_WAMP_PUBLISHES_PER_S": "0", "HALLEY_HISTORY_MAX_BYTES": str(1 << 40)}
 """Limits of what one client may do have no part in this."""
-
-_AFTER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +72,15 @@ async def measure_wamp(plan: WampPlan, watch: Watch = lambda _: None, *, servers
             date=datetime.now(UTC).isoformat(timespec="seconds"),
             is_in_memory=is_in_memory(folder),
         )
-        for number in range(1, plan.rounds + 1):
-            for server in names if number % 2 else reversed(names):
-                own = folder / f"{number}-{server.replace(' ', '-')}"
-                own.mkdir()
-                try:
-                    async with _serving(plan, server, own) as target:
-                        with noted(watch, f"{number}/{plan.rounds} {server}") as told:
-                            await while_alive(target, _measure(plan, server, target, found, told))
-                except BenchFailed as error:
-                    raise BenchFailed(f"{server}: {error}") from error
+        await in_turn(names, plan.rounds, folder, partial(_serving, plan), partial(_measure, plan, found), watch)
         return found
 
 
-async def _measure(plan: WampPlan, server: str, target: Target, found: WampFigures, watch: Watch) -> None:
-    async with _load(plan, target) as order:
+async def _measure(plan: WampPlan, found: WampFigures, server: str, target: Target, watch: Watch) -> None:
+    asked = {name: getattr(plan, name) for name in ("subscribers", "payload_chars", "grace_s")}
+    async with ordered("app.bench.wamp_load", target, **asked) as order:
         watch(Phase("opening", 0, plan.subscribers, "sessions"))
-        await order(do="open", seconds=0)
+        await order(do="open")
         if plan.warm_up_s:
             await order(do="closed", under_way=plan.window, seconds=plan.warm_up_s)
         for number, (name, phase) in enumerate(plan.phases.items()):
@@ -103,46 +88,6 @@ async def _measure(plan: WampPlan, server: str, target: Target, found: WampFigur
             before = await target.usage()
             told = await order(**phase)
             found.take(name, server, told, before, await target.usage())
-
-
-@asynccontextmanager
-async def _load(plan: WampPlan, target: Target) -> AsyncIterator[Order]:
-    """The load process, on a core that is not the server's."""
-    process = await asyncio.create_subprocess_exec(
-        *module_command("app.bench.wamp_load"),
-        stdin=PIPE,
-        stdout=PIPE,
-        env=module_environment(),
-        start_new_session=True,  # Ctrl-C is for us; it ends with us
-    )
-    assert process.stdin is not None
-    stdin, stdout = process.stdin, process.stdout
-    assert stdout is not None
-
-    def say(message: dict[str, Any]) -> None:
-        with suppress(ConnectionError):  # what became of it is read from its output
-            stdin.write(json.dumps(message).encode() + b"\n")
-
-    async def order(*, seconds: float, **what: Any) -> dict[str, Any]:
-        say(what if what["do"] == "open" else {**what, "seconds": seconds})
-        try:
-            async with asyncio.timeout(seconds + _AFTER_S):
-                line = await stdout.readline()
-        except TimeoutError:
-            raise BenchFailed(f"the load process has said nothing for {_AFTER_S:g} s") from None
-        answer: dict[str, Any] = json.loads(line or b'{"failed": "the load process has ended unexpectedly"}')
-        if "failed" in answer:
-            raise BenchFailed(answer["failed"])
-        return answer
-
-    try:
-        if target.cores:
-            pin(process, target.cores[0])
-        asked = {name: getattr(plan, name) for name in ("subscribers", "payload_chars", "grace_s")}
-        say({"url": target.url, **asked})
-        yield order
-    finally:
-        await end(process)
 
 
 def _serving(plan: WampPlan, server: str, folder: Path) -> AbstractAsyncContextManager[Target]:

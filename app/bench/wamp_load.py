@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
-import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -18,14 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from app.bench.failure import BenchFailed
 from app.bench.load_process import be_load_process
+from app.bench.orders import obey
 from app.bench.tally import percentiles
-from app.bench.wamp_link import TOPIC, WampLink, joined
+from app.bench.wamp_link import TOPIC, WampLink, joined, number_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
+
+    from app.bench.orders import Orders
 
 _NS, _US = 1_000_000_000, 1_000
-_SUBSCRIBE = 32
 
 
 class WampLoad:
@@ -50,7 +50,7 @@ class WampLoad:
         for _ in range(self._count):
             link = await joined(self._url)
             self._subscribers.append(link)
-            await link.ask([_SUBSCRIBE, 1, {}, TOPIC])
+            await link.subscribe()
             link.heard, link.lost = self._heard, self._ruin
         self._publisher = await joined(self._url)
         self._publisher.lost = self._ruin
@@ -77,9 +77,8 @@ class WampLoad:
     async def paced(self, rate: float, seconds: float) -> dict[str, Any]:
         """Publish at fixed times. Latency is of each single delivery, since its publication was due."""
 
-        def heard(link: WampLink, number: int) -> None:
-            del link
-            if sent_ns := self._sent_ns.get(number):
+        def heard(data: bytes, start: int, end: int) -> None:
+            if sent_ns := self._sent_ns.get(number_of(data, start, end)):
                 self._took_us[(time.monotonic_ns() - sent_ns) // _US] += 1
 
         for link in self._subscribers:
@@ -154,25 +153,10 @@ class WampLoad:
             self._ruined.set_exception(BenchFailed(why))
 
 
-async def _work() -> None:
-    """Obey, one order after the other, until there are no more."""
-    reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    load = WampLoad(**json.loads(await reader.readline()))
-    orders: dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any]]]] = {
-        "open": load.open,
-        "closed": load.closed,
-        "paced": load.paced,
-    }
-    async for line in reader:
-        order = json.loads(line)
-        try:
-            answer = await orders[order.pop("do")](**order)
-        except BenchFailed as error:
-            answer = {"failed": str(error)}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+def _begin(**asked: Any) -> Orders:
+    load = WampLoad(**asked)
+    return {"open": load.open, "closed": load.closed, "paced": load.paced}
 
 
 if __name__ == "__main__":
-    be_load_process(_work)
+    be_load_process(lambda: obey(_begin))

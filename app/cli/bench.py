@@ -17,8 +17,10 @@ from app.bench import (
     growth_table,
     measure,
     measure_history,
+    measure_nt4,
     measure_pipeline,
     measure_wamp,
+    nt4_table,
     pipeline_table,
     table,
     wamp_table,
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from app.bench import Load, PipelinePlan, Plan, Target, WampPlan
+    from app.bench import Load, Nt4Plan, PipelinePlan, Plan, Target, WampPlan
 
     Serve = Callable[[], AbstractAsyncContextManager[Target]]
 
@@ -42,7 +44,7 @@ _FILL = [*module_command("app.cli.bench_stock"), "{folder}", "{count}", "{channe
 
 
 class Outcome(Protocol):
-    """A `Result`, a `Growth`, a `Durability`, `PipelineFigures` or `WampFigures`."""
+    """A `Result`, a `Growth`, a `Durability`, `PipelineFigures`, `WampFigures` or `Nt4Figures`."""
 
     @property
     def is_clean(self) -> bool:
@@ -119,6 +121,17 @@ async def bench_wamp(plan: WampPlan, *, is_json: bool, saved: dict[str, Any] | N
         say(str(error))
         return FAILED
     return _report(found, wamp_table(found), is_json=is_json, saved=saved, wrong="; ".join(found.wrong))
+
+
+async def bench_nt4(plan: Nt4Plan, *, is_json: bool, saved: dict[str, Any] | None) -> int:
+    """Measure NetworkTables' fan-out on Halley, and on ntcore."""
+    try:
+        with _bar() as bar:
+            found = await measure_nt4(plan, bar.show)
+    except BenchFailed as error:
+        say(str(error))
+        return FAILED
+    return _report(found, nt4_table(found), is_json=is_json, saved=saved, wrong="; ".join(found.wrong))
 
 
 @contextmanager

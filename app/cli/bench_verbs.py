@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,12 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.access.tokens import can_be_sent
-from app.bench import Load, PipelinePlan, Plan, WampPlan, attached, halley_command, started
+from app.bench import Load, Nt4Plan, PipelinePlan, Plan, WampPlan, attached, halley_command, started
 from app.bench.growth import CHANNELS, RECEIVERS
 from app.bench.history import STORED
 from app.bench.plot import SUFFIXES
-from app.cli.bench import bench, bench_growth, bench_history, bench_pipeline, bench_wamp
+from app.cli.bench import bench, bench_growth, bench_history, bench_nt4, bench_pipeline, bench_wamp
+from app.cli.bench_options import (
+    DATA_DIR,
+    MOST_STORED,
+    PIN,
+    SECONDS,
+    WARM_UP,
+    count_option,
+    counts,
+    load_options,
+    result_options,
+    run_options,
+    server_options,
+    start_options,
+    stocks,
+)
 from app.cli.console import run
 from app.cli.pipeline_options import need_installed
 
@@ -27,115 +39,6 @@ if TYPE_CHECKING:
     from app.cli.bench import Serve
 
     Verb = Callable[..., None]
-
-_MOST_STORED = 1_000_000_000
-_MOST = 1_000_000  # what the events' numbering has room for
-
-
-def _saved(ctx: click.Context, param: click.Parameter, file: Path | None) -> dict[str, Any] | None:
-    """The result in a file."""
-    if file is None:
-        return None
-    try:
-        saved = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise click.BadParameter(f"{file}: {error.strerror}", ctx, param) from None
-    except ValueError:
-        saved = None
-    if not isinstance(saved, dict):
-        raise click.BadParameter(f"{file} holds no result that --json has printed", ctx, param)
-    return saved
-
-
-def _token(ctx: click.Context, param: click.Parameter, token: str | None) -> str | None:
-    """A token that can be written into a header."""
-    if token is not None and not can_be_sent(token):
-        raise click.BadParameter("a token consists of letters, digits and -._~+/ with = at its end", ctx, param)
-    return token
-
-
-def _counts(ctx: click.Context, param: click.Parameter, text: str, most: int = _MOST) -> tuple[int, ...]:
-    """Whole numbers with commas between them."""
-    try:
-        counts = tuple(map(int, text.split(",")))
-    except ValueError:
-        raise click.BadParameter("expected numbers like 1,10,100", ctx, param) from None
-    if not all(1 <= count <= most for count in counts):
-        raise click.BadParameter(f"expected numbers from 1 to {most:,}", ctx, param)
-    return counts
-
-
-def _stocks(ctx: click.Context, param: click.Parameter, text: str) -> tuple[int, ...]:
-    """Sizes of logs; none, where nothing is to be read."""
-    return _counts(ctx, param, text, _MOST_STORED) if text else ()
-
-
-def _options(*options: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:
-    def add(verb: Verb) -> Verb:
-        for option in reversed(options):
-            verb = option(verb)
-        return verb
-
-    return add
-
-
-def _count(name: str, default: int, text: str, low: int = 1) -> Callable[[Verb], Verb]:
-    return click.option(name, type=click.IntRange(low, _MOST), default=default, show_default=True, help=text)
-
-
-server_options = _options(
-    click.option("--server", metavar="URL", help="A running server. [default: one is started with your settings]"),
-    click.option("--pid", type=click.IntRange(1), help="Process of that server, to read its CPU time and memory."),
-    click.option("--metrics", metavar="URL", help="Or its metrics, like http://127.0.0.1:8081/metrics."),
-)
-start_options = _options(
-    click.option(
-        "--token",
-        envvar="HALLEY_TOKEN",
-        show_envvar=True,
-        callback=_token,
-        help="Sent as 'Authorization: Bearer', where access rules ask for one.",
-    ),
-    click.option(
-        "--config", type=click.Path(exists=True, dir_okay=False), help="Settings file of the server that is started."
-    ),
-    click.option(
-        "--pin/--no-pin", default=True, show_default=True, help="Give a started server and the load cores of their own."
-    ),
-)
-_SECONDS = click.option(
-    "--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="How long to measure."
-)
-_PROCESSES = click.option(
-    "--processes",
-    type=click.IntRange(1, 64),
-    default=lambda: max(min((os.cpu_count() or 1) - 1, 4), 1),
-    help="Load processes. [default: one for each core but one, at most 4]",
-)
-result_options = _options(
-    click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, to be saved."),
-    click.option(
-        "--compare",
-        "saved",
-        type=click.Path(path_type=Path),
-        callback=_saved,
-        metavar="FILE",
-        help="Print ratios to a saved result, too.",
-    ),
-)
-run_options = _options(_SECONDS, _PROCESSES, result_options)
-load_options = _options(
-    click.option(
-        "--rate",
-        type=click.FloatRange(0),
-        default=0.0,
-        metavar="N",
-        help="Open loop: N publishes a second, due whatever the server does. [default: closed loop]",
-    ),
-    click.option("--warm-up", "warm_up_s", type=click.FloatRange(0), default=2.0, show_default=True, help="Seconds."),
-    click.option("--data-bytes", type=click.IntRange(0, 50_000), default=20, show_default=True, help="Padding."),
-    click.option("--browser-headers", is_flag=True, help="Send the headers that Chromium sends."),
-)
 
 
 @click.group("bench")
@@ -148,7 +51,7 @@ def bench_group() -> None:
 
 
 @bench_group.command("publish")
-@_count("--publishers", 32, "Connections that publish.")
+@count_option("--publishers", 32, "Connections that publish.")
 @click.option("--batch", type=click.IntRange(1, 1_000), default=1, show_default=True, help="Events in a request.")
 @load_options
 @server_options
@@ -160,8 +63,8 @@ def publish_verb(**options: Any) -> None:
 
 
 @bench_group.command("fanout")
-@_count("--receivers", 1_000, "Held polls.")
-@_count("--publishers", 1, "Connections that publish; closed loop: events under way.")
+@count_option("--receivers", 1_000, "Held polls.")
+@count_option("--publishers", 1, "Connections that publish; closed loop: events under way.")
 @load_options
 @server_options
 @start_options
@@ -172,9 +75,9 @@ def fanout_verb(**options: Any) -> None:
 
 
 @bench_group.command("one-to-one")
-@_count("--receivers", 100, "Held polls.")
-@_count("--channels", 100, "Dealt out among the receivers.")
-@_count("--publishers", 16, "Connections that publish; closed loop: events under way.")
+@count_option("--receivers", 100, "Held polls.")
+@count_option("--channels", 100, "Dealt out among the receivers.")
+@count_option("--publishers", 16, "Connections that publish; closed loop: events under way.")
 @load_options
 @server_options
 @start_options
@@ -187,7 +90,7 @@ def one_to_one_verb(**options: Any) -> None:
 
 
 @bench_group.command("idle")
-@_count("--receivers", 1_000, "Held polls.")
+@count_option("--receivers", 1_000, "Held polls.")
 @load_options
 @server_options
 @start_options
@@ -198,10 +101,8 @@ def idle_verb(**options: Any) -> None:
 
 
 @bench_group.command("growth")
-@click.option(
-    "--receivers", callback=_counts, default=",".join(map(str, RECEIVERS)), show_default=True, metavar="N,..."
-)
-@click.option("--channels", callback=_counts, default=",".join(map(str, CHANNELS)), show_default=True, metavar="N,...")
+@click.option("--receivers", callback=counts, default=",".join(map(str, RECEIVERS)), show_default=True, metavar="N,...")
+@click.option("--channels", callback=counts, default=",".join(map(str, CHANNELS)), show_default=True, metavar="N,...")
 @click.option("--plot", "file", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: FILE.svg or FILE.png.")
 @server_options
 @start_options
@@ -216,21 +117,12 @@ def growth_verb(
     """CPU per delivery and memory against receivers and channels; a server is started for each point."""
     if file is not None and file.suffix not in SUFFIXES:
         raise click.UsageError(f"--plot: expected a file that ends with {' or '.join(SUFFIXES)}")
-    counts = {"receivers": receivers, "channels": channels}
-    sys.exit(run(bench_growth(_serve(options), counts, file=file, **options)))
-
-
-_PIN = click.option(
-    "--pin/--no-pin",
-    "is_pinned",
-    default=True,
-    show_default=True,
-    help="Give the servers and the load cores of their own.",
-)
+    sizes = {"receivers": receivers, "channels": channels}
+    sys.exit(run(bench_growth(_serve(options), sizes, file=file, **options)))
 
 
 @bench_group.command("history")
-@_count("--publishers", 100, "Connections that publish.")
+@count_option("--publishers", 100, "Connections that publish.")
 @click.option(
     "--batch",
     type=click.IntRange(1, 1_000),
@@ -248,20 +140,16 @@ _PIN = click.option(
 )
 @click.option(
     "--stored",
-    callback=_stocks,
+    callback=stocks,
     default=",".join(map(str, STORED)),
     show_default=True,
     metavar="N,...",
     help="Events in the logs that are read; '' reads none.",
 )
-@_count("--rounds", 3, "Of each measurement, with the history and without it in turn.")
+@count_option("--rounds", 3, "Of each measurement, with the history and without it in turn.")
 @click.option("--warm-up", "warm_up_s", type=click.FloatRange(0), default=2.0, show_default=True, help="Seconds.")
-@click.option(
-    "--data-dir",
-    type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
-    help="Where a folder is made for the logs, and removed. [default: /var/tmp]",
-)
-@_PIN
+@DATA_DIR
+@PIN
 @run_options
 def history_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any) -> None:
     """What the durable history costs, and how fast it is read; starts servers with it and without it."""
@@ -269,8 +157,8 @@ def history_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any)
 
 
 @bench_group.command("wamp")
-@_count("--subscribers", 100, "WebSockets that hear every event.")
-@_count("--window", 8, "Publications under way, where the most deliveries are counted.")
+@count_option("--subscribers", 100, "WebSockets that hear every event.")
+@count_option("--window", 8, "Publications under way, where the most deliveries are counted.")
 @click.option("--payload-chars", type=click.IntRange(0, 50_000), default=64, show_default=True, help="Of each event.")
 @click.option(
     "--rate",
@@ -280,20 +168,16 @@ def history_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any)
     metavar="N",
     help="Publishes a second where they are paced.",
 )
-@_count("--rounds", 3, "Of each measurement, the servers in turn.")
-@click.option("--warm-up", "warm_up_s", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds.")
+@count_option("--rounds", 3, "Of each measurement, the servers in turn.")
+@WARM_UP
 @click.option(
     "--crossbar",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Measure that crossbar, too: bin/crossbar of the environment it is installed in.",
 )
-@click.option(
-    "--data-dir",
-    type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
-    help="Where a folder is made for the logs, and removed. [default: /var/tmp]",
-)
-@_PIN
-@_SECONDS
+@DATA_DIR
+@PIN
+@SECONDS
 @result_options
 def wamp_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any) -> None:
     """One WAMP publisher to many WebSockets; starts servers with a history and without, and crossbar.
@@ -303,15 +187,53 @@ def wamp_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any) ->
     sys.exit(run(bench_wamp(WampPlan(**options), is_json=is_json, saved=saved)))
 
 
+@bench_group.command("nt4")
+@count_option("--subscribers", 20, "WebSockets that hear every value.")
+@click.option("--rates", callback=counts, default="10000,100000", show_default=True, metavar="N,...", help="Values/s.")
+@click.option(
+    "--periodic",
+    "periodic_s",
+    type=click.FloatRange(0.005, 1),
+    default=0.01,
+    show_default=True,
+    help="Seconds between what a subscriber is sent.",
+)
+@count_option("--rounds", 3, "Of each measurement, the servers in turn.")
+@WARM_UP
+@click.option(
+    "--history",
+    type=click.Choice(["on", "off"]),
+    default="off",
+    show_default=True,
+    help="on: measure Halley with a history, too.",
+)
+@click.option(
+    "--ntcore",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="PYTHON",
+    help="Measure ntcore, too: bin/python of an environment that has pyntcore.",
+)
+@DATA_DIR
+@PIN
+@SECONDS
+@result_options
+def nt4_verb(*, is_json: bool, saved: dict[str, Any] | None, history: str, **options: Any) -> None:
+    """One NetworkTables publisher to many WebSockets; starts servers, and ntcore's.
+
+    Each server gets each rate for --seconds.
+    """
+    sys.exit(run(bench_nt4(Nt4Plan(history=history == "on", **options), is_json=is_json, saved=saved)))
+
+
 @bench_group.command("pipeline")
 @click.option(
     "--stored",
-    type=click.IntRange(0, _MOST_STORED),
+    type=click.IntRange(0, MOST_STORED),
     default=5_000_000,
     show_default=True,
     help="Events in the log that is read, ingested and asked; 0 leaves that out.",
 )
-@_count("--rounds", 5, "Of each read and query.")
+@count_option("--rounds", 5, "Of each read and query.")
 @click.option(
     "--rate",
     type=click.FloatRange(0, min_open=True),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
-from pathlib import Path
 
 import pytest
+from bench.stand_in import stand_in
+from bench.two_runs import two_runs
 from support.process import ended
 
 from app.bench import BenchFailed, WampPlan
@@ -17,33 +16,22 @@ from app.bench.wamp_figures import CROSSBAR, OFF, ON, WampFigures
 from app.bench.wamp_table import wamp_table
 
 DONE, FAILED, WRONG_USE = 0, 1, 2
+STAND_IN = "crossbar", "stand_in_router.py"  # started as crossbar is
 QUICK = ("--rounds", "1", "--seconds", "0.3", "--warm-up", "0.1", "--subscribers", "5", "--rate", "30")
 PHASES = ["window", "single", "paced"]
-
-
-def stand_in(folder, fault=""):
-    """A program that is started as crossbar is."""
-    program = folder / "crossbar"
-    script = Path(__file__).with_name("stand_in_router.py")
-    program.write_text(f'#!/bin/sh\nHALLEY_FAULT={fault} exec {sys.executable} {script} "$@"\n')
-    program.chmod(0o755)
-    return program
 
 
 async def measured(folder, monkeypatch, fault=""):
     """What is found at a stand-in for crossbar alone."""
     monkeypatch.delenv("HALLEY_NO_SKIP", raising=False)
     short = {"subscribers": 5, "rounds": 1, "seconds": 0.3, "warm_up_s": 0, "rate": 50, "grace_s": 0.5}
-    plan = WampPlan(**short, crossbar=stand_in(folder, fault), is_pinned=False)
+    plan = WampPlan(**short, crossbar=stand_in(folder, *STAND_IN, fault), is_pinned=False)
     return await measure_wamp(plan, servers=[CROSSBAR])
 
 
 async def test_halley_with_its_history_and_without(tmp_path):
     """Both get all three phases and lose nothing; the table has their ratio; a later run is compared; no log stays."""
-    code, output, lines = await ended("bench", "wamp", *QUICK, "--json", "--data-dir", ".", cwd=tmp_path)
-    assert (code, lines) == (DONE, [])
-    assert list(tmp_path.iterdir()) == []
-    found = json.loads(output[0])
+    found, output = await two_runs(tmp_path, "wamp", *QUICK)
     assert found["wrong"] == []
     assert list(found["medians"]) == PHASES
     for phase, by_server in found["medians"].items():
@@ -52,10 +40,6 @@ async def test_halley_with_its_history_and_without(tmp_path):
             assert figures["deliveries_per_s"] > 0
             assert figures["deliveries_per_cpu_s"] > 0
             assert 0 < figures["p50"] <= figures["p99"]
-    (tmp_path / "before.json").write_text(output[0])
-
-    code, output, _ = await ended("bench", "wamp", *QUICK, "--compare", "before.json", cwd=tmp_path)
-    assert code == DONE
     assert output[0].startswith("wamp: 1 publisher, 5 subscribers, wamp.2.json, 64 characters; medians of 1 round")
     assert re.search(r"deliveries, 8 under way +[\d,.]+/s +[\d,.]+/s +\d+\.\d\d x$", "\n".join(output), re.MULTILINE)
     assert any(line.startswith("medians.window.halley.deliveries_per_s") for line in output)
@@ -63,7 +47,7 @@ async def test_halley_with_its_history_and_without(tmp_path):
 
 async def test_beside_crossbar(tmp_path):
     """With --crossbar there are three columns, and Halley's two are held against the third."""
-    program = stand_in(tmp_path)
+    program = stand_in(tmp_path, *STAND_IN)
     code, output, lines = await ended("bench", "wamp", *QUICK, "--crossbar", str(program), cwd=tmp_path)
     assert code == DONE, lines
     assert re.split(r"  +", output[1].strip()) == [

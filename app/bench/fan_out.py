@@ -1,0 +1,76 @@
+"""What a measurement of one protocol's fan-out has found: figures by phase and by server."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from app.bench.result import limit
+
+if TYPE_CHECKING:
+    from app.bench.usage import Usage
+
+MUCH = 0.1
+"""The share from which on something is worth a warning."""
+
+
+@dataclass(slots=True)
+class FanOut:
+    """Medians over the rounds are what counts; every round's figures are kept.
+
+    `figures`: by phase, by server, by name. `wrong`: what no healthy server shows. `warnings`: what to know before
+    these figures are believed. A protocol's own knows its `verb` and the servers of `order`.
+    """
+
+    verb: ClassVar[str]
+    order: ClassVar[tuple[str, ...]]
+
+    plan: dict[str, Any]
+    date: str
+    figures: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether everything went as it should; speed does not count."""
+        return not self.wrong
+
+    @property
+    def servers(self) -> list[str]:
+        """Those that were measured."""
+        return [name for name in self.order if any(name in by for by in self.figures.values())]
+
+    def add(self, phase: str, server: str, figures: dict[str, float]) -> None:
+        """One round's."""
+        known = self.figures.setdefault(phase, {}).setdefault(server, {})
+        for name, value in figures.items():
+            known.setdefault(name, []).append(value)
+
+    def is_by_load(self, name: str, told: dict[str, Any], used: Usage) -> bool:
+        """Whether the load generator was the limit of a phase; then a warning says so."""
+        cpu_share = None if used.cpu_s is None else used.cpu_s / told["seconds"]
+        if limit([told["load_cpu_share"]], cpu_share, is_closed=False) != "load":
+            return False
+        self.warnings.append(f"{name}: the load generator was the limit")
+        return True
+
+    def heed_core(self, name: str, told: dict[str, Any], used: Usage) -> None:
+        """Warn where the server had to share its core."""
+        share = (used.waited_s or 0) / told["seconds"]
+        if share >= MUCH:
+            self.warnings.append(f"{name}: something else used the server's core {share:.0%} of the time")
+
+    def median(self, phase: str, server: str, name: str) -> float | None:
+        """Over the rounds; None if there is no such figure."""
+        values = self.figures.get(phase, {}).get(server, {}).get(name)
+        return statistics.median(values) if values else None
+
+    def as_json(self) -> dict[str, Any]:
+        """As saved and compared."""
+        medians = {
+            phase: {server: {name: statistics.median(values) for name, values in of.items()} for server, of in by}
+            for phase, by in ((phase, by.items()) for phase, by in self.figures.items())
+        }
+        return {"verb": self.verb, "load": self.plan, "medians": medians, **asdict(self)}

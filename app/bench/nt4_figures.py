@@ -1,0 +1,47 @@
+"""What a measurement of NetworkTables' fan-out has found: figures by rate and by server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from app.bench.fan_out import MUCH, FanOut
+
+if TYPE_CHECKING:
+    from app.bench.usage import Usage
+
+OFF, ON, NTCORE = "halley", "halley with history", "ntcore"
+"""The servers. With the history what is recorded is written behind the deliveries."""
+
+_US = 1_000_000
+_MB = 1_000_000
+
+
+@dataclass(slots=True)
+class Nt4Figures(FanOut):
+    """The phases are rates, as text. A value that was replaced by a newer one is no fault: see `kept`."""
+
+    verb = "nt4"
+    order = OFF, ON, NTCORE
+
+    def take(
+        self, rate: float, server: str, told: dict[str, Any], before: Usage, after: Usage, subscribers: int
+    ) -> None:
+        """Take note of one phase: what the load process told, and what the server had used before and has after."""
+        name, used = f"{rate:g}/s at {server}", after.since(before)
+        if not told["deliveries"]:
+            self.wrong.append(f"{name}: nothing was delivered")
+            return
+        figures = {each: told[each] for each in ("offered_per_s", "flushes_per_s", "load_cpu_share")} | told["lag_ms"]
+        figures["kept"] = told["deliveries"] / (told["published"] * subscribers)
+        if used.rss_bytes is not None:
+            figures["rss_mb"] = used.rss_bytes / _MB
+        if used.cpu_s is not None:
+            figures["server_cpu_share"] = used.cpu_s / told["seconds"]
+            figures["us_per_delivery"] = used.cpu_s * _US / told["deliveries"]
+        self.add(f"{rate:g}", server, figures)
+        if told["repeated"]:
+            self.wrong.append(f"{name}: {told['repeated']:,} repeated")
+        if not self.is_by_load(name, told, used) and told["offered_per_s"] < (1 - MUCH) * rate:
+            self.warnings.append(f"{name}: the server took only {told['offered_per_s']:,.0f} values/s")
+        self.heed_core(name, told, used)

@@ -1,0 +1,39 @@
+"""The table of `Nt4Figures` for a person."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.bench.columns import rounds_of
+from app.bench.fan_out_table import Rows
+from app.bench.nt4_figures import NTCORE, OFF, ON
+
+if TYPE_CHECKING:
+    from app.bench.nt4_figures import Nt4Figures
+
+_LINES = (
+    ("offered", "offered_per_s", "/s"),
+    ("kept", "kept", "share"),
+    ("server's CPU", "server_cpu_share", "share"),
+    ("  per delivery", "us_per_delivery", "us"),
+    ("lag, p50", "p50", "ms"),
+    ("  p99", "p99", "ms"),
+    ("flushes to each subscriber", "flushes_per_s", "/s"),
+)
+
+
+def nt4_table(found: Nt4Figures) -> str:
+    """All of it, with what must be known to believe it."""
+    plan = found.plan
+    title = (
+        f"nt4: 1 publisher, {plan['subscribers']} subscribers, all values of a double every {plan['periodic_s']:g} s; "
+        f"{rounds_of(plan)}"
+    )
+    other = NTCORE if NTCORE in found.servers else OFF
+    rows = Rows(found, [(one, other) for one in (OFF, ON) if one in found.servers and one != other])
+    for rate in found.figures:
+        rows.head(f"{float(rate):,.0f} values/s")
+        for what, name, unit in _LINES:
+            rows.add(f"  {what}", rate, name, unit)
+    rows.add("server's memory", next(reversed(found.figures), ""), "rss_mb", "MB")
+    return "\n".join([title, *rows.lines(), *dict.fromkeys(found.warnings), *found.wrong])

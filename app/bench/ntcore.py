@@ -1,0 +1,26 @@
+"""ntcore as a peer of `halley bench nt4`: its server by a Python that has pyntcore, in a process of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.bench.target import started
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+
+    from app.bench.target import Target
+
+_PROGRAM = """
+import signal, sys, ntcore
+server = ntcore.NetworkTableInstance.create()
+server.startServer(sys.argv[1], "127.0.0.1", 0, int(sys.argv[2]))
+signal.pause()
+"""
+
+
+def ntcore(python: Path, folder: Path, *, is_pinned: bool) -> AbstractAsyncContextManager[Target]:
+    """A server of its own with its file in that folder. Raises `BenchFailed` as `started` does."""
+    command = [str(python), "-c", _PROGRAM, str(folder / "networktables.json"), "{port}"]
+    return started(command, "ntcore", path="/nt/bench", is_pinned=is_pinned)

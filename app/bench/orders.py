@@ -1,0 +1,84 @@
+"""The orders that a load process of one protocol gets, one JSON line each, and its answers likewise."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from app.bench.failure import BenchFailed
+from app.bench.processes import end, module_command, module_environment, pin
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+
+    from app.bench.target import Target
+
+    Order = Callable[..., Awaitable[dict[str, Any]]]
+    Orders = dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any]]]]
+
+_AFTER_S = 60.0
+
+
+@asynccontextmanager
+async def ordered(module: str, target: Target, **asked: Any) -> AsyncIterator[Order]:
+    """The load process of that module, on a core that is not the server's; it is told the server and `asked` first.
+
+    An order is called with what to `do`, about how many `seconds` that takes, and what else it needs; it returns the
+    answer. Raises `BenchFailed` with the process' own words.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *module_command(module),
+        stdin=PIPE,
+        stdout=PIPE,
+        env=module_environment(),
+        start_new_session=True,  # Ctrl-C is for us; it ends with us
+    )
+    assert process.stdin is not None
+    stdin, stdout = process.stdin, process.stdout
+    assert stdout is not None
+
+    def say(message: dict[str, Any]) -> None:
+        with suppress(ConnectionError):  # what became of it is read from its output
+            stdin.write(json.dumps(message).encode() + b"\n")
+
+    async def order(*, seconds: float = 0, **what: Any) -> dict[str, Any]:
+        say({**what, "seconds": seconds} if seconds else what)
+        try:
+            async with asyncio.timeout(seconds + _AFTER_S):
+                line = await stdout.readline()
+        except TimeoutError:
+            raise BenchFailed(f"the load process has said nothing for {_AFTER_S:g} s") from None
+        answer: dict[str, Any] = json.loads(line or b'{"failed": "the load process has ended unexpectedly"}')
+        if "failed" in answer:
+            raise BenchFailed(answer["failed"])
+        return answer
+
+    try:
+        if target.cores:
+            pin(process, target.cores[0])
+        say({"url": target.url, **asked})
+        yield order
+    finally:
+        await end(process)
+
+
+async def obey(begin: Callable[..., Orders]) -> None:
+    """In the load process: do what comes on standard input, one order after the other, until there are no more.
+
+    `begin` is given what the process is told first, and returns what it can do, by name.
+    """
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    orders = begin(**json.loads(await reader.readline()))
+    async for line in reader:
+        order = json.loads(line)
+        try:
+            answer = await orders[order.pop("do")](**order)
+        except BenchFailed as error:
+            answer = {"failed": str(error)}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()

@@ -1,0 +1,40 @@
+"""Rounds: the same measurement of several servers in turn, each of them started afresh."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.bench.failure import BenchFailed
+from app.bench.measurement import noted, while_alive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+    from typing import Any
+
+    from app.bench.measurement import Phase
+    from app.bench.target import Target
+
+    Watch = Callable[[Phase], object]
+    Serving = Callable[[str, Path], AbstractAsyncContextManager[Target]]
+    Measure = Callable[[str, Target, Watch], Coroutine[Any, Any, None]]
+
+
+async def in_turn(
+    servers: Sequence[str], rounds: int, folder: Path, serving: Serving, measure: Measure, watch: Watch
+) -> None:
+    """Measure each of the servers once a round; every other round goes backwards, so that none is always the first.
+
+    `serving` starts one by its name, with an empty folder within `folder`. Raises `BenchFailed`, which names it.
+    """
+    for number in range(1, rounds + 1):
+        for server in servers if number % 2 else reversed(servers):
+            own = folder / f"{number}-{server.replace(' ', '-')}"
+            own.mkdir()
+            try:
+                async with serving(server, own) as target:
+                    with noted(watch, f"{number}/{rounds} {server}") as told:
+                        await while_alive(target, measure(server, target, told))
+            except BenchFailed as error:
+                raise BenchFailed(f"{server}: {error}") from error

@@ -1,0 +1,174 @@
+"""The load's side of one WebSocket: it is opened, asked things, and counts the messages that a measurement is about.
+
+Written for speed, since very many of these share a core: frames are found by their headers, those that count are told
+by how they begin, and nothing of them is parsed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import struct
+from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
+
+from app.bench.failure import BenchFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+TEXT, BINARY = 0x81, 0x82  # whole messages; no server has a reason to send what counts in pieces
+_PING, _PONG = 0x89, 0x8A
+_MASKED = 0x80
+_NO_MASK = b"\0\0\0\0"  # a client must mask; by this it changes nothing
+_ANSWER_S = 20.0
+
+
+def frame(payload: bytes, head: int = TEXT) -> bytes:
+    """A client's WebSocket frame."""
+    length = len(payload)
+    if length < 126:
+        return struct.pack("!BB", head, _MASKED | length) + _NO_MASK + payload
+    return struct.pack("!BBH", head, _MASKED | 126, length) + _NO_MASK + payload
+
+
+class WebSocketLink(asyncio.Protocol):
+    """Make it with `open`. A protocol's own says what counts (`counted`), and sees to the rest (`takes`).
+
+    What counts are frames of the kind `counted_head` that begin with `counted_begin`; `each`, where somebody asks, is
+    told where every single one begins and ends. `lost` is told why the server can be used no more.
+    """
+
+    subprotocol: str
+    counted_head = 0
+    counted_begin = b""
+    transport: asyncio.Transport
+
+    def __init__(self, host: str, path: str) -> None:
+        self.each: Callable[[bytes, int, int], object] | None = None
+        self.lost: Callable[[str], object] = self._refused
+        self._request = (
+            f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}\r\n"
+            f"Sec-WebSocket-Protocol: {self.subprotocol}\r\n\r\n"
+        ).encode()
+        self._rest = b""
+        self._is_open = False
+        self._is_left = False
+        self._answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def open(cls, url: str) -> Self:
+        """A connection whose server speaks the subprotocol. Raises `BenchFailed`."""
+        parts = urlsplit(url)
+        try:
+            _, link = await asyncio.get_running_loop().create_connection(
+                lambda: cls(parts.netloc, parts.path), parts.hostname or "127.0.0.1", parts.port or 80
+            )
+        except OSError as error:
+            raise BenchFailed(f"cannot connect to {parts.netloc}: {error.strerror or error}") from None
+        try:
+            await link.answer()
+        except BaseException:
+            link.leave()
+            raise
+        return link
+
+    def counted(self, frames: int, octets: int, data: bytes, start: int, end: int) -> None:
+        """So many that count have come at once, of so many bytes; where the last of them is."""
+        raise NotImplementedError
+
+    def takes(self, head: int, payload: bytes) -> bool:
+        """Whether any other frame is one that the protocol knows."""
+        raise NotImplementedError
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask for a WebSocket."""
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.write(self._request)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Say so, unless it was our wish."""
+        if not self._is_left:
+            self.lost(f"the server has closed a connection{f': {exc}' if exc else ''}")
+
+    def data_received(self, data: bytes) -> None:
+        """Count what counts in what came; see to the rest."""
+        if self._rest:
+            data = self._rest + data
+        at, end, frames, octets = 0, len(data), 0, 0
+        if not self._is_open:
+            at = self._open(data)
+            if not self._is_open:
+                self._rest = data
+                return
+        last = last_after = 0
+        head, begin, each = self.counted_head, self.counted_begin, self.each
+        while end - at >= 2:
+            length, start = data[at + 1], at + 2
+            if length >= 126:
+                start = at + (4 if length == 126 else 10)
+                length = int.from_bytes(data[at + 2 : start], "big")
+            after = start + length
+            if after > end:
+                break
+            if data[at] == head and data.startswith(begin, start):
+                frames += 1
+                octets += length
+                last, last_after = start, after
+                if each is not None:
+                    each(data, start, after)
+            else:
+                self._came(data[at], data[start:after])
+            at = after
+        self._rest = data[at:]
+        if frames:
+            self.counted(frames, octets, data, last, last_after)
+
+    def _open(self, data: bytes) -> int:
+        """Where the first frame begins, after the answer to our request."""
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            return 0
+        if b" 101 " not in data[:16]:
+            self.lost(f"the server speaks no {self.subprotocol}: {data[:end].decode('latin-1')[:200]}")
+            return 0
+        self._is_open = True
+        self.answered()
+        return end + 4
+
+    def _came(self, head: int, payload: bytes) -> None:
+        if head == _PING:
+            self.transport.write(frame(payload, _PONG))
+        elif not self.takes(head, payload):
+            self.lost(f"the server has sent a frame of kind {head:#x}: {payload[:200]!r}")
+
+    def answered(self) -> None:
+        """What was asked last has its answer."""
+        if not self._answer.done():
+            self._answer.set_result(None)
+
+    def _refused(self, why: str) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(BenchFailed(why))
+
+    async def ask(self, written: bytes) -> None:
+        """Write a frame, and wait for what `answered` it. Raises `BenchFailed`."""
+        self._answer = asyncio.get_running_loop().create_future()
+        self.transport.write(written)
+        await self.answer()
+
+    async def answer(self) -> None:
+        """Wait for the answer to what was asked last; that to our first request may be here already."""
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await self._answer
+        except TimeoutError:
+            raise BenchFailed(f"the server has not answered within {_ANSWER_S:g} s") from None
+
+    def leave(self) -> None:
+        """Close, without a farewell."""
+        self._is_left = True
+        self.transport.abort()
