@@ -1,5 +1,6 @@
 // Runs one client in Node.js: reads commands from standard input and prints what the client sees, each a JSON line.
 //   node node.mjs cometd9|cometd7|faye '{"url": ..., "without": [...], "extensions": [...]}'
+//   node node.mjs ntcore '{"port": ...}'
 //   node node.mjs autobahn|wampy '{"url": ..., "pollUrl": ..., "serializer": "json"|"msgpack"|"cbor"}'
 
 import {createRequire} from "node:module";
@@ -30,6 +31,10 @@ const load = {
     async jsforce() { // Salesforce's replay extension, as jsforce publishes it, in Faye's client
         const {drive} = await import("./faye.mjs");
         return [drive, {...require("faye"), Replay: require("jsforce/lib/api/streaming-extension").Replay}];
+    },
+    async ntcore() {
+        const {drive} = await import("./ntcore.mjs");
+        return [drive, require("ntcore-ts-client")];
     },
     async autobahn() {
         const {drive} = await import("./autobahn.mjs");

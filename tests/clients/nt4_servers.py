@@ -1,0 +1,109 @@
+"""The two servers that NT4's tests with foreign clients run against: Halley, and ntcore itself, of whom one learns."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from clients.foreign import until
+from clients.server_thread import ServerThread
+from support import nt4
+from support.programs import require_module
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+    from typing import Self
+
+HALLEY, NTCORE = "halley", "ntcore"
+
+
+def require_ntcore() -> Any:
+    """The module `ntcore`, or skip."""
+    require_module("ntcore", "pip install -r tests/clients/requirements.txt")
+    import ntcore
+
+    return ntcore
+
+
+class HalleyServer(ServerThread):
+    """Halley, with what it keeps in `folder`; `port` is that of its own listener for NetworkTables."""
+
+    name = HALLEY
+
+    def __init__(self, folder: Path, **nt4: Any) -> None:
+        super().__init__(data_dir=str(folder), nt4={"enabled": True, "port": 0, **nt4})
+
+    @property
+    def port(self) -> int:
+        """Its port, which stays the same when it is started again."""
+        return self.settings.nt4.port
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Start, and wait until it serves."""
+        await super().start()
+        port = self._served.result().nt4_port
+        self.settings = replace(self.settings, nt4=replace(self.settings.nt4, port=port))
+
+
+class NtcoreServer:
+    """A server of pyntcore's, on threads of its own."""
+
+    name = NTCORE
+
+    def __init__(self, folder: Path) -> None:
+        self.ntcore = require_ntcore()
+        self._file = str(folder / "networktables.json")
+        self._instance: Any = None
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Start, and wait until it listens."""
+        self._instance = self.ntcore.NetworkTableInstance.create()
+        self._instance.startServer(self._file, "127.0.0.1", 0, self.port)
+        starting = int(self.ntcore.NetworkTableInstance.NetworkMode.kNetModeStarting)
+        await until(lambda: not self._instance.getNetworkMode() & starting)
+
+    async def stop(self) -> None:
+        """Stop; it does not say goodbye."""
+        self._instance.stopServer()
+        self.ntcore.NetworkTableInstance.destroy(self._instance)
+
+
+SERVERS: dict[str, Any] = {HALLEY: HalleyServer, NTCORE: NtcoreServer}
+
+
+class Place:
+    """A server and its clients, the clients gone first when the test ends."""
+
+    def __init__(self, server: Any, stack: AsyncExitStack) -> None:
+        self.server = server
+        self.stack = stack
+
+    @classmethod
+    @asynccontextmanager
+    async def at(cls, name: str, folder: Path) -> AsyncIterator[Self]:
+        """Within the block that one of `SERVERS` runs."""
+        server = SERVERS[name](folder)
+        await server.start()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(server.stop)
+            yield cls(server, stack)
+
+    async def raw(self, name: str = "raw") -> nt4.NtClient:
+        """A client of the tests' own."""
+        return await self.stack.enter_async_context(await nt4.connect(self.server.url, name))

@@ -1,0 +1,129 @@
+"""ntcore-ts-client, which dashboards in JavaScript use, against Halley; and against ntcore, where that lets it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import pytest_asyncio
+from clients.foreign import DEADLINE_S
+from clients.kinds import Kind, require
+from clients.node import NodeClient
+from clients.nt4_servers import HALLEY, SERVERS, Place
+from support import nt4
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.node]
+
+VALUES = {
+    "boolean": (nt4.BOOLEAN, [True, False]),
+    "double": (nt4.DOUBLE, [2.5, -1e300, 5]),
+    "int": (nt4.INT, [7, -(2**31)]),
+    "string": (nt4.STRING, ["", "h\u00e9\U0001f916"]),
+    "boolean[]": (nt4.ARRAY + nt4.BOOLEAN, [[True, False]]),
+    "double[]": (nt4.ARRAY + nt4.DOUBLE, [[1.5, -2.5]]),
+    "int[]": (nt4.ARRAY + nt4.INT, [[1, -2]]),
+    "string[]": (nt4.ARRAY + nt4.STRING, [["a", ""]]),
+}
+
+"""Without bytes: it sends a map for them, for which any server cuts it off, and ends its program when it gets some."""
+
+
+class NodePlace(Place):
+    """With clients of ntcore-ts-client's."""
+
+    async def joined(self):
+        client = await NodeClient.start(self.server.url, Kind("ntcore", "node"), port=self.server.port)
+        self.stack.push_async_callback(client.close)
+        assert (await client.open()).successful
+        return client
+
+
+async def told(client, command, *arguments):
+    """Give it a command, and return what it answers."""
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            return await client.call(command, *arguments)
+    except TimeoutError:
+        raise AssertionError(f"no answer to {command}: {client.lately()}") from None
+
+
+@pytest_asyncio.fixture(loop_scope="session", params=SERVERS)
+async def place(request, tmp_path):
+    require("node")
+    async with NodePlace.at(request.param, tmp_path) as place:
+        yield place
+
+
+@pytest.mark.parametrize("kind", VALUES)
+async def test_values_both_ways(kind, place):
+    """D15, A23, A30: its publish is answered, its values come as their type says, and it hears others' as they are."""
+    number, values = VALUES[kind]
+    client, raw = await place.joined(), await place.raw()
+    await raw.heed_marks()
+    await raw.subscribe("/there", all=True)
+    announced = await told(client, "publish", "/there", kind)
+    assert (announced["name"], announced["type"], announced["properties"]) == ("/there", kind, {})
+    assert (await raw.text("announce", name="/there"))["type"] == kind
+    for value in values:
+        await told(client, "set", "/there", value)
+        heard = await raw.value("/there")
+        assert (heard.number, heard.value) == (number, value)
+    await told(client, "subscribe", "/back", kind, {"all": True, "periodic": 0.01})
+    await raw.publish("/back", 1, kind)
+    expected = []
+    for value in values:
+        await raw.put(1, await raw.time(), value, number)
+        expected.append(("/back", value))
+        await client.until(lambda: len(client.events) >= len(expected))
+    assert client.events == expected
+
+
+async def test_announces(place):
+    """A29, A34: it learns of topics by their prefix, with the last values, and of their end."""
+    raw = await place.raw()
+    await raw.heed_marks()
+    await raw.publish("/robot/arm", 1)
+    await raw.put(1, 7, 1.5)
+    await raw.quiet()
+    client = await place.joined()
+    await told(client, "subscribePrefix", "/robot/", {"all": True, "periodic": 0.01})
+    await client.hears(("/robot/arm", 1.5))
+    await raw.publish("/robot/leg", 2, "string")
+    await raw.put(2, 7, "left", nt4.STRING)
+    await client.hears(("/robot/arm", 1.5), ("/robot/leg", "left"))
+    await told(client, "subscribe", "/alone", "double", {"periodic": 0.01})
+    await raw.publish("/alone", 3)
+    await is_announced(client, "/alone", wanted=True)
+    await raw.unpublish(3)
+    await is_announced(client, "/alone", wanted=False)
+
+
+async def is_announced(client, name, *, wanted):
+    """Wait until it knows so."""
+    async with asyncio.timeout(DEADLINE_S):
+        while (await told(client, "about", name))["announced"] != wanted:
+            await asyncio.sleep(0.005)
+
+
+async def test_a_topic_that_is_there_already(place):
+    """A30, F1: a second publisher is answered, too; without that its promise is rejected after three seconds."""
+    raw = await place.raw()
+    await raw.publish("/x", 1, "double", {"retained": True})
+    await raw.quiet()
+    announced = await told(await place.joined(), "publish", "/x", "double")
+    assert announced["properties"] == {"retained": True}
+
+
+@pytest.mark.parametrize("place", [HALLEY], indirect=True)
+async def test_properties_with_ack(place):
+    """A46: it reads `properties` only with a boolean `ack`, which ntcore never sends; what it publishes lives on."""
+    client, raw = await place.joined(), await place.raw()
+    await told(client, "publish", "/x", "double")
+    await told(client, "subscribe", "/x", "double", {})
+    await raw.subscribe("/x")
+    await raw.text("announce", name="/x")
+    await raw.set_properties("/x", persistent=True)
+    assert (await raw.text("properties"))["ack"] is True
+    await told(client, "set", "/x", 2.5)
+    assert (await raw.value("/x")).value == 2.5
+    assert [each for each in client.complaints if "onnected" not in each] == []
