@@ -214,8 +214,9 @@ class Bridge:
 
     def withdraw(self, now: float) -> None:
         """Have the publishers go whose sessions have ended."""
-        withdrawn, self._withdrawn = self._withdrawn, []
-        self._tables.chores.begin(self._tables.withdraw_all(withdrawn, now))
+        if self._withdrawn:
+            withdrawn, self._withdrawn = self._withdrawn, []
+            self._tables.chores.begin(self._tables.withdraw_all(withdrawn, now))
 
     def latest(self, pattern: Pattern, most: int) -> list[Event]:
         """See `Values`."""

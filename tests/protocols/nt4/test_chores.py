@@ -40,6 +40,15 @@ def test_a_subscription_to_everything_is_seen_to_in_turns(world, robot):
     assert sorted(names) == [f"/many/{number:04}" for number in range(TOPICS)]
 
 
+def test_every_turn_is_for_what_waits(world, robot):
+    """S31: nothing else stands in line, so what takes long takes no longer than it must."""
+    dashboard = world.peer("dashboard")
+    dashboard.subscribe("", prefix=True)
+    while world.server.work(world.now):
+        assert len(world.tables.chores) == 1
+    assert len(dashboard.engine.client.announced) == TOPICS
+
+
 def test_what_is_no_longer_wanted_by_then_is_not_sent(world, robot):
     """A54: a subscription that ends before its turn has come brings nothing more."""
     dashboard = world.peer("dashboard")
