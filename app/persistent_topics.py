@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
+from app.history.documents import sync_folder
 from app.protocols.json_text import NotJson, loads
 from app.protocols.nt4.names import is_reserved
 from app.protocols.nt4.types import ARRAY, RAW, BadValue, accept, number_of
@@ -117,7 +118,7 @@ class PersistentTopics:
             self._path.replace(self._replaced_to)
         new.replace(self._path)
         self._replaced_to = self._before
-        _sync(self._path.parent)
+        sync_folder(self._path.parent)
 
 
 def _beside(path: Path, ending: str) -> Path:
@@ -126,15 +127,6 @@ def _beside(path: Path, ending: str) -> Path:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
-
-
-def _sync(folder: Path) -> None:
-    """So that the names are on the disk too."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _named(item: object) -> str:

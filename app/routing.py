@@ -13,6 +13,7 @@ from app import telemetry
 from app.broker.names import SPACE
 from app.broker.timestamps import SECONDS_TO_2026
 from app.broker.topics import UNHEARD_UNNAMED, WIDE_IN_WAMP, Match, Pattern, shape_of
+from app.history.documents import sync_folder
 from app.protocols.bayeux.hooks import Refused
 from app.protocols.bayeux.messages import Message
 from app.protocols.bayeux.names import to_subscription
@@ -195,5 +196,6 @@ class ReservedIds:
                     file.flush()
                     os.fsync(file.fileno())  # a power cut must give none of them out again
                 replacement.replace(self._path)
+                sync_folder(self._path.parent)
             except OSError as error:
                 telemetry.fault("subscription_ids", error)

@@ -31,11 +31,11 @@ ROOMS = {
     "app.bench": {"app.client", "httpx", "uvloop", "matplotlib"},
     "app.recorder": ENGINES | {"app.history", "app.telemetry"},
     "app.system_events": ENGINES | {"orjson"},
-    "app.persistent_topics": {"app.protocols", "orjson"},
+    "app.persistent_topics": {"app.protocols", "app.history", "orjson"},
     "app.protection": EDGES,
     "app.sweeper": CORE | {"app", "app.telemetry"},
     "app.operators": ENGINES | {"app.telemetry"},
-    "app.routing": ENGINES | {"app.telemetry", "app.recorder"},
+    "app.routing": ENGINES | {"app.telemetry", "app.recorder", "app.history"},
     "app.networktables": ENGINES | {"app.telemetry", "app.persistent_topics", "app.routing"},
     "app.server": EDGES
     | {
