@@ -19,7 +19,7 @@ from app.broker.broker import Broker
 from app.broker.policy import HouseRules
 from app.broker.topics import Match, Pattern
 from app.networktables import FILE, NetworkTables
-from app.protocols.nt4.server import V41
+from app.protocols.nt4.paths import V41
 from app.settings import Limits, Nt4, Settings
 
 
@@ -227,7 +227,7 @@ async def test_a_policy_that_has_to_think_is_awaited(tmp_path, verdict):
     awaitable, limit_s, resume = waiting.awaited.popleft()
     assert limit_s == Settings().bayeux.policy_s
     resume(await awaitable, None, house.now)
-    topics = client.engine.client.listens.get(1).topics
+    topics = next(each.topics for each in client.engine.client.listens if each.subuid == 1)
     assert topics == (("/easy", "/hard", "own") if verdict else ("/easy", "own"))
     assert ("subscribe", Pattern(Match.EXACT, "easy")) in asked
 

@@ -13,8 +13,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from app.protocols.nt4.paths import BASE, client_name
-from app.protocols.nt4.server import RTT, V40, V41
+from app.protocols.nt4.paths import BASE, RTT, V40, V41, client_name
 from app.transports.guard import Guard, Rejection
 from app.transports.upgrade import Family, Pings
 from app.transports.websocket import WebSockets

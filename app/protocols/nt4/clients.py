@@ -7,7 +7,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from app.broker.sessions import Session
-from app.protocols.nt4.outbox import Outbox as Backlog
+from app.protocols.nt4.backlog import Backlog
+from app.protocols.nt4.paths import V40
 from app.protocols.nt4.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Client(Session):
     `name` is what no other client has (A11). `listens` is what it has subscribed to, `announced` the topics that it was
     told of, `streams` those that bring it values. `texts` and `frames` are what it is told at the end of this turn,
     `backlog` the values that wait until it reads again. `unseen` are topics that are yet to be looked at for it, each
-    with the subscription that has replaced another, if that is why (`hearing.py`).
+    with the subscription that has replaced another, if that is why (`subscribing.py`).
     """
 
     owner: Engine
@@ -78,7 +79,7 @@ class Client(Session):
         self.user_agent = context.headers.get("user-agent", "")
         host = f"[{context.address}]" if ":" in context.address else context.address
         self.connection = f"{host}:{context.port}"
-        self.version = 0x0400 if link.subprotocol == "networktables.first.wpi.edu" else 0x0401
+        self.version = 0x0400 if link.subprotocol == V40 else 0x0401
         self.link = link
         self.publishers: dict[int, Publisher] = {}
         self.listens = Subscriptions(options.max_period_s)

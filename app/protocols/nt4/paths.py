@@ -1,4 +1,7 @@
-"""The path that a client connects to, `/nt/<name>` (nt4.md A1): its last part is what the client calls itself."""
+"""What a client asks for when it connects: the path `/nt/<name>`, by which it says what it calls itself, and a version.
+
+The version is a WebSocket subprotocol (nt4.md A1, A2).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,13 @@ from urllib.parse import unquote_to_bytes
 
 BASE = "/nt"
 """Where NetworkTables' clients knock; their names stand below."""
+
+V41, RTT, V40 = (
+    "v4.1.networktables.first.wpi.edu",
+    "rtt.networktables.first.wpi.edu",
+    "networktables.first.wpi.edu",
+)
+"""The subprotocols, the preferred first. RTT is for telling the time and nothing else (A2, A6)."""
 
 
 def client_name(path: str) -> str:

@@ -12,7 +12,7 @@ from app.broker.meters import Meters
 from app.protocols.links import GOING_AWAY, TRY_AGAIN_LATER
 from app.protocols.nt4.clients import Client
 from app.protocols.nt4.engine import Engine
-from app.protocols.nt4.paths import client_name
+from app.protocols.nt4.paths import RTT, client_name
 from app.protocols.nt4.tables import Tables
 
 if TYPE_CHECKING:
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
 
     Resume = Callable[[Any, Exception | None, float], None]
     Permission = Callable[[Verb, list[Pattern | None], Context], list[bool] | Awaitable[list[bool]]]
-
-V41, RTT, V40 = (
-    "v4.1.networktables.first.wpi.edu",
-    "rtt.networktables.first.wpi.edu",
-    "networktables.first.wpi.edu",
-)
-"""The subprotocols, the preferred first. RTT is for telling the time and nothing else (A2, A6)."""
 
 
 class Server:

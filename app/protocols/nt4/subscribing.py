@@ -46,7 +46,6 @@ def subscribe(tables: Tables, client: Client, message: Subscribe, now: float) ->
     _look(tables, client, tables.topics.matching(message), now, None if before is None else message.subuid)
     if before is not None:
         _look(tables, client, tables.topics.matching(before), now)
-    if before is not None:
         tables.tell(tables.unsubscribed, client, before)
     tables.tell(tables.subscribed, client, message)
     tables.meta.subscribes(client, [message] if before is None else [before, message])
@@ -107,7 +106,7 @@ def attend(tables: Tables, client: Client, topic: Topic, publisher: Client | Non
     """
     listens = client.listens
     interest = None
-    if listens.hears(topic.name) and tables.may(client, "subscribe", topic.ruled):
+    if listens.hears(topic.name) and tables.rights.may(client, "subscribe", topic.ruled):
         interest = listens.interest(topic.name)
         if client is not publisher:
             tables.announce(client, topic)

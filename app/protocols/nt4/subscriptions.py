@@ -40,10 +40,6 @@ class Subscriptions:
         """All of them, in the order in which they began."""
         return iter(self._by_id.values())
 
-    def get(self, subuid: int) -> Subscribe | None:
-        """The one of that id."""
-        return self._by_id.get(subuid)
-
     def put(self, subscription: Subscribe) -> None:
         """Add one whose `subuid` is free."""
         subuid = subscription.subuid

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from app.protocols.links import Close, Link
     from app.protocols.nt4.clients import Client
     from app.protocols.nt4.messages import Publish, Subscribe
-    from app.settings import Nt4, Verb
+    from app.settings import Nt4
 
 
 class Tables:
@@ -115,10 +115,6 @@ class Tables:
 
     # Topics
 
-    def may(self, client: Client, verb: Verb, ruled: str) -> bool:
-        """Whether a client may do something to a topic, by what rules know that by."""
-        return self.rights.may(client, verb, ruled)
-
     def ruled(self, name: str) -> str:
         """What rules know a topic by: one that is NetworkTables' own lies below `/$nt4` there."""
         return self.shared(name) or names.to_own(name)
@@ -142,8 +138,9 @@ class Tables:
     def create(self, name: str, type_name: str, properties: dict[str, Any], publisher: Client | None = None) -> Topic:
         """A new topic, announced to all who want to know but its publisher, who is told otherwise (A29)."""
         is_bridged = name.startswith((*self.options.bridge_out, *self.options.bridge_in))
-        shared, ruled = self.shared(name) if is_bridged else None, self.ruled(name)
-        topic = Topic(name, next(self._topic_ids), type_name, properties, shared, ruled)
+        shared = self.shared(name)
+        ruled = shared or names.to_own(name)
+        topic = Topic(name, next(self._topic_ids), type_name, properties, shared if is_bridged else None, ruled)
         self.topics.add(topic)
         for client in self.clients.values():
             if client.listens.hears(name):
@@ -198,7 +195,7 @@ class Tables:
             self.ignore("name_too_long", "name_bytes")
         elif pubuid not in client.publishers and len(client.publishers) >= self.options.publishers:
             self.ignore("too_many_publishers", "publishers")
-        elif not self.may(client, "publish", self.ruled(name)):
+        elif not self.rights.may(client, "publish", self.ruled(name)):
             self.ignore("denied")
         else:
             topic = self.topics.get(name) or self._new(client, message)
@@ -251,7 +248,7 @@ class Tables:
         topic = self.topics.get(name)
         if topic is None or names.is_reserved(name):
             self.ignore("unknown_topic")
-        elif not self.may(client, "publish", topic.ruled):
+        elif not self.rights.may(client, "publish", topic.ruled):
             self.ignore("denied")
         elif len(orjson.dumps(topic.properties | update)) > self.options.properties_bytes:
             self.ignore("properties_too_large", "properties_bytes")

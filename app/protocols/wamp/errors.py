@@ -20,7 +20,6 @@ DISCLOSURE_DISALLOWED = "wamp.error.option_disallowed.disclose_me"
 UNAVAILABLE = "wamp.error.unavailable"
 TIMEOUT = "wamp.error.timeout"
 HISTORY_UNAVAILABLE = "wamp.error.history_unavailable"
-INTERNAL = "wamp.error.internal_error"
 
 GOODBYE_AND_OUT = "wamp.close.goodbye_and_out"
 KILLED = "wamp.close.killed"

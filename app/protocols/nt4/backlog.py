@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from app.protocols.nt4.topics import Topic
 
 
-class Outbox:
+class Backlog:
     """One client's. `conflated` counts the values that it wanted and will not get."""
 
     __slots__ = ("_is_conflating", "_most_bytes", "_older_bytes", "_waiting", "conflated")

@@ -3,11 +3,11 @@
 import pytest
 from support.nt4_peers import World
 
-from app.protocols.nt4.outbox import Outbox
+from app.protocols.nt4.backlog import Backlog
 
 
 class Topic:
-    """What an outbox knows of one: the newest value."""
+    """What a backlog knows of one: the newest value."""
 
     frame = b"none"
 
@@ -22,78 +22,78 @@ def frames(*names):
 
 
 def test_all_wait_in_order_while_they_are_few(topic):
-    outbox = Outbox(1_000)
-    outbox.put(topic, frames("a", "b"), is_all=True)
-    outbox.put(topic, frames("c"), is_all=True)
-    assert outbox.take(1_000) == frames("a", "b", "c")
-    assert (len(outbox), outbox.conflated) == (0, 0)
+    backlog = Backlog(1_000)
+    backlog.put(topic, frames("a", "b"), is_all=True)
+    backlog.put(topic, frames("c"), is_all=True)
+    assert backlog.take(1_000) == frames("a", "b", "c")
+    assert (len(backlog), backlog.conflated) == (0, 0)
 
 
 def test_where_only_the_newest_is_wanted_nothing_counts_as_dropped(topic):
-    outbox = Outbox(1_000)
-    outbox.put(topic, frames("a"), is_all=False)
-    outbox.put(topic, frames("b", "c"), is_all=False)
-    assert outbox.take(1_000) == frames("c")
-    assert outbox.conflated == 0
+    backlog = Backlog(1_000)
+    backlog.put(topic, frames("a"), is_all=False)
+    backlog.put(topic, frames("b", "c"), is_all=False)
+    assert backlog.take(1_000) == frames("c")
+    assert backlog.conflated == 0
 
 
 def test_d10_beyond_the_bound_each_topic_keeps_the_newest_until_all_has_left(topic):
     """The newest values do not count towards it; what is dropped is counted."""
-    outbox, other = Outbox(20), Topic()
-    outbox.put(other, frames("x", "y"), is_all=True)
-    outbox.put(topic, frames("a", "b"), is_all=True)
-    assert outbox.conflated == 0  # two older ones, twenty bytes
-    outbox.put(topic, frames("c"), is_all=True)
-    assert outbox.conflated == 3
-    outbox.put(topic, frames("d"), is_all=True)
-    assert outbox.conflated == 4
-    assert outbox.take(1_000) == frames("y", "d")
-    outbox.put(topic, frames("e", "f"), is_all=True)
-    assert outbox.take(1_000) == frames("e", "f")
+    backlog, other = Backlog(20), Topic()
+    backlog.put(other, frames("x", "y"), is_all=True)
+    backlog.put(topic, frames("a", "b"), is_all=True)
+    assert backlog.conflated == 0  # two older ones, twenty bytes
+    backlog.put(topic, frames("c"), is_all=True)
+    assert backlog.conflated == 3
+    backlog.put(topic, frames("d"), is_all=True)
+    assert backlog.conflated == 4
+    assert backlog.take(1_000) == frames("y", "d")
+    backlog.put(topic, frames("e", "f"), is_all=True)
+    assert backlog.take(1_000) == frames("e", "f")
 
 
 def test_d10_it_shrinks_by_what_leaves(topic):
     """By taking, dropping and thinning alike: there is room again for as much."""
-    outbox, other = Outbox(20), Topic()
-    outbox.put(topic, frames("a", "b", "c"), is_all=True)
-    outbox.drop(topic)
-    outbox.put(topic, frames("a", "b", "c"), is_all=True)
-    outbox.put(topic, frames("d"), is_all=False)
-    outbox.put(other, frames("a", "b", "c"), is_all=True)
-    assert outbox.take(1_000) == frames("d", "a", "b", "c")
-    outbox.put(topic, frames("e", "f", "g"), is_all=True)
-    assert outbox.take(1_000) == frames("e", "f", "g")
-    assert outbox.conflated == 0
+    backlog, other = Backlog(20), Topic()
+    backlog.put(topic, frames("a", "b", "c"), is_all=True)
+    backlog.drop(topic)
+    backlog.put(topic, frames("a", "b", "c"), is_all=True)
+    backlog.put(topic, frames("d"), is_all=False)
+    backlog.put(other, frames("a", "b", "c"), is_all=True)
+    assert backlog.take(1_000) == frames("d", "a", "b", "c")
+    backlog.put(topic, frames("e", "f", "g"), is_all=True)
+    assert backlog.take(1_000) == frames("e", "f", "g")
+    assert backlog.conflated == 0
 
 
 def test_a_part_is_taken_topic_by_topic_the_longest_waiting_first(topic):
     """A topic's values stay together, and are not torn."""
-    outbox, other = Outbox(1_000), Topic()
-    outbox.put(topic, frames("a"), is_all=True)
-    outbox.put(other, frames("x"), is_all=True)
-    outbox.put(topic, frames("b"), is_all=True)
-    assert outbox.take(1) == frames("a", "b")
-    assert len(outbox) == 1
-    assert outbox.take(1) == frames("x")
-    assert outbox.take(1) == []
+    backlog, other = Backlog(1_000), Topic()
+    backlog.put(topic, frames("a"), is_all=True)
+    backlog.put(other, frames("x"), is_all=True)
+    backlog.put(topic, frames("b"), is_all=True)
+    assert backlog.take(1) == frames("a", "b")
+    assert len(backlog) == 1
+    assert backlog.take(1) == frames("x")
+    assert backlog.take(1) == []
 
 
 @pytest.mark.parametrize("is_all", [True, False])
 def test_d10_the_newest_is_that_by_time(topic, is_all):
     """What comes last may be older: the topic knows which one is the newest (A40)."""
-    outbox = Outbox(5)
+    backlog = Backlog(5)
     newest, older = frames("n", "o")
     topic.frame = newest
-    outbox.put(topic, [newest], is_all=is_all)
-    outbox.put(topic, [older], is_all=is_all)
-    assert outbox.take(1_000) == [newest]
+    backlog.put(topic, [newest], is_all=is_all)
+    backlog.put(topic, [older], is_all=is_all)
+    assert backlog.take(1_000) == [newest]
 
 
 def test_nothing_is_nothing(topic):
-    outbox = Outbox(1_000)
-    outbox.put(topic, [], is_all=True)
-    assert len(outbox) == 0
-    assert outbox.drop(topic) == []
+    backlog = Backlog(1_000)
+    backlog.put(topic, [], is_all=True)
+    assert len(backlog) == 0
+    assert backlog.drop(topic) == []
 
 
 # By a client
