@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from app.settings import LIMITS
@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from app.broker.flow import Delays
     from app.host.watch import Watch
     from app.server import House
 
 _PROTOCOLS = ("bayeux", "nt4", "wamp")
 """Shown with 0 too: an alert must be able to tell "none" from "not known"."""
+
+_DELAYS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class HalleyCollector(Collector):
@@ -47,12 +50,16 @@ class HalleyCollector(Collector):
         yield _counter("halley_delivered", "Events put into a session's outbox.", broker.delivered)
         yield _gauge("halley_queued", "Events waiting in outboxes.", self._house.queued_events())
         yield _counter("halley_overflows", "Events that found an outbox full.", broker.overflows)
+        yield _gauge("halley_waiting_bytes", "Of events that wait for anyone, each once.", broker.waiting.value)
+        yield _gauge("halley_waiting_bytes_peak", "The most that ever waited.", broker.waiting.peak)
+        yield _histogram(
+            "halley_delay_seconds", "From a publication until it was written to a receiver.", "protocol", self._delays()
+        )
         yield _counter(
             "halley_conflated", "Values dropped for newer ones of a topic by slow readers.", broker.conflated
         )
         limits = {limit: broker.hits[limit] for limit in LIMITS}
         yield _counters("halley_limits_hit", "How often a limit said no, by its setting.", "limit", limits)
-        yield _gauge("halley_waiting_bytes", "Memory of events that wait for somebody, about.", broker.waiting.value)
         yield _counter(
             "halley_dropped",
             "Events that still waited when their session ended, and were not recorded.",
@@ -62,12 +69,21 @@ class HalleyCollector(Collector):
         yield _counter("halley_connects", "Connects received.", engine.connects)
         yield _counter("halley_put_back", "Events of replies that did not reach their socket.", engine.put_back)
         yield _counters("halley_messages_refused", "Messages refused, by error code.", "code", engine.refused)
+        lags = {"": self._house.loop_lags}
+        yield _histogram("halley_loop_lag_seconds", "How late the event loop came to what was due.", "", lags)
         yield _gauge("halley_sweeper_age_seconds", "Since deadlines were last looked at.", self._house.sweeper_age_s())
         yield from self._wamp()
         yield from self._nt4()
         yield from self._history()
         if self._watches:
             yield from self._connections()
+
+    def _delays(self) -> dict[str, Delays]:
+        """How long events waited for their receivers, by protocol."""
+        delays = {protocol: self._house.broker.flows[protocol].delays for protocol in _PROTOCOLS}
+        if self._house.tables is not None:
+            delays["nt4"] = self._house.tables.server.tables.pacing.delays
+        return delays
 
     def _connections(self) -> Iterator[Metric]:
         """Of the host, on all listeners for clients."""
@@ -131,6 +147,8 @@ class HalleyCollector(Collector):
         )
         yield _gauge("halley_history_pending", "Events on their way to the disk.", len(recording.pending))
         yield _gauge("halley_history_keys", "Idempotency keys remembered.", len(recording.keys))
+        commits = {"": recording.delays}
+        yield _histogram("halley_history_commit_seconds", "From a publication until it was on disk.", "", commits)
         if recorder is None:
             return
         history = recorder.history
@@ -177,4 +195,12 @@ def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Me
     family = CounterMetricFamily(name, text, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)
+    return family
+
+
+def _histogram(name: str, text: str, label: str, delays: Mapping[str, Delays]) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=[label] if label else [])
+    for key, each in delays.items():
+        buckets = [(str(top_s), each.up_to(int(top_s * 1_000_000))) for top_s in _DELAYS_S]
+        family.add_metric([key] if label else [], [*buckets, ("+Inf", len(each))], sum_value=each.total_us / 1_000_000)
     return family

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from app import __version__, telemetry
 from app.access.authenticator import Authenticator
+from app.broker.activity import Activity
 from app.broker.broker import Broker
 from app.broker.errors import TokenRefused
 from app.broker.policy import SERVER
@@ -32,6 +33,7 @@ from app.routing import Permissions, ReservedIds, SettledArchive, Waits
 from app.settings import Settings
 from app.sweeper import Sweeper
 from app.system_events import SystemEvents
+from app.ticks import Ticker
 from app.transports.addresses import accounts
 from app.transports.apis import Apis
 from app.transports.door import reject
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from app.broker.flow import Delays
     from app.broker.policy import Identity
 
 _PROGRESS_S = 1.0
@@ -71,6 +74,7 @@ class House:
         self.rights = rights_of(settings)
         self._authenticator = Authenticator(settings, lambda line: telemetry.log.warning("keys", what=line))
         self.broker = Broker(settings.limits, self._wake, settings.history)
+        self.broker.activity = Activity(settings.ticks.remembered_topics)
         self.broker.account_of = accounts((*settings.limits.exempt, *settings.proxies))
         self.engine = Engine(
             self.broker,
@@ -128,6 +132,8 @@ class House:
             lambda _: telemetry.report_suppressed(),
         ]
         self._system_events = SystemEvents(self.broker, self.hooks, self.router)
+        self._sweeper.slow.append(lambda _: self._system_events.forget_ended())
+        self._ticker = Ticker(self, settings.ticks, self._system_events)
         self.tables: NetworkTables | None = None
         self.nt4: Nt4Endpoint | None = None
         if settings.nt4.enabled:
@@ -273,6 +279,11 @@ class House:
         """Since deadlines were last looked at."""
         return self._sweeper.age_s
 
+    @property
+    def loop_lags(self) -> Delays:
+        """How late the event loop came to what was due."""
+        return self._sweeper.lags
+
     def queued_events(self) -> int:
         """Events that wait in outboxes."""
         return sum(len(session.outbox) for session in self.broker.sessions.values())
@@ -318,7 +329,7 @@ class House:
             telemetry.fault("background", error)
 
     def _sweeps(self) -> list[Callable[[float], None]]:
-        sweeps = [self.broker.due, self.router.sweep, self.wamp.sweep, *self.on_sweep]
+        sweeps = [self.broker.due, self.router.sweep, self.wamp.sweep, self._ticker.sweep, *self.on_sweep]
         if self.tables is not None:
             sweeps.append(self.tables.sweep)
         if self.recorder is not None:

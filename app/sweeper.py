@@ -8,6 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from app import telemetry
+from app.broker.flow import Delays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ class Sweeper:
         self._sweeps = sweeps
         self.slow: list[Sweep] = []
         self._swept_at = monotonic()
+        self.lags = Delays()  # how much later than asked for the loop came to it
         broker.clock_offset_s = time.time() - monotonic()
 
     @property
@@ -60,6 +62,7 @@ class Sweeper:
             await asyncio.sleep(self._every_s)
             now = monotonic()
             since_s = now - self._swept_at
+            self.lags.note(int((since_s - self._every_s) * 1_000_000))
             if since_s > _STALL_S + self._every_s:
                 telemetry.log.warning("stalled", seconds=round(since_s, 3))
             self._swept_at = now

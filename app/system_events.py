@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from itertools import islice
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
@@ -56,6 +57,7 @@ class SystemEvents:
     def __init__(self, broker: Broker, hooks: Hooks, router: Router) -> None:
         self._broker = broker
         self._key = secrets.token_bytes(16)
+        self.present: dict[AnySession, float] = {}  # the sessions of clients, and since when they are here
         router.opened.append(self._opened)
         router.closed.append(self._closed)
         router.subscribed.append(lambda session, pattern: self._subscriptions("subscribed", session, [pattern]))
@@ -81,12 +83,39 @@ class SystemEvents:
             self._subscription("unsubscribed", client, shown_names(subscription))
         self._closed(client, reason)
 
+    def forget_ended(self) -> None:
+        """Keep none in memory that a fault of ours has ended: of those nobody is told (`Broker.due`)."""
+        for session in [session for session in self.present if session.closed is not None]:
+            del self.present[session]
+
+    def who(self, session: AnySession) -> dict[str, Any]:
+        """How a session is told of."""
+        return {
+            "session": self._name(session),
+            "protocol": session.protocol,
+            "authid": session.authid,
+            "role": session.role,
+        }
+
+    @staticmethod
+    def subscriptions(session: AnySession, most: int) -> tuple[int, list[str]]:
+        """How much a session hears, and of that so much as it is told of."""
+        if session.protocol == "nt4":
+            listens = cast("Client", session).listens
+            count = sum(len(each.topics) for each in listens)
+            return count, list(islice((name for each in listens for name in shown_names(each)), most))
+        told = [pattern for pattern in session.subscriptions if not pattern.topic.startswith(SPACE)]
+        return len(told), [shown(pattern) for pattern in told[:most]]
+
     def _opened(self, session: AnySession) -> None:
-        self._publish(SESSIONS, {"event": "opened", **self._who(session), "address": session.address})
+        if session.role != SERVER:
+            self.present[session] = monotonic()
+        self._publish(SESSIONS, {"event": "opened", **self.who(session), "address": session.address})
 
     def _closed(self, session: AnySession, reason: str) -> None:
         self._subscriptions("unsubscribed", session, session.heard)
-        self._publish(SESSIONS, {"event": "closed", **self._who(session), "reason": reason})
+        self.present.pop(session, None)
+        self._publish(SESSIONS, {"event": "closed", **self.who(session), "reason": reason})
 
     def _subscriptions(self, event: str, session: AnySession, patterns: Iterable[Pattern]) -> None:
         channels = [shown(pattern) for pattern in patterns if not pattern.topic.startswith(SPACE)]
@@ -96,14 +125,6 @@ class SystemEvents:
     def _subscription(self, event: str, session: AnySession, channels: list[str]) -> None:
         told = {"event": event, "session": self._name(session), "protocol": session.protocol, "channels": channels}
         self._publish(SUBSCRIPTIONS, told)
-
-    def _who(self, session: AnySession) -> dict[str, Any]:
-        return {
-            "session": self._name(session),
-            "protocol": session.protocol,
-            "authid": session.authid,
-            "role": session.role,
-        }
 
     def _name(self, session: AnySession) -> str:
         return hashlib.blake2b(session.id.encode(), key=self._key, digest_size=_NAME_BYTES).hexdigest()

@@ -39,14 +39,17 @@ class Rule(NamedTuple):
     pattern: Pattern
     allow: bool
 
+    def is_about(self, role: str, verb: Verb) -> bool:
+        """Whether this rule speaks of that role and verb."""
+        return self.role in (ANY, role) and self.verb in (ANY, verb)
+
     def decides(self, role: str, verb: Verb, what: Pattern) -> bool:
         """Whether this rule speaks of all that is asked for, or denies a part of it."""
-        if self.role not in (ANY, role) or self.verb not in (ANY, verb):
+        if not self.is_about(role, verb):
             return False
-        own = SERVERS_OWN if verb == "publish" else _SERVERS_ROOM
         if self.allow:
-            return covers(self.pattern, what, own)
-        return meets(self.pattern, what, own)
+            return covers(self.pattern, what, _own(verb))
+        return meets(self.pattern, what, _own(verb))
 
 
 class AccessRules:
@@ -75,6 +78,18 @@ class AccessRules:
             decision = self._decisions[question] = self.decide(role, verb, what)[0]
         return decision
 
+    def grants_any(self, verb: Verb, role: str) -> bool:
+        """See `Rights`. What an earlier rule denies as a whole is not granted by a later one."""
+        denied: list[Pattern] = []
+        for rule in self._rules:
+            if not rule.is_about(role, verb) or rule.pattern.topic.startswith(SPACE):
+                continue
+            if not rule.allow:
+                denied.append(rule.pattern)
+            elif not any(_denies_all(pattern, rule.pattern, _own(verb)) for pattern in denied):
+                return True
+        return False
+
     def decide(self, role: str, verb: Verb, what: str | Pattern) -> tuple[bool, int | None]:
         """Whether a role may do it, and the number of the rule that says so; None where none does."""
         if role == SERVER:
@@ -102,6 +117,21 @@ def meets(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
     if not meet(over, what) or leaves_out(what, over):
         return False
     return not (_is_everything(over) and _first(what) in own)
+
+
+def _own(verb: Verb) -> frozenset[str]:
+    """The first segments that a rule on all must leave out."""
+    return SERVERS_OWN if verb == "publish" else _SERVERS_ROOM
+
+
+def _denies_all(denied: Pattern, allowed: Pattern, own: frozenset[str]) -> bool:
+    """Whether nothing is left of what one rule allows once another has denied its own."""
+    if not encloses(denied, allowed):
+        return False
+    if not _is_everything(denied) or _is_everything(allowed):
+        return True
+    left_out = (Pattern(match, name) for name in own for match in (Match.EXACT, Match.DESCENDANTS))
+    return not any(meet(allowed, each) for each in left_out)
 
 
 def _is_everything(pattern: Pattern) -> bool:

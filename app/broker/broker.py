@@ -7,9 +7,10 @@ so that however many events come in one turn of the loop, each session is woken 
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING, Protocol
 
+from app.broker.activity import Activity
 from app.broker.deadlines import Deadlines
 from app.broker.errors import (
     HistoryUnavailable,
@@ -23,6 +24,7 @@ from app.broker.errors import (
     TooManySubscriptions,
     TooMuchWaiting,
 )
+from app.broker.flow import Flow
 from app.broker.index import TopicIndex
 from app.broker.meters import Meters
 from app.broker.newest import Conflation
@@ -34,7 +36,7 @@ from app.broker.watermark import Watermark
 from app.settings import History
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from app.broker.events import Event
     from app.broker.sessions import Session
@@ -83,6 +85,8 @@ class Broker:
         self._conflation = Conflation(limits.conflated_topics, limits.conflated_bytes)
         self._latest_us = 0  # the time of the latest event
         self._sessions_of: Counter[str] = Counter()  # by account
+        self.activity = Activity()
+        self.flows: defaultdict[str, Flow] = defaultdict(Flow)  # by protocol
         # plain counts, read by telemetry
         self.published = 0
         self.delivered = 0
@@ -236,6 +240,8 @@ class Broker:
         else:
             self._issue(event, now, without, source)
         self.published += 1
+        self.flows[event.protocol].published += 1
+        self.activity.note(event.topic, now)
 
     def announce(self, event: Event, now: float, *, without: Session | None = None) -> None:
         """Publish for the server itself, which counts as nobody's publish."""
@@ -264,13 +270,23 @@ class Broker:
         self._spread(event, now, is_new=False, is_final=True)
         return False
 
-    def latest(self, pattern: Pattern, most: int, now: float) -> list[Event]:
-        """The last values of topics that match, the youngest `most`, oldest first; each has a publication."""
-        events = [] if self.values is None else self.values.latest(pattern, most)
+    def latest(self, patterns: Collection[Pattern], most: int, now: float) -> list[Event]:
+        """The last values of topics that match any, the youngest `most`, oldest first; each has a publication."""
+        events = [] if self.values is None else self.values.latest(patterns, most)
         for event in events:
             if not event.publication:  # nobody has published it since the server was started
                 self._stamp(event, now)
         return events
+
+    def show_latest(self, session: Session, patterns: Collection[Pattern], now: float) -> None:
+        """Deliver the last values of topics that match any to one session, as if they had been published now.
+
+        The youngest, as many as a queue has room for: who asks again and again must not hold the loop for long.
+        """
+        for event in self.latest(patterns, self.limits.queue_events, now):
+            again = event.again()
+            self._stamp(again, now)
+            self.deliver(session, again, now)
 
     def _publish_value(self, values: Values, event: Event, now: float, without: Session | None, source: object) -> None:
         if event.audience is not None or event.chosen is not None:
@@ -351,6 +367,16 @@ class Broker:
         self.delivered += 1
         self.mark_ready(session)
         return True
+
+    def take(self, session: Session, now: float) -> list[Event]:
+        """What waits for a session and is to be written to its client now. The hot path."""
+        events = session.outbox.take()
+        if events:
+            flow = self.flows[session.protocol]
+            flow.delivered += len(events)
+            if session.cursor is None:  # what is read again from the history has not waited for so long
+                flow.delays.note(int((now + self.clock_offset_s) * 1_000_000) - events[0].time_us)
+        return events
 
     def mark_ready(self, session: Session) -> None:
         """Have a session flushed in the next turn."""

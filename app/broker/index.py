@@ -97,12 +97,24 @@ class TopicIndex:
             found = self._heard[topic] = self._match(topic)
         return found
 
+    def count_hearers(self, topic: str) -> int:
+        """How many hear `topic`. For topics that rest: it takes no room, and little time where one pattern has most."""
+        found = self._heard.get(topic)
+        if found is not None:
+            return len(found.sessions)
+        most, *others = sorted((each.sessions for each in self._found(topic)), key=len, reverse=True) or [{}]
+        return len(most) + len({session for sessions in others for session in sessions if session not in most})
+
     def _match(self, topic: str) -> Heard:
         sessions: dict[Session, None] = {}
-        found = [self.subscriptions[pattern] for pattern in self._patterns(topic) if pattern in self.subscriptions]
+        found = self._found(topic)
         for subscription in found:
             sessions.update(subscription.sessions)
         return Heard(tuple(sessions), tuple(found))
+
+    def _found(self, topic: str) -> list[Subscription]:
+        """The subscriptions that match `topic`."""
+        return [self.subscriptions[pattern] for pattern in self._patterns(topic) if pattern in self.subscriptions]
 
     def _patterns(self, topic: str) -> Iterator[Pattern]:
         """Every pattern that could be there and matches `topic`."""

@@ -61,6 +61,9 @@ class Rights(Protocol):
         None is a request without a session, which `visitor` makes.
         """
 
+    def grants_any(self, verb: Verb, role: str) -> bool:
+        """Whether there is anything at all in the shared space to which that role may do it."""
+
 
 def as_rules_name_it(what: Pattern) -> Pattern:
     """The same as an operator writes it: a realm's meta topics lie in `::realm`, but are named with all others there.
@@ -105,6 +108,10 @@ class HouseRules:
         if session is None and verb == "publish" and not self.anonymous_publish:
             return False
         return self.grant(verb, what)
+
+    def grants_any(self, verb: Verb, role: str) -> bool:  # noqa: ARG002 - the same for all
+        """See `Rights`."""
+        return self.loopback or verb in ("publish", "subscribe", "call")
 
     def grant(self, verb: Verb, what: str | Pattern) -> bool:
         """Whether everyone may do it."""

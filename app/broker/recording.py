@@ -15,6 +15,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from app.broker.errors import HistoryUnavailable, OutcomeUnknown
+from app.broker.flow import Delays
 from app.broker.keys import Keys, Published
 from app.broker.log import Keeping
 from app.broker.tail import Tail
@@ -49,6 +50,7 @@ class Recording:
         self._spread = spread
         self._counted = counted
         self._pending_of: Counter[object] = Counter()  # by source
+        self.delays = Delays()  # until events were on disk: of each group the one that waited longest
         # plain counts, read by telemetry
         self.recorded = 0
         self.refusals = 0  # of durable events
@@ -112,6 +114,8 @@ class Recording:
         """The log has all of `events`; those that are recorded have the offsets from `first` on."""
         if first != self.tail.head + 1:  # it has lost some, and goes on above them
             self.tail.skip_to(first - 1)
+        if events:
+            self.delays.note(int((now - events[0].pending_since) * 1_000_000))
         self._each(events, self._commit, now)
 
     def refused(self, events: Sequence[Event], refusal: Refusal, now: float) -> None:

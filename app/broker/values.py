@@ -10,6 +10,8 @@ import json
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from app.broker.events import Event
     from app.broker.sessions import Session
     from app.broker.topics import Pattern
@@ -28,8 +30,8 @@ class Values(Protocol):
         (WAMP's testaments), or a request without one. Raises `WrongType`, `TooManyTopics`, and then nothing is done.
         """
 
-    def latest(self, pattern: Pattern, most: int) -> list[Event]:
-        """The last values of topics that match, the youngest `most`, oldest first, as events (`Broker.latest`)."""
+    def latest(self, patterns: Collection[Pattern], most: int) -> list[Event]:
+        """The last values of topics that match any, the youngest `most`, oldest first, as events (`Broker.latest`)."""
 
     def closed(self, session: Session) -> None:
         """A session of another protocol has ended, and what topics it published with it."""

@@ -28,6 +28,7 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _UNKEPT = (
     Pattern(Match.DESCENDANTS, "meta"),
     Pattern(Match.EXACT, f"{RESERVED}/rates"),
+    Pattern(Match.EXACT, f"{RESERVED}/queues"),
     Pattern(Match.EXACT, f"{RESERVED}/topics"),
     Pattern(Match.EXACT, f"{RESERVED}/pipeline"),
 )

@@ -15,6 +15,7 @@ from app.settings.limits import LIMITS, Limits
 from app.settings.nt4 import Nt4
 from app.settings.pipeline import Lift, Pipeline
 from app.settings.server import Drain, Log, Operations, Tls, is_loopback
+from app.settings.ticks import Ticks
 from app.settings.wamp import Realm, User, Wamp
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Realm",
     "Record",
     "Settings",
+    "Ticks",
     "Tls",
     "Token",
     "User",
@@ -81,4 +83,5 @@ class Settings:
     tls: Tls = field(default_factory=Tls)
     operations: Operations = field(default_factory=Operations)
     drain: Drain = field(default_factory=Drain)
+    ticks: Ticks = field(default_factory=Ticks)
     log: Log = field(default_factory=Log)

@@ -1,4 +1,4 @@
-"""The paths beside Bayeux that have to do with the history, as one ASGI application."""
+"""The paths beside Bayeux that programs ask: the history, the log, and what a caller may do; one ASGI application."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from app.transports.history_api import PATH, HistoryApi
 from app.transports.log_api import PATHS, LogApi
 from app.transports.log_consumers import PREFIX, LogConsumers
 from app.transports.pages import route_path
+from app.transports.rights_api import PATH as RIGHTS
+from app.transports.rights_api import RightsApi
 from app.transports.visitors import Visitors
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class Apis:
         self._history = HistoryApi(settings, door, visitors, self._archive, hooks)
         self._log = LogApi(settings, door, visitors, self._archive)
         self._consumers = LogConsumers(settings, door, visitors, self._archive)
+        self._rights = RightsApi(door, visitors)
 
     def _archive(self) -> Archive:
         """The log. Raises `Rejection` where there is none."""
@@ -54,10 +57,13 @@ class Apis:
     @staticmethod
     def leads_to(path: str) -> bool:
         """Whether a path is one of theirs."""
-        return path == PATH or path.startswith((f"{PATH}/", PREFIX)) or path in PATHS
+        return path in (PATH, RIGHTS) or path.startswith((f"{PATH}/", PREFIX)) or path in PATHS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         path = route_path(scope)
+        if path == RIGHTS:
+            await self._rights(scope, receive, send)
+            return
         api = self._log if path in PATHS else self._consumers if path.startswith(PREFIX) else self._history
         await api(scope, receive, send)

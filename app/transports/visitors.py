@@ -48,6 +48,10 @@ class Visitors:
             challenge = (b"www-authenticate", b'Bearer error="invalid_token"')
             raise Rejection(401, refused.reason, headers=(challenge,)) from None
 
+    def may_any(self, verb: Verb, visitor: Identity) -> bool:
+        """Whether there is anything at all to which somebody may do that."""
+        return self._rights.grants_any(verb, visitor.role)
+
     def demand(self, verb: Verb, what: Pattern, visitor: Identity) -> None:
         """That somebody may do that. Raises `Rejection`: 401 where a token could help, else 403."""
         if self._rights.may(None, verb, what, visitor):

@@ -236,3 +236,26 @@ def test_decisions_are_remembered_within_bounds(monkeypatch):
         assert may(access, "publish", f"/a/{number}") is True
         assert may(access, "publish", f"/b/{number}") is False
         assert len(access._decisions) <= 10
+
+
+# Whether anything is granted
+
+
+PATTERNS = ["/a", "/*", "/**", "/a/*", "/a/**", "/halley/**", "/halley/a", "/stats/**", "/service/**", "/new/**"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(PATTERNS), st.sampled_from(["publish", "*"]), st.booleans()), max_size=4),
+    st.sampled_from(["publish", "call"]),
+)
+def test_something_is_granted_where_a_topic_is(written, verb):
+    """Asked topic by topic the rules say the same: no role that may publish anything is told that it is a reader."""
+    access = rules(*[rule(pattern, verb=of, allow=allow) for pattern, of, allow in written])
+    assert access.grants_any(verb, "user") == any(access.decide("user", verb, topic)[0] for topic in TOPICS)
+
+
+@pytest.mark.parametrize("named", ["/halley/rates", "/stats/**"])
+def test_what_a_denial_of_all_leaves_out_can_be_granted_after_it(named):
+    """`/**` does not reach the server's own topics, neither to allow nor to deny them."""
+    assert rules(deny("/**"), named).grants_any("publish", "user")
+    assert not rules(deny("/**"), "/a").grants_any("publish", "user")

@@ -48,7 +48,9 @@ class Index(RuleBasedStateMachine):
     @rule(topic=topics)
     def ask(self, topic):
         """A50, wamp.md 20: each session once, each subscription once, however many of them match."""
+        counted = self.index.count_hearers(topic)
         heard = self.index.heard(topic)
+        assert counted == self.index.count_hearers(topic) == len(heard.sessions)
         expected = {(pattern, who) for pattern, who in self.subscribed if matches_by_the_word(pattern, topic)}
         assert len(heard.sessions) == len(set(heard.sessions))
         assert set(heard.sessions) == {who for _, who in expected}
@@ -101,3 +103,12 @@ def test_made_up_topics_do_not_grow_the_index_without_end(monkeypatch, match):
     for number in range(100):
         assert index.hearers(f"made/up/{number}") == (who,)
         assert len(index._heard) <= 10
+
+
+def test_counting_the_hearers_of_resting_topics_keeps_nothing():
+    """The console asks each second for hundreds of topics; none of them takes room for that."""
+    index = TopicIndex()
+    for number in range(3):
+        index.add(Pattern(Match.DESCENDANTS, "a"), session(str(number)))
+    assert [index.count_hearers(f"a/{number}") for number in range(100)] == [3] * 100
+    assert index._heard == {}

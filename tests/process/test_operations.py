@@ -46,6 +46,8 @@ async def test_metrics_are_prometheus_text(server):
     answer = await ask(server, "/metrics")
     assert answer.status == 200
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    named = [line.split()[2] for line in answer.text.splitlines() if line.startswith("# TYPE ")]
+    assert len(named) == len(set(named))  # else a scraper refuses all of it
     before = await metrics(server)
     wire = await server.wire()
     await wire.post(HANDSHAKE)
@@ -63,6 +65,10 @@ async def test_metrics_are_prometheus_text(server):
     assert after["halley_connections",] >= 1
     assert after["halley_sweeper_age_seconds",] < 10
     assert after["process_open_fds",] > 0
+    assert grown("halley_history_commit_seconds_count") >= 1
+    assert after["halley_loop_lag_seconds_count",] == after["halley_loop_lag_seconds_bucket", "30.0"]
+    assert after["halley_waiting_bytes_peak",] >= after["halley_waiting_bytes",]
+    assert after["halley_delay_seconds_count", "nt4"] == after["halley_delay_seconds_count", "wamp"] == 0
     assert after["halley_conflated_total",] == after["halley_history_lost_values_total",] == 0
 
 

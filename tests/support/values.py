@@ -11,6 +11,8 @@ from app.broker.events import Event
 from app.broker.topics import matches
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from app.broker.broker import Broker
     from app.broker.sessions import Session
     from app.broker.topics import Pattern
@@ -59,9 +61,10 @@ class FakeValues:
     def hearers_changed(self) -> None:
         """See there."""
 
-    def latest(self, pattern: Pattern, most: int) -> list[Event]:
+    def latest(self, patterns: Collection[Pattern], most: int) -> list[Event]:
         """See there."""
-        return [event for topic, event in self.last.items() if matches(pattern, topic)][-most:]
+        found = (event for topic, event in self.last.items() if any(matches(pattern, topic) for pattern in patterns))
+        return list(found)[-most:]
 
     def closed(self, session: Session) -> None:
         """See there."""

@@ -8,7 +8,7 @@ import json
 import pytest
 import pytest_asyncio
 from support import nt4, wamp
-from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.messages import HANDSHAKE, connect, publish, subscribe, unsubscribe
 from support.nt4 import BOOLEAN, FLOAT, INT, RAW, STRING
 from support.server import brisk, serving
 from support.wire import request
@@ -271,6 +271,44 @@ async def test_wamp_gets_the_last_value_if_it_asks_for_it(served):
         assert (said[3]["topic"], said[3]["retained"], said[4]) == ("robot.x", True, [1.5])
 
 
+async def test_a_page_gets_the_last_values_if_it_asks_for_them(served):
+    """`ext.latest` of a subscribe: the newest value of each topic that matches, once; asked again, again; else none."""
+    async with await robot(served) as client:
+        for pubuid, name in enumerate(["/robot/a", "/robot/b", "/other"]):
+            await client.publish(name, pubuid)
+            await client.put(pubuid, 1_000_000, 1.0)
+            await client.put(pubuid, 2_000_000, 2.0)
+        await client.time()  # then all of that has been read
+        without = await poll(served, "/robot/*")
+        page = await poll(served, "/robot/*", latest=True)
+        values = {(event["channel"], event["data"], event["ext"]["nt4"]["time"]) for event in await page(2)}
+        assert values == {("/robot/a", 2.0, 2_000_000), ("/robot/b", 2.0, 2_000_000)}
+        again = {**subscribe(page.client_id, "/robot/b"), "ext": {"latest": True}}
+        assert (await page.wire.post(again)).data == [2.0]  # rides on the reply
+        await client.put(0, 3_000_000, 3.0)
+        assert [event["data"] for event in await page(1)] == [3.0]
+        assert [event["data"] for event in await without(1)] == [3.0]
+
+
+async def test_asked_again_and_again_in_one_request_a_page_gets_the_last_values_once(served):
+    """A request of a hundred kilobytes made the server look through all its topics a thousand times."""
+    async with await robot(served) as client:
+        for pubuid, name in enumerate(["/robot/a", "/robot/b"]):
+            await client.publish(name, pubuid)
+            await client.put(pubuid, 1_000_000, 1.0)
+        await client.time()
+        page = await poll(served, "/other")
+        wanted = subscribe(page.client_id, "/robot/*", "/robot/a", "/robot/**")
+        again = [{**wanted, "ext": {"latest": True}}] * 300
+        answer = await page.wire.post(*again, unsubscribe(page.client_id, "/robot/**"))
+        given = sorted(message["channel"] for message in answer.messages if "data" in message)
+        assert given == ["/robot/a", "/robot/b"]
+        odd = [
+            {**subscribe(page.client_id, "/robot/a"), "ext": {"latest": value}} for value in (1, "true", None, [True])
+        ]
+        assert (await page.wire.post(*odd)).data == []
+
+
 async def test_a_dashboard_replays_what_was_recorded(tmp_path):
     """Design 7.13: of each topic the newest every so often; a replay gets these and no others, then live ones too."""
     async with meeting(tmp_path, record_every_s=60) as served:
@@ -285,6 +323,17 @@ async def test_a_dashboard_replays_what_was_recorded(tmp_path):
             assert [event["data"] for event in await page(1)] == [4.0]
         assert [event["data"] for event in await history(served, "/robot/x")] == [0.0, 4.0]
         assert served.house.tables.server.tables.bridge.shed == 3
+
+
+async def test_a_page_s_value_is_recorded_in_its_turn_though_nothing_else_comes(tmp_path):
+    """A page set a value right after the robot's was recorded, and it waited for the robot's next word."""
+    async with meeting(tmp_path, record_every_s=0.5) as served, await robot(served) as client:
+        await client.publish("/robot/x", 1)
+        await client.put(1, 1, 0.0)
+        await client.quiet()
+        await (await served.wire()).post(publish("/robot/x", 1.5))
+        tail = served.house.broker.recording.tail
+        await served.until(lambda: [each.payload for each in tail.after(0) if each.topic == "robot/x"][1:] == [b"1.5"])
 
 
 RULES = (

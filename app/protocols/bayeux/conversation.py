@@ -54,6 +54,7 @@ class Conversation:
         self._replies: list[dict[str, Any]] = []
         self.beside: list[dict[str, Any]] = []  # answers of services to a sender without a session
         self._held_back: dict[Event, list[tuple[dict[str, Any], dict[str, Any]]]] = {}  # replies, and to which message
+        self._latest: dict[Pattern, None] = {}  # subscribed to now; the last values are wanted
         self._pending: Pending | None = None  # that waits for what is held back
 
     def steps(self) -> Generator[Wait | Pending, tuple[Verdict, float], Reply | Hold]:
@@ -77,6 +78,7 @@ class Conversation:
             except Fault as fault:
                 self._replies.append(self.refusal(fields, fault))
         yield from self._publishes()
+        self._show_latest()
         outcome: Reply | Hold = yield from self._finish(connects)
         return outcome
 
@@ -148,7 +150,7 @@ class Conversation:
             or not self.engine.can_take(session)
         ):
             return []
-        return session.outbox.take()
+        return self.engine.broker.take(session, self.now)
 
     # Reading and refusing
 
@@ -289,7 +291,15 @@ class Conversation:
             asking.bring_into_being(self, name)
             if engine.broker.subscribe(session, pattern):
                 engine.hooks.tell(engine.hooks.subscribed, session, name)
+            if message.ext is not None and message.ext.get("latest") is True:
+                self._latest[pattern] = None
         return ext
+
+    def _show_latest(self) -> None:
+        """Once for the request, however often it asked: very many values may match."""
+        if self.session is not None:
+            wanted = [pattern for pattern in self._latest if pattern in self.session.subscriptions]
+            self.engine.broker.show_latest(self.session, wanted, self.now)
 
     def _check_room(self, session: BayeuxSession, patterns: list[Pattern]) -> None:
         try:

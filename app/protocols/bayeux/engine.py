@@ -283,7 +283,7 @@ class Engine:
         ext: dict[str, Any] = {}
         with_events = with_events and self.can_take(session)
         if with_events:
-            events = self.take(session)
+            events = self.take(session, now)
             if session.acks is not None:
                 ext["ack"] = session.acks.batch
         if hold.timesync is not None and hold.timesync.is_wanted:
@@ -315,9 +315,9 @@ class Engine:
         """Whether events may leave its outbox: never while a reply with others is on its way."""
         return session.unsettled is None
 
-    def take(self, session: BayeuxSession) -> list[Event]:
+    def take(self, session: BayeuxSession, now: float) -> list[Event]:
         """What waits for a session, to go with a reply; with acks, after all that it has not acknowledged."""
-        events = session.outbox.take()
+        events = self.broker.take(session, now)
         if session.acks is not None:
             session.outbox.retain(events)
             events = session.acks.close_batch(events)

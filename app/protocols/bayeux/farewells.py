@@ -20,7 +20,7 @@ def dismissal(engine: Engine, hold: Hold, now: float, *, is_told: bool) -> Reply
     if is_told:
         messages.append({"channel": "/meta/disconnect", "successful": True})
     may_take = engine.can_take(hold.session)
-    events = engine.take(hold.session) if may_take else []
+    events = engine.take(hold.session, now) if may_take else []
     if hold.session.replay is not None:
         reply["ext"] = replay.told(engine, hold, with_events=may_take)
     session = hold.session if hold.session.replay is not None else None  # whose events are written in a way of its own

@@ -77,7 +77,7 @@ def _welcome(talk: Conversation, session: BayeuxSession, message: Message, arriv
         ext["ack"] = True
     if engine.options.handshake_delivery and session.outbox and not engine.hooks.extensions:
         # An extension may keep an event back, and cometd.js waits for exactly as many as are promised.
-        events = engine.take(session)
+        events = engine.take(session, talk.now)
         reply["x-messages"] = len(events)
         if session.acks is not None:
             ext["ack"] = {"enabled": True, "batch": session.acks.batch}

@@ -90,7 +90,7 @@ def flush(engine: Engine, session: BayeuxSession, now: float) -> bool:
         return False
     session.state = State.IDLE
     engine.end_hold(hold)
-    taken = events.take()
+    taken = engine.broker.take(session, now)
     engine.broker.touch(session, now + interval_s + session.max_interval_s)
     reply = b'{"id":%b,"channel":"/meta/connect","successful":true,"clientId":"%b"}' % (
         orjson.dumps(message_id),
@@ -133,7 +133,7 @@ def _publish(
     without = None if session.broadcast_to_publisher else session
     if broker.recording.log is None and broker.values is None:  # then it cannot be refused, and is through at once
         broker.publish(event, now, without=without)
-        return _accepted(session, fields, connection)
+        return _accepted(engine, session, fields, connection, now)
     return _Publish(engine, session, fields, connection).begin(event, without, now)
 
 
@@ -153,49 +153,61 @@ class _Publish:
         try:
             self.engine.broker.publish(event, now, without=without, source=self.session)
         except Refusal as refusal:
-            return _refused(self.engine, self.session, self.fields, self.connection, refusal)
+            return _refused(self.engine, self.session, self.fields, self.connection, refusal, now)
         if event.is_pending:
             event.waiters.append(self)
             return Pending(self.connection)
-        return _accepted(self.session, self.fields, self.connection)
+        return _accepted(self.engine, self.session, self.fields, self.connection, now)
 
-    def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:  # noqa: ARG002 - Waiter's form
+    def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
         """See `broker.events.Waiter`."""
         if refusal is None:
-            reply = _accepted(self.session, self.fields, self.connection, event.position)
+            reply = _accepted(self.engine, self.session, self.fields, self.connection, now, event.position)
         else:
-            reply = _refused(self.engine, self.session, self.fields, self.connection, refusal)
+            reply = _refused(self.engine, self.session, self.fields, self.connection, refusal, now)
         reply.is_last = self.engine.is_draining  # it may have begun meanwhile
         self.engine.send(self.connection, reply)
 
 
-def _accepted(session: BayeuxSession, fields: dict[str, Any], connection: object, position: int = 0) -> Reply:
+def _accepted(
+    engine: Engine,
+    session: BayeuxSession,
+    fields: dict[str, Any],
+    connection: object,
+    now: float,
+    position: int = 0,
+) -> Reply:
     """The reply to a publish; what waits for the publisher rides along."""
     part = b'{"id":%b,"channel":%b,"successful":true}' % (orjson.dumps(fields["id"]), orjson.dumps(fields["channel"]))
     if position:
         part = b'%b,"ext":{"position":%d}}' % (part[:-1], position)
     reply = Reply([part], session, [], connection)
     if len(session.outbox):
-        _let_ride(session, reply)
+        _let_ride(engine, session, reply, now)
     return reply
 
 
 def _refused(
-    engine: Engine, session: BayeuxSession, fields: dict[str, Any], connection: object, refusal: Refusal
+    engine: Engine,
+    session: BayeuxSession,
+    fields: dict[str, Any],
+    connection: object,
+    refusal: Refusal,
+    now: float,
 ) -> Reply:
     """The reply that says why not."""
     error = fault_of(refusal).error
     engine.refused[error.partition(":")[0]] += 1
     reply = Reply([encode(reply_to(fields, successful=False) | {"error": error})], session, [], connection)
     if len(session.outbox):
-        _let_ride(session, reply)
+        _let_ride(engine, session, reply, now)
     return reply
 
 
-def _let_ride(session: BayeuxSession, reply: Reply) -> None:
+def _let_ride(engine: Engine, session: BayeuxSession, reply: Reply, now: float) -> None:
     is_plain = session.acks is None and session.cursor is None
     may_ride = is_plain and not session.connect_delivery_only and not session.open_batches
     if may_ride and session.unsettled is None and session.closed is None:
-        reply.events = session.outbox.take()
+        reply.events = engine.broker.take(session, now)
         reply.parts.extend(map(event_frame, reply.events))
         session.unsettled = reply

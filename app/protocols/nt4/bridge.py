@@ -18,11 +18,13 @@ from app.broker.errors import TooManyTopics, WrongType
 from app.broker.events import BARE, Event
 from app.broker.log import Keeping
 from app.broker.sessions import Session
-from app.broker.topics import matcher
+from app.broker.topics import Match, matcher
 from app.protocols.nt4 import names, types
 from app.protocols.nt4.clients import Publisher
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from app.broker.topics import Pattern
     from app.protocols.nt4.tables import Tables
     from app.protocols.nt4.topics import Topic
@@ -64,6 +66,7 @@ class Bridge:
     ) -> None:
         """Show a client's value to who hears it, and have it recorded if it is its topic's turn. The hot path."""
         assert topic.shared is not None
+        self._broker.activity.note(topic.shared, now)
         if type(value) is float and not isfinite(value):  # what waits to be recorded must not yield to it
             self.unshared["no_json"] += 1
             return
@@ -84,6 +87,8 @@ class Bridge:
             self._keep(topic, what, now)
         elif is_newest or topic not in self._unrecorded:
             self.shed += topic in self._unrecorded
+            if not self._unrecorded:
+                self._broker.wake()  # nothing else may come that lets `due` be looked at
             self._unrecorded[topic] = what
             self._resting.setdefault(topic, None)
         else:
@@ -113,7 +118,7 @@ class Bridge:
     def _record_waiting(self, topic: Topic, now: float) -> None:
         what = self._unrecorded.pop(topic, None)
         if what is not None:
-            self._keep(topic, _again(what) if isinstance(what, Event) else what, now)
+            self._keep(topic, what.again() if isinstance(what, Event) else what, now)
 
     def forget(self, topic: Topic, now: float) -> None:
         """Record what waits of a topic that is about to go."""
@@ -218,30 +223,16 @@ class Bridge:
             withdrawn, self._withdrawn = self._withdrawn, []
             self._tables.chores.begin(self._tables.withdraw_all(withdrawn, now))
 
-    def latest(self, pattern: Pattern, most: int) -> list[Event]:
+    def latest(self, patterns: Collection[Pattern], most: int) -> list[Event]:
         """See `Values`."""
-        is_wanted = matcher(pattern)
-        found = [
-            topic for name, topic in self._tables.topics.shared.items() if topic.frame is not None and is_wanted(name)
-        ]
+        shared = self._tables.topics.shared
+        wanted = dict.fromkeys(pattern.topic for pattern in patterns if pattern.match is Match.EXACT)
+        for is_wanted in [matcher(pattern) for pattern in patterns if pattern.match is not Match.EXACT]:
+            wanted.update(dict.fromkeys(filter(is_wanted, shared)))
+        found = [topic for topic in map(shared.get, wanted) if topic is not None and topic.frame is not None]
         youngest = nlargest(most, found, key=lambda topic: topic.last_us)
         events = (self._event(each, each.time_us, each.value, _session(each.origin)) for each in reversed(youngest))
         return [event for event in events if event is not None]
-
-
-def _again(event: Event) -> Event:
-    """The same, to be stamped anew: what is recorded later than it was shown has its own place in the log."""
-    again = Event(
-        event.topic,
-        event.payload,
-        publisher=event.publisher,
-        protocol=event.protocol,
-        authid=event.authid,
-        role=event.role,
-    )
-    again.shape, again.details = event.shape, event.details
-    again.nt4_type, again.nt4_time_us = event.nt4_type, event.nt4_time_us
-    return again
 
 
 def _session(origin: object) -> Session | None:

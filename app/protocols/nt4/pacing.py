@@ -13,6 +13,8 @@ from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from app.broker.flow import Delays
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -37,11 +39,11 @@ class Stream:
         self.entries: list[Entry] = []
         self.writers: set[object] = set()  # of the entries, those that hear the topic and are not to hear themselves
 
-    def put(self, entry: Entry, *, is_newest: bool) -> None:
+    def put(self, entry: Entry, now_us: int, *, is_newest: bool) -> None:
         """Have a value go out with the next tick, in the place of what waits if only the newest is wanted."""
         entries = self.entries
         if not entries:
-            self.pace.begin(self)
+            self.pace.begin(self, now_us)
         elif not self.interest.is_all:
             if not is_newest:
                 return
@@ -68,11 +70,15 @@ class Stream:
 
 
 class Pace:
-    """All streams with one period; `due` is when they are to be handed out next, infinity while nothing waits."""
+    """All streams with one period; `due` is when they are to be handed out next, infinity while nothing waits.
+
+    Something has waited `since_us`, if anything does.
+    """
 
     def __init__(self, period_ms: int, most_bytes: int, wake: Callable[[], None]) -> None:
         self.period_s = period_ms / 1000
         self.due = inf
+        self.since_us = 0
         self.streams = 0  # that there are
         self._most_bytes = most_bytes
         self._wake = wake
@@ -80,8 +86,10 @@ class Pace:
         self._nbytes = 0
         self._last = -inf
 
-    def begin(self, stream: Stream) -> None:
+    def begin(self, stream: Stream, now_us: int) -> None:
         """Something waits in a stream in which nothing did."""
+        if not self._begun:
+            self.since_us = now_us
         self._begun[stream] = None
         if self.due == inf:
             self.due = self._last + self.period_s
@@ -127,6 +135,7 @@ class Pacing:
         self._paces: dict[int, Pace] = {}
         self.flushes = 0  # how often somebody was written to
         self.delivered = 0  # values, once for each client
+        self.delays = Delays()  # of the first value in each flush
 
     @property
     def due(self) -> float:
@@ -178,11 +187,12 @@ class Pacing:
             for client in stream.clients:
                 self._linger(client)
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float, now_us: int) -> None:
         """Hand out what is due."""
         for pace in [pace for pace in self._paces.values() if pace.due <= now]:
-            begun = pace.tick(now)
+            begun, flushes = pace.tick(now), self.flushes
             self._hand_out(begun)
+            self.delays.note(now_us - pace.since_us, self.flushes - flushes)
             for stream in begun:
                 stream.clear()
 

@@ -94,7 +94,8 @@ class Tables:
 
     def answers(self, now: float) -> Iterator[tuple[Link, list[bytes] | Close]]:
         """What is to be written to whom, once for each link."""
-        self.pacing.tick(now)
+        if self.pacing.due <= now:
+            self.pacing.tick(now, self.time_us(now))
         self.bridge.record(now)
         yield from self.outgoing.answers()
         while self.outgoing.too_slow:
@@ -284,7 +285,7 @@ class Tables:
         if topic.streams:
             entry = (next(self._numbers), frame, origin)
             for stream in topic.streams.values():
-                stream.put(entry, is_newest=is_newest)
+                stream.put(entry, now_us, is_newest=is_newest)
         return is_newest
 
     def restore(self, name: str, type_name: str, value: Any, properties: dict[str, Any], now: float) -> None:

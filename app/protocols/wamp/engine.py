@@ -162,14 +162,14 @@ class Engine:
         """Its token has ended."""
         self.dismiss(errors.TOKEN_EXPIRED, "the token has expired", now, reason="token_expired")
 
-    def flush(self, session: Session, now: float) -> None:  # noqa: ARG002 - as above
+    def flush(self, session: Session, now: float) -> None:
         """Write the events that wait. The hot path: one look-up and one append for each, and one write for all."""
         if self._is_paused or not len(session.outbox):
             return
         frames: list[bytes] = []
         heard, form = self.router.broker.index.heard, self.format
         key = form.key
-        for event in session.outbox.take():
+        for event in self.router.broker.take(session, now):
             for subscription in heard(event.topic).subscriptions:
                 number = subscription.number
                 if number and session in subscription.sessions:

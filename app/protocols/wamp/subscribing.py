@@ -124,7 +124,7 @@ def _retained(router: Router, session: WampSession, pattern: Pattern, now: float
     """What clients of the realm have retained, and the last values of NetworkTables; of a topic the younger of both."""
     most = router.options.retained_events
     retained = session.realm.retained.of(pattern, session, most)
-    values = router.broker.latest(pattern, most, now) if session.realm.is_shared else []
+    values = router.broker.latest([pattern], most, now) if session.realm.is_shared else []
     if not values:
         return retained
     youngest: dict[str, Event] = {}

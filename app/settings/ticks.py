@@ -1,0 +1,23 @@
+"""Settings of what the server tells of itself again and again."""
+
+from dataclasses import dataclass
+
+from app.settings.knob import knob
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """`/halley/rates`, `/halley/topics`, `/halley/queues`: what the console lives on. Unheard, they cost nothing."""
+
+    every_s: float = knob(
+        1.0,
+        unit="s",
+        low=0,
+        zero="never",
+        why="what people can follow; each costs a few milliseconds while it is heard",
+    )
+    topics: int = knob(500, unit="topics", low=1, why="in one /halley/topics: 60 KB")
+    sessions: int = knob(500, unit="sessions", low=1, why="in one /halley/queues: 150 KB")
+    remembered_topics: int = knob(
+        5_000, unit="topics", low=2, why="whose events are counted, 1 MB; beyond it those that rest are forgotten"
+    )

@@ -1,0 +1,228 @@
+"""What the server tells of itself again and again, while somebody listens: three topics that are never recorded.
+
+    /halley/rates    what goes through, by protocol, and what waits
+        {"time", "every_s", "protocols": {NAME: {"sessions", "published", "delivered", "published_per_s",
+        "delivered_per_s", "delay_ms": {"p50", "p99"} or null}}, "sessions", "subscriptions", "holds", "queued",
+        "put_back", "conflated", "overflows", "dropped", "memory_bytes", "limits_hit": {LIMIT: TIMES},
+        "history": null or {"first", "head", "bytes", "recorded_per_s", "lost", "consumers"}}
+    /halley/topics   what is published, the topics that were busy last
+        {"time", "topics": [{"channel", "published", "per_s", "subscribers", "last"}], "others"}
+    /halley/queues   who is here, the longest queues first
+        {"time", "sessions": [{"session", "protocol", "authid", "role", "address", "age_s", "queued", "queued_bytes",
+        "subscribed", "subscriptions"}], "others"}
+
+`consumers` are those of the log: `{NAME: {"offset", "behind"}}`.
+
+Events have no data here: to see numbers is one right, to read a channel another. Names of sessions are those of
+`/halley/sessions` (`system_events.py`). Times are RFC 3339, delays as `broker/flow.py` measures them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from heapq import nlargest
+from itertools import islice
+from operator import attrgetter
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from app.broker.events import Event
+from app.broker.flow import Delays
+from app.broker.names import SPACE
+from app.broker.policy import SERVER
+from app.broker.timestamps import to_text
+from app.broker.topics import RESERVED
+from app.protocols.bayeux.names import to_channel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from app.broker.activity import Trace
+    from app.server import House
+    from app.settings import Ticks
+    from app.system_events import AnySession, SystemEvents
+
+RATES = f"{RESERVED}/rates"
+TOPICS = f"{RESERVED}/topics"
+QUEUES = f"{RESERVED}/queues"
+_TICKING = (RATES, TOPICS, QUEUES)
+
+_SHOWN_SUBSCRIPTIONS = 10
+_SHOWN_CHARS = 400
+"""Of one session's subscriptions: names are made by clients, and a tick is to leave room in its hearers' queues."""
+
+_RECENT = 3
+"""Ticks after which an earlier count says nothing of the present rate: nobody listened meanwhile."""
+
+
+class _Count(NamedTuple):
+    """One protocol's, when it was last looked at."""
+
+    published: int
+    delivered: int
+    delays: Delays
+
+
+class Ticker:
+    """Publishes them for a house; `system_events` knows what sessions are called, and since when they are here."""
+
+    def __init__(self, house: House, options: Ticks, system_events: SystemEvents) -> None:
+        self._house = house
+        self._broker = house.broker
+        self._options = options
+        self._system_events = system_events
+        self._ticked_at = monotonic()
+        self._counts: dict[str, _Count] = {}  # by protocol
+        self._recorded = 0
+        self._published: dict[str, int] = {}  # by topic, when topics were last told
+        self._topics_told_at = 0.0
+
+    def sweep(self, now: float) -> None:
+        """Tell what is due, to whoever listens."""
+        elapsed_s = now - self._ticked_at
+        if not self._options.every_s or elapsed_s < self._options.every_s:
+            return
+        flow = self._flow(elapsed_s)  # looked at each time: what is told is of this tick alone
+        self._ticked_at = now
+        told = [(topic, self._told(topic, flow, now)) for topic in _TICKING if self._broker.index.hearers(topic)]
+        for topic, news in told:  # when all are made, lest one be seen waiting in the queues of another
+            payload = orjson.dumps({"time": self._time(now), **news})
+            self._broker.announce(Event(topic, payload, protocol="halley", role=SERVER), now)
+
+    def _told(self, topic: str, flow: dict[str, Any], now: float) -> dict[str, Any]:
+        return self._rates(flow) if topic == RATES else self._topics(now) if topic == TOPICS else self._queues(now)
+
+    def _time(self, now: float) -> str:
+        return to_text(int((now + self._broker.clock_offset_s) * 1_000_000))
+
+    # Rates
+
+    def _flow(self, elapsed_s: float) -> dict[str, Any]:
+        """What has gone through since the tick before."""
+        protocols = {name: self._rate(name, elapsed_s) for name in self._protocols()}
+        return {"every_s": round(elapsed_s, 3), "protocols": protocols, "history": self._history(elapsed_s)}
+
+    def _rates(self, flow: dict[str, Any]) -> dict[str, Any]:
+        house, broker = self._house, self._broker
+        here = Counter(map(attrgetter("protocol"), self._system_events.present))  # of very many, in a moment
+        return {
+            **flow,
+            "protocols": {name: {"sessions": here[name], **rate} for name, rate in flow["protocols"].items()},
+            "sessions": here.total(),
+            "subscriptions": len(broker.index.subscriptions),
+            "holds": house.engine.holds,
+            "queued": house.queued_events(),
+            "put_back": house.engine.put_back,
+            "conflated": broker.conflated + (house.tables.server.tables.conflated if house.tables is not None else 0),
+            "overflows": broker.overflows,
+            "dropped": broker.dropped,
+            "memory_bytes": int(broker.memory.value),
+            "limits_hit": dict(broker.hits),
+        }
+
+    def _protocols(self) -> Iterator[str]:
+        yield from ("bayeux", "wamp")
+        if self._house.tables is not None:
+            yield "nt4"
+
+    def _rate(self, protocol: str, elapsed_s: float) -> dict[str, Any]:
+        flow = self._broker.flows[protocol]
+        count = _Count(flow.published, flow.delivered, flow.delays.copy())
+        if protocol == "nt4" and self._house.tables is not None:
+            tables = self._house.tables.server.tables
+            count = _Count(tables.received, tables.pacing.delivered, tables.pacing.delays.copy())
+        before = self._counts.get(protocol, _Count(0, 0, Delays()))
+        self._counts[protocol] = count
+        delays = count.delays.since(before.delays)
+        return {
+            "published": count.published,
+            "delivered": count.delivered,
+            "published_per_s": round((count.published - before.published) / elapsed_s, 1),
+            "delivered_per_s": round((count.delivered - before.delivered) / elapsed_s, 1),
+            "delay_ms": {"p50": delays.quantile_ms(0.5), "p99": delays.quantile_ms(0.99)} if len(delays) else None,
+        }
+
+    def _history(self, elapsed_s: float) -> dict[str, Any] | None:
+        recorder, recording = self._house.recorder, self._broker.recording
+        if recorder is None:
+            return None
+        before, self._recorded = self._recorded, recording.recorded
+        head = recorder.head
+        return {
+            "first": recorder.start,
+            "head": head,
+            "bytes": recorder.history.bytes,
+            "recorded_per_s": round((recording.recorded - before) / elapsed_s, 1),
+            "lost": recording.lost,
+            "consumers": {
+                name: {"offset": offset, "behind": max(0, head + 1 - offset)}
+                for name, offset in recorder.consumers.items()
+            },
+        }
+
+    # Topics
+
+    def _topics(self, now: float) -> dict[str, Any]:
+        latest = [(topic, trace) for topic, trace in self._broker.activity.latest() if _is_shown(topic)]
+        since_s = now - self._topics_told_at
+        is_recent = since_s < _RECENT * self._options.every_s
+        before, self._published = self._published, {topic: trace.published for topic, trace in latest}
+        self._topics_told_at = now
+
+        def told(topic: str, trace: Trace) -> dict[str, Any]:
+            news = trace.published - before.get(topic, 0)
+            return {
+                "channel": to_channel(topic),
+                "published": trace.published,
+                "per_s": round(news / since_s, 1) if is_recent else 0.0,
+                "subscribers": self._subscribers(topic),
+                "last": self._time(trace.last),
+            }
+
+        topics = [told(topic, trace) for topic, trace in islice(latest, self._options.topics)]
+        return {"topics": topics, "others": max(0, len(latest) - len(topics))}
+
+    def _subscribers(self, topic: str) -> int:
+        count = self._broker.index.count_hearers(topic)
+        if self._house.tables is not None:
+            known = self._house.tables.server.tables.topics.shared.get(topic)
+            count += 0 if known is None else sum(len(stream.clients) for stream in known.streams.values())
+        return count
+
+    # Queues
+
+    def _queues(self, now: float) -> dict[str, Any]:
+        here, most = self._system_events.present, self._options.sessions
+        waited_for = [session for session in reversed(here) if session.outbox]
+        longest = nlargest(most, waited_for, key=lambda session: len(session.outbox))
+        idle = (session for session in reversed(here) if not session.outbox)  # who came last first
+        longest += islice(idle, most - len(longest))
+        sessions = [self._queue(session, now - here[session]) for session in longest]
+        return {"sessions": sessions, "others": len(here) - len(sessions)}
+
+    def _queue(self, session: AnySession, age_s: float) -> dict[str, Any]:
+        count, names = self._system_events.subscriptions(session, _SHOWN_SUBSCRIPTIONS)
+        return {
+            **self._system_events.who(session),
+            "address": session.address,
+            "age_s": round(age_s, 1),
+            "queued": len(session.outbox),
+            "queued_bytes": session.outbox.nbytes,
+            "subscribed": count,
+            "subscriptions": list(_fitting(names)),
+        }
+
+
+def _fitting(names: list[str]) -> Iterator[str]:
+    left = _SHOWN_CHARS
+    for name in names:
+        left -= len(name)
+        if left >= 0:
+            yield name
+
+
+def _is_shown(topic: str) -> bool:
+    """Whether it is one of all protocols', and not the server's own."""
+    return topic.partition("/")[0] != RESERVED and not topic.startswith(SPACE)

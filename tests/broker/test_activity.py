@@ -1,0 +1,42 @@
+"""What was published on which topic, within bounds."""
+
+from __future__ import annotations
+
+from support.broker import event
+
+from app.broker.activity import Activity
+from app.broker.broker import Broker
+from app.settings import Limits
+
+
+def test_topics_are_counted_and_the_busiest_last_comes_first():
+    """Three publications on two topics, by way of the broker."""
+    broker = Broker(Limits())
+    for now, topic in enumerate(["a", "b", "a"], start=1):
+        broker.publish(event(topic=topic), float(now))
+    assert [(topic, trace.published, trace.last) for topic, trace in broker.activity.latest()] == [
+        ("a", 2, 3.0),
+        ("b", 1, 2.0),
+    ]
+
+
+def test_what_the_server_announces_is_nobodys_activity():
+    """Its own topics are not counted."""
+    broker = Broker(Limits())
+    broker.announce(event(topic="halley/rates"), 1.0)
+    assert list(broker.activity.latest()) == []
+
+
+def test_who_has_rested_longest_is_forgotten_and_its_events_are_not():
+    """Of four that may be remembered, the two oldest go when a fifth comes; a million made-up names stay four."""
+    activity = Activity(4)
+    for now, topic in enumerate("abcd", start=1):
+        activity.note(topic, float(now))
+    activity.note("a", 5.0)
+    activity.note("e", 6.0)
+    assert [topic for topic, _ in activity.latest()] == ["e", "a", "d"]
+    assert activity.forgotten == 2
+    for number in range(1_000):
+        activity.note(f"made/up/{number}", 7.0 + number)
+    assert len(activity.traces) <= 4
+    assert activity.forgotten + sum(trace.published for _, trace in activity.latest()) == 1_006

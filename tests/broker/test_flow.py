@@ -1,0 +1,70 @@
+"""What goes through, and how long it takes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.broker import event, join
+
+from app.broker.broker import Broker
+from app.broker.flow import Delays
+from app.broker.topics import Match, Pattern
+from app.settings import Limits
+
+LONGEST_US = 600_000_000
+
+
+@given(st.lists(st.integers(0, LONGEST_US), min_size=1, max_size=50), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
+def test_a_quantile_is_never_less_than_what_it_stands_for_and_an_eighth_more_at_most(delays_us, share):
+    """Whatever the delays: at least that share of them was no longer, and the answer is near one of them."""
+    delays = Delays()
+    for us in delays_us:
+        delays.note(us)
+    told_us = delays.quantile_ms(share) * 1000
+    exact_us = sorted(delays_us)[max(0, -int(-len(delays_us) * share // 1) - 1)]
+    assert exact_us <= told_us + 0.001
+    assert told_us <= exact_us * 9 / 8 + 1
+
+
+def test_nothing_noted_has_no_quantile():
+    """Where nothing was delivered there is no delay to tell of."""
+    assert Delays().quantile_ms(0.5) is None
+    assert len(Delays()) == 0
+
+
+def test_only_what_came_since_counts():
+    """Of two delays, the one noted before the copy is left out of the difference, sums too."""
+    delays = Delays()
+    delays.note(1_000_000)
+    before = delays.copy()
+    delays.note(2_000, 3)
+    later = delays.since(before)
+    assert len(later) == 3
+    assert 2.0 <= later.quantile_ms(0.99) <= 2.3
+    assert later.total_us == 6_000
+    assert (len(delays), delays.up_to(2_500), delays.up_to(2_000_000)) == (4, 3, 4)
+
+
+def test_a_clock_that_was_set_back_counts_as_no_delay():
+    """What is longer than ten minutes, or less than nothing, is kept within the classes there are."""
+    delays = Delays()
+    delays.note(-5)
+    delays.note(10**12)
+    assert delays.quantile_ms(0.5) == 0
+    assert 600_000 <= delays.quantile_ms(1.0) <= 675_000
+
+
+def test_a_delay_is_from_the_publication_until_the_event_leaves_the_outbox():
+    """Published at 10 and taken at 10.25: one delay of a quarter of a second, of the receiver's protocol."""
+    broker = Broker(Limits())
+    reader = join(broker, "r")
+    broker.subscribe(reader, Pattern(Match.EXACT, "a"))
+    for _ in range(3):
+        broker.publish(event(), 10.0)
+    assert len(broker.take(reader, 10.25)) == 3
+    assert broker.take(reader, 11.0) == []
+    flow = broker.flows[reader.protocol]
+    assert flow.delivered == 3
+    assert len(flow.delays) == 1
+    assert 250 <= flow.delays.quantile_ms(0.5) <= 282
+    assert broker.flows["bayeux"].published == 3

@@ -1,0 +1,215 @@
+"""What the server tells of itself each second, to who may hear it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from support import nt4, wamp
+from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.server import brisk, serving
+from support.wire import DEADLINE_S, request
+
+from app.settings import Access
+
+EVERY_S = 0.05
+SLOW_POLL_S = {"bayeux": {"max_interval_s": DEADLINE_S}}
+
+
+async def listen(served, *channels):
+    """A Bayeux session that hears these channels: a function that gives the next event on one of them."""
+    wire = await served.wire()
+    client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+    await wire.post(connect(client_id))
+    answers = (await wire.post(*[subscribe(client_id, channel) for channel in channels])).messages
+    assert all(answer["successful"] for answer in answers if "successful" in answer)
+
+    async def heard(channel, condition=lambda data: True):
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                for message in (await wire.post(connect(client_id))).messages:
+                    if message["channel"] == channel and condition(message["data"]):
+                        return message["data"]
+
+    return heard
+
+
+async def say(served, *messages):
+    """Publish from elsewhere, by one request."""
+    wire = await served.wire()
+    answers = (await wire.post(*messages)).messages
+    assert all(answer["successful"] for answer in answers), answers
+
+
+def ticking(tmp_path=None, **changed):
+    """A server that ticks faster than people read."""
+    history = {"enabled": tmp_path is not None, "free_bytes": 0}
+    return serving(brisk(data_dir=str(tmp_path), history=history, ticks={"every_s": EVERY_S}, sweep_s=0.02, **changed))
+
+
+async def test_rates_tell_what_each_protocol_published_and_was_given(tmp_path):
+    """Two by Bayeux, one by WAMP, heard by both: totals, sessions, a delay, and what is on disk."""
+    async with ticking(tmp_path) as served:
+        heard = await listen(served, "/halley/rates", "/a/**")
+        client = await wamp.join(served.url)
+        await client.subscribe("a", match="prefix")
+        await say(served, publish("/a/b", 1), publish("/a/b", 2))
+        await client.publish("a.c", [3], exclude_me=False)
+        rates = await heard(
+            "/halley/rates", lambda data: data["protocols"]["wamp"]["delivered"] >= 3 and data["history"]["head"] >= 3
+        )
+        bayeux, wamps = rates["protocols"]["bayeux"], rates["protocols"]["wamp"]
+        assert (bayeux["published"], wamps["published"], wamps["delivered"]) == (2, 1, 3)
+        assert bayeux["delivered"] >= 3
+        assert (bayeux["sessions"], wamps["sessions"], rates["sessions"]) == (1, 1, 2)
+        assert set(rates["protocols"]) == {"bayeux", "wamp"}
+        assert rates["history"]["first"] == 1
+        assert rates["history"]["lost"] == rates["dropped"] == rates["overflows"] == 0
+        with_delay = await heard("/halley/rates", lambda data: data["protocols"]["bayeux"]["delay_ms"])
+        delay = with_delay["protocols"]["bayeux"]["delay_ms"]
+        assert 0 <= delay["p50"] <= delay["p99"]
+
+
+async def test_rates_are_of_the_time_since_the_tick_before():
+    """Ten publications are at least ten in some tick; when nothing is published any more the rate is 0 again."""
+    async with ticking() as served:
+        heard = await listen(served, "/halley/rates")
+        await say(served, *[publish("/a", number) for number in range(10)])
+
+        def of_bayeux(field):
+            return lambda data: data["protocols"]["bayeux"][field]
+
+        rates = await heard("/halley/rates", of_bayeux("published_per_s"))
+        assert rates["protocols"]["bayeux"]["published_per_s"] * rates["every_s"] == pytest.approx(10, abs=0.2)
+        assert rates["history"] is None
+        rates = await heard("/halley/rates", lambda data: not of_bayeux("published_per_s")(data))
+        assert of_bayeux("published")(rates) == 10
+
+
+async def test_topics_tell_how_busy_they_are_and_who_hears_them_and_no_data():
+    """Of the server's own topics, and of what was said on any, nothing is told."""
+    async with ticking() as served:
+        heard = await listen(served, "/halley/topics", "/chat/*")
+        await say(served, publish("/chat/b", "secret"), publish("/chat/b", "secret"), publish("/other", "secret"))
+        await say(served, publish("/halley/own", 1))
+        told = await heard("/halley/topics", lambda data: len(data["topics"]) == 2)
+        assert "secret" not in str(told)
+        assert told["others"] == 0
+        by_channel = {each.pop("channel"): each for each in told["topics"]}
+        assert (by_channel["/chat/b"]["published"], by_channel["/chat/b"]["subscribers"]) == (2, 1)
+        assert (by_channel["/other"]["published"], by_channel["/other"]["subscribers"]) == (1, 0)
+        assert by_channel["/other"]["last"] <= told["time"]
+
+
+async def test_topics_are_bounded():
+    """The two that were busy last of four, and a word of the others."""
+    async with ticking(limits={}) as served:
+        served.house._ticker._options = type(served.house.settings.ticks)(every_s=EVERY_S, topics=2)
+        heard = await listen(served, "/halley/topics")
+        for name in "abcd":
+            await say(served, publish(f"/{name}", 1))
+        told = await heard("/halley/topics", lambda data: data["others"] == 2)
+        assert [each["channel"] for each in told["topics"]] == ["/d", "/c"]
+
+
+async def test_queues_tell_who_is_here_and_what_waits_for_whom():
+    """A session that does not poll has a queue, and comes first; it is called as /halley/sessions calls it."""
+    async with ticking(**SLOW_POLL_S) as served:
+        heard = await listen(served, "/halley/queues", "/halley/sessions")
+        wire = await served.wire()
+        lazy = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+        opened = await heard("/halley/sessions", lambda data: data["event"] == "opened")
+        await wire.post(subscribe(lazy, "/a"))
+        await say(served, *[publish("/a", number) for number in range(5)])
+        told = await heard("/halley/queues", lambda data: data["sessions"][0]["queued"] >= 5)
+        longest = told["sessions"][0]
+        assert longest["session"] == opened["session"]
+        assert lazy not in str(told)
+        assert (longest["protocol"], longest["authid"], longest["role"]) == ("bayeux", None, "anonymous")
+        assert (longest["subscribed"], longest["subscriptions"]) == (1, ["/a"])
+        assert longest["queued_bytes"] > 5
+        assert longest["age_s"] >= 0
+        assert len(told["sessions"]) == 2
+        await wire.post({"channel": "/meta/disconnect", "clientId": lazy})
+        await heard("/halley/queues", lambda data: len(data["sessions"]) == 1)
+
+
+async def test_who_was_ended_by_a_fault_is_here_no_more():
+    """The broker ends a session whose engine fails, and no hook tells of it; it was shown and kept for ever."""
+    async with ticking(**SLOW_POLL_S) as served:
+        heard = await listen(served, "/halley/queues")
+        wire = await served.wire()
+        broken = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+        await heard("/halley/queues", lambda data: len(data["sessions"]) == 2)
+        session, broker = served.house.broker.sessions[broken], served.house.broker
+        broker.close(session, "fault")
+        await heard("/halley/queues", lambda data: len(data["sessions"]) == 1)
+
+
+async def test_long_names_leave_room_in_the_queues_of_those_who_hear_of_them():
+    """Of 120 subscriptions with names as long as may be, few are told, and how many there are."""
+    async with ticking(**SLOW_POLL_S) as served:
+        heard = await listen(served, "/halley/queues")
+        wire = await served.wire()
+        many = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+        names = ["/short", *(f"/{number:0>200}" for number in range(119))]
+        await wire.post(subscribe(many, *names))
+        told = await heard("/halley/queues", lambda data: data["sessions"][0]["subscribed"] == 120)
+        assert told["sessions"][0]["subscriptions"] == names[:2]
+
+
+async def test_robots_are_told_of_too(tmp_path):
+    """NetworkTables' values, sessions and subscribers count as others do."""
+    options = {"enabled": True, "port": 0, "ping_s": 5, "pong_s": 10}
+    async with ticking(tmp_path, nt4=options) as served:
+        heard = await listen(served, "/halley/rates", "/halley/topics", "/halley/queues")
+        url = f"http://127.0.0.1:{served.nt4_port}"
+        async with await nt4.connect(url, "robot") as robot, await nt4.connect(url, "board") as board:
+            await board.subscribe("/robot/", prefix=True, all=True)
+            await robot.publish("/robot/speed", 1)
+            await robot.put(1, 1, 2.5)
+            assert (await board.value("/robot/speed")).value == 2.5
+            rates = await heard("/halley/rates", lambda data: data["protocols"]["nt4"]["delivered"])
+            assert rates["protocols"]["nt4"] | {"delay_ms": None} == {
+                "sessions": 2,
+                "published": 1,
+                "delivered": 1,
+                "published_per_s": rates["protocols"]["nt4"]["published_per_s"],
+                "delivered_per_s": rates["protocols"]["nt4"]["delivered_per_s"],
+                "delay_ms": None,
+            }
+            told = await heard("/halley/topics", lambda data: data["topics"])
+            assert (told["topics"][0]["channel"], told["topics"][0]["subscribers"]) == ("/robot/speed", 1)
+            queues = await heard("/halley/queues")
+            assert {each["authid"]: each["subscriptions"] for each in queues["sessions"] if each["authid"]} == {
+                "robot": [],
+                "board": ["/robot/*"],
+            }
+
+
+async def test_with_rules_they_need_a_right():
+    """A right to everything is none to the server's own topics; one that names them is."""
+    everything = Access("*", "subscribe", "/**", allow=True)
+    async with ticking(access=(everything,)) as served:
+        wire = await served.wire()
+        client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+        for topic in ("rates", "topics", "queues"):
+            answer = (await wire.post(subscribe(client_id, f"/halley/{topic}"))).messages[0]
+            assert answer["error"].endswith(":subscribe_denied"), answer
+    async with ticking(access=(everything, Access("*", "subscribe", "/halley/**", allow=True))) as served:
+        heard = await listen(served, "/halley/rates")
+        assert (await heard("/halley/rates"))["sessions"] == 1
+
+
+async def test_they_are_not_recorded(tmp_path):
+    """Of three that were heard, none is in the log; what a client published is."""
+    async with ticking(tmp_path) as served:
+        heard = await listen(served, "/halley/rates", "/halley/topics", "/halley/queues")
+        await say(served, publish("/a", 1))
+        for channel in ("/halley/rates", "/halley/topics", "/halley/queues"):
+            await heard(channel)
+        wire = await served.wire()
+        answer = await wire.request(request("GET", "/history/halley/**"))
+        recorded = {each["channel"] for each in json.loads(answer.body)["events"]}
+        assert recorded == {"/halley/sessions", "/halley/subscriptions"}
