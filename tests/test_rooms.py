@@ -28,7 +28,9 @@ ROOMS = {
     "app.transports": EDGES | {"app.history", "starlette", "orjson", "pyarrow"},  # Arrow: only where it is installed
     "app.configuration": ENGINES | {"app.access", "app.history"},  # roles, tokens, patterns, ages
     "app.client": {"httpx", "app"},
-    "app.bench": {"app.client", "httpx", "uvloop", "matplotlib"},
+    "app.interpreter": set(),
+    "app.bench": {"app.client", "app.interpreter", "httpx", "uvloop", "matplotlib"},
+    "app.demo": {"app.client", "app.interpreter", "httpx", "msgpack", "websockets"},
     "app.recorder": ENGINES | {"app.history", "app.telemetry"},
     "app.system_events": ENGINES | {"orjson"},
     "app.ticks": ENGINES | {"app.system_events", "app.server", "orjson"},
@@ -77,6 +79,8 @@ ROOMS = {
         "app.bench",
         "app.client",
         "app.configuration",
+        "app.demo",
+        "app.interpreter",
         "app.protection",
         "app.server",
         "app.host",

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from app.bench.failure import BenchFailed, together
 from app.bench.load import split
-from app.bench.processes import end, module_command, module_environment, pin
+from app.bench.processes import end, pin
+from app.interpreter import module_command, module_environment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

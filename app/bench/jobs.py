@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import httpx
 
 from app.bench.failure import BenchFailed
-from app.bench.processes import end, last_line, module_command, module_environment, pin
+from app.bench.processes import end, last_line, pin
+from app.interpreter import module_command, module_environment
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from app.bench.failure import BenchFailed
-from app.bench.processes import end, module_command, module_environment, pin
+from app.bench.processes import end, pin
+from app.interpreter import module_command, module_environment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine

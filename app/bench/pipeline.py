@@ -27,10 +27,11 @@ from app.bench.jobs import behind, jobs
 from app.bench.load import Load
 from app.bench.measurement import Phase, measure, noted
 from app.bench.pipeline_figures import PipelineFigures
-from app.bench.processes import end, last_line, module_command, module_environment
+from app.bench.processes import end, last_line
 from app.bench.rollups import first_rollup, rollups
 from app.bench.stock import fill
 from app.bench.target import core_count, halley_command, started
+from app.interpreter import module_command, module_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

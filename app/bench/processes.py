@@ -1,13 +1,11 @@
-"""The processes that the bench starts: how this interpreter runs our modules, on which core, and how they end."""
+"""The processes that the bench starts: on which core they run, and how they end."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,17 +14,6 @@ if TYPE_CHECKING:
 
 _STOP_S = 10.0
 _LAST_BYTES = 4_096
-
-
-def module_command(module: str) -> list[str]:
-    """How this interpreter runs a module of ours. `-P`: a folder `app` where the user happens to be is not ours."""
-    return [sys.executable, "-P", "-m", module]
-
-
-def module_environment() -> dict[str, str]:
-    """The environment in which `module_command` finds the modules that we are."""
-    ours = str(Path(__file__).parents[2])
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))}
 
 
 def pin(process: Process, *cores: int) -> None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from app.bench.asker import asker, off_the_servers_core
 from app.bench.failure import BenchFailed
 from app.bench.measurement import Phase
-from app.bench.processes import end, module_environment
+from app.bench.processes import end
 from app.bench.requests import channel_name
 from app.bench.tally import percentiles
+from app.interpreter import module_environment
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 
 from app.bench.failure import BenchFailed
 from app.bench.files import raise_file_limit
-from app.bench.processes import end, last_line, module_command, module_environment, pin
+from app.bench.processes import end, last_line, pin
 from app.bench.usage import UNKNOWN, Usage, usage_of, usage_told_by
+from app.interpreter import module_command, module_environment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence

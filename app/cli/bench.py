@@ -26,9 +26,9 @@ from app.bench import (
     wamp_table,
 )
 from app.bench.plot import check_plotting, plot
-from app.bench.processes import module_command
 from app.cli.console import DONE, FAILED, say
 from app.cli.progress import PhaseBar
+from app.interpreter import module_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

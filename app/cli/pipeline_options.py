@@ -111,9 +111,14 @@ def _taking(verb: Verb, *options: Callable[[Verb], Verb]) -> Verb:
     return decorated
 
 
+def is_installed() -> bool:
+    """Whether the extra [pipeline] is."""
+    return all(importlib.util.find_spec(name) is not None for name in _MODULES)
+
+
 def need_installed() -> None:
     """End here, with a sentence, where the extra [pipeline] is not installed."""
-    if any(importlib.util.find_spec(name) is None for name in _MODULES):
+    if not is_installed():
         say(NOT_INSTALLED)
         sys.exit(WRONG_USE)
 

@@ -13,6 +13,7 @@ from app.access.tokens import new_token
 from app.cli.bench_verbs import bench_group
 from app.cli.check_config import listing
 from app.cli.console import DONE, FAILED, INTERRUPTED, WRONG_USE, run, say
+from app.cli.demo import demo
 from app.cli.history_verbs import history_group
 from app.cli.lake_verbs import lake_group
 from app.cli.options import config_option, load_settings, server_options
@@ -52,6 +53,7 @@ def main() -> None:
 
 
 main.add_command(bench_group)
+main.add_command(demo)
 main.add_command(history_group)
 main.add_command(lake_group)
 main.add_command(pipeline_group)

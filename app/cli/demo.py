@@ -1,0 +1,74 @@
+"""`halley demo`: everything at once, for whoever wants to see it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from app.cli.console import DONE, FAILED, WRONG_USE, run, say
+from app.cli.pipeline_options import NOT_INSTALLED, is_installed
+from app.configuration import KNOBS
+
+if TYPE_CHECKING:
+    from app.demo.demo import Plan
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65_535), default=KNOBS["port"].default, show_default=True,
+              help="Port of the server; 0 picks a free one.")  # fmt: skip
+@click.option("--nt4-port", type=click.IntRange(0, 65_535), default=KNOBS["nt4.port"].default, show_default=True,
+              help="Port for robots; 0 as above.")  # fmt: skip
+@click.option("--data-dir", metavar="DIR", help="Keep the history there, and go on with what is there already.")
+@click.option("--pipeline", type=click.Choice(["on", "off", "auto"]), default="auto", show_default=True,
+              help="Whether Spark looks at it all; auto: where it is installed.")  # fmt: skip
+@click.option("--for", "for_s", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+              help="End by itself after so long.")  # fmt: skip
+def demo(
+    *, port: int, nt4_port: int, data_dir: str | None, pipeline: Literal["on", "off", "auto"], for_s: float | None
+) -> None:
+    """Run a server with believable traffic over all protocols, and the pipeline, until Ctrl-C or SIGTERM.
+
+    It says which address to open in a browser. Settings files and variables are left out of it, and unless --data-dir
+    says otherwise nothing is kept.
+    """
+    lack = "" if pipeline == "off" else _lack()
+    if lack and pipeline == "on":
+        say(lack)
+        sys.exit(WRONG_USE)
+    from app.demo.demo import Plan  # noqa: PLC0415 - the other verbs need none of it
+
+    if lack:
+        say(f"without the pipeline: {lack}")
+    plan = Plan(port, nt4_port, data_dir, has_pipeline=pipeline != "off" and not lack, for_s=for_s)
+    leave_on = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        leave_on.append(signal.SIGHUP)  # the terminal has gone: nobody else ends what we have started
+    sys.exit(run(_play(plan), leave_on=leave_on))
+
+
+async def _play(plan: Plan) -> int:
+    from app.demo import demo as whole  # noqa: PLC0415 - likewise
+
+    try:
+        await whole.run(plan, say, click.echo)
+    except whole.DemoFailed as failed:
+        say(str(failed))
+        return WRONG_USE if failed.is_wrong_use else FAILED
+    return DONE
+
+
+def _lack() -> str:
+    """What the pipeline lacks on this machine; nothing if it can run."""
+    if not is_installed():
+        return NOT_INSTALLED
+    from app.pipeline.errors import Refused  # noqa: PLC0415 - imports Spark, as does the next
+    from app.pipeline.session import find_java  # noqa: PLC0415
+
+    try:
+        find_java()
+    except (Refused, OSError) as error:
+        return str(error)
+    return ""

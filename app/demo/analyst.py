@@ -1,0 +1,40 @@
+"""The analyst: hears every trade over WAMP, by a pattern, and publishes `market.index`, the mean of all prices."""
+
+from __future__ import annotations
+
+import asyncio
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from app.demo.beside import beside
+from app.demo.comeback import come_back
+from app.demo.market import SHARES
+from app.demo.wamp_session import joined
+
+if TYPE_CHECKING:
+    from random import Random
+
+_EVERY_S = 2.0
+
+
+async def analyst(server: str, random: Random) -> None:
+    """Tell how the market does as a whole, until cancelled."""
+    await come_back(lambda: _visit(server), random)
+
+
+async def _visit(server: str) -> None:
+    prices = dict(SHARES)
+
+    def hear(trade: Any) -> None:
+        match trade:
+            case {"symbol": str(symbol), "price": int() | float() as price} if symbol in prices:
+                prices[symbol] = price
+
+    async with joined(server) as session, beside(session.listen()) as listening:
+        await session.subscribe("market", hear, match="prefix")
+        before = fmean(prices.values())
+        while not listening.done():
+            index = fmean(prices.values())
+            await session.publish("market.index", {"index": round(index, 2), "change": round(index - before, 2)})
+            before = index
+            await asyncio.sleep(_EVERY_S)

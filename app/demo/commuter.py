@@ -1,0 +1,26 @@
+"""Somebody on a train, who follows the market over a bad connection: polls seldom, so that events wait for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.demo.comeback import come_back
+from app.demo.script_page import ScriptPage
+
+if TYPE_CHECKING:
+    from random import Random
+
+_PAUSE_S = (2.0, 7.0)
+"""Between two polls; after 10 s without one the server would take it for gone."""
+
+
+async def commuter(server: str, random: Random) -> None:
+    """Follow the market, until cancelled."""
+
+    async def visit() -> None:
+        async with ScriptPage(server, lambda: random.uniform(*_PAUSE_S)) as page:
+            await page.subscribe("/market/*")
+            async for _ in page:
+                pass
+
+    await come_back(visit, random)

@@ -1,0 +1,22 @@
+"""The driver station: hears over NetworkTables all that the robot tells, as the people beside the field do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.demo.comeback import come_back
+from app.demo.nt4_link import linked
+from app.demo.robot import TOPICS
+
+if TYPE_CHECKING:
+    from random import Random
+
+
+async def driver_station(server: str, random: Random) -> None:
+    """Watch the robot, at the server with that `ws://` address, until cancelled."""
+    await come_back(lambda: _visit(server), random)
+
+
+async def _visit(server: str) -> None:
+    async with linked(server, "driver-station", {}, [*TOPICS]) as link:
+        await link.listen(lambda _name, _value: None)

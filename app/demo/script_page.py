@@ -1,0 +1,120 @@
+"""A page of old times: a Bayeux client that can do nothing but load scripts (JSONP, Bayeux 1.0, 6.2).
+
+It has the methods of `app.client.Client` that the chat needs. It does not come back by itself: whoever uses it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+import httpx
+
+from app.client import Event
+from app.demo.comeback import Away
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_HANDSHAKE: dict[str, Any] = {"version": "1.0", "supportedConnectionTypes": ["callback-polling"]}
+_SCRIPT = re.compile(r"/\*\*/([\w.]+)\((.*)\);", re.DOTALL)
+_ANSWER_S = 10.0
+_GOODBYE_S = 2.0
+_HOLD_S = 60.0
+"""Longer than any hold of a server's."""
+
+_EVENTS_KEPT = 1_000
+
+
+class ScriptPage:
+    """A session from `async with` to its end; `pause_s` tells how long to rest before each next poll.
+
+    Entering it, its methods and reading events raise `Away` when the server does not answer, or has ended the session.
+    """
+
+    def __init__(self, server: str, pause_s: Callable[[], float] = lambda: 0.0) -> None:
+        self._http = httpx.AsyncClient(base_url=server, timeout=_ANSWER_S)
+        self._pause_s = pause_s
+        self._numbers = itertools.count(1)
+        self._client_id = ""
+        self._events: asyncio.Queue[Event | Exception] = asyncio.Queue(_EVENTS_KEPT)
+        self._polling: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            answer = await self._ask("/meta/handshake", **_HANDSHAKE)
+        except BaseException:
+            await self._http.aclose()
+            raise
+        self._client_id = answer["clientId"]
+        self._polling = asyncio.create_task(self._poll())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._polling is not None
+        self._polling.cancel()
+        try:
+            await asyncio.wait([self._polling])
+            with suppress(Away):
+                await self._ask("/meta/disconnect", _GOODBYE_S)
+        finally:
+            await self._http.aclose()
+
+    async def subscribe(self, pattern: str) -> None:
+        """Hear what is published there."""
+        await self._ask("/meta/subscribe", subscription=pattern)
+
+    async def publish(self, channel: str, data: Any) -> None:
+        """Publish a JSON value."""
+        await self._ask(channel, data=data)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event."""
+        event = await self._events.get()
+        if isinstance(event, Exception):
+            raise event
+        return event
+
+    async def _poll(self) -> None:
+        try:
+            while True:
+                await self._ask("/meta/connect", within_s=_HOLD_S, connectionType="callback-polling")
+                await asyncio.sleep(self._pause_s())
+        except Exception as error:  # noqa: BLE001 - also a mistake of ours must reach whoever reads
+            await self._events.put(error)
+
+    async def _ask(self, channel: str, within_s: float = _ANSWER_S, **fields: Any) -> dict[str, Any]:
+        """Load a script; returns the answer to our message, and keeps the events that came beside it."""
+        number = next(self._numbers)
+        message = {"id": str(number), "channel": channel, **fields}
+        if self._client_id:
+            message["clientId"] = self._client_id
+        address = {"jsonp": f"page.answer{number}", "message": json.dumps([message])}
+        try:
+            script = (await self._http.get("/bayeux", params=address, timeout=within_s)).raise_for_status().text
+            answers = _read(script, address["jsonp"])
+        except (httpx.HTTPError, ValueError) as error:
+            raise Away(str(error) or type(error).__name__) from error
+        for each in answers:
+            if "data" in each:
+                await self._events.put(Event(each["channel"], each["data"]))
+        answer = next((each for each in answers if each.get("id") == str(number)), {})
+        if not answer.get("successful"):
+            raise Away(str(answer.get("error")))
+        return answer
+
+
+def _read(script: str, callback: str) -> list[dict[str, Any]]:
+    """What the script would call our function with. Raises `ValueError` where it would do anything else."""
+    match = _SCRIPT.fullmatch(script)
+    if match is None or match[1] != callback:
+        raise ValueError("no script of a Bayeux server's")
+    answers: list[dict[str, Any]] = json.loads(match[2])
+    return answers

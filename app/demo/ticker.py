@@ -1,0 +1,44 @@
+"""The ticker: tells over WAMP what the market does, `market.SYMBOL` and `market.news`; Bayeux sees `/market/SYMBOL`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from app.demo.beside import beside
+from app.demo.comeback import come_back
+from app.demo.market import NEWS, Market
+from app.demo.wamp_session import joined
+
+if TYPE_CHECKING:
+    from random import Random
+
+_LEAST_S, _MOST_S = 0.05, 1.0
+"""Between two looks at the market: what happens within is sent together; news of others' may come at any time."""
+
+_ACKNOWLEDGED_SHARE = 0.05
+"""Of trades: only those wait for the disk, and so would show that it is slow."""
+
+
+async def ticker(server: str, random: Random) -> None:
+    """Tell what the market does, until cancelled."""
+    await come_back(lambda: _visit(server, random), random)
+
+
+async def _visit(server: str, random: Random) -> None:
+    clock = asyncio.get_running_loop().time
+    market = Market(random, clock())
+
+    def hear(news: Any) -> None:
+        if isinstance(news, dict):
+            market.rush(news.get("symbol"), clock())
+
+    async with joined(server) as session, beside(session.listen()) as listening:
+        await session.subscribe(f"market.{NEWS}", hear)
+        while not listening.done():
+            for name, data in market.until(clock()):
+                is_acknowledged = random.random() < _ACKNOWLEDGED_SHARE
+                await session.publish(f"market.{name}", data, is_acknowledged=is_acknowledged)
+                if name == NEWS:
+                    hear(data)  # a publisher does not hear itself
+            await asyncio.sleep(min(max(market.next_s - clock(), _LEAST_S), _MOST_S))

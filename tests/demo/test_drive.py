@@ -1,0 +1,95 @@
+"""How the robot drives: its tour, where it is sent, and what it does when it may not."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from app.demo.drive import HEIGHT_M, WIDTH_M, Drive
+from app.demo.robot import TOPICS, obey
+
+TICK_S = 0.02
+
+
+def drive():
+    return Drive(Random(1))
+
+
+def drove(robot, for_s):
+    """Where it was all the time."""
+    way = []
+    for _ in range(int(for_s / TICK_S)):
+        robot.step(TICK_S)
+        way.append((robot.x_m, robot.y_m))
+    return way
+
+
+def test_it_makes_its_rounds_on_its_field():
+    """In two minutes it has been around, never off the field, never faster than it can, and has used its battery."""
+    robot = drive()
+    full_v = robot.voltage_v
+    way = drove(robot, 120)
+    assert robot.laps >= 1
+    assert all(0 <= x_m <= WIDTH_M and 0 <= y_m <= HEIGHT_M for x_m, y_m in way)
+    assert max(x_m for x_m, _ in way) - min(x_m for x_m, _ in way) > WIDTH_M / 2
+    assert max(math.dist(*each) for each in pairwise(way)) < 3 * TICK_S
+    assert 11 < robot.voltage_v < full_v
+
+
+def test_it_goes_where_it_is_sent_rests_and_goes_on():
+    """The wish is over when it has been there for a while."""
+    robot = drive()
+    obey(robot, "/robot/setpoint", [12.0, 3.0])
+    way = drove(robot, 60)
+    assert min(math.dist(each, (12, 3)) for each in way) < 0.5
+    resting = [each for each in way if math.dist(each, (12, 3)) < 0.5]
+    assert len(resting) * TICK_S > 4
+    assert robot.wish is None
+    assert math.dist(way[-1], (12, 3)) > 1
+
+
+@pytest.mark.parametrize("value", [[], [1.0], [1.0, 2.0, 3.0], [math.nan, 1.0], [1.0, math.inf], "12, 3", None])
+def test_a_setpoint_that_is_no_place_is_ignored(value):
+    """A console can set any doubles."""
+    robot = drive()
+    obey(robot, "/robot/setpoint", value)
+    assert robot.wish is None
+
+
+def test_a_place_off_the_field_is_taken_for_the_nearest_on_it():
+    """It goes as near as it can."""
+    robot = drive()
+    obey(robot, "/robot/setpoint", [99.0, -5.0])
+    assert robot.wish == (WIDTH_M, 0.0)
+    assert min(math.dist(each, (WIDTH_M, 0.0)) for each in drove(robot, 60)) < 0.5
+
+
+def test_disabled_it_stands_still_and_goes_on_when_it_may():
+    """And what is no mode changes nothing."""
+    robot = drive()
+    drove(robot, 3)
+    obey(robot, "/robot/mode", "disabled")
+    drove(robot, 2)
+    assert len({*drove(robot, 5)}) == 1
+    obey(robot, "/robot/mode", "fly")
+    assert robot.mode == "disabled"
+    obey(robot, "/robot/mode", "auto")
+    assert len({*drove(robot, 5)}) > 100
+
+
+def test_it_sees_the_walls():
+    """What its lidar tells are distances within the field."""
+    robot = drive()
+    drove(robot, 10)
+    assert all(0 <= far_m <= math.hypot(WIDTH_M, HEIGHT_M) for far_m in robot.ranges_m(36))
+    ahead_m, behind_m = robot.ranges_m(2)
+    assert ahead_m > 0
+    assert behind_m > 0
+
+
+def test_every_kind_of_topic_is_there():
+    """For whoever wants to see how the console shows them."""
+    assert {*TOPICS.values()} == {"double", "double[]", "boolean", "int", "string", "raw"}

@@ -1,0 +1,84 @@
+"""What the market does: trades at random times, news that make a share busy, halts that make one silent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from app.demo.market import NEWS, SHARES, Market
+from app.pipeline.jobs.usual import WINDOW_US
+from app.settings import Pipeline
+
+
+def played(market, until_s, from_s=0.0, *, hears_news=True):
+    """All that happens until then, with its time."""
+    happened, now_s = [], from_s
+    while (now_s := max(now_s, market.next_s)) < until_s:
+        for name, data in market.until(now_s):
+            happened.append((now_s, name, data))
+            if name == NEWS and hears_news:
+                market.rush(data.get("symbol"), now_s)
+    return happened
+
+
+def market_of(seed=1):
+    return Market(Random(seed), 0.0)
+
+
+def test_prices_walk():
+    """Each trade tells its price and how far that is from the last one; every share is traded."""
+    prices = dict(SHARES)
+    for _, name, data in played(market_of(), 300.0):
+        if name != NEWS:
+            assert data["symbol"] == name
+            assert data["price"] == pytest.approx(prices[name] + data["change"])
+            assert 0 < data["price"] == pytest.approx(prices[name], rel=0.01, abs=0.02)
+            assert data["size"] > 0
+            prices[name] = data["price"]
+    assert all(prices[name] != first for name, first in SHARES.items())
+
+
+def test_it_is_no_load():
+    """About ten trades a second, of all shares."""
+    trades = [name for _, name, _ in played(market_of(), 600.0, hears_news=False) if name != NEWS]
+    assert 4 < len(trades) / 600 < 20
+    assert {*trades} == {*SHARES}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_news_make_a_spike_that_the_pipeline_sees(seed):
+    """In some window of ten seconds the share is as busy as an alert takes, compared with what is usual for it."""
+    market, options = market_of(seed), Pipeline()
+    quiet = played(market, 300.0, hears_news=False)
+    usual = Counter(name for _, name, _ in quiet)["CEDAR"] * WINDOW_US / 1e6 / 300
+    market.rush("CEDAR", 300.0)
+    busy = Counter(at_s // 10 for at_s, name, _ in played(market, 330.0, 300.0) if name == "CEDAR")
+    assert max(busy.values()) >= max(options.spike_events, options.spike_factor * usual)
+
+
+def test_news_come_every_minute_or_so_and_some_stop_a_share():
+    """Headlines name a share, or say that it is halted; then it is silent for longer than an alert takes."""
+    happened = played(market_of(), 1_200.0)
+    news = [(at_s, data) for at_s, name, data in happened if name == NEWS]
+    flashes = [at_s for at_s, data in news if "symbol" in data]
+    assert all(40 < after - before < 80 for before, after in pairwise(flashes))
+    halts = [(at_s, data["headline"]) for at_s, data in news if "symbol" not in data]
+    assert halts
+    silent_s = Pipeline().silence_s
+    for at_s, headline in halts:
+        symbol = next(name for name in SHARES if name.title() in headline)
+        after = [then_s for then_s, name, _ in happened if name == symbol and then_s > at_s]
+        if after and not any(symbol == data.get("symbol") for then_s, data in news if at_s < then_s < after[0] + 1):
+            assert after[0] - at_s > silent_s
+
+
+@pytest.mark.parametrize("symbol", [None, "NOBODY", 7, ["GULL"], {}])
+def test_news_of_nothing_are_ignored(symbol):
+    """Anybody may publish them."""
+    market = market_of()
+    before_s = market.next_s
+    market.rush(symbol, 0.0)
+    assert market.next_s == before_s

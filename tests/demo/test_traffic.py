@@ -1,0 +1,264 @@
+"""The traffic at a real server: what subscribers of each protocol hear of it, and that it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import asynccontextmanager
+from random import Random
+from urllib.parse import unquote_plus
+
+import pytest
+from support import nt4, wamp
+from support.server import brisk, serving
+from support.tcp_proxy import relaying
+from support.wire import DEADLINE_S, until
+
+from app.client import Client
+from app.demo import person
+from app.demo.analyst import analyst
+from app.demo.beside import beside
+from app.demo.chat import BY_JSONP, chat
+from app.demo.comeback import Away, come_back
+from app.demo.commuter import commuter
+from app.demo.driver_station import driver_station
+from app.demo.market import SHARES
+from app.demo.person import PEOPLE
+from app.demo.robot import TOPICS, robot
+from app.demo.script_page import ScriptPage
+from app.demo.sentences import WELCOMES
+from app.demo.ticker import ticker
+
+RANDOM = Random(7)
+
+
+@pytest.fixture
+async def served():
+    async with serving(brisk(nt4={"enabled": True, "port": 0}, bayeux={"max_interval_s": 10})) as served:
+        yield served
+
+
+@asynccontextmanager
+async def going_on(piece, address):
+    """That piece of the traffic, until the block ends."""
+    task = asyncio.create_task(piece(address, Random(RANDOM.random())))
+    try:
+        yield
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+    assert task.cancelled()
+
+
+@pytest.fixture
+def chatty(monkeypatch):
+    """People who think fast."""
+    monkeypatch.setattr(person, "_FIRST_S", (0.01, 0.3))
+    monkeypatch.setattr(person, "_ANSWER_S", (0.01, 0.2))
+    monkeypatch.setattr(person, "_TOPIC_S", (0.02, 0.4))
+
+
+async def heard(client, is_enough):
+    """The events until there are enough."""
+    events = []
+    async with asyncio.timeout(DEADLINE_S):
+        while not is_enough(events):
+            events.append(await anext(client))
+    return events
+
+
+async def test_people_chat_over_bayeux_and_jsonp(served, chatty):
+    """Everybody is heard, also the one on the old page, in rooms that one subscription covers."""
+    async with Client(served.url) as client, relaying(served.port) as proxy:
+        await client.subscribe("/chat/*")
+        async with going_on(chat, f"http://127.0.0.1:{proxy.port}"):
+            events = await heard(client, lambda events: {event.data["from"] for event in events} == {*PEOPLE})
+        assert {*events[0].data} == {"from", "text"}
+        scripts = unquote_plus(" ".join(re.findall(r"GET /bayeux\?jsonp=(\S+)", proxy.sent.decode())))
+        assert {*re.findall(r'"from": "(\w+)"', scripts)} == {BY_JSONP}
+        assert b"POST /bayeux" in proxy.sent
+
+
+async def test_people_answer_strangers(served, chatty):
+    """Whoever writes is answered, also a WAMP client: the chat has no borders."""
+    async with going_on(chat, served.url), await wamp.join(served.url) as stranger:
+        await stranger.subscribe("chat.garden")
+        async with asyncio.timeout(DEADLINE_S):
+            speakers = set()
+            while len(speakers) < 2:  # whoever speaks there listens there
+                speakers.add((await stranger.receive())[4][0]["from"])
+            text = ""
+            while text not in WELCOMES:
+                # Again, if somebody has said something else at the same moment.
+                await stranger.publish("chat.garden", [{"from": "Zoe", "text": "I am over here!"}])
+                text = (await stranger.receive())[4][0]["text"]
+
+
+async def test_the_market_is_told_over_wamp(served):
+    """Trades are plain objects for a page and the one argument of an event for WAMP."""
+    async with Client(served.url) as page, await wamp.join(served.url) as other:
+        await page.subscribe("/market/*")
+        subscription = await other.subscribe("market", match="prefix")
+        async with going_on(ticker, served.url):
+            events = await heard(page, lambda events: len({event.channel for event in events}) >= 3)
+            message = await other.receive()
+            assert message[:2] == [wamp.EVENT, subscription]
+            assert {*message[4][0]} == {"symbol", "price", "change", "size"}
+        assert {event.channel for event in events} <= {f"/market/{symbol}" for symbol in SHARES}
+        assert all(event.channel == f"/market/{event.data['symbol']}" for event in events)
+
+
+async def test_the_analyst_knows_every_price(served):
+    """A trade that anybody tells moves the index by a tenth of what the share has moved; what is no trade does not."""
+    async with Client(served.url) as page, going_on(analyst, served.url):
+        await page.subscribe("/market/index")
+        before = (await heard(page, len))[0].data["index"]
+        await page.publish("/market/IRIS", {"symbol": "IRIS", "price": SHARES["IRIS"] + 50})
+        await page.publish("/market/IRIS", {"symbol": "IRIS", "price": "much"})
+        events = await heard(page, lambda events: events and events[-1].data["change"])
+        assert (events[-1].data["index"], events[-1].data["change"]) == (round(before + 5, 2), 5.0)
+
+
+async def test_the_driver_station_hears_the_robot(served):
+    """It subscribes to all that the robot tells: its client is there, and values are written to it."""
+    address = f"ws://127.0.0.1:{served.nt4_port}"
+    tables = served.house.tables.server.tables
+    async with going_on(driver_station, address), going_on(robot, address):
+        await until(lambda: tables.pacing.delivered > len(TOPICS))
+        assert {*tables.clients} == {"driver-station", "robot"}
+
+
+async def test_anybodys_news_make_a_share_busy(served):
+    """Published from a page: the share that it names is traded many times as often."""
+    async with Client(served.url) as page, going_on(ticker, served.url):
+        await page.subscribe("/market/*")
+        await heard(page, len)
+        await page.publish("/market/news", {"symbol": "IRIS", "headline": "Iris opens a shop"})
+        events = await heard(
+            page, lambda events: len([each for each in events if each.channel == "/market/IRIS"]) >= 20
+        )
+        assert len([event for event in events if event.channel == "/market/CEDAR"]) < 20
+
+
+async def test_the_robot_is_seen_by_dashboards_and_pages(served):
+    """Every topic is announced with its type and has values; pages hear them as data."""
+    address = f"ws://127.0.0.1:{served.nt4_port}"
+    async with await nt4.connect(served.url, "dashboard") as dashboard, Client(served.url) as page:
+        await dashboard.subscribe("/robot/", prefix=True)
+        await page.subscribe("/robot/*")
+        async with going_on(robot, address):
+            types = {}
+            while {*types} != {*TOPICS}:
+                params = await dashboard.text("announce")
+                types[params["name"]] = params["type"]
+            assert types == TOPICS
+            for name in TOPICS:
+                await dashboard.value(name)
+            events = await heard(page, lambda events: {event.channel for event in events} == {*TOPICS})
+        kinds = {event.channel: type(event.data) for event in events}
+        assert kinds["/robot/battery"] is float
+        assert kinds["/robot/enabled"] is bool
+        assert kinds["/robot/wheel_speeds"] is list
+
+
+async def test_the_robots_times_are_the_servers(served):
+    """It has asked for them: a value is as old as it is."""
+    address = f"ws://127.0.0.1:{served.nt4_port}"
+    async with await nt4.connect(served.url, "dashboard") as dashboard, going_on(robot, address):
+        await dashboard.subscribe("/robot/pose")
+        value = await dashboard.value("/robot/pose")
+        assert abs(await dashboard.time() - value.time_us) < DEADLINE_S * 1e6
+
+
+async def test_the_robot_obeys(served):
+    """What a page sets it does, and says so; where it is sent off its field it says where it goes."""
+    async with going_on(robot, f"ws://127.0.0.1:{served.nt4_port}"), Client(served.url) as page:
+        await page.subscribe("/robot/*")
+        await heard(page, len)
+        await page.publish("/robot/mode", "disabled")
+        await heard(page, lambda events: events and events[-1].channel == "/robot/enabled" and not events[-1].data)
+        await page.publish("/robot/setpoint", [99, 3.5])
+        await heard(page, lambda events: events and events[-1] == type(events[-1])("/robot/setpoint", [16.5, 3.5]))
+        await page.publish("/robot/mode", "auto")
+        await heard(page, lambda events: events and events[-1].channel == "/robot/enabled" and events[-1].data is True)
+
+
+async def test_somebody_reads_slowly(served):
+    """While the one on the train does not poll, trades wait for them, and no session is lost for that."""
+    async with going_on(ticker, served.url), going_on(commuter, served.url):
+        broker = served.house.broker
+        await until(lambda: len(broker.sessions) == 2)
+        before = {*broker.sessions}
+        await until(lambda: any(len(session.outbox) >= 3 for session in broker.sessions.values()))
+        assert {*broker.sessions} == before
+
+
+async def test_all_come_back_when_their_connections_are_cut(served, chatty):
+    """By themselves, as soon as the server can be reached again."""
+    broker = served.house.broker
+    async with (
+        relaying(served.port) as proxy,
+        relaying(served.nt4_port) as robots,
+        going_on(ticker, f"http://127.0.0.1:{proxy.port}"),
+        going_on(robot, f"ws://127.0.0.1:{robots.port}"),
+    ):
+        await until(lambda: len(broker.sessions) == 2)
+        proxy.cut()
+        robots.cut()
+        await until(lambda: not broker.sessions)
+        proxy.mend()
+        robots.mend()
+        await until(lambda: len(broker.sessions) == 2)
+        async with going_on(chat, f"http://127.0.0.1:{proxy.port}"), Client(served.url) as client:
+            await client.subscribe("/chat/*")
+            await heard(client, lambda events: any(event.data["from"] == BY_JSONP for event in events))
+            proxy.cut()
+            proxy.mend()
+            for name in ("Ada", BY_JSONP):
+                await heard(client, lambda events, name=name: any(event.data["from"] == name for event in events))
+            await heard(client, lambda events: any(event.data["from"] == BY_JSONP for event in events))
+
+
+async def test_a_script_page_goes_when_its_session_has(served):
+    """Its reader hears so."""
+    async with ScriptPage(served.url) as page:
+        await page.subscribe("/a")
+        await page.publish("/a", [1, {"<": "\u2028"}])
+        async with asyncio.timeout(DEADLINE_S):
+            assert (await anext(page)).data == [1, {"<": "\u2028"}]
+        await page._ask("/meta/disconnect")
+        with pytest.raises(Away):
+            async with asyncio.timeout(DEADLINE_S):
+                await anext(page)
+        assert not served.house.broker.sessions
+
+
+async def test_pauses_double_and_mistakes_are_not_hidden(monkeypatch):
+    """Who is refused asks less and less often; what is no loss of a connection is raised."""
+    pauses, failures = [], iter([Away("no"), OSError(), TimeoutError(), KeyError("ours")])
+
+    async def visit():
+        raise next(failures)
+
+    async def sleep(pause_s):
+        pauses.append(pause_s)
+
+    monkeypatch.setattr("app.demo.comeback.asyncio.sleep", sleep)
+    with pytest.raises(KeyError):
+        await come_back(visit, Random(1), first_s=1.0)
+    assert [1 <= pauses[0] <= 2, 2 <= pauses[1] <= 4, 4 <= pauses[2] <= 8] == [True] * 3
+
+
+async def test_what_is_done_beside_ends_with_the_block_or_is_raised_there():
+    """Neither is forgotten, nor left behind."""
+
+    async def failing():
+        raise Away("gone")
+
+    with pytest.raises(Away):
+        async with beside(failing()) as task:
+            await asyncio.wait([task])
+    async with beside(asyncio.sleep(3600)) as task:
+        assert not task.done()
+    assert task.cancelled()

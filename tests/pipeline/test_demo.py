@@ -1,0 +1,132 @@
+"""The pipeline as a part of `halley demo`: what it adds to it, and that it ends with it, or without it.
+
+It starts a Spark of its own, so it runs beside other tests (`beside` in `conftest.py`).
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+from support.process import environment
+
+DONE = 0
+DEADLINE_S = 120.0
+
+
+class Seen(NamedTuple):
+    """What the command has said, its exit code, the rollups that were there before it ended, and what it left."""
+
+    code: int
+    said: str
+    rollups: list
+    left: list
+
+
+class Running(NamedTuple):
+    """The command, and the file of what it says."""
+
+    process: subprocess.Popen
+    file: Path
+
+    def said(self):
+        return self.file.read_text()
+
+    def url(self):
+        """What it says is to be opened."""
+        return until(lambda: re.search(r"open (\S+)/\n", self.said()))[1]
+
+
+@contextmanager
+def demo(folder, *arguments):
+    """`halley demo` with Spark, in that folder and with temporary files below it."""
+    (folder / "temporary").mkdir()
+    own = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "TMPDIR": str(folder / "temporary")}
+    with (folder / "said").open("w") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "app", "demo", "--port", "0", "--nt4-port", "0", "--pipeline", "on", *arguments],
+            cwd=folder,
+            env=environment(**own),
+            stdout=said,
+            stderr=said,
+        )
+        try:
+            yield Running(process, folder / "said")
+        finally:
+            process.terminate()
+            process.wait(DEADLINE_S)
+
+
+def begin(submit, tmp_path_factory):
+    """Start it with Spark."""
+    return submit(whole, tmp_path_factory.mktemp("demo"))
+
+
+def whole(folder):
+    """Until rollups of the chat, the market and the robot are published; then it is told to leave."""
+    with demo(folder) as running:
+        url = running.url()
+        rollups = until(lambda: of_all(url))
+        running.process.send_signal(signal.SIGTERM)
+        code = running.process.wait(DEADLINE_S)
+    temporary = folder / "temporary"
+    return Seen(code, running.said(), rollups, [*temporary.glob("halley*"), *processes(temporary)])
+
+
+def until(look):
+    """What there is to be seen, once there is anything."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := look()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return found
+
+
+def of_all(url):
+    """The newest rollups of some channel of each protocol; none as long as one is missing."""
+    patterns = [f"/stats/10s/{name}/**" for name in ("chat", "market", "robot")]
+    pages = [httpx.get(f"{url}/history{pattern}?reverse=true&limit=1").json()["events"] for pattern in patterns]
+    return [event for page in pages for event in page] if all(pages) else []
+
+
+def processes(folder):
+    """Those that run with that folder for their temporary files."""
+    found = []
+    for variables in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            text = variables.read_bytes()
+        except OSError:
+            continue
+        if f"TMPDIR={folder}".encode() in text.split(b"\0"):
+            found.append(variables.parent.name)
+    return found
+
+
+def test_statistics_of_all_that_goes_on(beside):
+    """Rollups of each protocol's channels are published; in the end no process, and no folder is left."""
+    seen = beside[__name__].result()
+    assert "halley: pipeline: Spark is starting" in seen.said
+    assert "halley: pipeline: at work, channels /stats/10s/**" in seen.said
+    assert [event["channel"].split("/")[3] for event in seen.rollups] == ["chat", "market", "robot"]
+    assert all(event["data"]["events"] > 0 for event in seen.rollups)
+    assert (seen.code, seen.left) == (DONE, [])
+
+
+def test_without_the_pipeline_the_rest_goes_on(tmp_path):
+    """One that ends by itself, here for a lake that is none, is told of with its reason; the server is still there."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "lake").write_text("no folder")
+    with demo(tmp_path, "--data-dir", "data") as running:
+        url = running.url()
+        until(lambda: "the rest goes on" in running.said())
+        assert httpx.get(f"{url}/").status_code == 200
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(DEADLINE_S) == DONE
+    (line,) = [line for line in running.said().splitlines() if "the rest goes on" in line]
+    assert re.fullmatch(r"halley: pipeline: it has ended by itself, the rest goes on: .*lake.*", line)
