@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from app import telemetry
+from app.host import supervisor
 from app.host.listening import url_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def announce(house: House, listeners: Listeners) -> None:
     tries = [] if settings.access else try_next(trust + url + path)  # which would be refused
     lines += [f"console: {console}", *tries, f"halley is listening on {url}"]
     print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201 - the one who started us reads it
+    supervisor.tell(supervisor.READY)
 
 
 def try_next(bayeux: str) -> list[str]:

@@ -21,6 +21,7 @@ from app import __version__, metrics, telemetry
 from app.access.keys import BadKeys
 from app.embed import Halley, load
 from app.history.folder import FolderLocked, FolderUnusable
+from app.host import supervisor
 from app.host.announcement import announce
 from app.host.certificate import BadCertificate, Certificate
 from app.host.connection import Connection
@@ -211,6 +212,7 @@ class HalleyServer(PromptServer):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer the holds while still listening, then close."""
+        supervisor.tell(supervisor.STOPPING)
         await self._house.drain(is_forced=lambda: self.force_exit)
         for bound in sockets or ():
             telemetry.log.info("not_listening", url=url_of(bound, self._scheme))

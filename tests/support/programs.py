@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sys
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -34,6 +36,12 @@ def unavailable(reason: str) -> NoReturn:
 def require_program(name: str) -> str:
     """The path of a program, or skip."""
     return shutil.which(name) or unavailable(f"{name} is missing")
+
+
+def require_wheel(name: str, how: str) -> str:
+    """The path of a program that came as a wheel beside this Python, or skip; `how` says how to install it."""
+    program = Path(sys.executable).parent / name
+    return str(program) if program.exists() else unavailable(f"{name} is missing: {how}")
 
 
 def require_module(name: str, how: str) -> None:

@@ -1,0 +1,22 @@
+"""The image that is shipped, built once for all tests that look into it."""
+
+import shutil
+
+import pytest
+from support.image import Store, need_builder
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory):
+    need_builder()
+    folder = tmp_path_factory.mktemp("images")
+    store = Store(folder)
+    store.build()
+    yield store
+    shutil.rmtree(folder)  # a gigabyte, which nobody looks at later
+
+
+@pytest.fixture
+def image(store):
+    with store.container() as image:
+        yield image

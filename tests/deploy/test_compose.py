@@ -1,0 +1,84 @@
+"""The compose file that is shipped: the Compose specification's schema, and that its parts fit each other."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from support.image import TOP
+from support.programs import require_module
+
+from app.configuration import load
+
+FOLDER = TOP / "deploy" / "compose"
+FILE = FOLDER / "compose.yaml"
+
+
+@pytest.fixture(scope="module")
+def services():
+    """By name; anchors and merges resolved."""
+    return parsed()["services"]
+
+
+def parsed():
+    require_module("yaml", "pip install '.[deploy]'")
+    import yaml
+
+    return yaml.safe_load(FILE.read_text())
+
+
+def test_it_is_a_compose_file():
+    """The specification's own schema."""
+    require_module("check_jsonschema", "pip install '.[deploy]'")
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", FILE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_service_is_walled_in(services):
+    """Read-only, without capabilities; but nginx' own, which gives them up."""
+    assert {*services} == {"halley", "nginx", "spark-master", "spark-worker", "pipeline"}
+    for name, service in services.items():
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert ("cap_add" in service) == (name == "nginx")
+
+
+def test_only_nginx_can_be_reached_from_outside(services):
+    assert [name for name, service in services.items() if "ports" in service] == ["nginx"]
+    assert parsed()["networks"]["inside"]["internal"] is True
+
+
+def test_the_files_that_it_mounts_are_there(services):
+    """Each at its place beside the compose file; the certificate is the operator's."""
+    mounted = [mount.split(":")[0] for service in services.values() for mount in service["volumes"]]
+    files = [FOLDER / each for each in mounted if each.startswith("..")]
+    assert len(files) == 3
+    assert all(file.is_file() for file in files)
+    assert {each for each in mounted if not each.startswith(".")} == {*parsed()["volumes"]}
+
+
+def test_halley_believes_nginx_and_has_time_to_leave(services):
+    """Its address is fixed, and the one that is listed."""
+    environment = services["halley"]["environment"] | {"HALLEY_DRAIN_NOT_READY_S": "5"}
+    settings = load(TOP / "deploy/settings/halley.toml", environment, {}).settings
+    assert settings.proxies == (services["nginx"]["networks"]["front"]["ipv4_address"],)
+    leaving_s = settings.drain.not_ready_s + settings.drain.spread_s + settings.drain.grace_s
+    assert int(services["halley"]["stop_grace_period"].removesuffix("s")) >= leaving_s + settings.history.commit_s
+    assert f"server halley:{settings.port} " in (TOP / "deploy/nginx/halley.conf").read_text()
+
+
+@pytest.mark.parametrize("name", ["spark-master", "spark-worker", "pipeline"])
+def test_command_lines_have_options_that_there_are(name, services):
+    """As the programs' own `--help` lists them."""
+    if name == "pipeline":
+        program, given = ["-m", "app", "pipeline", "run"], services[name]["command"][2:]
+    else:
+        script, *given = services[name]["entrypoint"]
+        program = [TOP / "deploy" / script]
+    text = subprocess.run([sys.executable, *program, "--help"], capture_output=True, text=True, check=True).stdout
+    options = {each.partition("=")[0] for each in given if each.startswith("--")}
+    assert options
+    assert options <= set(re.findall(r"--[a-z-]+", text))

