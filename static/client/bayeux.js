@@ -19,7 +19,9 @@
  * tell whether it arrived.
  *
  * It dispatches `change` when one of its public properties has changed, `message` for each event (`detail` is
- * `{ channel, data }`), and `refused` when the server does not grant a subscription (`detail` is `{ channel, error }`).
+ * `{ channel, data }` and, where the server adds something, `ext`), `refused` when the server does not grant a subscription
+ * (`detail` is `{ channel, error }`), and `missed` where a replay finds that the history has let events go (`detail` is
+ * `{ channel, first, last }`, their positions).
  */
 
 import { Backoff } from "./backoff.js";
@@ -52,17 +54,22 @@ export class Bayeux extends EventTarget {
   retryAt = 0;
 
   #life = null; // the AbortController of everything from connect() to disconnect()
+  #token;
   #hurry = () => {}; // ends the pause before the next attempt
-  #subscriptions = new Map(); // pattern -> { askedOf, grantedIn }: sessions
+  #subscriptions = new Map(); // pattern -> { askedOf, grantedIn, ext, news }: sessions, what goes along, what of it is new
   #ack = null; // the number of the last batch that came, or null where the server does not count them
   #waiting = []; // { message, resolve, reject }, not yet sent
   #isSending = false;
   #lastId = 0;
 
-  /** @param {string} url where the server speaks Bayeux, absolute or relative to the page */
-  constructor(url) {
+  /**
+   * @param {string} url where the server speaks Bayeux, absolute or relative to the page
+   * @param {{ token?: () => string }} options who the client is, asked at each handshake; empty for nobody
+   */
+  constructor(url, { token = () => "" } = {}) {
     super();
     this.url = url;
+    this.#token = token;
   }
 
   /** Connect, and stay connected until `disconnect`. While reconnecting: try now. */
@@ -94,12 +101,32 @@ export class Bayeux extends EventTarget {
     return this.session !== null && this.#subscriptions.get(pattern)?.grantedIn === this.session;
   }
 
-  /** Hear a channel, or all that match a pattern; asked of this session and of those to come. @param {string} pattern */
-  subscribe(pattern) {
-    if (this.#subscriptions.has(pattern)) return;
-    this.#subscriptions.set(pattern, { askedOf: null, grantedIn: null });
+  /** Which subscriptions replay: a later session goes on where this one was. @returns {string[]} */
+  get replayed() {
+    return this.subscriptions.filter((pattern) => this.#subscriptions.get(pattern).ext?.replay);
+  }
+
+  /**
+   * Hear a channel, or all that match a pattern; asked of this session and of those to come. What is subscribed to
+   * already is asked for once more where there is an `ext`.
+   *
+   * @param {string} pattern
+   * @param {object} [ext] goes along with the subscription. With `{ replay: { [pattern]: position } }` the history comes
+   *   first, from behind that position on; a later session goes on where this one was.
+   */
+  subscribe(pattern, ext) {
+    const known = this.#subscriptions.get(pattern);
+    if (known && !ext) return;
+    if (known) Object.assign(known, { askedOf: null, ext: { ...known.ext, ...ext }, news: ext });
+    else this.#subscriptions.set(pattern, { askedOf: null, grantedIn: null, ext });
     this.#tell("change");
     this.#askFor(pattern);
+  }
+
+  /** Let later sessions subscribe without a part of `ext`. @param {string} pattern @param {string} name */
+  omit(pattern, name) {
+    const subscription = this.#subscriptions.get(pattern);
+    if (subscription?.ext) subscription.ext = { ...subscription.ext, [name]: undefined }; // left out of JSON
   }
 
   /** Hear it no more. Rejects with a `BayeuxError` if the server could not be told. @param {string} pattern */
@@ -159,7 +186,8 @@ export class Bayeux extends EventTarget {
   async #handshake(life) {
     this.advice = ADVICE; // what an earlier session was told is no longer true
     const supportedConnectionTypes = ["long-polling"];
-    const request = { channel: "/meta/handshake", version: "1.0", supportedConnectionTypes, ext: { ack: true } };
+    const ext = { ack: true, authentication: this.#token() || undefined }; // left out of JSON where there is none
+    const request = { channel: "/meta/handshake", version: "1.0", supportedConnectionTypes, ext };
     const reply = await this.#ask(request, { timeoutMs: NETWORK_MS, signal: life });
     this.session = reply.clientId;
     this.#ack = reply.ext?.ack ? (reply.ext.ack.batch ?? 0) : null;
@@ -175,6 +203,10 @@ export class Bayeux extends EventTarget {
     const timeoutMs = (isFirst ? 0 : this.advice.timeout) + NETWORK_MS;
     const reply = await this.#ask(request, { timeoutMs, signal: life });
     if (this.#ack !== null) this.#ack = reply.ext?.ack ?? this.#ack;
+    this.#remember(reply.ext?.replay ?? {});
+    for (const [channel, [first, last]] of Object.entries(reply.ext?.replay_gap ?? {})) {
+      this.#tell("missed", { channel, first, last });
+    }
     this.#become("connected");
     this.#askForAll(); // for those whose request failed
   }
@@ -218,8 +250,9 @@ export class Bayeux extends EventTarget {
     const subscription = this.#subscriptions.get(pattern);
     if (session === null || subscription.askedOf === session) return;
     subscription.askedOf = session;
+    const ext = subscription.grantedIn === session ? subscription.news : subscription.ext;
     try {
-      await this.#send({ channel: "/meta/subscribe", subscription: pattern });
+      await this.#send({ channel: "/meta/subscribe", subscription: pattern, ext });
       subscription.grantedIn = session;
     } catch (error) {
       const isWanted = this.#subscriptions.get(pattern) === subscription;
@@ -230,6 +263,14 @@ export class Bayeux extends EventTarget {
       this.#tell("refused", { channel: pattern, error });
     }
     this.#tell("change");
+  }
+
+  /** How far the history has come, for the session after this one. */
+  #remember(reached) {
+    for (const [pattern, position] of Object.entries(reached)) {
+      const subscription = this.#subscriptions.get(pattern);
+      if (subscription?.ext?.replay) subscription.ext = { ...subscription.ext, replay: { [pattern]: position } };
+    }
   }
 
   // Requests

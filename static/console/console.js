@@ -1,24 +1,62 @@
 /**
- * The console: puts its panels together around one Bayeux client.
+ * The console: puts its views together around one Bayeux client.
  *
- * Each panel is a module of its own that gets its element and the client. Nothing here is global, and data from events
- * only ever becomes text. A new panel is one more section of the page and one more line here.
+ * Each view is a module of its own that gets its element and the services that all share. Nothing here is global, and
+ * data from events only ever becomes text. A new view is one more section of the page and one more line here.
  */
 
 import { Bayeux } from "../client/bayeux.js";
+import { Channels } from "./channels.js";
 import { Connection } from "./connection.js";
 import { EventList } from "./event-list.js";
+import { Feed } from "./feed.js";
+import { History } from "./history.js";
+import { Identity } from "./identity.js";
+import { Overview } from "./overview.js";
+import { Pipeline } from "./pipeline.js";
 import { Publisher } from "./publisher.js";
+import { Sessions } from "./sessions.js";
 import { Subscriptions } from "./subscriptions.js";
+import { Tables } from "./tables.js";
+import { TokenDialog } from "./token-dialog.js";
+import { Views } from "./views.js";
 
 // Relative, so that it is found too where the server is mounted below a path; `?server=/rt` names another path.
 const server = new URLSearchParams(location.search).get("server") ?? "bayeux";
-const bayeux = new Bayeux(new URL(server, location.href).href);
+const identity = new Identity(new URL("rights", location.href).href);
+const bayeux = new Bayeux(new URL(server, location.href).href, { token: () => identity.token });
+const feed = new Feed(bayeux);
 
-new EventList(document.querySelector("#events"), bayeux);
-const subscriptions = new Subscriptions(document.querySelector("#subscriptions"), bayeux);
-new Publisher(document.querySelector("#publisher"), bayeux);
+const events = new EventList(document.querySelector("#events"), bayeux);
+const subscriptions = new Subscriptions(document.querySelector("#subscriptions"), bayeux, feed, events);
+new Publisher(document.querySelector("#publisher"), bayeux, identity);
 new Connection(document.querySelector("#connection"), bayeux);
+new TokenDialog(document, bayeux, identity);
 
-subscriptions.restore(["/**"]);
+subscriptions.restore(["/**"]); // before any view hears something: with that the list is remembered anew
+
+/** What views are made with; each takes what it needs. */
+const services = { bayeux, feed, identity, subscriptions };
+const views = new Views({
+  overview: new Overview(document.querySelector("#overview"), services),
+  channels: new Channels(document.querySelector("#channels"), services),
+  sessions: new Sessions(document.querySelector("#sessions"), services),
+  history: new History(document.querySelector("#history"), services),
+  tables: new Tables(document.querySelector("#tables"), services),
+  pipeline: new Pipeline(document.querySelector("#pipeline"), services),
+});
+
+identity.addEventListener("token", async () => {
+  await bayeux.disconnect();
+  bayeux.connect();
+  subscriptions.restore(["/**"]);
+  views.renew();
+});
+let known = null; // the session for which rights have been asked
+bayeux.addEventListener("change", () => {
+  if (bayeux.state !== "connected" || bayeux.session === known) return;
+  known = bayeux.session;
+  identity.ask();
+});
+
 bayeux.connect();

@@ -7,7 +7,7 @@
 import { element } from "./element.js";
 
 const ROWS = 500;
-const PREVIEW_CHARS = 400;
+const PREVIEW_CHARS = 2_000; // the look shows eight lines of them; rows unfold to all
 const FRESH_ROWS = 20; // drawn at once; more are not animated
 const DRAW_EVERY_MS = 100; // a flood must leave the page time to poll
 
@@ -38,18 +38,28 @@ export class EventList {
     this.#pause.addEventListener("click", () => this.#pauseOrResume());
     root.querySelector("#clear").addEventListener("click", () => this.#clear());
     root.querySelector("#command").textContent = curl(bayeux.url, "/demo/hello", { text: "Hello from a terminal" });
-    bayeux.addEventListener("message", ({ detail }) => {
-      this.#received += 1;
-      this.#arrive({ channel: detail.channel, json: JSON.stringify(detail.data) });
-    });
-    bayeux.addEventListener("change", () => this.#watchSession(bayeux.session));
+    bayeux.addEventListener("change", () => this.#watchSession(bayeux));
     this.#draw();
   }
 
+  /** Show an event. */
+  heard({ channel, data }) {
+    this.#received += 1;
+    this.#arrive({ channel, json: JSON.stringify(data) });
+  }
+
+  /** Say something at this place between the events. */
+  note(text) {
+    this.#arrive({ note: text });
+  }
+
   /** Mark the place where another session begins: what was published in between has not come. */
-  #watchSession(session) {
+  #watchSession({ session, replayed }) {
     if (session === null || session === this.#session) return;
-    if (this.#session !== null) this.#arrive({ isGap: true });
+    if (this.#session !== null) {
+      const shown = replayed.length ? `shown for ${replayed.join(", ")} only` : "not shown";
+      this.note(`A new session began; what was published in between is ${shown}.`);
+    }
     this.#session = session;
   }
 
@@ -66,12 +76,12 @@ export class EventList {
     this.#drawnAt = performance.now();
     if (!this.#isPaused) {
       const rows = this.#arrived.splice(0).reverse();
-      this.#list.prepend(...rows.map((row) => (row.isGap ? gapRow(row) : eventRow(row, rows.length <= FRESH_ROWS))));
+      this.#list.prepend(...rows.map((row) => (row.note ? noteRow(row) : eventRow(row, rows.length <= FRESH_ROWS))));
       while (this.#list.childElementCount > ROWS) this.#list.lastElementChild.remove();
     }
     const shown = this.#list.getElementsByClassName("event").length;
-    const waiting = this.#arrived.filter(({ isGap }) => !isGap).length;
-    const parts = [[shown, "shown"], [waiting, "waiting"], [this.#received - shown - waiting, "dropped"]];
+    const waiting = this.#arrived.filter(({ note }) => !note).length;
+    const parts = [[shown, "shown"], [waiting, "waiting"], [this.#received - shown - waiting, "older"]];
     const told = parts.filter(([count, what]) => count > 0 || what === "shown");
     this.#counts.textContent = told.map(([count, what]) => `${count.toLocaleString("en")} ${what}`).join(", ");
     this.#empty.hidden = this.#list.childElementCount > 0;
@@ -91,7 +101,7 @@ export class EventList {
   }
 }
 
-/** One line that unfolds to the whole data, indented. */
+/** The channel and the data as they came, unfolding to the whole data, indented. */
 function eventRow({ channel, json, at }, isFresh) {
   const summary = element(
     "summary",
@@ -107,8 +117,8 @@ function eventRow({ channel, json, at }, isFresh) {
   return element("li", { className: isFresh ? "event fresh" : "event" }, details);
 }
 
-function gapRow({ at }) {
-  return element("li", { className: "gap" }, timeOf(at), "A new session began; what was published in between is not shown.");
+function noteRow({ at, note }) {
+  return element("li", { className: "gap" }, timeOf(at), note);
 }
 
 function timeOf(at) {

@@ -11,7 +11,7 @@ export class Publisher {
   #result;
   #hint; // what the result says where there is nothing to say
 
-  constructor(root, bayeux) {
+  constructor(root, bayeux, identity) {
     this.#bayeux = bayeux;
     this.#channel = root.querySelector("#channel");
     this.#data = root.querySelector("#data");
@@ -26,6 +26,9 @@ export class Publisher {
     root.querySelector("form").addEventListener("submit", (submit) => {
       submit.preventDefault();
       this.#publish();
+    });
+    identity.addEventListener("rights", () => {
+      for (const control of root.querySelectorAll("input, textarea, button")) control.disabled = identity.isReadOnly;
     });
   }
 

@@ -1,21 +1,31 @@
 /**
- * What this page is subscribed to. The list outlives a reload of the tab.
+ * What the reader is subscribed to, whose events go to the list. It outlives a reload of the tab.
  */
 
 import { element } from "./element.js";
+import { Replay } from "./replay.js";
 
 const REMEMBERED_AS = "halley.subscriptions";
 
 export class Subscriptions {
   #bayeux;
+  #feed;
+  #owner;
   #list;
   #input;
   #result;
   #hint; // what the result says where there is nothing to say
   #rows = new Map(); // pattern -> its row
+  #replays = new Map(); // pattern -> the replay that is under way
 
-  constructor(root, bayeux) {
+  /** @param {{ heard(message: object): void, note(text: string): void }} events where events go */
+  constructor(root, bayeux, feed, events) {
     this.#bayeux = bayeux;
+    this.#feed = feed;
+    this.#owner = {
+      heard: (message) => this.#heard(message, events),
+      refused: (pattern, error) => this.#complain(`${pattern}: ${error.message}`),
+    };
     this.#list = root.querySelector("ul");
     this.#input = root.querySelector("input");
     this.#result = root.querySelector("output");
@@ -23,20 +33,50 @@ export class Subscriptions {
     root.querySelector("form").addEventListener("submit", (submit) => {
       submit.preventDefault();
       this.#complain("");
-      bayeux.subscribe(this.#input.value);
+      this.hear(this.#input.value);
     });
-    bayeux.addEventListener("refused", ({ detail }) => this.#complain(`${detail.channel}: ${detail.error.message}`));
     bayeux.addEventListener("change", () => this.#show());
+    bayeux.addEventListener("missed", ({ detail: { channel, first, last } }) =>
+      events.note(`Of ${channel}, the history no longer has positions ${first} to ${last}.`),
+    );
   }
 
   /** Subscribe to what the tab was subscribed to before a reload, or else to `patterns`. */
   restore(patterns) {
-    for (const pattern of recall() ?? patterns) this.#bayeux.subscribe(pattern);
+    for (const pattern of recall() ?? patterns) this.hear(pattern);
+  }
+
+  /** Subscribe, from a place in the history on if `ext` says so (see `Feed.hear`). */
+  hear(pattern, ext) {
+    this.#feed.hear(pattern, this.#owner, ext);
+    this.#show();
+  }
+
+  /**
+   * Hear what the history has of a pattern, and then what is new.
+   *
+   * @param {string} pattern
+   * @param {number} from the position of the event to begin with
+   * @param {number} until that of the newest there is now
+   */
+  replay(pattern, from, until) {
+    this.#complain("");
+    this.#feed.leave(pattern, this.#owner).catch(() => {}); // the server drops what waits for this pattern
+    this.#replays.set(pattern, new Replay(pattern, from, until));
+    this.hear(pattern, { replay: { [pattern]: from - 1 } });
+  }
+
+  #heard(message, events) {
+    const told = [...this.#replays.values()].map((replay) => replay.see(message));
+    for (const { before } of told) if (before) events.note(before);
+    events.heard(message);
+    for (const { after } of told) if (after) events.note(after);
+    for (const [pattern, replay] of this.#replays) if (replay.isOver) this.#replays.delete(pattern);
   }
 
   /** Rows are kept while they last, so that none loses the focus. */
   #show() {
-    const { subscriptions } = this.#bayeux;
+    const subscriptions = this.#feed.patternsOf(this.#owner);
     for (const [pattern, row] of this.#rows) if (!subscriptions.includes(pattern)) this.#drop(pattern, row);
     for (const pattern of subscriptions) {
       if (!this.#rows.has(pattern)) this.#rows.set(pattern, this.#row(pattern));
@@ -66,8 +106,11 @@ export class Subscriptions {
 
   async #unsubscribe(pattern) {
     this.#complain("");
+    this.#replays.delete(pattern);
     try {
-      await this.#bayeux.unsubscribe(pattern);
+      const told = this.#feed.leave(pattern, this.#owner);
+      this.#show();
+      await told;
     } catch (error) {
       this.#complain(`${pattern}: ${error.message}`);
     }

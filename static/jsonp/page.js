@@ -24,8 +24,8 @@
     onChange: show,
     onEvent({ channel, data }) {
       received += 1;
-      const dropped = Math.max(0, received - SHOWN_EVENTS);
-      find("counts").textContent = `${received - dropped} shown${dropped ? `, ${dropped} dropped` : ""}`;
+      const older = Math.max(0, received - SHOWN_EVENTS);
+      find("counts").textContent = `${received - older} shown${older ? `, ${older} older` : ""}`;
       find("empty").hidden = true;
       addLine(find("events"), SHOWN_EVENTS, channel, JSON.stringify(data));
     },

@@ -6,8 +6,10 @@ Set `HALLEY_NO_SKIP=1` where nothing may be skipped: then a missing Chromium is 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
@@ -23,8 +25,8 @@ except ImportError:
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
+    import pytest
     from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page
     from support.process import Process
 
@@ -41,10 +43,17 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 class RestartableServer:
-    """`halley serve` as a user starts it, on a port that it keeps when it is started again."""
+    """`halley serve` as a user starts it, on a port that it keeps when it is started again.
 
-    def __init__(self, folder: Path) -> None:
+    `configuration` is the text of its configuration file, if it has one.
+    """
+
+    def __init__(self, folder: Path, configuration: str = "") -> None:
         self._folder = folder
+        self._options: tuple[str, ...] = ()
+        if configuration:
+            (folder / "halley.toml").write_text(configuration)
+            self._options = ("--config", "halley.toml")
         self._port = 0
         self._process: Process | None = None
         self._life = AsyncExitStack()
@@ -62,7 +71,7 @@ class RestartableServer:
     async def start(self) -> None:
         """Start it, and wait until it says that it listens."""
         ports = ("--port", str(self._port), "--operations-port", "0")
-        self._process = await self._life.enter_async_context(launched(*ports, cwd=self._folder))
+        self._process = await self._life.enter_async_context(launched(*ports, *self._options, cwd=self._folder))
         self._port = self._process.port
 
     async def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
@@ -92,12 +101,25 @@ class RestartableServer:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def server(tmp_path: Path) -> AsyncIterator[RestartableServer]:
-    """A running server of its own for each test."""
-    running = RestartableServer(tmp_path)
+async def server(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[RestartableServer]:
+    """A running server of its own for each test, with the configuration that is its parameter, if it has one."""
+    running = RestartableServer(tmp_path, getattr(request, "param", ""))
     await running.start()
     yield running
     await running.close()
+
+
+async def keep(page: Page, name: str) -> None:
+    """Write screenshots of a page as `NAME-light.png` and `NAME-dark.png`, for people to look at.
+
+    Convention: one test of each view calls this once, when the view shows something, with the view's name. They go to
+    the folder that the environment variable `HALLEY_SCREENSHOTS` names, else to `.screenshots/` of the repository.
+    """
+    folder = Path(os.environ.get("HALLEY_SCREENSHOTS") or Path(__file__).parents[2] / ".screenshots")
+    for scheme in ("light", "dark"):
+        await page.emulate_media(color_scheme=scheme)
+        await page.screenshot(path=folder / f"{name}-{scheme}.png")
+    await page.emulate_media(color_scheme="null")
 
 
 class Profile:

@@ -246,12 +246,12 @@ async def test_the_command_it_proposes_works(profile, server):
 
 
 async def test_the_list_keeps_the_newest_500(profile, server):
-    """However many events come, the page keeps 500 rows, the newest on top, and says how many it dropped."""
+    """However many events come, the page keeps 500 rows, the newest on top, and says how many older ones came."""
     page = await open_console(profile, server)
     await server.post(*({"channel": "/n", "data": number} for number in range(600)))
-    await expect(page.locator("#counts")).to_have_text("500 shown, 100 dropped")
+    await expect(page.locator("#counts")).to_have_text("500 shown, 100 older")
     await server.post({"channel": "/n", "data": 600})
-    await expect(page.locator("#counts")).to_have_text("500 shown, 101 dropped")
+    await expect(page.locator("#counts")).to_have_text("500 shown, 101 older")
     await expect(events(page)).to_have_count(500)
     await expect(events(page).first.locator("code")).to_have_text("600")
     await expect(events(page).last.locator("code")).to_have_text("101")
@@ -267,10 +267,10 @@ async def test_events_can_be_paused_and_cleared(profile, server):
     await server.post({"channel": "/a", "data": "later"})
     await expect(counts).to_have_text("1 shown, 1 waiting")
     await server.post(*({"channel": "/n", "data": number} for number in range(600)))
-    await expect(counts).to_have_text("1 shown, 500 waiting, 101 dropped")
+    await expect(counts).to_have_text("1 shown, 500 waiting, 101 older")
     await expect(events(page)).to_have_count(1)
     await page.get_by_role("button", name="Resume").click()
-    await expect(counts).to_have_text("500 shown, 102 dropped")
+    await expect(counts).to_have_text("500 shown, 102 older")
     await page.get_by_role("button", name="Clear").click()
     await expect(counts).to_have_text("0 shown")
     await expect(page.get_by_text("No events yet.")).to_be_visible()
@@ -340,6 +340,17 @@ async def test_it_fits_its_window(profile, server):
         await page.set_viewport_size({"width": width, "height": 740})
         assert await page.evaluate("document.scrollingElement.scrollWidth") <= width
         assert await page.evaluate(outside) == []
+
+
+@pytest.mark.parametrize("view", ["overview", "tables", "pipeline"])
+async def test_on_a_phone_the_views_link_is_to_be_seen(profile, server, view):
+    """The row of links is wider than a phone; it is scrolled to where one is."""
+    page = await profile.context.new_page()
+    await page.set_viewport_size({"width": 360, "height": 740})
+    await page.goto(f"{server.url}/#{view}")
+    link = page.locator("nav a[aria-current]")
+    await expect(link).to_have_attribute("href", f"#{view}")
+    await expect(link).to_be_in_viewport(ratio=1)
 
 
 async def test_every_control_has_a_name(profile, server):

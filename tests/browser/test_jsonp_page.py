@@ -203,6 +203,6 @@ async def test_the_list_keeps_the_newest_100(profile, server):
     await connect(page)
     await subscribe(page, "/n")
     await server.post(*({"channel": "/n", "data": number} for number in range(130)))
-    await expect(page.locator("#counts")).to_have_text("100 shown, 30 dropped")
+    await expect(page.locator("#counts")).to_have_text("100 shown, 30 older")
     await expect(events(page)).to_have_count(100)
     await expect(events(page).first.locator("code")).to_have_text("129")

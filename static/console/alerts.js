@@ -1,0 +1,80 @@
+/**
+ * The pipeline's alerts, the newest first, each once, at most 200.
+ */
+
+import { element } from "./element.js";
+import { badge } from "./protocol.js";
+import { number, object, optional, text, time } from "./shape.js";
+
+const ROWS = 200;
+const ALERT = object({ channel: text, protocol: optional(text), kind: text, time, rate: number, usual: number });
+const KINDS = {
+  __proto__: null, // others are shown by the name that they have
+  spike: "Spike",
+  silence: "Silence",
+  recovered: "Recovered",
+};
+
+const WHEN = new Intl.DateTimeFormat("en-GB", {
+  month: "short",
+  day: "numeric",
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+});
+const RATE = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+
+export class Alerts {
+  #list;
+  #empty;
+  #alerts = new Map(); // what tells one from others -> { alert, row }
+  #isChanged = false;
+
+  constructor(root) {
+    this.#list = root.querySelector("ol");
+    this.#empty = root.querySelector(".empty");
+  }
+
+  /** Take an alert: `{ channel, protocol, kind, time, rate, usual }`, rates in events a second. */
+  take(alert) {
+    if (!ALERT(alert)) return;
+    const key = `${alert.time} ${alert.kind} ${alert.channel}`;
+    if (this.#alerts.has(key)) return;
+    this.#alerts.set(key, { alert, row: null });
+    this.#isChanged = true;
+    if (this.#alerts.size > 2 * ROWS) this.#cut();
+  }
+
+  /** Show what is known now. */
+  draw() {
+    if (!this.#isChanged) return;
+    this.#isChanged = false;
+    this.#cut();
+    const newestFirst = [...this.#alerts.values()];
+    for (const known of newestFirst) known.row ??= alertRow(known.alert);
+    this.#list.replaceChildren(...newestFirst.map(({ row }) => row));
+    this.#empty.hidden = newestFirst.length > 0;
+  }
+
+  /** Keep the newest, in order. */
+  #cut() {
+    const newestFirst = [...this.#alerts].sort(([, one], [, other]) => (one.alert.time < other.alert.time ? 1 : -1));
+    this.#alerts = new Map(newestFirst.slice(0, ROWS));
+  }
+}
+
+function alertRow({ channel, protocol, kind, time, rate, usual }) {
+  const name = element("span", { className: "kind", textContent: KINDS[kind] ?? kind });
+  const rates = `${RATE.format(rate)} events/s, usually ${RATE.format(usual)}`;
+  const row = element(
+    "li",
+    {},
+    element("time", { dateTime: time, textContent: WHEN.format(new Date(time)), title: time }),
+    name,
+    element("span", { className: "channel", textContent: channel, title: channel }),
+    element("span", { className: "fine rate", textContent: rates }),
+  );
+  row.dataset.kind = kind;
+  if (protocol) row.append(badge(protocol));
+  return row;
+}

@@ -1,0 +1,164 @@
+/**
+ * The tree of channels as a treegrid: rows that one walks through with the arrow keys.
+ *
+ * Up, Down, Home, End and Page Up, Page Down move; Right opens a branch or goes into it, Left closes it or goes to what
+ * is above; Enter and Space choose. Of all rows one can be reached by Tab.
+ */
+
+import { element } from "./element.js";
+import { arrange, write } from "./rows.js";
+
+const PAGE_ROWS = 10;
+const PREVIEW_CHARS = 120;
+const NOTHING = "\u2013";
+
+const RATE = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+const COUNT = new Intl.NumberFormat("en");
+
+export class ChannelRows {
+  #body;
+  #chosen;
+  #toggled;
+  #rows = new Map(); // node -> its row
+  #shown = []; // { node, level, isOpen }, from top to bottom
+  #current = null; // the node whose row Tab reaches
+
+  /**
+   * @param {HTMLTableSectionElement} body
+   * @param {{ chosen(node): void, toggled(node, isOpen: boolean): void }} does what happens to a node
+   */
+  constructor(body, { chosen, toggled }) {
+    this.#body = body;
+    this.#chosen = chosen;
+    this.#toggled = toggled;
+    body.addEventListener("keydown", (event) => this.#pressed(event));
+    body.addEventListener("click", (event) => this.#clicked(event));
+    body.addEventListener("focusin", ({ target }) => this.#reach(this.#nodeOf(target)));
+  }
+
+  /** Show these nodes; `now` tells times (see `Clock`). */
+  draw(shown, selected, clock) {
+    const hadFocus = this.#body.contains(document.activeElement);
+    this.#shown = shown;
+    const nodes = new Set(shown.map(({ node }) => node));
+    if (!nodes.has(this.#current)) this.#current = nearest(this.#current, nodes) ?? shown[0]?.node ?? null;
+    for (const node of this.#rows.keys()) if (!nodes.has(node)) this.#rows.delete(node);
+    for (const each of shown) this.#fill(this.#row(each.node), each, each.node === selected, clock);
+    const rows = shown.map(({ node }) => this.#rows.get(node));
+    arrange(this.#body, rows);
+    if (hadFocus && !this.#body.contains(document.activeElement)) this.#rows.get(this.#current)?.focus();
+  }
+
+  /** Bring a node's row into sight, without taking the focus. */
+  sight(node) {
+    this.#reach(node);
+    this.#rows.get(node)?.scrollIntoView({ block: "nearest" });
+  }
+
+  #row(node) {
+    const known = this.#rows.get(node);
+    if (known) return known;
+    const name = element("span", { className: "channel", textContent: node.label });
+    const head = element("th", { role: "rowheader", title: node.name }, element("span", { className: "twisty" }), name);
+    const row = element("tr", { role: "row" }, head, ...["numbers", "numbers", "numbers", "numbers", ""].map(cell));
+    row.nodeShown = node;
+    this.#rows.set(node, row);
+    return row;
+  }
+
+  #fill(row, { node, level, isOpen }, isSelected, clock) {
+    const [head, rate, published, subscribers, last, data] = row.children;
+    head.style.setProperty("--level", level);
+    set(row, "aria-level", level);
+    set(row, "aria-selected", isSelected);
+    set(row, "tabindex", node === this.#current ? 0 : -1);
+    if (node.children.size > 0) set(row, "aria-expanded", isOpen);
+    else row.removeAttribute("aria-expanded");
+    row.classList.toggle("is-channel", node.own !== null);
+    row.classList.toggle("is-busy", node.sum.perS > 0);
+    write(rate, perSecond(node.sum.perS));
+    write(published, whole(node.sum.published));
+    write(subscribers, node.own ? whole(node.own.subscribers) : "");
+    write(last, node.sum.lastMs ? clock.ago(node.sum.lastMs) : NOTHING);
+    last.title = node.sum.lastMs ? new Date(node.sum.lastMs).toISOString() : "";
+    if (row.eventShown !== node.event) write(data, node.event ? preview(node.event.data) : "");
+    row.eventShown = node.event;
+  }
+
+  #nodeOf(target) {
+    return target.closest("tr")?.nodeShown ?? null;
+  }
+
+  #reach(node) {
+    if (this.#rows.has(this.#current)) set(this.#rows.get(this.#current), "tabindex", -1);
+    this.#current = node;
+    if (this.#rows.has(node)) set(this.#rows.get(node), "tabindex", 0);
+  }
+
+  #clicked({ target }) {
+    const shown = this.#shown.find(({ node }) => node === this.#nodeOf(target));
+    if (!shown) return;
+    this.#rows.get(shown.node).focus();
+    if (target.closest(".twisty") && shown.node.children.size > 0) this.#toggled(shown.node, !shown.isOpen);
+    else this.#chosen(shown.node);
+  }
+
+  #pressed(event) {
+    const at = this.#shown.findIndex(({ node }) => node === this.#nodeOf(event.target));
+    const act = at >= 0 && !event.ctrlKey && !event.altKey && !event.metaKey && this.#actOf(event.key, at);
+    if (!act) return;
+    event.preventDefault();
+    act();
+  }
+
+  /** What a key does in a row, or nothing. */
+  #actOf(key, at) {
+    const { node, isOpen } = this.#shown[at];
+    const isBranch = node.children.size > 0;
+    return {
+      ArrowDown: () => this.#go(at + 1),
+      ArrowUp: () => this.#go(at - 1),
+      PageDown: () => this.#go(at + PAGE_ROWS),
+      PageUp: () => this.#go(at - PAGE_ROWS),
+      Home: () => this.#go(0),
+      End: () => this.#go(this.#shown.length - 1),
+      ArrowRight: () => isBranch && (isOpen ? this.#go(at + 1) : this.#toggled(node, true)),
+      ArrowLeft: () => (isBranch && isOpen ? this.#toggled(node, false) : this.#rows.get(node.parent)?.focus()),
+      Enter: () => this.#chosen(node),
+      " ": () => this.#chosen(node),
+    }[key];
+  }
+
+  #go(index) {
+    const { node } = this.#shown[Math.min(Math.max(index, 0), this.#shown.length - 1)];
+    this.#rows.get(node).focus();
+  }
+}
+
+/** A rate as people read it. @param {number | null} perS */
+export function perSecond(perS) {
+  return perS === null ? NOTHING : RATE.format(perS);
+}
+
+/** A count as people read it. @param {number | null} count */
+export function whole(count) {
+  return count === null ? NOTHING : COUNT.format(count);
+}
+
+function preview(data) {
+  return JSON.stringify(data).slice(0, PREVIEW_CHARS);
+}
+
+function cell(className) {
+  return element("td", { role: "gridcell", className });
+}
+
+function set(row, name, value) {
+  if (row.getAttribute(name) !== String(value)) row.setAttribute(name, value);
+}
+
+/** What is above a node that is shown no more, as far down as there is a row. */
+function nearest(node, nodes) {
+  while (node && !nodes.has(node)) node = node.parent;
+  return node;
+}

@@ -1,0 +1,173 @@
+/**
+ * All channels that the page knows of, as a tree: what the server's ticks tell of each, and what the page has heard.
+ *
+ * A node is a channel, a branch with channels below it, or both:
+ *
+ *     { name: "/a/b", label: "b", parent, children: Map, isOpen,
+ *       own: null or { published, perS, subscribers, lastMs, isTold },    of the channel itself; null where not told
+ *       sum: { channels, published, perS, lastMs },                      with all that is below it
+ *       event: null or { data, atMs } }
+ */
+
+const CHANNELS = 5_000;
+const OPEN_NODES = 300; // that are open from the first; in a greater tree the reader opens what he looks for
+
+const NAMES = new Intl.Collator("en", { numeric: true });
+
+export class ChannelTree {
+  root = branch(null, "");
+  #channels = new Map(); // name -> node, the least lately told first
+  #onServer = 0;
+  #nodes = 0;
+  #tickedMs = 0;
+
+  /** How many channels are known. */
+  get size() {
+    return this.#channels.size;
+  }
+
+  /** How many more the server has told of, at least. */
+  get unknown() {
+    return Math.max(0, this.#onServer - this.size);
+  }
+
+  /** The node of a channel or branch, or null. @param {string} name */
+  find(name) {
+    let node = this.root;
+    for (const label of name.split("/").slice(1)) node = node?.children.get(label);
+    return node ?? null;
+  }
+
+  /** Take what `/halley/topics` tells. @param {{ time: string, topics: object[], others: number }} tick */
+  tell({ time, topics, others }) {
+    for (const { own } of this.#channels.values()) if (own.isTold) own.isTold = false;
+    let oldestMs = Infinity;
+    for (const { channel, published, per_s: perS, subscribers, last } of topics.toReversed()) {
+      const lastMs = Date.parse(last);
+      this.#channel(channel).own = { published, perS, subscribers, lastMs, isTold: true };
+      oldestMs = Math.min(oldestMs, lastMs);
+    }
+    // Who is left out has rested longer than those who are told of: where one of these had no event either, neither had they.
+    const areSilent = others === 0 || oldestMs < this.#tickedMs;
+    for (const { own } of this.#channels.values()) if (areSilent && !own.isTold && own.perS !== null) own.perS = 0;
+    this.#onServer = topics.length + others;
+    this.#tickedMs = Date.parse(time);
+  }
+
+  /** Take an event that the page has heard. */
+  heard(channel, data, atMs) {
+    const node = this.#channel(channel);
+    node.own ??= { published: null, perS: null, subscribers: null, lastMs: atMs, isTold: false };
+    node.own.lastMs = Math.max(node.own.lastMs, atMs);
+    node.event = { data, atMs };
+  }
+
+  /** Open or close all branches. */
+  openAll(isOpen) {
+    for (const node of below(this.root)) node.isOpen = isOpen;
+  }
+
+  /** Open all that is above a node. */
+  reveal(node) {
+    for (let above = node.parent; above; above = above.parent) above.isOpen = true;
+  }
+
+  /**
+   * The nodes to be shown, from top to bottom: those of open branches or, with a filter, what fits and what is above it.
+   *
+   * @param {"name" | "rate" | "latest"} by
+   * @param {1 | -1} sign
+   * @param {((name: string) => boolean) | null} fits
+   */
+  visible(by, sign, fits) {
+    sumUp(this.root);
+    const fitting = fits && this.#withAbove(fits);
+    const shown = [];
+    const walk = (node, level) => {
+      for (const child of sorted(node, by, sign)) {
+        if (fitting && !fitting.has(child)) continue;
+        const isOpen = fitting ? [...child.children.values()].some((each) => fitting.has(each)) : child.isOpen;
+        shown.push({ node: child, level, isOpen });
+        if (isOpen) walk(child, level + 1);
+      }
+    };
+    walk(this.root, 1);
+    return shown;
+  }
+
+  #withAbove(fits) {
+    const fitting = new Set();
+    for (const [name, channel] of this.#channels) {
+      if (!fits(name)) continue;
+      for (let node = channel; node && !fitting.has(node); node = node.parent) fitting.add(node);
+    }
+    return fitting;
+  }
+
+  /** The node of a channel, which is known from now on, and the most lately told. */
+  #channel(name) {
+    const node = this.#channels.get(name) ?? this.#grow(name);
+    this.#channels.delete(name);
+    this.#channels.set(name, node);
+    if (this.#channels.size > CHANNELS) this.#forget(this.#channels.values().next().value);
+    return node;
+  }
+
+  #grow(name) {
+    let node = this.root;
+    for (const label of name.split("/").slice(1)) {
+      if (!node.children.has(label)) {
+        node.children.set(label, branch(node, label, this.#nodes < OPEN_NODES));
+        node.byName = null;
+        this.#nodes += 1;
+      }
+      node = node.children.get(label);
+    }
+    return node;
+  }
+
+  #forget(node) {
+    this.#channels.delete(node.name);
+    Object.assign(node, { own: null, event: null });
+    for (let each = node; each.parent && !each.own && each.children.size === 0; each = each.parent) {
+      each.parent.children.delete(each.label);
+      each.parent.byName = null;
+      this.#nodes -= 1;
+    }
+  }
+}
+
+function branch(parent, label, isOpen = true) {
+  const name = parent === null ? "" : `${parent.name}/${label}`;
+  const sum = { channels: 0, published: null, perS: null, lastMs: 0 };
+  return { name, label, parent, children: new Map(), byName: null, isOpen, own: null, sum, event: null };
+}
+
+function* below(node) {
+  for (const child of node.children.values()) {
+    yield child;
+    yield* below(child);
+  }
+}
+
+function sumUp(node) {
+  const sum = node.sum;
+  const { published = null, perS = null, lastMs = 0 } = node.own ?? {};
+  Object.assign(sum, { channels: node.own ? 1 : 0, published, perS, lastMs });
+  for (const child of node.children.values()) {
+    const part = sumUp(child);
+    sum.channels += part.channels;
+    if (part.published !== null) sum.published += part.published;
+    if (part.perS !== null) sum.perS += part.perS;
+    sum.lastMs = Math.max(sum.lastMs, part.lastMs);
+  }
+  return sum;
+}
+
+/** The children of a node; names are compared once, since that takes longest. */
+function sorted(node, by, sign) {
+  node.byName ??= [...node.children.values()].sort((a, b) => NAMES.compare(a.label, b.label));
+  if (by === "name") return sign === 1 ? node.byName : node.byName.toReversed();
+  const measure = by === "rate" ? "perS" : "lastMs";
+  return [...node.byName].sort((a, b) => sign * ((a.sum[measure] ?? -1) - (b.sum[measure] ?? -1)));
+}

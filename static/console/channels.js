@@ -1,0 +1,157 @@
+/**
+ * The view Channels: the tree of channels: how much is published on each, who hears it, and its last event.
+ *
+ * Numbers come from `/halley/topics`, which carries no data: to see numbers is one right, to read another. So the page
+ * hears `/**` itself as long as the view is shown.
+ */
+
+import { ChannelDetail } from "./channel-detail.js";
+import { ChannelRows, whole } from "./channel-rows.js";
+import { ChannelTree } from "./channel-tree.js";
+import { Clock } from "./clock.js";
+import { ColumnOrder } from "./column-order.js";
+import { matches } from "./feed.js";
+import { Recorded } from "./recorded.js";
+import { write } from "./rows.js";
+import { list, number, object, text, time } from "./shape.js";
+
+const TICKS = "/halley/topics";
+const ALL = "/**";
+const CHANNEL_CHARS = 4_096; // more than any has
+const channel = (value) => text(value) && value.startsWith("/") && value.length <= CHANNEL_CHARS;
+const TOPIC = object({ channel, published: number, per_s: number, subscribers: number, last: time });
+const TICK = object({ time, topics: list(TOPIC), others: number });
+const ROWS = 1_000;
+const DRAW_EVERY_MS = 250; // a flood must leave the page time to poll
+const AGES_EVERY_MS = 1_000;
+
+export class Channels {
+  #root;
+  #feed;
+  #tree = new ChannelTree();
+  #clock = new Clock();
+  #rows;
+  #detail;
+  #order;
+  #filter;
+  #refused = new Map(); // pattern -> the server's words
+  #isTold = false; // whether numbers have come
+  #ages = 0; // the timers behind drawing
+  #due = 0;
+
+  /** @param {{ bayeux: object, feed: object, identity: object, subscriptions: object }} services */
+  constructor(root, { bayeux, feed, identity, subscriptions }) {
+    this.#root = root;
+    this.#feed = feed;
+    this.#filter = root.querySelector("#channels-filter");
+    this.#order = new ColumnOrder(root.querySelector("table"), () => this.#draw());
+    this.#rows = new ChannelRows(root.querySelector("tbody"), {
+      chosen: (node) => this.#choose(node),
+      toggled: (node, isOpen) => this.#toggle(node, isOpen),
+    });
+    this.#detail = new ChannelDetail(root.querySelector("aside"), new Recorded(bayeux, identity), (pattern) => {
+      subscriptions.hear(pattern);
+      location.hash = "#overview";
+    });
+    this.#filter.addEventListener("input", () => this.#draw());
+    root.querySelector("#channels-open").addEventListener("click", () => this.#openAll(true));
+    root.querySelector("#channels-close").addEventListener("click", () => this.#openAll(false));
+  }
+
+  /** @param {URLSearchParams} params `channel` is the one to be chosen */
+  show(params) {
+    this.#refused.clear();
+    this.#feed.hear(TICKS, this);
+    this.#feed.hear(ALL, this);
+    clearInterval(this.#ages);
+    this.#ages = setInterval(() => this.#draw(), AGES_EVERY_MS);
+    this.#draw();
+    const wanted = this.#tree.find(params.get("channel") ?? "");
+    if (wanted?.parent) this.#choose(wanted);
+  }
+
+  hide() {
+    clearInterval(this.#ages);
+    clearTimeout(this.#due);
+    this.#due = 0;
+    for (const pattern of [TICKS, ALL]) this.#feed.leave(pattern, this).catch(() => {}); // it ends with the session
+  }
+
+  /** See `Feed`. */
+  heard({ channel, data }) {
+    if (channel === TICKS) {
+      if (!TICK(data)) return;
+      this.#clock.set(data.time);
+      this.#tree.tell(data);
+      this.#isTold = true;
+    } else {
+      this.#tree.heard(channel, data, this.#clock.now);
+    }
+    this.#due ||= setTimeout(() => this.#draw(), DRAW_EVERY_MS);
+  }
+
+  /** See `Feed`. */
+  refused(pattern, error) {
+    this.#refused.set(pattern, error.message);
+    this.#draw();
+  }
+
+  #choose(node) {
+    if (this.#filter.value === "") this.#tree.reveal(node);
+    this.#detail.show(node);
+    this.#draw();
+    this.#rows.sight(node);
+  }
+
+  #toggle(node, isOpen) {
+    if (this.#filter.value !== "") return; // it decides what is open
+    node.isOpen = isOpen;
+    this.#draw();
+  }
+
+  #openAll(isOpen) {
+    this.#tree.openAll(isOpen);
+    this.#draw();
+  }
+
+  #draw() {
+    clearTimeout(this.#due);
+    this.#due = 0;
+    const shown = this.#tree.visible(this.#order.by, this.#order.sign, fitting(this.#filter.value.trim()));
+    this.#rows.draw(shown.slice(0, ROWS), this.#detail.node, this.#clock);
+    this.#detail.draw(this.#clock);
+    this.#tellCounts(shown.length);
+    this.#tellTroubles(shown.length);
+  }
+
+  #tellCounts(rows) {
+    const { size, unknown } = this.#tree;
+    const parts = [`${whole(size)} channels`];
+    if (unknown > 0) parts.push(`${whole(unknown)} more that were not among the busiest yet`);
+    if (rows > ROWS) parts.push(`the first ${whole(ROWS)} of ${whole(rows)} rows shown: filter to see others`);
+    write(this.#root.querySelector("#channels-counts"), parts.join(", "));
+  }
+
+  #tellTroubles(rows) {
+    const ticks = this.#refused.get(TICKS);
+    const all = this.#refused.get(ALL);
+    const numbers = ticks ? `This role may not see the channels' numbers (${TICKS}): ${ticks}` : "";
+    const data = all ? `This role may not read every channel, so last data is only what the history has (${ALL}): ${all}` : "";
+    const notice = this.#root.querySelector(".notice");
+    write(notice, [numbers, data].filter(Boolean).join(" \u00b7 "));
+    notice.hidden = !numbers && !data;
+    const empty = this.#root.querySelector(".empty");
+    empty.hidden = rows > 0;
+    if (this.#tree.size > 0) write(empty, "No channel fits the filter.");
+    else if (ticks) write(empty, "Nothing to show.");
+    else write(empty, this.#isTold ? "Nothing has been published yet." : "Waiting for the server to tell\u2026");
+  }
+}
+
+/** What a filter lets through: what matches a pattern, or has the text in it; null for everything. */
+function fitting(text) {
+  if (text === "") return null;
+  if (text.startsWith("/") && /\/\*\*?$/.test(text)) return (name) => matches(text, name);
+  const wanted = text.toLowerCase();
+  return (name) => name.toLowerCase().includes(wanted);
+}

@@ -1,0 +1,181 @@
+/**
+ * A chart of lines over the last two minutes, as SVG: an axis (see `axis.js`), a legend with the values of now, and a
+ * readout of any moment by pointer or arrow keys. Where nothing came a line has a gap.
+ *
+ * A point is placed by its own time, so points may come late, in batches, or twice.
+ */
+
+import { element } from "./element.js";
+
+const SHOWN_MS = 120_000;
+const HEIGHT = 124; // of the drawing, in pixels, as its width is
+const LEFT = 50; // room for the axis' numbers
+const BOTTOM = 18; // and for the times
+const TOP = 8;
+const GAP_EVERIES = 2.5; // ticks that may be missing before a line breaks
+const POINTS = 500; // kept at most, however fast the server ticks
+
+export class Chart {
+  #plot;
+  #series;
+  #axis;
+  #tell;
+  #svg = drawn("svg", { role: "img", tabindex: 0, height: HEIGHT });
+  #values = new Map(); // series -> where the legend says its value
+  #readout = element("output", { className: "readout" });
+  #points = new Map(); // ms since the epoch -> the numbers at that time
+  #every = 1_000;
+  #chosen = null; // the time whose values are read out, or null for the newest
+  #silentMs = 0;
+  #width = 0;
+
+  /**
+   * @param {Element} root
+   * @param {{ title: string, axis(values: number[]): object, tell(value: number): string, series: { name: string, protocol: string, isDashed: boolean, of(point: object): number | null }[] }} what
+   */
+  constructor(root, { title, axis, tell, series }) {
+    this.#plot = element("div", { className: "plot" }, this.#svg);
+    this.#axis = axis;
+    this.#tell = tell;
+    this.#series = series;
+    this.title = title;
+    const legend = element("ul", { className: "legend" });
+    for (const one of series) {
+      const value = element("span", { className: "numbers", textContent: "–" });
+      const row = element("li", { className: one.isDashed ? "dashed" : "" }, element("span", { textContent: one.name }), value);
+      row.dataset.protocol = one.protocol;
+      this.#values.set(one, value);
+      legend.append(row);
+    }
+    const head = element("h2", { textContent: title });
+    root.append(element("div", { className: "chart-head" }, head, this.#readout), this.#plot, legend);
+    new ResizeObserver(() => this.draw()).observe(this.#plot);
+    this.#svg.addEventListener("pointermove", ({ offsetX }) => this.#choose(this.#timeAt(offsetX)));
+    this.#svg.addEventListener("pointerleave", () => this.#choose(null));
+    this.#svg.addEventListener("blur", () => this.#choose(null));
+    this.#svg.addEventListener("keydown", (key) => this.#step(key));
+  }
+
+  /** Add the numbers of one tick. @param {number} at ms since the epoch @param {object} point @param {number} everyMs */
+  add(at, point, everyMs) {
+    this.#every = everyMs;
+    this.#points.set(at, point);
+    const times = this.#times();
+    for (const time of times) {
+      if (time < times.at(-1) - SHOWN_MS || this.#points.size > POINTS) this.#points.delete(time);
+    }
+  }
+
+  /** Show what has been added, and for how long nothing has come, where that is too long. @param {number} silentMs */
+  show(silentMs = 0) {
+    this.#silentMs = silentMs;
+    this.draw();
+  }
+
+  /** Begin anew. */
+  clear() {
+    this.#points.clear();
+    this.#chosen = null;
+  }
+
+  /** Show it as it is. */
+  draw() {
+    this.#width = this.#plot.clientWidth;
+    if (this.#width <= LEFT) return; // it is not to be seen
+    const end = this.#end();
+    const times = this.#times().filter((at) => at >= end - SHOWN_MS);
+    const axis = this.#axis(this.#series.flatMap((one) => times.map((at) => one.of(this.#points.get(at)) ?? 0)));
+    const x = (at) => LEFT + (1 - (end - at) / SHOWN_MS) * (this.#width - LEFT - 2);
+    const y = (value) => TOP + (1 - axis.part(value)) * (HEIGHT - TOP - BOTTOM);
+    const shapes = [...grid(axis.marks, this.#tell, y, this.#width)];
+    for (const [back, label] of [[SHOWN_MS, "2 min ago"], [SHOWN_MS / 2, "1 min"], [0, "now"]]) {
+      const anchor = back === 0 ? "end" : back === SHOWN_MS ? "start" : "middle";
+      shapes.push(drawn("text", { x: x(end - back), y: HEIGHT - 4, "text-anchor": anchor }, label));
+    }
+    for (const one of this.#series) {
+      const line = drawn("path", { d: this.#path(one, times, x, y), class: one.isDashed ? "line dashed" : "line" });
+      line.dataset.protocol = one.protocol;
+      shapes.push(line);
+    }
+    if (this.#chosen !== null) shapes.push(drawn("path", { class: "cursor", d: `M${x(this.#chosen)} ${TOP}V${HEIGHT - BOTTOM}` }));
+    this.#svg.setAttribute("width", this.#width);
+    this.#svg.replaceChildren(...shapes);
+    this.#say(times);
+  }
+
+  /** The time at the right. */
+  #end() {
+    return (this.#times().at(-1) ?? Date.now()) + this.#silentMs;
+  }
+
+  #times() {
+    return [...this.#points.keys()].sort((one, other) => one - other);
+  }
+
+  #path(one, times, x, y) {
+    let path = "";
+    let before = -Infinity; // the last time that has a value
+    for (const at of times) {
+      const value = one.of(this.#points.get(at));
+      if (value === null) continue;
+      const isApart = at - before > this.#every * GAP_EVERIES;
+      // A value that stands alone is a dot: a line of no length with round ends.
+      path += `${isApart ? "M" : "L"}${x(at).toFixed(1)} ${y(value).toFixed(1)}${isApart ? "h0" : ""}`;
+      before = at;
+    }
+    return path;
+  }
+
+  /** The values of now or of the chosen time: in the legend, and for those who cannot see the lines. */
+  #say(times) {
+    const isSilent = this.#silentMs > 0 && this.#chosen === null;
+    const point = isSilent ? null : this.#points.get(this.#chosen ?? times.at(-1));
+    const said = [];
+    for (const one of this.#series) {
+      const value = point ? one.of(point) : null;
+      const text = value === null ? "–" : this.#tell(value);
+      this.#values.get(one).textContent = text;
+      if (value !== null) said.push(`${one.name} ${text}`);
+    }
+    const when = this.#chosen === null ? "now" : new Date(this.#chosen).toLocaleTimeString("en-GB");
+    const silence = isSilent ? `no word from the server for ${Math.floor(this.#silentMs / 1_000)} s` : "";
+    this.#readout.textContent = this.#chosen === null ? silence : when;
+    this.#svg.setAttribute("aria-label", `${this.title}, ${when}: ${said.join(", ") || silence || "nothing yet"}`);
+  }
+
+  #timeAt(offsetX) {
+    const times = this.#times();
+    const back = (1 - (offsetX - LEFT) / (this.#width - LEFT - 2)) * SHOWN_MS;
+    const wanted = this.#end() - back;
+    return times.reduce((best, at) => (Math.abs(at - wanted) < Math.abs(best - wanted) ? at : best), times[0] ?? null);
+  }
+
+  #step(key) {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[key.key];
+    if (key.key === "Escape") this.#choose(null);
+    if (!by) return;
+    key.preventDefault();
+    const times = this.#times();
+    const from = this.#chosen === null ? times.length : times.indexOf(this.#chosen);
+    this.#choose(times[Math.max(0, from + by)] ?? null);
+  }
+
+  #choose(at) {
+    this.#chosen = at;
+    this.draw();
+  }
+}
+
+function* grid(marks, tell, y, width) {
+  for (const mark of marks) {
+    yield drawn("path", { class: "grid", d: `M${LEFT} ${Math.round(y(mark)) + 0.5}H${width}` });
+    yield drawn("text", { x: LEFT - 6, y: y(mark) + 4, "text-anchor": "end" }, tell(mark));
+  }
+}
+
+function drawn(name, attributes, text = "") {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.textContent = text;
+  return made;
+}

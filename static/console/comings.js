@@ -1,0 +1,61 @@
+/**
+ * The latest comings and goings: sessions that opened and closed, subscriptions made and undone, newest first.
+ *
+ * From `/halley/sessions` and `/halley/subscriptions`, live, and what the history has of the former.
+ */
+
+import { element } from "./element.js";
+import { badge } from "./protocol.js";
+import { arrange } from "./rows.js";
+import { DIGITS } from "./session-rows.js";
+
+const ROWS = 200;
+const NAMED = 10; // channels
+
+const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
+export class Comings {
+  #list;
+  #told = []; // { at, key, data, row }, the newest first
+
+  /** @param {HTMLOListElement} list */
+  constructor(list) {
+    this.#list = list;
+  }
+
+  /** How many there are to be shown. */
+  get size() {
+    return this.#told.length;
+  }
+
+  /** Take one, `at` a time in ms since the epoch. A session opens and closes but once, so what comes twice is known. */
+  tell(data, at) {
+    const key = data.channels ? null : `${data.session} ${data.event}`;
+    if (key !== null && this.#told.some((each) => each.key === key)) return;
+    const before = this.#told.findIndex((each) => each.at <= at);
+    this.#told.splice(before < 0 ? this.#told.length : before, 0, { at, key, data, row: null });
+    if (this.#told.length > ROWS) this.#told.pop();
+  }
+
+  draw() {
+    arrange(this.#list, this.#told.map((each) => (each.row ??= row(each))));
+  }
+}
+
+function row({ at, data }) {
+  const time = element("time", { dateTime: new Date(at).toISOString(), textContent: CLOCK.format(at) });
+  const session = element("code", { textContent: data.session.slice(0, DIGITS), title: data.session });
+  const what = element("span", { className: "event-name", textContent: data.event });
+  const more = element("span", { className: "more", textContent: detail(data) });
+  const line = element("li", {}, time, badge(data.protocol), session, what, more);
+  line.dataset.event = data.event;
+  return line;
+}
+
+function detail({ event, authid, role, address, reason, channels }) {
+  if (event === "closed") return reason ?? "";
+  if (event === "opened") return [authid, role && `as ${role}`, address && `from ${address}`].filter(Boolean).join(" ");
+  const named = channels ?? [];
+  const rest = named.length - NAMED;
+  return named.slice(0, NAMED).join(", ") + (rest > 0 ? `, and ${rest} more` : "");
+}

@@ -1,0 +1,46 @@
+/**
+ * One recorded event as a row that unfolds to its whole data.
+ */
+
+import { element } from "./element.js";
+import { badge } from "./protocol.js";
+
+const PREVIEW_CHARS = 400;
+
+const WHEN = new Intl.DateTimeFormat("sv-SE", {
+  year: "numeric",
+  month: "2-digit",
+  day: "2-digit",
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  fractionalSecondDigits: 3,
+});
+
+/**
+ * A row of the history.
+ *
+ * @param {{ channel: string, data: unknown, position: number, time: string, protocol: string, nt4?: { type: string } }} event
+ * @param {() => void} replay what its button does
+ */
+export function historyRow({ channel, data, position, time, protocol, nt4 }, replay) {
+  const json = JSON.stringify(data);
+  const kind = element("span", { className: "kind" }, badge(protocol));
+  if (nt4) kind.append(element("span", { className: "nt4-type", textContent: nt4.type, title: nt4.type }));
+  const summary = element(
+    "summary",
+    {},
+    element("span", { className: "position", textContent: position.toLocaleString("en"), title: "Position" }),
+    element("time", { dateTime: time, textContent: WHEN.format(new Date(time)).replace(",", "."), title: time }),
+    kind,
+    element("span", { className: "channel", textContent: channel, title: channel }),
+    element("code", { className: "preview", textContent: json.slice(0, PREVIEW_CHARS) }),
+  );
+  const details = element("details", {}, summary);
+  const unfold = () => details.append(element("pre", { textContent: JSON.stringify(data, null, 2) }));
+  details.addEventListener("toggle", unfold, { once: true });
+  const button = element("button", { type: "button", textContent: "Replay from here" });
+  button.setAttribute("aria-label", `Replay from position ${position}`);
+  button.addEventListener("click", replay);
+  return element("li", { className: "event recorded" }, details, button);
+}

@@ -1,0 +1,81 @@
+/**
+ * The pipeline's jobs as cards: how far each is in the log, how far that is behind, and how fast it goes.
+ */
+
+import { span } from "./clock.js";
+import { element } from "./element.js";
+import { arrange, write } from "./rows.js";
+import { map, number, object, optional } from "./shape.js";
+
+const COUNTS = ["next", "lag_events", "lag_s", "rows_per_s"].map((name) => [name, optional(number)]);
+const STATUS = object({ ...Object.fromEntries(COUNTS), remarks: optional(map(number)) });
+const JOBS = 50; // more than anybody runs
+const SILENT_MS = 5_000; // jobs tell each second
+
+export class Jobs {
+  #list;
+  #empty;
+  #jobs = new Map(); // name -> { status, at, card }
+
+  constructor(root) {
+    this.#list = root.querySelector("ul");
+    this.#empty = root.querySelector(".empty");
+  }
+
+  /** Take what a pipeline tells: for each of its jobs the next offset, the lag, the rate and its remarks. */
+  take(statuses) {
+    const at = Date.now();
+    for (const [name, status] of Object.entries(statuses ?? {})) {
+      if (!STATUS(status) || (!this.#jobs.has(name) && this.#jobs.size >= JOBS)) continue;
+      const card = this.#jobs.get(name)?.card ?? makeCard(name);
+      this.#jobs.set(name, { status, at, card });
+    }
+  }
+
+  /** Begin anew. */
+  forget() {
+    this.#jobs.clear();
+  }
+
+  /** Show what is known now. */
+  draw() {
+    const now = Date.now();
+    const cards = [...this.#jobs.values()].map(({ status, at, card }) => {
+      fill(card, status, now - at);
+      return card.element;
+    });
+    arrange(this.#list, cards);
+    this.#empty.hidden = cards.length > 0;
+  }
+}
+
+function makeCard(name) {
+  const state = element("p", { className: "state" });
+  const next = element("dd", { className: "numbers" });
+  const lag = element("dd", { className: "numbers" });
+  const rate = element("dd", { className: "numbers" });
+  const remarks = element("p", { className: "fine remarks" });
+  const figures = element("dl", {});
+  for (const [term, value] of [["next offset", next], ["behind", lag], ["rows/s", rate]]) {
+    figures.append(element("div", {}, element("dt", { textContent: term }), value));
+  }
+  const card = element("li", { className: "panel job" }, element("h3", { textContent: name }), state, figures, remarks);
+  return { element: card, state, next, lag, rate, remarks };
+}
+
+function fill(card, { next = 0, lag_events = 0, lag_s = 0, rows_per_s = 0, remarks }, silentMs) {
+  const isSilent = silentMs >= SILENT_MS;
+  const isBehind = lag_events > 0;
+  const state = isSilent ? `no word for ${span(silentMs / 1_000)}` : isBehind ? `${whole(lag_s)} s behind` : "up to date";
+  card.element.dataset.state = isSilent ? "silent" : isBehind ? "behind" : "good";
+  write(card.state, state);
+  write(card.next, whole(next));
+  write(card.lag, `${whole(lag_events)} events`);
+  write(card.rate, isSilent ? "–" : whole(rows_per_s));
+  const told = Object.entries(remarks ?? {}).filter(([, count]) => count);
+  write(card.remarks, told.map(([what, count]) => `${whole(count)} ${what}`).join(", "));
+}
+
+function whole(number) {
+  return Math.round(number).toLocaleString("en");
+}

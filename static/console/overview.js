@@ -1,0 +1,176 @@
+/**
+ * The view Overview: what goes through the server now, by protocol: throughput and delay as charts, and the numbers of
+ * now beside those that should stay at nothing.
+ */
+
+import { duration, even, powers, short } from "./axis.js";
+import { Chart } from "./chart.js";
+import { element } from "./element.js";
+import { PROTOCOLS } from "./protocol.js";
+import { map, number, object, optional, time } from "./shape.js";
+
+const RATES = "/halley/rates";
+const SILENT_MS = 5_000; // or as long as it takes for so many ticks:
+const SILENT_TICKS = 2.5;
+const LOOK_EVERY_MS = 1_000;
+const NO_WORD =
+  "This server has not told its numbers. It tells none where its setting ticks.every_s is 0; halley serve with ticks.every_s = 1 tells them each second.";
+const ORDINARY_LIMITS = new Set(["holds_per_browser", "keep_alive_s", "max_interval_s"]);
+const BACK_MS = 5_000; // a tick that is so much older is not late: the server's clock was set back
+
+const DELAYS = object({ p50: number, p99: number });
+const PROTOCOL = object({ sessions: number, published_per_s: number, delivered_per_s: number, delay_ms: optional(DELAYS) });
+const COUNTS = ["subscriptions", "queued", "holds", "memory_bytes", "dropped", "overflows", "put_back", "conflated"];
+const TICK = object({
+  time,
+  every_s: number,
+  protocols: map(PROTOCOL),
+  limits_hit: map(number),
+  history: optional(object({ head: number, bytes: number, recorded_per_s: number, lost: number })),
+  ...Object.fromEntries(COUNTS.map((name) => [name, number])),
+});
+
+const THROUGHPUT = {
+  title: "Throughput, events/s",
+  axis: even,
+  tell: short,
+  series: lines({ published: "published_per_s", delivered: "delivered_per_s" }),
+};
+const DELAY = {
+  title: "Delay",
+  axis: powers,
+  tell: duration,
+  series: lines({ p50: "p50", p99: "p99" }, (protocol) => protocol.delay_ms ?? {}),
+};
+
+/** The numbers of now: their label, and how to read them from a tick; null where it has none. */
+const NOW = [
+  ...Object.entries(PROTOCOLS).map(([key, name]) => [`${name} sessions`, ({ protocols }) => protocols[key]?.sessions ?? null]),
+  ["Subscriptions", (rates) => rates.subscriptions],
+  ["Queued", (rates) => rates.queued],
+  ["Held polls", (rates) => rates.holds],
+  ["Memory, MiB", (rates) => rates.memory_bytes / 2 ** 20],
+  ["History head", (rates) => rates.history?.head ?? null],
+  ["History, MiB", (rates) => (rates.history ? rates.history.bytes / 2 ** 20 : null)],
+  ["Recorded/s", (rates) => rates.history?.recorded_per_s ?? null],
+];
+
+/** Those that should stay at nothing. */
+const TROUBLES = [
+  ["Dropped", (rates) => rates.dropped],
+  ["Overflows", (rates) => rates.overflows],
+  ["Put back", (rates) => rates.put_back],
+  ["Conflated", (rates) => rates.conflated],
+  ["History lost", (rates) => rates.history?.lost ?? null],
+  ["Limits hit", (rates) => troubling(rates.limits_hit).reduce((sum, [, times]) => sum + times, 0)],
+];
+
+export class Overview {
+  #feed;
+  #charts;
+  #notice;
+  #numbers = []; // [where it is shown, how it is read, whether it should be nothing]
+  #owner = {
+    heard: ({ data }) => this.#heard(data),
+    refused: (_, error) => this.#refuse(error),
+  };
+  #newest = null;
+  #heardAt = 0; // when the newest came, or when the view was shown without any; by performance.now()
+  #looks = 0; // the timer behind looking whether they still come
+  #isDue = false;
+
+  constructor(root, { feed }) {
+    this.#feed = feed;
+    const charts = root.querySelector("#charts");
+    this.#notice = root.querySelector("#rates-notice");
+    this.#charts = [THROUGHPUT, DELAY].map((what) => {
+      const panel = element("section", { className: "panel chart" });
+      panel.setAttribute("aria-label", what.title);
+      charts.append(panel);
+      return new Chart(panel, what);
+    });
+    const list = root.querySelector("#numbers");
+    for (const [rows, isTrouble] of [[NOW, false], [TROUBLES, true]]) {
+      for (const [label, read] of rows) {
+        const value = element("dd", { className: "numbers", textContent: "–" });
+        list.append(element("div", {}, element("dt", { textContent: label }), value));
+        this.#numbers.push([value, read, isTrouble]);
+      }
+    }
+  }
+
+  show() {
+    this.#say("");
+    this.#feed.hear(RATES, this.#owner);
+    if (this.#newest === null) this.#heardAt = performance.now();
+    this.#looks = setInterval(() => this.#look(), LOOK_EVERY_MS);
+  }
+
+  hide() {
+    clearInterval(this.#looks);
+    this.#feed.leave(RATES, this.#owner).catch(() => {}); // unheard, it ends with the session
+  }
+
+  #heard(rates) {
+    if (!TICK(rates)) return;
+    const at = Date.parse(rates.time);
+    const newest = this.#newest === null ? -Infinity : Date.parse(this.#newest.time);
+    const isBack = at < newest - BACK_MS;
+    if (isBack) for (const chart of this.#charts) chart.clear();
+    for (const chart of this.#charts) chart.add(at, rates, rates.every_s * 1_000);
+    if (this.#newest === null) this.#say("");
+    this.#heardAt = performance.now();
+    if (isBack || at >= newest) this.#newest = rates;
+    if (this.#isDue) return;
+    this.#isDue = true;
+    requestAnimationFrame(() => this.#draw()); // a poll may bring several ticks
+  }
+
+  /** Whether numbers still come: old ones are not shown as those of now. */
+  #look() {
+    const silentMs = performance.now() - this.#heardAt;
+    if (silentMs < Math.max(SILENT_MS, SILENT_TICKS * 1_000 * (this.#newest?.every_s ?? 0))) return;
+    if (this.#newest === null) this.#say(NO_WORD);
+    else this.#draw(silentMs);
+  }
+
+  /** The server does not grant the topic. */
+  #refuse(error) {
+    clearInterval(this.#looks);
+    this.#say(`The numbers of this server are not shown: ${error.message}`);
+  }
+
+  #draw(silentMs = 0) {
+    this.#isDue = false;
+    for (const chart of this.#charts) chart.show(silentMs);
+    for (const [value, read, isTrouble] of this.#numbers) {
+      const number = silentMs > 0 ? null : read(this.#newest);
+      value.textContent = number === null ? "–" : short(number);
+      value.classList.toggle("troubled", isTrouble && number > 0);
+    }
+    const limits = troubling(this.#newest.limits_hit).map(([limit, times]) => `${limit} ${times}`);
+    this.#numbers.at(-1)[0].title = limits.join(", ");
+  }
+
+  #say(text) {
+    this.#notice.textContent = text;
+    this.#notice.hidden = text === "";
+  }
+}
+
+/** Two lines for each protocol, the second dashed. */
+function lines(fields, within = (protocol) => protocol) {
+  return Object.entries(PROTOCOLS).flatMap(([protocol, name]) =>
+    Object.entries(fields).map(([word, field], index) => ({
+      name: `${name} ${word}`,
+      protocol,
+      isDashed: index === 1,
+      of: ({ protocols }) => (protocols[protocol] ? (within(protocols[protocol])[field] ?? null) : null),
+    })),
+  );
+}
+
+/** The limits that said no to somebody; ordinary ones end what is over, or share between one reader's tabs. */
+function troubling(limitsHit) {
+  return Object.entries(limitsHit).filter(([limit]) => !ORDINARY_LIMITS.has(limit));
+}

@@ -1,0 +1,129 @@
+/**
+ * The pipeline's rollups as a table: what each channel and protocol had in the newest window, and in those before.
+ */
+
+import { element } from "./element.js";
+import { badge, nameOf } from "./protocol.js";
+import { arrange, write } from "./rows.js";
+import { map, number, object, optional, text, time } from "./shape.js";
+import { Spark } from "./spark.js";
+
+const FIGURES = (value) => map(number)(value) && object({ count: number, min: number, mean: number, max: number })(value);
+const COUNTS = { events: number, bytes: number, publishers: number };
+const ROLLUP = object({ channel: text, protocol: text, start: time, end: time, ...COUNTS, numbers: optional(map(object({}))) });
+const SERIES = 2_000; // of a channel and protocol each; more than the pipeline publishes at a time
+const ROWS = 300;
+const WINDOWS = 30; // of each, for its spark
+
+const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const FIGURE = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
+const BYTES = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+
+export class Rollups {
+  #body;
+  #empty;
+  #table;
+  #caption;
+  #series = new Map(); // channel and protocol -> { windows, row }
+  #newest = 0; // the start of the newest window, in ms since the epoch
+  #lengthMs = 0;
+
+  constructor(root) {
+    this.#table = root.querySelector("table");
+    this.#body = root.querySelector("tbody");
+    this.#caption = root.querySelector("[role=status]");
+    this.#empty = root.querySelector(".empty");
+  }
+
+  /** Take a rollup, as the pipeline publishes it; of one window it publishes several while that grows. */
+  take(rollup) {
+    if (!ROLLUP(rollup)) return;
+    const start = Date.parse(rollup.start);
+    const key = `${rollup.protocol} ${rollup.channel}`;
+    if (!this.#series.has(key)) {
+      if (this.#series.size >= SERIES) this.#forgetOldest();
+      this.#series.set(key, { windows: new Map(), row: null });
+    }
+    const { windows } = this.#series.get(key);
+    const known = windows.get(start);
+    if (known?.final || (known?.events > rollup.events && !rollup.final)) return; // an earlier word, that comes late
+    windows.set(start, rollup);
+    if (windows.size > WINDOWS) windows.delete(Math.min(...windows.keys()));
+    if (start >= this.#newest) {
+      this.#newest = start;
+      this.#lengthMs = Date.parse(rollup.end) - start;
+    }
+  }
+
+  /** Begin anew, with windows of another length. */
+  clear() {
+    this.#series.clear();
+    this.#newest = 0;
+    this.#body.replaceChildren();
+  }
+
+  /** Show what is known now. */
+  draw() {
+    const found = [...this.#series.values()].sort((one, other) => this.#rank(other) - this.#rank(one)).slice(0, ROWS);
+    for (const series of found) this.#fill(series);
+    const rows = found.map(({ row }) => row.element);
+    arrange(this.#body, rows);
+    this.#empty.hidden = rows.length > 0;
+    this.#table.hidden = rows.length === 0;
+    this.#tell(rows.length);
+  }
+
+  /** Events of the newest window; among equals those of the one before. */
+  #rank({ windows }) {
+    const [newest, before] = [this.#newest, this.#newest - this.#lengthMs].map((start) => windows.get(start)?.events ?? 0);
+    return newest + before / (before + 1);
+  }
+
+  #fill(series) {
+    const { windows } = series;
+    series.row ??= makeRow(windows.values().next().value);
+    const { cells, spark } = series.row;
+    const newest = windows.get(this.#newest);
+    write(cells.events, newest ? newest.events.toLocaleString("en") : "0");
+    write(cells.bytes, newest ? BYTES.format(newest.bytes) : "0");
+    write(cells.publishers, newest ? newest.publishers.toLocaleString("en") : "0");
+    write(cells.numbers, newest ? numbersOf(newest) : "");
+    const starts = Array.from({ length: WINDOWS }, (_, at) => this.#newest - (WINDOWS - 1 - at) * this.#lengthMs);
+    spark.show(starts.map((start) => windows.get(start)?.events ?? 0));
+  }
+
+  #forgetOldest() {
+    const age = ([, { windows }]) => Math.max(...windows.keys());
+    const [oldest] = [...this.#series].reduce((one, other) => (age(one) <= age(other) ? one : other));
+    this.#series.delete(oldest);
+  }
+
+  #tell(drawn) {
+    const all = this.#series.size;
+    const which = all > drawn ? `, the busiest ${drawn} of ${all}` : "";
+    const end = new Date(this.#newest + this.#lengthMs);
+    write(this.#caption, drawn ? `${CLOCK.format(this.#newest)} to ${CLOCK.format(end)}${which}` : "");
+  }
+}
+
+function makeRow({ channel, protocol }) {
+  const spark = new Spark(WINDOWS, `Events on ${channel} by ${nameOf(protocol)} in the last ${WINDOWS} windows`);
+  const number = () => element("td", { className: "numbers" });
+  const cells = { events: number(), bytes: number(), publishers: number(), numbers: element("td", { className: "lifted" }) };
+  const name = element("th", { scope: "row" }, element("span", { className: "channel", textContent: channel, title: channel }));
+  const row = element("tr", {}, name, element("td", {}, badge(protocol)), cells.events);
+  row.append(element("td", { className: "spark" }, spark.element), cells.bytes, cells.publishers, cells.numbers);
+  return { element: row, cells, spark };
+}
+
+/** What was lifted out of payloads, a line for each column. */
+function numbersOf({ numbers }) {
+  return Object.entries(numbers ?? {})
+    .filter(([, figures]) => FIGURES(figures))
+    .map(([name, { count, min, mean, max, ...quantiles }]) => {
+      const ranks = Object.entries(quantiles).map(([rank, value]) => `${rank} ${FIGURE.format(value)}`);
+      const figures = [`min ${FIGURE.format(min)}`, `mean ${FIGURE.format(mean)}`, `max ${FIGURE.format(max)}`, ...ranks];
+      return `${name}: ${count.toLocaleString("en")} values, ${figures.join(", ")}`;
+    })
+    .join("\n");
+}

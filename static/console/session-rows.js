@@ -1,0 +1,102 @@
+/**
+ * The table of sessions: one row each, kept as long as the session lasts.
+ */
+
+import { exactSpan } from "./clock.js";
+import { element } from "./element.js";
+import { badge } from "./protocol.js";
+import { arrange, write } from "./rows.js";
+
+export const DIGITS = 8; // of a session's 16, enough to tell them apart by eye
+const FULL_EVENTS = 1_000; // what a bar across its cell stands for: as many as a queue may hold, usually
+const NAMED = 3; // subscriptions
+const COUNT = new Intl.NumberFormat("en");
+const NAMES = new Intl.Collator("en", { numeric: true });
+
+/** What each column is sorted by. */
+const MEASURES = {
+  session: ({ session }) => session,
+  protocol: ({ protocol }) => protocol,
+  authid: ({ authid }) => authid ?? "",
+  role: ({ role }) => role ?? "",
+  address: ({ address }) => address ?? "",
+  age: ({ age_s: ageS }) => ageS,
+  queue: ({ queued, queued_bytes: bytes }) => queued + bytes / 1e12, // of equally long ones the heavier is greater
+  subscribed: ({ subscribed }) => subscribed,
+};
+
+export class SessionRows {
+  #body;
+  #rows = new Map(); // session -> its row
+
+  /** @param {HTMLTableSectionElement} body */
+  constructor(body) {
+    this.#body = body;
+  }
+
+  /** Show these sessions, as the tick told of them `elapsedS` ago, in the order of a column. */
+  draw(sessions, { by, sign }, elapsedS) {
+    const here = new Set(sessions.map(({ session }) => session));
+    for (const session of this.#rows.keys()) if (!here.has(session)) this.#rows.delete(session);
+    const measure = MEASURES[by];
+    const ordered = sessions.toSorted((a, b) => sign * compare(measure(a), measure(b)) || compare(a.session, b.session));
+    arrange(this.#body, ordered.map((each) => this.#row(each, elapsedS)));
+  }
+
+  #row(told, elapsedS) {
+    let row = this.#rows.get(told.session);
+    if (!row) {
+      row = fresh(told);
+      this.#rows.set(told.session, row);
+    }
+    fill(row, told, elapsedS);
+    return row;
+  }
+}
+
+function fresh({ session, protocol, authid, role, address }) {
+  const head = element("th", { scope: "row", role: "rowheader", title: session });
+  head.append(element("code", { textContent: session.slice(0, DIGITS) }));
+  const bar = element("span", { className: "bar" });
+  const queue = element("td", { role: "cell", className: "numbers queue" }, element("span"), bar);
+  return element(
+    "tr",
+    { role: "row" },
+    head,
+    element("td", { role: "cell" }, badge(protocol)),
+    text(authid ?? "\u2013", "who"),
+    text(role ?? "\u2013", "role"),
+    text(address ?? "\u2013", "address"),
+    text("", "numbers age"),
+    queue,
+    text("", "hears"),
+  );
+}
+
+function fill(row, { age_s: ageS, queued, queued_bytes: bytes, subscribed, subscriptions }, elapsedS) {
+  const [age, queue, hears] = [...row.children].slice(-3);
+  write(age, exactSpan(ageS + elapsedS));
+  write(queue.firstElementChild, queued === 0 ? "0" : `${COUNT.format(queued)} \u00b7 ${weight(bytes)}`);
+  const part = `${Math.min(100, (100 * queued) / FULL_EVENTS)}%`;
+  if (row.partShown !== part) queue.lastElementChild.style.setProperty("--part", part);
+  row.partShown = part;
+  const rest = subscribed - Math.min(NAMED, subscriptions.length);
+  const named = subscriptions.slice(0, NAMED).join(", ");
+  write(hears, subscribed === 0 ? "\u2013" : `${named}${rest > 0 ? `, and ${rest} more` : ""}`);
+  hears.title = subscriptions.join("\n");
+}
+
+/** A number of bytes as people read it. @param {number} bytes */
+function weight(bytes) {
+  if (bytes < 1_000) return `${bytes} B`;
+  if (bytes < 1_000_000) return `${(bytes / 1_000).toFixed(1)} kB`;
+  return `${(bytes / 1_000_000).toFixed(1)} MB`;
+}
+
+function text(content, className) {
+  return element("td", { role: "cell", className, textContent: content, title: content });
+}
+
+function compare(a, b) {
+  return typeof a === "number" ? a - b : NAMES.compare(a, b);
+}

@@ -1,0 +1,34 @@
+/**
+ * A few numbers as small bars beside each other, the oldest at the left.
+ */
+
+const SVG = "http://www.w3.org/2000/svg";
+const WIDTH = 3; // of a bar and the gap behind it
+const HEIGHT = 18;
+
+export class Spark {
+  /** @type {SVGSVGElement} */
+  element;
+  #path;
+
+  /** @param {number} count of bars @param {string} label what they are, for those who do not see them */
+  constructor(count, label) {
+    this.element = document.createElementNS(SVG, "svg");
+    this.#path = document.createElementNS(SVG, "path");
+    const size = { width: count * WIDTH, height: HEIGHT, viewBox: `0 0 ${count * WIDTH} ${HEIGHT}`, role: "img" };
+    for (const [name, value] of Object.entries(size)) this.element.setAttribute(name, value);
+    this.element.setAttribute("aria-label", label);
+    this.element.append(this.#path);
+  }
+
+  /** @param {number[]} values none below 0 */
+  show(values) {
+    const most = Math.max(...values, 1);
+    const bars = values.map((value, at) => {
+      const height = value > 0 ? Math.max(1, (value / most) * HEIGHT) : 0;
+      return height ? `M${at * WIDTH} ${HEIGHT}v${-height.toFixed(1)}h${WIDTH - 1}v${height.toFixed(1)}z` : "";
+    });
+    const d = bars.join("");
+    if (this.#path.getAttribute("d") !== d) this.#path.setAttribute("d", d);
+  }
+}

@@ -1,0 +1,205 @@
+/**
+ * The view Tables: NetworkTables' topics with their values, which can be set.
+ *
+ * Values come as events with `ext.nt4`. However fast they do, only the newest of each topic is drawn, ten times a
+ * second.
+ */
+
+import { Clock } from "./clock.js";
+import { arrange, write } from "./rows.js";
+import { map, object, time } from "./shape.js";
+import { TopicRow } from "./topic-row.js";
+
+const RATES = "/halley/rates"; // tells which protocols are served
+const TICK = object({ time, protocols: map(object({})) });
+const TOPICS = 10_000; // kept; as many as the server has at most
+const ROWS = 1_000; // drawn
+const DRAW_EVERY_MS = 100;
+const AGE_EVERY_MS = 1_000;
+const EARLIEST_MS = Date.UTC(2020); // values that claim to be older have no clock behind them
+
+export class Tables {
+  #bayeux;
+  #feed;
+  #identity;
+  #clock = new Clock();
+  #list;
+  #notice;
+  #count;
+  #filter;
+  #pattern;
+  #topics = new Map(); // channel -> { type, value, at, time, row }
+  #changed = new Set(); // channels to draw
+  #isOrdered = true; // whether the rows are those that there should be
+  #drawing = 0; // the timer behind it
+  #growing = 0;
+  #session = null;
+  #isServed = null; // whether NetworkTables is, or null while nobody has told
+  #refusal = "";
+
+  constructor(root, { bayeux, feed, identity }) {
+    this.#bayeux = bayeux;
+    this.#feed = feed;
+    this.#identity = identity;
+    this.#list = root.querySelector("ol");
+    this.#notice = root.querySelector(".notice");
+    this.#count = root.querySelector("[role=status]");
+    this.#filter = root.querySelector("[type=search]");
+    this.#pattern = root.querySelector("[name=pattern]");
+    this.#filter.addEventListener("input", () => this.#reorder());
+    root.querySelector("form").addEventListener("submit", (submit) => {
+      submit.preventDefault();
+      this.hide();
+      this.show();
+    });
+    identity.addEventListener("rights", () => this.#restrict());
+    bayeux.addEventListener("change", () => this.#watchSession());
+  }
+
+  show() {
+    this.#forget();
+    this.#refusal = "";
+    this.#feed.hear(this.#pattern.value, this, { latest: true });
+    if (this.#isServed === null) this.#feed.hear(RATES, this);
+    this.#growing = setInterval(() => this.#grow(), AGE_EVERY_MS);
+    this.#restrict();
+    this.#draw();
+  }
+
+  hide() {
+    for (const pattern of this.#feed.patternsOf(this)) {
+      this.#feed.leave(pattern, this).catch(() => {}); // unheard, the session's end does it
+    }
+    clearInterval(this.#growing);
+    clearTimeout(this.#drawing);
+    this.#growing = this.#drawing = 0;
+  }
+
+  /** Called by the feed. */
+  heard({ channel, data, ext }) {
+    if (channel === RATES && TICK(data)) this.#learn(data);
+    if (!ext?.nt4) return;
+    const { type, time } = ext.nt4;
+    const known = this.#topics.get(channel);
+    // What has a position was read in the history, perhaps by a replay that has not come to the present.
+    if (known && ext.replay !== undefined && time < known.time) return;
+    if (!known && this.#topics.size >= TOPICS) return;
+    this.#topics.set(channel, { row: null, ...known, type, time, value: data, at: this.#published(time) });
+    this.#changed.add(channel);
+    if (!known) this.#isOrdered = false;
+    this.#drawing ||= setTimeout(() => this.#draw(), DRAW_EVERY_MS);
+  }
+
+  /** Called by the feed. */
+  refused(pattern, error) {
+    if (pattern === RATES) return;
+    this.#refusal = `${pattern}: ${error.message}`;
+    this.#draw();
+  }
+
+  /** What is served is told each second; once is enough. */
+  #learn({ time, protocols }) {
+    this.#clock.set(time);
+    this.#isServed = Object.hasOwn(protocols, "nt4");
+    this.#feed.leave(RATES, this).catch(() => {});
+    this.#draw();
+  }
+
+  /** Another server may have other topics; the last values of its own come by themselves. */
+  #watchSession() {
+    const { session } = this.#bayeux;
+    if (session === null || session === this.#session) return;
+    const isAnother = this.#session !== null;
+    this.#session = session;
+    this.#isServed = null;
+    if (!isAnother || !this.#growing) return;
+    this.#feed.hear(RATES, this);
+    this.#forget();
+    this.#draw();
+  }
+
+  #forget() {
+    for (const [channel, { row }] of this.#topics) if (!row?.isInUse) this.#topics.delete(channel);
+    this.#isOrdered = false;
+  }
+
+  #restrict() {
+    for (const { row } of this.#topics.values()) row?.restrict(this.#identity.isReadOnly);
+    this.#tell();
+  }
+
+  #reorder() {
+    this.#isOrdered = false;
+    this.#draw();
+  }
+
+  #draw() {
+    clearTimeout(this.#drawing);
+    this.#drawing = 0;
+    const changed = [...this.#changed];
+    this.#changed.clear();
+    if (!this.#isOrdered) this.#arrange();
+    for (const channel of changed) this.#fill(channel);
+    this.#tell();
+  }
+
+  /** Bring the rows in order. */
+  #arrange() {
+    this.#isOrdered = true;
+    const wanted = this.#filter.value.trim().toLowerCase();
+    const channels = [...this.#topics.keys()].filter((channel) => channel.toLowerCase().includes(wanted)).sort();
+    const shown = channels.slice(0, ROWS);
+    for (const channel of shown) {
+      const topic = this.#topics.get(channel);
+      if (topic.row === null) {
+        topic.row = new TopicRow(channel, (...value) => this.#bayeux.publish(...value), this.#identity.isReadOnly);
+        this.#fill(channel);
+      }
+    }
+    arrange(this.#list, shown.map((channel) => this.#topics.get(channel).row.element));
+  }
+
+  #fill(channel) {
+    const topic = this.#topics.get(channel);
+    if (!topic?.row) return;
+    topic.row.show(topic.type, topic.value, topic.at);
+    topic.row.grow(this.#clock.now);
+  }
+
+  #grow() {
+    const { now } = this.#clock;
+    for (const { row } of this.#topics.values()) if (row?.element.isConnected) row.grow(now);
+  }
+
+  #tell() {
+    const drawn = this.#list.childElementCount;
+    const all = this.#topics.size;
+    const count = drawn === all ? `${all} topics` : `${drawn} of ${all} topics`;
+    write(this.#count, count);
+    const [text, className] = this.#trouble();
+    write(this.#notice, text);
+    this.#notice.className = `notice ${className}`;
+    this.#notice.hidden = text === "";
+  }
+
+  /** Why there is nothing, or nothing to be set, and how it would be otherwise. */
+  #trouble() {
+    if (this.#refusal) return [`Not heard: ${this.#refusal}`, "bad"];
+    if (this.#topics.size === 0 && this.#isServed === false) {
+      return ["This server does not speak NetworkTables. Start it with: halley serve --nt4", "plain"];
+    }
+    if (this.#topics.size === 0) {
+      const hint = this.#isServed ? "" : " A server speaks NetworkTables when it is started with: halley serve --nt4";
+      return [`No value has come yet.${hint}`, "plain"];
+    }
+    if (this.#identity.isReadOnly) return ["Your role may publish nothing, so values can only be read.", "plain"];
+    return ["", ""];
+  }
+
+  /** When a value was published, in ms since the epoch; now, where that claims to be in the future or long ago. */
+  #published(time_us) {
+    const at = time_us / 1_000;
+    const { now } = this.#clock;
+    return at > EARLIEST_MS && at < now ? at : now;
+  }
+}

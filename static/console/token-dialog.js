@@ -1,0 +1,62 @@
+/**
+ * The place to enter a token; and what the page says of who the reader is.
+ */
+
+export class TokenDialog {
+  #bayeux;
+  #identity;
+  #dialog;
+  #trouble;
+  #now;
+  #role;
+  #readOnly;
+
+  /** @param {Document} page @param {import("./identity.js").Identity} identity */
+  constructor(page, bayeux, identity) {
+    this.#bayeux = bayeux;
+    this.#identity = identity;
+    this.#dialog = page.querySelector("#who");
+    this.#trouble = page.querySelector("#token-trouble");
+    this.#now = page.querySelector("#who-now");
+    this.#role = page.querySelector("#role");
+    this.#readOnly = page.querySelector("#read-only");
+    const input = page.querySelector("#token");
+    page.querySelector("#identity").addEventListener("click", () => {
+      input.value = "";
+      this.#dialog.showModal();
+    });
+    page.querySelector("#close-who").addEventListener("click", () => this.#dialog.close());
+    page.querySelector("#forget").addEventListener("click", () => this.#enter(""));
+    this.#dialog.querySelector("form").addEventListener("submit", (submit) => {
+      submit.preventDefault();
+      this.#enter(input.value);
+      input.value = "";
+    });
+    identity.addEventListener("rights", () => this.#show());
+    bayeux.addEventListener("change", () => this.#watch());
+    this.#show();
+  }
+
+  #enter(token) {
+    this.#trouble.textContent = "";
+    this.#identity.enter(token);
+  }
+
+  /** A refused token is said where it is entered too: the page behind the dialog is not to be read. */
+  #watch() {
+    const { state, error } = this.#bayeux;
+    const text = state === "disconnected" && error ? error.message : "";
+    if (this.#trouble.textContent !== text) this.#trouble.textContent = text;
+    if (state === "disconnected") this.#identity.forgetRights();
+  }
+
+  #show() {
+    const { authid, role, isReadOnly } = this.#identity;
+    const name = authid === null ? role : `${authid}, role ${role}`;
+    this.#role.textContent = role && `You are ${name}`;
+    this.#now.textContent = role ? `To this server you are ${name}.` : "The server has not said who you are.";
+    const text = isReadOnly ? `Read-only: the role ${role} may publish nothing` : "";
+    if (this.#readOnly.textContent !== text) this.#readOnly.textContent = text;
+    this.#readOnly.hidden = !isReadOnly;
+  }
+}

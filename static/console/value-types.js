@@ -1,0 +1,32 @@
+/**
+ * What NetworkTables' types are in a page: which control fits a type, and what its text is as a value.
+ */
+
+import { parsed } from "./json.js";
+
+const NUMBERS = ["double", "float", "int"];
+const SCALARS = ["boolean", ...NUMBERS, "string"];
+
+/**
+ * The control for a type: a `switch`, a `number`, a `text`, `json`, or `none` where a page cannot make a value of it.
+ *
+ * @param {string} type
+ */
+export function controlOf(type) {
+  if (type === "boolean") return "switch";
+  if (NUMBERS.includes(type)) return "number";
+  if (type === "string") return "text";
+  return type === "json" || SCALARS.some((scalar) => type === `${scalar}[]`) ? "json" : "none";
+}
+
+/** A value as the control's text. */
+export function textOf(type, value) {
+  return type === "string" && typeof value === "string" ? value : JSON.stringify(value);
+}
+
+/** The value of the control's text. Throws `SyntaxError`. */
+export function valueOf(type, text) {
+  if (type === "string") return text;
+  if (controlOf(type) === "number" && !/^\s*-?\d/.test(text)) throw new SyntaxError("Expected a number");
+  return parsed(text);
+}

@@ -1,0 +1,151 @@
+"""Who the console's reader is: a token entered, a wrong one, and a role that may only read."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from contextlib import suppress
+from itertools import count
+
+import pytest
+from browser.test_console import events, expect_granted, publish, state
+from support import nt4
+
+with suppress(ImportError):  # then the fixture `chromium` skips, or fails
+    from playwright.async_api import expect
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+TOKEN = "the-secret-of-ada-which-is-long-enough-0123456789"
+RULES = f"""
+[[access]]
+role = "*"
+verb = "subscribe"
+pattern = "/**"
+
+[[access]]
+role = "operator"
+verb = "*"
+pattern = "/**"
+
+[[access]]
+role = "operator"
+verb = "subscribe"
+pattern = "/halley/**"
+
+[[tokens]]
+id = "ada"
+role = "operator"
+hash = "sha256:{hashlib.sha256(TOKEN.encode()).hexdigest()}"
+"""
+
+OPEN = """
+[[access]]
+role = "*"
+verb = "publish"
+pattern = "/n"
+"""
+ROBOTS = """
+[[access]]
+role = "nt4"
+verb = "*"
+pattern = "/robot/**"
+
+[nt4]
+enabled = true
+port = 0
+"""
+
+
+async def use(page, token):
+    await page.get_by_label("Token", exact=True).fill(token)
+    await page.get_by_role("button", name="Use", exact=True).click()
+
+
+@pytest.mark.parametrize("server", [RULES], indirect=True)
+async def test_a_token_opens_what_nobody_may(profile, server):
+    """Anonymous reads only and sees no numbers; a wrong token is refused in the server's words; the right one helps."""
+    page = await profile.open(server.url)
+    await expect(page.get_by_text("Read-only: the role anonymous may publish nothing")).to_be_visible()
+    await expect(page.get_by_role("button", name="Publish", exact=True)).to_be_disabled()
+    await expect(page.locator("#rates-notice")).to_contain_text("403:")
+    await page.get_by_role("button", name="Token", exact=True).click()
+    await use(page, "wrong")
+    await expect(page.locator("#token-trouble")).to_have_text("403:token_invalid:handshake_denied")
+    await expect(state(page)).to_have_text("Disconnected")
+    await use(page, TOKEN)
+    await expect(page.get_by_text("To this server you are ada, role operator.")).to_be_visible()
+    await expect(page.locator("#token-trouble")).to_have_text("")
+    await page.get_by_role("button", name="Close", exact=True).click()
+    await expect(page.locator("#read-only")).to_be_hidden()
+    await expect(page.locator("#rates-notice")).to_be_hidden()
+    await expect_granted(page, "/**")
+    await expect(page.locator("#numbers dd").first).to_have_text("1")
+    await publish(page, "/a", "1")
+    await expect(page.get_by_text("Published to /a")).to_be_visible()
+    await page.reload()
+    await expect(page.locator("#role")).to_have_text("You are ada, role operator")
+    await page.get_by_role("button", name="Token", exact=True).click()
+    await page.get_by_role("button", name="Forget", exact=True).click()
+    await expect(page.get_by_text("To this server you are anonymous.")).to_be_visible()
+
+
+async def test_a_server_without_rules_asks_for_nothing(profile, server):
+    """There is nobody to be: everyone is anonymous, may do everything, and is not told of any lack of rights."""
+    page = await profile.open(server.url)
+    await expect(page.locator("#role")).to_have_text("You are anonymous")
+    await expect_granted(page, "/**")
+    await expect(page.locator("#numbers dd").first).to_have_text("1")
+    await publish(page, "/a", "1")
+    await expect(page.get_by_text("Published to /a")).to_be_visible()
+    await expect(page.locator("#read-only")).to_be_hidden()
+    await expect(page.locator(".notice.bad:visible")).to_have_count(0)
+
+
+@pytest.mark.parametrize("server", [RULES + OPEN], indirect=True)
+async def test_another_token_while_events_flow(profile, server):
+    """The page begins a new session as somebody else and says so; it goes on hearing, and shows nothing twice."""
+    page = await profile.open(server.url)
+    await expect_granted(page, "/**")
+    flow = asyncio.create_task(publish_numbers(server))
+    await expect(events(page)).not_to_have_count(0)
+    await page.get_by_role("button", name="Token", exact=True).click()
+    await use(page, TOKEN)
+    await expect(page.get_by_text("To this server you are ada, role operator.")).to_be_visible()
+    await page.get_by_role("button", name="Close", exact=True).click()
+    await expect(page.get_by_text("A new session began")).to_have_count(1)
+    await expect_granted(page, "/**")
+    flow.cancel()
+    with suppress(asyncio.CancelledError):
+        await flow
+    await server.post({"channel": "/n", "data": "last"})
+    await expect(events(page).first).to_contain_text('"last"')
+    shown = await events(page).locator("code").all_inner_texts()
+    assert len(shown) == len(set(shown))
+
+
+async def publish_numbers(server):
+    """Publish one number after the other until it is ended."""
+    for number in count():
+        await server.post({"channel": "/n", "data": number})
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("server", [RULES + ROBOTS], indirect=True)
+async def test_who_may_only_read_can_change_nothing_in_any_view(profile, server):
+    """Every view says so and shows what there is; what would publish is closed, NetworkTables' fields too."""
+    profile.expected = "401 (Unauthorized)"  # the history of sessions, which the role may not read
+    async with await nt4.connect(server.url, "robot") as robot:
+        await robot.publish("/robot/speed", 1, "double")
+        await robot.put(1, 1, 2.5)
+        page = await profile.open(server.url)
+        await expect(page.get_by_role("button", name="Publish", exact=True)).to_be_disabled()
+        for view in ("Overview", "Channels", "Sessions", "History", "NetworkTables", "Pipeline"):
+            await page.get_by_role("link", name=view, exact=True).click()
+            await expect(page.get_by_text("Read-only: the role anonymous may publish nothing")).to_be_visible()
+        await page.get_by_role("link", name="NetworkTables", exact=True).click()
+        field = page.get_by_label("Value of /robot/speed", exact=True)
+        await expect(field).to_have_value("2.5")
+        await expect(field).not_to_be_editable()
+        await page.get_by_role("link", name="History", exact=True).click()
+        await expect(page.get_by_role("list", name="Recorded").get_by_text("/robot/speed")).to_be_visible()

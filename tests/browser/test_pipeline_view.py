@@ -1,0 +1,205 @@
+"""The view Pipeline in Chromium, told what jobs tell: in their very words, published by the test in their place."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from browser.test_console import open_console, state
+from browser.test_history import go
+
+from app.pipeline.jobs.run import CHANNEL, Status, _told
+from app.protocols.bayeux.names import to_channel
+
+with suppress(ImportError):  # then the fixture `chromium` skips, or fails
+    from playwright.async_api import expect
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+START = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+NUMBERS = {"price": {"count": 5, "min": 1.25, "mean": 40.5, "max": 99.5, "p50": 41.0, "p95": 90.25, "p99": 98.0}}
+
+
+def told(*jobs):
+    """What a pipeline tells each second."""
+    return {"channel": CHANNEL, "data": _told([Status(*each) for each in jobs])}
+
+
+def rollup(topic, number, count, *, protocol="bayeux", window="10s", final=True, numbers=None):
+    """A rollup of the window of that number, as the job publishes it (`Rollup._message`)."""
+    length = timedelta(seconds=10 if window == "10s" else 60)
+    start, channel = START + number * length, to_channel(topic)
+    data = {
+        "channel": channel,
+        "protocol": protocol,
+        "window": window,
+        "start": f"{start:%Y-%m-%dT%H:%M:%S.%fZ}",
+        "end": f"{start + length:%Y-%m-%dT%H:%M:%S.%fZ}",
+        "events": count,
+        "bytes": 1_500 * count,
+        "publishers": 2,
+        "numbers": numbers or {},
+        "final": final,
+    }
+    return {"channel": f"/stats/{window}{channel}", "data": data}
+
+
+def alert(topic, kind, second, protocol="bayeux"):
+    """An alert, as the job publishes it (`Alerts._message`)."""
+    channel = to_channel(topic)
+    time = f"{START + timedelta(seconds=second):%Y-%m-%dT%H:%M:%S.%fZ}"
+    data = {"channel": channel, "protocol": protocol, "kind": kind, "time": time, "rate": 123.456, "usual": 10.25}
+    return {"channel": f"/alerts{channel}", "data": data}
+
+
+async def open_pipeline(profile, server):
+    page = await open_console(profile, server)
+    await go(page, "Pipeline")
+    return page
+
+
+def job(page, name):
+    """A job's card."""
+    return (
+        page.get_by_role("list", name="Jobs").get_by_role("listitem").filter(has=page.get_by_role("heading", name=name))
+    )
+
+
+def rows(page):
+    """The rows of rollups."""
+    return page.get_by_role("table", name="Rollups").locator("tbody tr")
+
+
+def alerts(page):
+    """The rows of alerts."""
+    return page.get_by_role("list", name="Alerts").get_by_role("listitem")
+
+
+async def test_without_a_pipeline_the_view_says_how_to_start_one(profile, server):
+    """Nothing has come, and nothing is in the history: each part says so."""
+    page = await open_pipeline(profile, server)
+    await expect(page.get_by_text("No pipeline has told of itself")).to_be_visible()
+    await expect(page.get_by_text("halley pipeline run", exact=True)).to_be_visible()
+    await expect(page.get_by_text("No rollup has come, and none is in the history.")).to_be_visible()
+    await expect(page.get_by_text("No alert has come, and none is in the history.")).to_be_visible()
+
+
+async def test_jobs_tell_how_far_they_are(profile, server):
+    """Each job has a card with its offset, its lag, its rate and its remarks; when it tells no more that is told."""
+    page = await open_pipeline(profile, server)
+    late = ("rollup", 12_000, 345, 3.2, 98.4, {"late": 2, "not published": 0})
+    await expect_heard(page, server, told(("ingest", 12_345, 0, 0.0, 120.0, {}), late))
+    await expect(job(page, "ingest")).to_have_text("ingestup to datenext offset12,345behind0 eventsrows/s120")
+    await expect(job(page, "rollup")).to_have_text("rollup3 s behindnext offset12,000behind345 eventsrows/s982 late")
+    await expect(job(page, "rollup")).to_contain_text("no word for 5 s")
+    await expect(job(page, "rollup")).to_contain_text("no word for 6 s")
+    await server.post(told(late))
+    await expect(job(page, "rollup")).to_contain_text("3 s behind")
+    await expect(job(page, "ingest")).to_contain_text("no word for")
+
+
+async def expect_heard(page, server, message):
+    """Publish what nobody keeps until the page has heard it: nobody else can tell when it is subscribed."""
+    for _ in range(50):
+        await server.post(message)
+        if await page.get_by_role("list", name="Jobs").get_by_role("listitem").count():
+            return
+        await page.wait_for_timeout(100)
+    raise AssertionError("the page hears nothing")
+
+
+async def test_rollups_of_the_newest_window_by_events(profile, server):
+    """What is in the history is there at once; while a window grows its row changes, and the busiest stand first."""
+    await server.post(
+        rollup("prices/abc", 0, 7), rollup("chat/lobby", 0, 9), rollup("prices/abc", 1, 5, numbers=NUMBERS)
+    )
+    page = await open_pipeline(profile, server)
+    cells = "/prices/abcBayeux5{}7.5K2price: 5 values, min 1.25, mean 40.5, max 99.5, p50 41, p95 90.25, p99 98"
+    await expect(rows(page)).to_have_text([cells.format(""), "/chat/lobbyBayeux000"])
+    await expect(
+        rows(page).first.get_by_role("img", name="Events on /prices/abc by Bayeux in the last 30")
+    ).to_be_visible()
+    bars = (
+        await rows(page)
+        .locator("path")
+        .evaluate_all("(all) => all.map((path) => path.getAttribute('d').split('M').length - 1)")
+    )
+    assert bars == [2, 1]
+    await server.post(rollup("chat/lobby", 1, 6, final=False))
+    await expect(rows(page).first).to_have_text("/chat/lobbyBayeux69K2")
+    await server.post(rollup("chat/lobby", 1, 8, final=True), rollup("chat/lobby", 1, 7, final=False))
+    await expect(rows(page).first).to_have_text("/chat/lobbyBayeux812K2")
+    await server.post(rollup("chat/lobby", 2, 1, protocol="wamp"))
+    await expect(rows(page)).to_have_count(3)
+    await expect(rows(page).first).to_have_text("/chat/lobbyWAMP11.5K2")
+
+
+async def test_windows_of_a_minute(profile, server):
+    """The other length has rows of its own, and is what is heard then."""
+    await server.post(rollup("a", 0, 1), rollup("b", 0, 60, window="1m", final=False))
+    page = await open_pipeline(profile, server)
+    await expect(rows(page)).to_have_count(1)
+    await page.get_by_label("1 min").check()
+    await expect(rows(page)).to_have_text(["/bBayeux6090K2"])
+    await server.post(rollup("a", 1, 2), rollup("b", 0, 61, window="1m"))
+    await expect(rows(page)).to_have_text(["/bBayeux6191.5K2"])
+    await page.get_by_label("10 s").check()
+    await expect(rows(page)).to_have_text(["/aBayeux23K2"])
+
+
+async def test_alerts_newest_first_and_once(profile, server):
+    """Those of the history and those that come stand in the order of their times; more than 200 are not kept."""
+    await server.post(alert("a", "spike", 1), alert("a", "recovered", 3), alert("b", "silence", 2, protocol=None))
+    page = await open_pipeline(profile, server)
+    kinds = alerts(page).locator(".kind")
+    await expect(kinds).to_have_text(["Recovered", "Silence", "Spike"])
+    await expect(alerts(page).nth(2)).to_contain_text("/a")
+    await expect(alerts(page).nth(2)).to_contain_text("123 events/s, usually 10.3")
+    await server.post(alert("a", "spike", 1), alert("c/d", "spike", 4))
+    await expect(kinds).to_have_text(["Spike", "Recovered", "Silence", "Spike"])
+    await server.post(*(alert("many", "spike", second) for second in range(10, 260)))
+    await expect(alerts(page)).to_have_count(200)
+
+
+async def test_it_is_live_again_after_a_restart(profile, server):
+    """A restarted server's results are shown without a reload."""
+    profile.expected = "net::ERR_"
+    page = await open_pipeline(profile, server)
+    await server.stop()
+    await expect(state(page)).to_have_text("Reconnecting")
+    await server.start()
+    await page.get_by_role("button", name="Try now").click()
+    await expect(state(page)).to_have_text("Connected")
+    await expect_heard(page, server, told(("ingest", 1, 0, 0.0, 1.0, {})))
+    await server.post(alert("a", "spike", 1))
+    await expect(alerts(page)).to_have_count(1)
+
+
+async def test_what_is_refused_is_told_in_the_servers_words(profile, server, tmp_path):
+    """With access rules a role without the right sees why there is nothing, and nothing that is wrong."""
+    profile.expected = "status of 40"
+    await server.stop()
+    (tmp_path / "halley.toml").write_text('[[access]]\nrole = "*"\nverb = "subscribe"\npattern = "/alerts/**"\n')
+    await server.start()
+    page = await profile.open(f"{server.url}/#pipeline")
+    refusal = "(403:denied_by_security_policy:subscribe_denied)"
+    notice = page.get_by_text("Not heard, as the server does not let you")
+    await expect(notice).to_contain_text(f"/halley/pipeline {refusal}")
+    await expect(notice).to_contain_text(f"/stats/10s/** {refusal}")
+    await expect(notice).not_to_contain_text("/alerts")
+    await expect(
+        page.get_by_text("What was published earlier cannot be read: not allowed to subscribe")
+    ).to_be_visible()
+
+
+async def test_the_view_fits_a_phone(profile, server):
+    """From 360 pixels on only the table scrolls sideways."""
+    long = "long" * 40
+    await server.post(alert(long, "spike", 1), rollup(long, 0, 5, numbers=NUMBERS))
+    page = await open_pipeline(profile, server)
+    await expect(rows(page)).to_have_count(1)
+    await expect_heard(page, server, told((long, 12_345_678_901, 10_000_000, 86_400.0, 123_456.0, {"late": 2})))
+    for width in (360, 640, 960, 1280):
+        await page.set_viewport_size({"width": width, "height": 740})
+        assert await page.evaluate("document.scrollingElement.scrollWidth") <= width

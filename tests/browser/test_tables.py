@@ -1,0 +1,271 @@
+"""The view NetworkTables in Chromium: a robot's values as they are, and set by the reader."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+
+import pytest
+import pytest_asyncio
+from browser.conftest import RestartableServer
+from browser.test_console import events, open_console, state
+from browser.test_history import go
+from support import nt4
+
+with suppress(ImportError):  # then the fixture `chromium` skips, or fails
+    from playwright.async_api import expect
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+SERVED = "[nt4]\nenabled = true\nport = 0\n"
+STRINGS = nt4.ARRAY + nt4.STRING
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def server(tmp_path):
+    """A server that speaks NetworkTables too."""
+    (tmp_path / "halley.toml").write_text(SERVED)
+    running = RestartableServer(tmp_path)
+    await running.start()
+    yield running
+    await running.close()
+
+
+async def open_tables(profile, server):
+    page = await open_console(profile, server)
+    await go(page, "NetworkTables")
+    return page
+
+
+def topics(page):
+    """The rows of topics."""
+    return page.get_by_role("list", name="Topics").get_by_role("listitem")
+
+
+def row(page, name):
+    """The row of a topic."""
+    return topics(page).filter(has=page.get_by_text(name, exact=True))
+
+
+def value(page, name):
+    """The control that shows and sets a topic's value."""
+    return page.get_by_label(f"Value of {name}", exact=True)
+
+
+async def publish_one_of_each(robot):
+    """Topics 1 to 6, each of another type, with a value."""
+    kinds = [
+        ("/robot/enabled", "boolean", nt4.BOOLEAN, True),
+        ("/robot/speed", "double", nt4.DOUBLE, 2.5),
+        ("/robot/mode", "int", nt4.INT, 7),
+        ("/robot/arm/Auto Chooser", "string", nt4.STRING, "left"),
+        ("/robot/names", "string[]", STRINGS, ["a", "b"]),
+        ("/robot/blob", "raw", nt4.RAW, b"\x01\x02"),
+    ]
+    for pubuid, (name, type_name, number, content) in enumerate(kinds, 1):
+        await robot.publish(name, pubuid, type_name)
+        await robot.put(pubuid, pubuid, content, number)
+    await robot.subscribe("/robot/", prefix=True, all=True)
+    for name, *_ in kinds:
+        await robot.value(name)
+
+
+async def test_each_type_is_shown_in_a_control_of_its_own(profile, server):
+    """What was published before the view was opened is there at once; what is no JSON can be read and not set."""
+    async with await nt4.connect(server.url, "robot") as robot:
+        await publish_one_of_each(robot)
+        page = await open_tables(profile, server)
+        await expect(topics(page)).to_have_count(6)
+        await expect(page.get_by_role("switch", name="Value of /robot/enabled")).to_be_checked()
+        await expect(value(page, "/robot/speed")).to_have_value("2.5")
+        await expect(value(page, "/robot/mode")).to_have_value("7")
+        await expect(value(page, "/robot/arm/Auto Chooser")).to_have_value("left")
+        await expect(value(page, "/robot/names")).to_have_value('["a","b"]')
+        await expect(row(page, "/robot/blob").locator("code")).to_have_text('"\\u0000AQI="')
+        await expect(row(page, "/robot/blob").locator("input, textarea")).to_have_count(0)
+        await expect(row(page, "/robot/mode")).to_have_text(re.compile(r"^/robot/modeint\d+ sSetCancel$"))
+        await robot.put(2, 20, -1.25)
+        await expect(value(page, "/robot/speed")).to_have_value("-1.25")
+
+
+async def test_what_is_set_here_reaches_the_robot_and_another_tab(profile, server):
+    """Each control publishes a value of its topic's type: a click, or Enter, or the button Set."""
+    async with await nt4.connect(server.url, "robot") as robot:
+        await publish_one_of_each(robot)
+        page = await open_tables(profile, server)
+        other = await open_tables(profile, server)
+        await expect(topics(page)).to_have_count(6)
+        await expect(topics(other)).to_have_count(6)
+        await page.get_by_role("switch", name="Value of /robot/enabled").press("Space")
+        assert (await robot.value("/robot/enabled")).value is False
+        await expect(other.get_by_role("switch", name="Value of /robot/enabled")).not_to_be_checked()
+        for name, text, content in [
+            ("/robot/speed", "7", 7.0),
+            ("/robot/mode", "-3", -3),
+            ("/robot/arm/Auto Chooser", "right <b>", "right <b>"),
+            ("/robot/names", '["c"]', ["c"]),
+        ]:
+            await value(page, name).fill(text)
+            await value(page, name).press("Enter")
+            assert (await robot.value(name)).value == content
+            await expect(value(other, name)).to_have_value(text)
+        await value(page, "/robot/speed").fill("8.5")
+        await page.get_by_role("button", name="Set /robot/speed").click()
+        assert (await robot.value("/robot/speed")).value == 8.5
+        await expect(page.get_by_role("button", name="Set /robot/speed")).to_be_hidden()
+
+
+async def test_what_comes_does_not_touch_what_is_being_typed(profile, server):
+    """The field keeps the reader's text; the newest value stands beside it, and comes back with Escape."""
+    async with await nt4.connect(server.url, "robot") as robot:
+        await publish_one_of_each(robot)
+        page = await open_tables(profile, server)
+        await value(page, "/robot/speed").fill("12")
+        await robot.put(2, 20, 3.75)
+        await expect(row(page, "/robot/speed").get_by_text("now 3.75")).to_be_visible()
+        await expect(value(page, "/robot/speed")).to_have_value("12")
+        await value(page, "/robot/mode").focus()
+        await expect(value(page, "/robot/speed")).to_have_value("12")
+        await value(page, "/robot/speed").press("Escape")
+        await expect(value(page, "/robot/speed")).to_have_value("3.75")
+        await expect(row(page, "/robot/speed").get_by_role("button")).to_have_count(0)
+
+
+async def test_what_is_no_value_is_refused_at_its_field(profile, server):
+    """The server's own words for another type, the page's for what is no JSON; the text stays to be mended."""
+    async with await nt4.connect(server.url, "robot") as robot:
+        await publish_one_of_each(robot)
+        page = await open_tables(profile, server)
+        for name, text, complaint in [
+            ("/robot/mode", "1.5", "Refused: 400:int:value_type_mismatch"),
+            ("/robot/names", "[1]", "Refused: 400:string[]:value_type_mismatch"),
+            ("/robot/names", '["a"', 'Not JSON at line 1, column 5: expected "," or "]", found the end'),
+            ("/robot/mode", "9007199254740993", "Beyond 53 bits: a browser would make it 9007199254740992"),
+            ("/robot/mode", "", "Expected a number"),
+        ]:
+            await value(page, name).fill(text)
+            await value(page, name).press("Enter")
+            await expect(row(page, name).get_by_text(complaint, exact=True)).to_be_visible()
+            await expect(value(page, name)).to_have_value(text)
+        left = await robot.quiet()
+        assert [each for each in left if isinstance(each, nt4.Value) and each.time_us > 10] == []
+
+
+async def test_the_last_values_are_no_news_for_the_list_of_events(profile, server):
+    """Opening the view asks for the last values again; events that the list has had come there no second time."""
+    page = await open_console(profile, server)
+    async with await nt4.connect(server.url, "robot") as robot:
+        await publish_one_of_each(robot)
+        await expect(events(page)).to_have_count(6)
+        for _ in range(2):
+            await go(page, "NetworkTables")
+            await expect(topics(page)).to_have_count(6)
+            await go(page, "Overview")
+        await robot.put(2, 20, 4.5)
+        await expect(events(page).first).to_contain_text("4.5")
+        await expect(events(page)).to_have_count(7)
+
+
+async def test_topics_are_filtered_and_keep_their_order(profile, server):
+    """Rows stand in the order of names whatever comes first; a filter shows those whose name has it."""
+    async with await nt4.connect(server.url, "robot") as robot:
+        page = await open_tables(profile, server)
+        await expect(page.get_by_text("No value has come yet.")).to_be_visible()
+        for pubuid, name in enumerate(("/b/two", "/a/one", "/c/three")):
+            await robot.publish(name, pubuid)
+            await robot.put(pubuid, 1, 1.5)
+            await expect(row(page, name)).to_be_visible()
+        await expect(topics(page).locator(".channel")).to_have_text(["/a/one", "/b/two", "/c/three"])
+        await page.get_by_label("Show topics with").fill("T")
+        await expect(topics(page).locator(".channel")).to_have_text(["/b/two", "/c/three"])
+        await expect(page.get_by_text("2 of 3 topics")).to_be_visible()
+
+
+async def test_500_topics_at_full_speed_do_not_freeze_the_page(profile, server):
+    """While values of 500 topics come as fast as they can the page answers the reader, and ends with the newest."""
+    async with await nt4.connect(server.url, "robot") as robot:
+        for number in range(500):
+            await robot.publish(f"/many/t{number:03}", number)
+        page = await open_tables(profile, server)
+        for turn in range(100):
+            await robot.send_raw(
+                b"".join(nt4.packed(number, turn + 1, nt4.DOUBLE, turn + 0.5) for number in range(500))
+            )
+            if turn == 50:
+                await page.get_by_label("Show topics with").fill("t00")
+                await expect(page.get_by_text("10 of ")).to_be_visible()
+        await expect(topics(page)).to_have_count(10)
+        await page.get_by_label("Show topics with").fill("")
+        await expect(topics(page)).to_have_count(500)
+        await expect(value(page, "/many/t000")).to_have_value("99.5")
+        await expect(value(page, "/many/t499")).to_have_value("99.5")
+
+
+async def test_it_is_live_again_after_a_restart(profile, server):
+    """Topics of the old server go, and those of the new one come, without a reload."""
+    profile.expected = "net::ERR_"
+    async with await nt4.connect(server.url, "robot") as robot:
+        await publish_one_of_each(robot)
+        page = await open_tables(profile, server)
+        await expect(topics(page)).to_have_count(6)
+    await server.stop()
+    await expect(state(page)).to_have_text("Reconnecting")
+    await server.start()
+    await page.get_by_role("button", name="Try now").click()
+    await expect(state(page)).to_have_text("Connected")
+    async with await nt4.connect(server.url, "robot") as robot:
+        await robot.publish("/robot/again", 1)
+        await robot.put(1, 1, 9.5)
+        await expect(value(page, "/robot/again")).to_have_value("9.5")
+        await expect(topics(page)).to_have_count(1)
+
+
+async def test_where_networktables_is_not_served_the_view_says_so(profile, server, tmp_path):
+    """And how it is."""
+    await server.stop()
+    (tmp_path / "halley.toml").write_text("")
+    await server.start()
+    page = await open_tables(profile, server)
+    await expect(
+        page.get_by_text("This server does not speak NetworkTables. Start it with: halley serve --nt4")
+    ).to_be_visible()
+
+
+async def test_a_role_that_may_only_read_sets_nothing(profile, server, tmp_path):
+    """With access rules the controls are closed, and the view says why, and what may not be heard."""
+    await server.stop()
+    rules = (
+        '[[access]]\nrole = "nt4"\nverb = "*"\npattern = "/robot/**"\n'
+        '[[access]]\nrole = "*"\nverb = "subscribe"\npattern = "/robot/**"\n'
+    )
+    (tmp_path / "halley.toml").write_text(SERVED + rules)
+    await server.start()
+    async with await nt4.connect(server.url, "robot") as robot:
+        await publish_one_of_each(robot)
+        page = await profile.open(f"{server.url}/#tables")
+        await expect(page.get_by_text("Not heard: /**: 403:denied_by_security_policy:subscribe_denied")).to_be_visible()
+        await page.get_by_label("Listen to").fill("/robot/**")
+        await page.get_by_role("button", name="Listen").click()
+        await expect(topics(page)).to_have_count(6)
+        await expect(page.get_by_text("Your role may publish nothing, so values can only be read.")).to_be_visible()
+        await expect(page.get_by_role("switch", name="Value of /robot/enabled")).to_be_disabled()
+        await expect(value(page, "/robot/speed")).not_to_be_editable()
+        await robot.put(2, 20, 6.5)
+        await expect(value(page, "/robot/speed")).to_have_value("6.5")
+
+
+async def test_the_view_fits_a_phone_and_names_its_controls(profile, server):
+    """From 360 pixels on nothing needs scrolling sideways, and every control has a name."""
+    async with await nt4.connect(server.url, "robot") as robot:
+        await publish_one_of_each(robot)
+        await robot.publish("/" + "long" * 50, 9, "string")
+        await robot.put(9, 9, "text" * 200, nt4.STRING)
+        page = await open_tables(profile, server)
+        await expect(topics(page)).to_have_count(7)
+        await value(page, "/robot/names").fill("[")
+        for width in (360, 640, 960, 1280):
+            await page.set_viewport_size({"width": width, "height": 740})
+            assert await page.evaluate("document.scrollingElement.scrollWidth") <= width
+        nameless = """() => [...document.querySelectorAll("#tables :is(input, textarea, button)")]
+            .filter((control) => !control.labels?.length && !control.ariaLabel && !control.textContent.trim()).length"""
+        assert await page.evaluate(nameless) == 0
