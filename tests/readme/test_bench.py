@@ -1,0 +1,51 @@
+"""The README's measurements, made of little: each line is a command that measures and finds nothing wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+from bench.stand_in import stand_in
+from readme.shell import Shell
+from readme.table import block
+from support.programs import require_module, unavailable
+
+LONGEST_S = 480.0
+LINES = block("bench").splitlines()
+
+
+@pytest.mark.parametrize("line", LINES, ids=[line.split()[2] for line in LINES])
+async def test_each_line_measures(line, tmp_path):
+    """It ends with 0, which it does not where an event was lost or repeated, and prints a table."""
+    if "--plot" in line:
+        require_module("matplotlib", "pip install '.[bench]'")
+    if "bench pipeline" in line and os.environ.get("HALLEY_NO_SKIP") != "1":
+        unavailable("it starts Spark three times: HALLEY_NO_SKIP=1")
+    printed = await Shell(tmp_path).paste(line, within_s=LONGEST_S)
+    assert printed.code == 0, printed.errors
+    assert len(printed.output.splitlines()) > 1
+    assert (tmp_path / "growth.svg").exists() == ("--plot" in line)
+
+
+async def test_beside_crossbar(tmp_path):
+    """What is started is a stand-in: crossbar needs an environment of its own, which the line makes."""
+    bin_folder = tmp_path / "peer" / "bin"
+    bin_folder.mkdir(parents=True)
+    stand_in(bin_folder, "crossbar", "stand_in_router.py")
+    printed = await Shell(tmp_path).paste(block("bench-crossbar"), within_s=60)
+    assert printed.code == 0, printed.errors
+    assert "halley / crossbar" in printed.output
+
+
+async def test_beside_ntcore(tmp_path):
+    """The real one, where pyntcore is installed beside the tests."""
+    require_module("ntcore", "pip install -r tests/clients/requirements.txt")
+    bin_folder = tmp_path / "peer" / "bin"
+    bin_folder.mkdir(parents=True)
+    python = bin_folder / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    printed = await Shell(tmp_path).paste(block("bench-ntcore"), within_s=60)
+    assert printed.code == 0, printed.errors
+    assert "halley / ntcore" in printed.output

@@ -1,0 +1,207 @@
+"""The README's tour, as a reader takes it: every block pasted where it belongs, and what it shows looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import http.server
+import re
+import shutil
+import signal
+import sys
+import threading
+from contextlib import asynccontextmanager, contextmanager, suppress
+
+import pytest
+from readme.shell import Shell, running
+from readme.table import block
+from support.messages import publish
+from support.process import Process, launched
+from support.programs import require_module, require_program, unavailable
+from support.readme import ROOT
+from support.wire import DEADLINE_S, Wire, request
+
+with suppress(ImportError):  # then the fixture `chromium` skips, or fails
+    from playwright.async_api import expect
+
+NODE_MODULES = ROOT / "tests" / "clients" / "node_modules"
+_NT4 = re.compile(r"networktables: ws://127\.0\.0\.1:(\d+)")
+
+
+@pytest.fixture
+async def server(tmp_path):
+    """What a reader has started, on other ports."""
+    async with launched("--nt4", "--nt4-port", "0", cwd=tmp_path) as running:
+        yield running
+
+
+@contextmanager
+def files(folder):
+    """A folder, served by Python's own web server, as `python3 -m http.server` does."""
+    handler = functools.partial(_Quiet, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:
+        web.daemon_threads = True
+        thread = threading.Thread(target=web.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{web.server_port}"
+        finally:
+            web.shutdown()
+            thread.join()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+@asynccontextmanager
+async def opened(chromium, url):
+    """A page of Chromium's, and what is written to its console."""
+    context = await chromium.new_context()
+    page, said = await context.new_page(), asyncio.Queue()
+    page.on("console", lambda message: said.put_nowait(message.text))
+    page.on("pageerror", lambda error: said.put_nowait(str(error)))
+    try:
+        await page.goto(url)
+        yield page, said
+    finally:
+        await context.close()
+
+
+async def said_by_curl(server):
+    """Somebody else says hello in the lobby."""
+    wire = await server.wire()
+    (reply,) = (await wire.post(publish("/chat/lobby", "hello"))).messages
+    assert reply["successful"] is True
+
+
+def require_npm():
+    """The clients that npm has installed."""
+    if not NODE_MODULES.is_dir():
+        unavailable("the npm clients are missing: run `npm ci` in tests/clients")
+
+
+async def test_a_server_is_started(tmp_path):
+    """The line as it stands, but for the ports; it says where it listens, and leaves when it is told to."""
+    shell = Shell(tmp_path)
+    started = Process(await shell.begin(block("serve")))
+    try:
+        await started.until_logged("halley is listening on http://127.0.0.1:")
+        started.send_signal(signal.SIGTERM)
+        assert await started.exit_code() == 0
+    finally:
+        await started.close()
+
+
+async def test_the_demo_says_what_to_open(tmp_path):
+    """As it stands, but for ports and Spark: there is a page at that address, and a chat, a market, a robot."""
+    started = Process(await Shell(tmp_path).begin(block("demo")))
+    try:
+        (line,) = await started.until_printed(1)
+        address = re.fullmatch(r"open http://127\.0\.0\.1:(\d+)/", line)
+        await started.until_logged("Ctrl-C")
+        wire = await Wire.open(int(address[1]))
+        page = await wire.request(request("GET", "/"))
+        await wire.close()
+        assert page.headers["content-type"].startswith("text/html")
+        assert all(any(f": {what}: " in line for line in started.lines) for what in ("chat", "market", "robot"))
+        started.send_signal(signal.SIGTERM)
+        assert await started.exit_code() == 0
+    finally:
+        await started.close()
+
+
+async def test_curl(server, tmp_path):
+    """What is published is answered, and read, as it is printed there."""
+    require_program("curl")
+    await Shell(tmp_path, server.port).answers(block("curl"))
+
+
+@pytest.mark.browser
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_page(chromium, tmp_path):
+    """Two pages from another origin than the server's: what is typed on one is on both."""
+    async with launched(cwd=tmp_path) as server:
+        site = tmp_path / "site"
+        shutil.copytree(ROOT / "static" / "client", site / "client")
+        (site / "chat.html").write_text(Shell(tmp_path, server.port).here(block("page")))
+        with files(site) as origin:
+            async with (
+                opened(chromium, f"{origin}/chat.html") as (one, _),
+                opened(chromium, f"{origin}/chat.html") as (
+                    other,
+                    _,
+                ),
+            ):
+                await server.until_held(2)
+                await one.get_by_placeholder("say something").fill("good morning")
+                await one.get_by_placeholder("say something").press("Enter")
+                for page in (one, other):
+                    await expect(page.locator("#heard")).to_have_text("/chat/lobby: good morning\n")
+
+
+@pytest.mark.browser
+@pytest.mark.node
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_page_with_cometd(chromium, tmp_path):
+    """As a module of a page that finds npm's package under its name; it prints what curl says."""
+    require_npm()
+    async with launched(cwd=tmp_path) as server:
+        site = tmp_path / "site"
+        shutil.copytree(NODE_MODULES / "cometd", site / "cometd")
+        script = Shell(tmp_path, server.port).here(block("cometd"))
+        names = '<script type="importmap">{"imports": {"cometd": "./cometd/cometd.js"}}</script>'
+        (site / "page.html").write_text(
+            f'<link rel="icon" href="data:,">{names}<script type="module">{script}</script>'
+        )
+        with files(site) as origin:
+            async with opened(chromium, f"{origin}/page.html") as (_, said):
+                await server.until_held(1)
+                await said_by_curl(server)
+                async with asyncio.timeout(DEADLINE_S):
+                    while "WebSocket" in (line := await said.get()):
+                        pass
+                assert line == "/chat/lobby hello"
+
+
+@pytest.mark.browser
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_page_of_scripts(chromium, tmp_path):
+    """From a file, so from no origin at all: it shows what curl says, and goes on."""
+    async with launched(cwd=tmp_path) as server:
+        page_file = tmp_path / "page.html"
+        page_file.write_text(Shell(tmp_path, server.port).here(block("jsonp")))
+        async with opened(chromium, page_file.as_uri()) as (page, _):
+            await server.until_held(1)
+            for count in (1, 2):
+                await said_by_curl(server)
+                await expect(page.locator("#heard")).to_have_text("/chat/lobby: hello\n" * count)
+                await server.until_held(1)
+
+
+@pytest.mark.node
+async def test_a_wamp_client(server, tmp_path):
+    """Under Node.js, with npm's package: it prints its own event, and then what curl says."""
+    require_npm()
+    node = require_program("node")
+    (tmp_path / "node_modules").symlink_to(NODE_MODULES)
+    (tmp_path / "chat.mjs").write_text(Shell(tmp_path, server.port).here(block("autobahn")))
+    async with running(node, "chat.mjs", cwd=tmp_path) as started:
+        assert await started.until_printed(1) == ["chat.lobby [ 'hello' ] {}"]
+        await said_by_curl(server)
+        assert (await started.until_printed(2))[1].startswith("chat.lobby [ 'hello' ]")
+
+
+async def test_a_robot(server, tmp_path):
+    """Typed into Python; its value is in the history, and curl sets another, as is printed there."""
+    require_module("ntcore", "pip install -r tests/clients/requirements.txt")
+    require_program("curl")
+    nt4_port = next(int(found[1]) for found in map(_NT4.search, server.lines) if found)
+    shell = Shell(tmp_path, server.port, nt4_port)
+    async with running(sys.executable, "-i", cwd=tmp_path) as typist:
+        await typist.feed(shell.here(block("robot")).encode())
+        async with asyncio.timeout(DEADLINE_S):
+            while '"data":2.5' not in (await shell.paste("curl -s http://127.0.0.1:8080/history/robot/speed")).output:
+                await asyncio.sleep(0.05)
+        await shell.answers(block("robot-curl"))

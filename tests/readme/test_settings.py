@@ -1,0 +1,66 @@
+"""The README's settings files, given to `halley check-config` and to a server."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from readme.shell import Shell
+from readme.table import block
+from support.messages import HANDSHAKE
+from support.process import ended, launched
+from support.wire import request
+
+from app.configuration import load
+
+
+async def checked(folder, text):
+    """What `halley check-config` prints about such a file, where it has nothing to complain of."""
+    (folder / "halley.toml").write_text(text)
+    printed = await Shell(folder).paste("halley check-config")
+    assert (printed.code, printed.errors) == (0, "")
+    return printed.output
+
+
+async def test_a_file_says_what_holds(tmp_path):
+    """Each of its settings is shown as the file's, and no other; `connect_delivery_only` and the origins do hold."""
+    text = block("settings")
+    shown = await checked(tmp_path, text)
+    named = re.findall(r"^(\w+) = ", text, re.MULTILINE)
+    assert re.findall(r"^(?:\w+\.)?(\w+) = .*# .*halley\.toml:", shown, re.MULTILINE) == named
+    async with launched("--port", "0", "--operations-port", "0", cwd=tmp_path) as server:
+        wire = await server.wire()
+        (opened,) = (await wire.post(HANDSHAKE)).messages
+        assert opened["advice"]["timeout"] == 25_000
+        asked = request("OPTIONS", "/bayeux", origin="https://app.example.com", access_control_request_method="POST")
+        assert (await wire.request(asked)).headers["access-control-allow-origin"] == "https://app.example.com"
+
+
+async def test_realms_and_users(tmp_path):
+    """With the key that `halley user` makes for Ann it is a settings file, and says what the section says."""
+    made = await ended("user", "ann", "staff", cwd=tmp_path, stdin=b"a long secret\n")
+    assert made.code == 0, made.lines
+    text = block("realms")
+    for name in ("key", "salt"):
+        (line,) = [line for line in made.output if line.startswith(f"{name} =")]
+        assert text.count(f'{name} = "..."') == 1
+        text = text.replace(f'{name} = "..."', line)
+    await checked(tmp_path, text)
+    settings = load(tmp_path / "halley.toml", {}, {}).settings
+    assert [realm.name for realm in settings.realm] == ["realm1", "com.example.lab"]
+    assert (settings.realm[1].strict_uris, settings.realm[1].disclose) == (True, "never")
+    assert [(user.id, user.role) for user in settings.user] == [("ann", "staff")]
+
+
+async def test_behind_a_proxy(tmp_path):
+    """Halley starts; under the host's name it answers, under another it does not; the proxies are those two."""
+    await checked(tmp_path, block("proxies"))
+    settings = load(tmp_path / "halley.toml", {}, {}).settings
+    assert [str(each) for each in settings.proxies] == ["10.0.0.0/8", "192.0.2.7"]
+    async with launched(cwd=tmp_path) as server:
+        wire = await server.wire()
+        body = json.dumps(HANDSHAKE).encode()
+        known = await wire.request(request("POST", "/bayeux", body, host="app.example.com"))
+        assert json.loads(known.body)[0]["successful"] is True
+        other = await wire.request(request("POST", "/bayeux", body, host="elsewhere.example.com"))
+        assert other.status == 400
