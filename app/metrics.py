@@ -52,8 +52,9 @@ class HalleyCollector(Collector):
         yield _counter("halley_overflows", "Events that found an outbox full.", broker.overflows)
         yield _gauge("halley_waiting_bytes", "Of events that wait for anyone, each once.", broker.waiting.value)
         yield _gauge("halley_waiting_bytes_peak", "The most that ever waited.", broker.waiting.peak)
-        yield _histogram(
-            "halley_delay_seconds", "From a publication until it was written to a receiver.", "protocol", self._delays()
+        delays = {protocol: broker.flows[protocol].delays for protocol in _PROTOCOLS}
+        yield _histograms(
+            "halley_delay_seconds", "From a publication until it was written to a receiver.", "protocol", delays
         )
         yield _counter(
             "halley_conflated", "Values dropped for newer ones of a topic by slow readers.", broker.conflated
@@ -69,21 +70,15 @@ class HalleyCollector(Collector):
         yield _counter("halley_connects", "Connects received.", engine.connects)
         yield _counter("halley_put_back", "Events of replies that did not reach their socket.", engine.put_back)
         yield _counters("halley_messages_refused", "Messages refused, by error code.", "code", engine.refused)
-        lags = {"": self._house.loop_lags}
-        yield _histogram("halley_loop_lag_seconds", "How late the event loop came to what was due.", "", lags)
+        yield _histogram(
+            "halley_loop_lag_seconds", "How late the event loop came to what was due.", self._house.loop_lags
+        )
         yield _gauge("halley_sweeper_age_seconds", "Since deadlines were last looked at.", self._house.sweeper_age_s())
         yield from self._wamp()
         yield from self._nt4()
         yield from self._history()
         if self._watches:
             yield from self._connections()
-
-    def _delays(self) -> dict[str, Delays]:
-        """How long events waited for their receivers, by protocol."""
-        delays = {protocol: self._house.broker.flows[protocol].delays for protocol in _PROTOCOLS}
-        if self._house.tables is not None:
-            delays["nt4"] = self._house.tables.server.tables.pacing.delays
-        return delays
 
     def _connections(self) -> Iterator[Metric]:
         """Of the host, on all listeners for clients."""
@@ -121,8 +116,8 @@ class HalleyCollector(Collector):
             return
         tables = self._house.tables.server.tables
         yield _gauge("halley_nt4_topics", "Topics that are published or kept, meta topics too.", len(tables.topics))
-        yield _counter("halley_nt4_received", "Values that clients sent.", tables.received)
-        yield _counter("halley_nt4_delivered", "Values written to clients, once for each.", tables.pacing.delivered)
+        yield _counter("halley_nt4_received", "Values that clients sent.", tables.flow.published)
+        yield _counter("halley_nt4_delivered", "Values written to clients, once for each.", tables.flow.delivered)
         yield _counter("halley_nt4_flushes", "Writes in which these went.", tables.pacing.flushes)
         yield _counter("halley_nt4_conflated", "Values dropped for newer ones by slow clients.", tables.conflated)
         yield _counters("halley_nt4_ignored", "Messages and values ignored, by reason.", "reason", tables.ignored)
@@ -147,8 +142,7 @@ class HalleyCollector(Collector):
         )
         yield _gauge("halley_history_pending", "Events on their way to the disk.", len(recording.pending))
         yield _gauge("halley_history_keys", "Idempotency keys remembered.", len(recording.keys))
-        commits = {"": recording.delays}
-        yield _histogram("halley_history_commit_seconds", "From a publication until it was on disk.", "", commits)
+        yield _histogram("halley_history_commit_seconds", "From a publication until it was on disk.", recording.delays)
         if recorder is None:
             return
         history = recorder.history
@@ -198,9 +192,16 @@ def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Me
     return family
 
 
-def _histogram(name: str, text: str, label: str, delays: Mapping[str, Delays]) -> Metric:
-    family = HistogramMetricFamily(name, text, labels=[label] if label else [])
+def _histogram(name: str, text: str, delays: Delays) -> Metric:
+    return HistogramMetricFamily(name, text, buckets=_buckets(delays), sum_value=delays.total_us / 1_000_000)
+
+
+def _histograms(name: str, text: str, label: str, delays: Mapping[str, Delays]) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=[label])
     for key, each in delays.items():
-        buckets = [(str(top_s), each.up_to(int(top_s * 1_000_000))) for top_s in _DELAYS_S]
-        family.add_metric([key] if label else [], [*buckets, ("+Inf", len(each))], sum_value=each.total_us / 1_000_000)
+        family.add_metric([key], _buckets(each), sum_value=each.total_us / 1_000_000)
     return family
+
+
+def _buckets(delays: Delays) -> list[tuple[str, float]]:
+    return [*((str(top_s), delays.up_to(int(top_s * 1_000_000))) for top_s in _DELAYS_S), ("+Inf", len(delays))]

@@ -130,9 +130,6 @@ class Ticker:
     def _rate(self, protocol: str, elapsed_s: float) -> dict[str, Any]:
         flow = self._broker.flows[protocol]
         count = _Count(flow.published, flow.delivered, flow.delays.copy())
-        if protocol == "nt4" and self._house.tables is not None:
-            tables = self._house.tables.server.tables
-            count = _Count(tables.received, tables.pacing.delivered, tables.pacing.delays.copy())
         before = self._counts.get(protocol, _Count(0, 0, Delays()))
         self._counts[protocol] = count
         delays = count.delays.since(before.delays)

@@ -284,9 +284,7 @@ class Broker:
         The youngest, as many as a queue has room for: who asks again and again must not hold the loop for long.
         """
         for event in self.latest(patterns, self.limits.queue_events, now):
-            again = event.again()
-            self._stamp(again, now)
-            self.deliver(session, again, now)
+            self.deliver(session, event, now)
 
     def _publish_value(self, values: Values, event: Event, now: float, without: Session | None, source: object) -> None:
         if event.audience is not None or event.chosen is not None:

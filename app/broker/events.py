@@ -149,20 +149,6 @@ class Event:
         if self._waiting is not None:
             self._waiting.move_to(self._waiting.value - self.nbytes)
 
-    def again(self) -> Event:
-        """The same value, to be stamped anew."""
-        again = Event(
-            self.topic,
-            self.payload,
-            publisher=self.publisher,
-            protocol=self.protocol,
-            authid=self.authid,
-            role=self.role,
-        )
-        again.shape, again.details = self.shape, self.details
-        again.nt4_type, again.nt4_time_us = self.nt4_type, self.nt4_time_us
-        return again
-
     @property
     def nbytes(self) -> int:
         """What it takes of the memory, about: the payload, what a protocol makes of it, and Python's objects."""

@@ -31,7 +31,7 @@ class Values(Protocol):
         """
 
     def latest(self, patterns: Collection[Pattern], most: int) -> list[Event]:
-        """The last values of topics that match any, the youngest `most`, oldest first, as events (`Broker.latest`)."""
+        """The last values of topics that match any, the youngest `most`, oldest first, as events of their own."""
 
     def closed(self, session: Session) -> None:
         """A session of another protocol has ended, and what topics it published with it."""

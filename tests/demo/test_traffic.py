@@ -125,7 +125,7 @@ async def test_the_driver_station_hears_the_robot(served):
     address = f"ws://127.0.0.1:{served.nt4_port}"
     tables = served.house.tables.server.tables
     async with going_on(driver_station, address), going_on(robot, address):
-        await until(lambda: tables.pacing.delivered > len(TOPICS))
+        await until(lambda: tables.flow.delivered > len(TOPICS))
         assert {*tables.clients} == {"driver-station", "robot"}
 
 

@@ -118,7 +118,7 @@ class Bridge:
     def _record_waiting(self, topic: Topic, now: float) -> None:
         what = self._unrecorded.pop(topic, None)
         if what is not None:
-            self._keep(topic, what.again() if isinstance(what, Event) else what, now)
+            self._keep(topic, _again(what) if isinstance(what, Event) else what, now)
 
     def forget(self, topic: Topic, now: float) -> None:
         """Record what waits of a topic that is about to go."""
@@ -233,6 +233,21 @@ class Bridge:
         youngest = nlargest(most, found, key=lambda topic: topic.last_us)
         events = (self._event(each, each.time_us, each.value, _session(each.origin)) for each in reversed(youngest))
         return [event for event in events if event is not None]
+
+
+def _again(event: Event) -> Event:
+    """The same, to be stamped anew: what is recorded later than it was shown has its own place in the log."""
+    again = Event(
+        event.topic,
+        event.payload,
+        publisher=event.publisher,
+        protocol=event.protocol,
+        authid=event.authid,
+        role=event.role,
+    )
+    again.shape, again.details = event.shape, event.details
+    again.nt4_type, again.nt4_time_us = event.nt4_type, event.nt4_time_us
+    return again
 
 
 def _session(origin: object) -> Session | None:

@@ -119,7 +119,7 @@ class Engine:
     def flush(self, session: Session, now: float) -> None:  # noqa: ARG002 - there is one
         """Values wait in the backlog."""
         tables = self.tables
-        tables.pacing.delivered += tables.outgoing.write_backlog(self.client)
+        tables.flow.delivered += tables.outgoing.write_backlog(self.client)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """Never: what is published comes by the tables."""
@@ -168,7 +168,7 @@ class Engine:
         now_us = tables.time_us(now)
         if self.meter is not None:
             batch = batch[: self._admitted(len(batch), now)]
-        tables.received += len(batch)
+        tables.flow.published += len(batch)
         for pubuid, time_us, number, value in batch:
             publisher = publishers.get(pubuid)
             if publisher is None:

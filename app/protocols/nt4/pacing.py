@@ -13,11 +13,10 @@ from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from app.broker.flow import Delays
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from app.broker.flow import Flow
     from app.protocols.nt4.clients import Client
     from app.protocols.nt4.subscriptions import Interest
     from app.protocols.nt4.topics import Topic
@@ -116,17 +115,20 @@ class Pacing:
     """All paces.
 
     `say` writes ready frames to a client, `linger` has what is in its backlog written when it may be, `pack` makes
-    frames for all clients whose links are of one kind, and `wake` says that something may be due.
+    frames for all clients whose links are of one kind, and `wake` says that something may be due. `flow` counts values,
+    once for each client, and the delay of the first in each flush.
     """
 
     def __init__(
         self,
+        flow: Flow,
         most_bytes: int,
         say: Callable[[Client, list[bytes]], None],
         linger: Callable[[Client], None],
         pack: Callable[[Client, list[bytes]], list[bytes]],
         wake: Callable[[], None],
     ) -> None:
+        self._flow = flow
         self._most_bytes = most_bytes
         self._say = say
         self._linger = linger
@@ -134,8 +136,6 @@ class Pacing:
         self._wake = wake
         self._paces: dict[int, Pace] = {}
         self.flushes = 0  # how often somebody was written to
-        self.delivered = 0  # values, once for each client
-        self.delays = Delays()  # of the first value in each flush
 
     @property
     def due(self) -> float:
@@ -192,7 +192,7 @@ class Pacing:
         for pace in [pace for pace in self._paces.values() if pace.due <= now]:
             begun, flushes = pace.tick(now), self.flushes
             self._hand_out(begun)
-            self.delays.note(now_us - pace.since_us, self.flushes - flushes)
+            self._flow.delays.note(now_us - pace.since_us, self.flushes - flushes)
             for stream in begun:
                 stream.clear()
 
@@ -220,7 +220,7 @@ class Pacing:
             data, count = found
             if count:
                 self.flushes += 1
-                self.delivered += count
+                self._flow.delivered += count
                 self._say(client, data)
 
 

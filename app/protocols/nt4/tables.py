@@ -45,7 +45,10 @@ class Tables:
         self.topics = Topics()
         self.clients: dict[str, Client] = {}  # by name
         self.outgoing = Outgoing(options.control_bytes, self._wake, broker.mark_ready)
-        self.pacing = Pacing(options.queue_bytes, self.outgoing.say, broker.mark_ready, self.outgoing.pack, self._wake)
+        self.flow = broker.flows["nt4"]  # values that clients sent, and that were written to them
+        self.pacing = Pacing(
+            self.flow, options.queue_bytes, self.outgoing.say, broker.mark_ready, self.outgoing.pack, self._wake
+        )
         self.chores = Chores(self._wake)
         self.bridge = Bridge(self)
         self.meta = Meta(self)
@@ -60,7 +63,6 @@ class Tables:
         self.subscribed: list[Callable[[Client, Subscribe], None]] = []
         self.unsubscribed: list[Callable[[Client, Subscribe], None]] = []
         # plain counts, read by telemetry
-        self.received = 0  # values
         self._conflated = 0  # of clients that have left
         self.ignored: Counter[str] = Counter()  # by reason
 
@@ -169,7 +171,7 @@ class Tables:
             frames = client.backlog.drop(topic)
             if frames:
                 self.outgoing.say(client, self.outgoing.pack(client, frames))
-                self.pacing.delivered += len(frames)
+                self.flow.delivered += len(frames)
             if topic in client.streams:
                 self.pacing.leave(client, topic)
             del client.announced[topic]

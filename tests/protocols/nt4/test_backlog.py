@@ -130,7 +130,7 @@ def test_d14_a_slow_client_gets_all_of_a_little(world, robot):
     slow.engine.resumed(world.now)
     assert slow.plain() == [float(number) for number in range(1, 20)]
     assert slow.engine.client.backlog.conflated == 0
-    assert world.tables.pacing.delivered == 19
+    assert world.tables.flow.delivered == 19
 
 
 def test_d14_a_slow_client_gets_the_newest_of_much(world, robot):

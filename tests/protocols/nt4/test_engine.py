@@ -165,7 +165,7 @@ def test_s31_values_of_nobody_and_of_the_wrong_type_are_ignored_and_counted():
     peer.put((9, 1, 1, 1.0), (-2, 1, 1, 1.0), (1, 1, 2, 1), (1, 2, 1, 2.0))
     assert dashboard.plain() == [2.0]
     assert world.tables.ignored == {"unknown_pubuid": 2, "wrong_type": 1}
-    assert world.tables.received == 4
+    assert world.tables.flow.published == 4
     assert peer.close is None
 
 
@@ -192,7 +192,7 @@ def test_s24_a_client_afar_may_send_so_many_values_a_second():
     peer.put(*((1, number, 1, float(number)) for number in range(1, 9)))
     assert dashboard.plain() == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert (world.tables.ignored["too_fast"], world.broker.hits["values_per_s"]) == (3, 3)
-    assert world.tables.received == 5
+    assert world.tables.flow.published == 5
     world.after(0.2)
     peer.put(*((1, number, 1, float(number)) for number in range(11, 19)))
     assert dashboard.plain() == [11.0, 12.0]
@@ -380,7 +380,7 @@ def test_what_waited_is_not_counted_twice():
         world.waiting.end([True], now=world.now)
         world.flush()
     assert peer.close is None
-    assert world.tables.received == 18_000
+    assert world.tables.flow.published == 18_000
 
 
 def test_what_waited_is_taken_in_turns_and_in_order():

@@ -135,7 +135,7 @@ def test_what_clients_get_alike_is_put_together_once():
     first, *others = [recorder.written for recorder in recorders]
     assert len(first) == 1
     assert all(len(other) == 1 and other[0] is first[0] for other in others)
-    assert world.tables.pacing.delivered == 8  # with the dashboard's
+    assert world.tables.flow.delivered == 8  # with the dashboard's
     assert world.tables.pacing.flushes == 4
 
 

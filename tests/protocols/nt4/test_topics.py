@@ -168,7 +168,7 @@ def test_a37_of_a_client_that_does_not_read_neither():
     assert [each[0] for each in dashboard.take()] == ["/x", "unannounce"]
     dashboard.engine.resumed(world.now)
     assert dashboard.plain() == [5.0]
-    assert world.tables.pacing.delivered == 2
+    assert world.tables.flow.delivered == 2
 
 
 @pytest.mark.parametrize("name", ["$mine", "$clients", "$"])
