@@ -5,7 +5,7 @@
  * A point is placed by its own time, so points may come late, in batches, or twice.
  */
 
-import { element } from "./element.js";
+import { drawn, element } from "./element.js";
 
 const SHOWN_MS = 120_000;
 const HEIGHT = 124; // of the drawing, in pixels, as its width is
@@ -171,11 +171,4 @@ function* grid(marks, tell, y, width) {
     yield drawn("path", { class: "grid", d: `M${LEFT} ${Math.round(y(mark)) + 0.5}H${width}` });
     yield drawn("text", { x: LEFT - 6, y: y(mark) + 4, "text-anchor": "end" }, tell(mark));
   }
-}
-
-function drawn(name, attributes, text = "") {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.textContent = text;
-  return made;
 }

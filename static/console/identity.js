@@ -6,13 +6,15 @@
  * publish nothing is for reading only.
  */
 
+import { recall, remember } from "./memory.js";
+
 const REMEMBERED_AS = "halley.token";
 const ANSWER_MS = 10_000;
 const IN_HEADERS = /^[\x21-\x7e]+$/; // no server knows a token with other characters; a handshake that has one says so
 
 export class Identity extends EventTarget {
   /** @type {string} empty where there is none */
-  token = recall();
+  token = recall(REMEMBERED_AS) ?? "";
   /** @type {string | null} */
   authid = null;
   role = "";
@@ -39,7 +41,7 @@ export class Identity extends EventTarget {
   /** Be somebody else from now on; empty for nobody. @param {string} token */
   enter(token) {
     this.token = token.trim();
-    remember(this.token);
+    remember(REMEMBERED_AS, this.token || null);
     this.dispatchEvent(new Event("token"));
   }
 
@@ -60,24 +62,5 @@ export class Identity extends EventTarget {
       return; // the server is away; the connection says so, and this is asked again when it is back
     }
     this.dispatchEvent(new Event("rights"));
-  }
-}
-
-// Readers may have switched storage off; then nothing is remembered.
-
-function remember(token) {
-  try {
-    if (token) sessionStorage.setItem(REMEMBERED_AS, token);
-    else sessionStorage.removeItem(REMEMBERED_AS);
-  } catch {
-    // as said above
-  }
-}
-
-function recall() {
-  try {
-    return sessionStorage.getItem(REMEMBERED_AS) ?? "";
-  } catch {
-    return "";
   }
 }

@@ -2,23 +2,20 @@
  * A few numbers as small bars beside each other, the oldest at the left.
  */
 
-const SVG = "http://www.w3.org/2000/svg";
+import { drawn } from "./element.js";
+
 const WIDTH = 3; // of a bar and the gap behind it
 const HEIGHT = 18;
 
 export class Spark {
   /** @type {SVGSVGElement} */
   element;
-  #path;
+  #path = drawn("path");
 
   /** @param {number} count of bars @param {string} label what they are, for those who do not see them */
   constructor(count, label) {
-    this.element = document.createElementNS(SVG, "svg");
-    this.#path = document.createElementNS(SVG, "path");
-    const size = { width: count * WIDTH, height: HEIGHT, viewBox: `0 0 ${count * WIDTH} ${HEIGHT}`, role: "img" };
-    for (const [name, value] of Object.entries(size)) this.element.setAttribute(name, value);
-    this.element.setAttribute("aria-label", label);
-    this.element.append(this.#path);
+    const size = { width: count * WIDTH, height: HEIGHT, viewBox: `0 0 ${count * WIDTH} ${HEIGHT}` };
+    this.element = drawn("svg", { ...size, role: "img", "aria-label": label }, this.#path);
   }
 
   /** @param {number[]} values none below 0 */

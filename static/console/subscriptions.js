@@ -3,6 +3,7 @@
  */
 
 import { element } from "./element.js";
+import { recall, remember } from "./memory.js";
 import { Replay } from "./replay.js";
 
 const REMEMBERED_AS = "halley.subscriptions";
@@ -43,7 +44,7 @@ export class Subscriptions {
 
   /** Subscribe to what the tab was subscribed to before a reload, or else to `patterns`. */
   restore(patterns) {
-    for (const pattern of recall() ?? patterns) this.hear(pattern);
+    for (const pattern of recall(REMEMBERED_AS) ?? patterns) this.hear(pattern);
   }
 
   /** Subscribe, from a place in the history on if `ext` says so (see `Feed.hear`). */
@@ -84,7 +85,7 @@ export class Subscriptions {
       row.querySelector(".waiting").hidden = this.#bayeux.isGranted(pattern);
       if (!row.isConnected) this.#list.append(row);
     }
-    remember(subscriptions);
+    remember(REMEMBERED_AS, subscriptions);
   }
 
   #row(pattern) {
@@ -119,23 +120,5 @@ export class Subscriptions {
   #complain(text) {
     this.#result.textContent = text || this.#hint;
     this.#result.classList.toggle("bad", text !== "");
-  }
-}
-
-// Readers may have switched storage off; then nothing is remembered.
-
-function remember(patterns) {
-  try {
-    sessionStorage.setItem(REMEMBERED_AS, JSON.stringify(patterns));
-  } catch {
-    // as said above
-  }
-}
-
-function recall() {
-  try {
-    return JSON.parse(sessionStorage.getItem(REMEMBERED_AS));
-  } catch {
-    return null;
   }
 }

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from support.process import Process
 
 
+SPEAKING_NT4 = "[nt4]\nenabled = true\nport = 0\n"
+"""A parameter of `server`: one that robots find too."""
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def chromium() -> AsyncIterator[Browser]:
     """Debian's Chromium, one for all tests, because it takes a second to start."""

@@ -8,6 +8,7 @@ import signal
 from contextlib import suppress
 
 import pytest
+from browser.conftest import SPEAKING_NT4
 from support import nt4, wamp
 
 with suppress(ImportError):  # then the fixture `chromium` skips, or fails
@@ -15,7 +16,6 @@ with suppress(ImportError):  # then the fixture `chromium` skips, or fails
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
-TABLES = "[nt4]\nenabled = true\nport = 0\n"
 STILL = "[ticks]\nevery_s = 0\n"
 """The server tells nothing by itself, so that a test can."""
 NO_HISTORY = "[history]\nenabled = false\n"
@@ -75,7 +75,7 @@ async def tell(page, server, *topics, **more):
     await expect(row(page, topics[0][0])).to_have_count(1)
 
 
-@pytest.mark.parametrize("server", [TABLES], indirect=True)
+@pytest.mark.parametrize("server", [SPEAKING_NT4], indirect=True)
 async def test_what_three_protocols_publish_is_counted_and_shown(profile, server):
     """Each channel has its number, its subscribers and its last data, whoever published; branches sum them up."""
     page = await open_channels(profile, server)

@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 
 import httpx
 import pytest
-import pytest_asyncio
-from browser.conftest import RestartableServer
+from browser.conftest import SPEAKING_NT4
 from browser.test_console import events, expect_granted, open_console, state, subscribe, subscription
 from support import nt4, wamp
 from support.wire import DEADLINE_S
@@ -20,23 +19,17 @@ from support.wire import DEADLINE_S
 with suppress(ImportError):  # then the fixture `chromium` skips, or fails
     from playwright.async_api import expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.parametrize("server", [SPEAKING_NT4], indirect=True, ids=["nt4"]),
+]
 
 REFUSALS = {
     "no-slash": "channel: expected a Bayeux channel, or one that ends in /* or /**",
     "/../rights": "channel: expected a Bayeux channel, or one that ends in /* or /**",
     "/a b": "channel: expected a Bayeux channel, or one that ends in /* or /**",
 }
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def server(tmp_path):
-    """A server that speaks all three protocols and records."""
-    (tmp_path / "halley.toml").write_text("[nt4]\nenabled = true\nport = 0\n")
-    running = RestartableServer(tmp_path)
-    await running.start()
-    yield running
-    await running.close()
 
 
 def recorded(page):

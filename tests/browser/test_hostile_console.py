@@ -11,6 +11,7 @@ from contextlib import suppress
 from copy import deepcopy
 
 import pytest
+from browser.conftest import SPEAKING_NT4
 from browser.test_console import MARKUP, events, open_console, state, subscribe
 from browser.test_history import go
 from browser.test_overview import number, rates
@@ -24,7 +25,6 @@ with suppress(ImportError):  # then the fixture `chromium` skips, or fails
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 STILL = "[ticks]\nevery_s = 0\n"
-TABLES = "[nt4]\nenabled = true\nport = 0\n"
 ODD = [None, "odd", 7, -1e308, 1e308, [], [None], {}, {"constructor": None}, MARKUP, "__proto__", True]
 TIME = "2026-01-01T00:00:00Z"
 BATCH = 100
@@ -170,7 +170,7 @@ async def test_odd_addresses_show_some_view(profile, server):
         await page.close()
 
 
-@pytest.mark.parametrize("server", [TABLES], indirect=True)
+@pytest.mark.parametrize("server", [SPEAKING_NT4], indirect=True)
 async def test_markup_in_networktables_is_text(profile, server):
     """The name and type of a topic, a value, and what a robot calls itself."""
     name = f"/robot/{MARKUP}"

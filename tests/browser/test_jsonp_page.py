@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
-import threading
-from contextlib import contextmanager, suppress
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.folder_server import files
 
 with suppress(ImportError):  # then the fixture `chromium` skips, or fails
     from playwright.async_api import expect
@@ -18,25 +16,6 @@ with suppress(ImportError):  # then the fixture `chromium` skips, or fails
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 STATIC = Path(__file__).parents[2] / "static"
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        """Say nothing."""
-
-
-@contextmanager
-def another_origin():
-    """The folder `static/`, served by Python's own web server on a port of its own."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=STATIC)) as web:
-        web.daemon_threads = True
-        thread = threading.Thread(target=web.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{web.server_port}"
-        finally:
-            web.shutdown()
-            thread.join()
 
 
 def address(base, server):
@@ -101,7 +80,7 @@ async def test_from_another_origin_it_goes_through_it_all(profile, server):
     profile.context.on(
         "request", lambda request: kinds.add((request.url.startswith(server.bayeux), request.resource_type))
     )
-    with another_origin() as origin:
+    with files(STATIC) as origin:
         page = await profile.open(address(origin, server))
         await go_through_it_all(page, server)
         await page.goto("about:blank")
@@ -126,7 +105,7 @@ async def test_served_by_halley_it_knows_its_server(profile, server):
 async def test_markup_in_events_is_shown_and_never_obeyed(profile, server):
     """S36: data that would end a script or make an element arrives as the text it is."""
     markup = "</script><img src=x onerror='window.attacked = true'>\u2028<b>bold</b>"
-    with another_origin() as origin:
+    with files(STATIC) as origin:
         page = await profile.open(address(origin, server))
         await connect(page)
         await subscribe(page, "/a")

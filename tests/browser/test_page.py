@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, suppress
 
 import pytest
 import pytest_asyncio
-from browser.conftest import RestartableServer, keep
+from browser.conftest import SPEAKING_NT4, RestartableServer, keep
 from browser.test_console import state
 from browser.test_pipeline_view import alert, rollup, told
 from support import nt4, wamp
@@ -18,7 +18,7 @@ with suppress(ImportError):  # then the fixture `chromium` skips, or fails
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
-BUSY = "[nt4]\nenabled = true\nport = 0\n[ticks]\nevery_s = 0.25\n"
+BUSY = SPEAKING_NT4 + "[ticks]\nevery_s = 0.25\n"
 ROUND_S = 0.25  # between what the world does
 ANSWERS = 8  # of polls, each with new numbers, in which nothing may move
 READABLE = 4.5  # of WCAG 2.2, level AA

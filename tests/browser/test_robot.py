@@ -6,25 +6,18 @@ import re
 from contextlib import suppress
 
 import pytest
-import pytest_asyncio
-from browser.conftest import RestartableServer
+from browser.conftest import SPEAKING_NT4
 from browser.test_console import events, expect_granted, open_console, publish, subscribe
 from support import nt4
 
 with suppress(ImportError):  # then the fixture `chromium` skips, or fails
     from playwright.async_api import expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def server(tmp_path):
-    """A server that speaks NetworkTables too."""
-    (tmp_path / "halley.toml").write_text("[nt4]\nenabled = true\nport = 0\n")
-    running = RestartableServer(tmp_path)
-    await running.start()
-    yield running
-    await running.close()
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.parametrize("server", [SPEAKING_NT4], indirect=True, ids=["nt4"]),
+]
 
 
 async def test_a_page_sees_and_sets_a_robots_values(profile, server):

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import httpx
 import pytest
+from browser.conftest import SPEAKING_NT4
 from support import nt4, wamp
 from support.messages import HANDSHAKE, connect, subscribe
 
@@ -16,7 +17,6 @@ with suppress(ImportError):  # then the fixture `chromium` skips, or fails
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
-TABLES = "[nt4]\nenabled = true\nport = 0\n"
 STILL = "[ticks]\nevery_s = 0\n"
 """The server tells nothing by itself, so that a test can."""
 PATIENT = "[bayeux]\nmax_interval_s = 60\n"
@@ -106,7 +106,7 @@ class Sleeper:
         return reply
 
 
-@pytest.mark.parametrize("server", [TABLES], indirect=True)
+@pytest.mark.parametrize("server", [SPEAKING_NT4], indirect=True)
 async def test_sessions_of_three_protocols_come_and_go(profile, server):
     """Each is shown with its protocol, who it is and what it hears; when it ends it disappears, with its reason."""
     page = await open_sessions(profile, server)

@@ -6,8 +6,7 @@ import re
 from contextlib import suppress
 
 import pytest
-import pytest_asyncio
-from browser.conftest import RestartableServer
+from browser.conftest import SPEAKING_NT4
 from browser.test_console import events, open_console, state
 from browser.test_history import go
 from support import nt4
@@ -15,20 +14,13 @@ from support import nt4
 with suppress(ImportError):  # then the fixture `chromium` skips, or fails
     from playwright.async_api import expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.parametrize("server", [SPEAKING_NT4], indirect=True, ids=["nt4"]),
+]
 
-SERVED = "[nt4]\nenabled = true\nport = 0\n"
 STRINGS = nt4.ARRAY + nt4.STRING
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def server(tmp_path):
-    """A server that speaks NetworkTables too."""
-    (tmp_path / "halley.toml").write_text(SERVED)
-    running = RestartableServer(tmp_path)
-    await running.start()
-    yield running
-    await running.close()
 
 
 async def open_tables(profile, server):
@@ -238,7 +230,7 @@ async def test_a_role_that_may_only_read_sets_nothing(profile, server, tmp_path)
         '[[access]]\nrole = "nt4"\nverb = "*"\npattern = "/robot/**"\n'
         '[[access]]\nrole = "*"\nverb = "subscribe"\npattern = "/robot/**"\n'
     )
-    (tmp_path / "halley.toml").write_text(SERVED + rules)
+    (tmp_path / "halley.toml").write_text(SPEAKING_NT4 + rules)
     await server.start()
     async with await nt4.connect(server.url, "robot") as robot:
         await publish_one_of_each(robot)

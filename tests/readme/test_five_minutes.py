@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import http.server
 import re
 import shutil
 import signal
 import sys
-import threading
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from readme.shell import Shell, running
 from readme.table import block
+from support.folder_server import files
 from support.messages import publish
 from support.process import Process, launched
 from support.programs import require_module, require_program, unavailable
@@ -33,26 +31,6 @@ async def server(tmp_path):
     """What a reader has started, on other ports."""
     async with launched("--nt4", "--nt4-port", "0", cwd=tmp_path) as running:
         yield running
-
-
-@contextmanager
-def files(folder):
-    """A folder, served by Python's own web server, as `python3 -m http.server` does."""
-    handler = functools.partial(_Quiet, directory=folder)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:
-        web.daemon_threads = True
-        thread = threading.Thread(target=web.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{web.server_port}"
-        finally:
-            web.shutdown()
-            thread.join()
-
-
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        """Say nothing."""
 
 
 @asynccontextmanager
