@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 BUSY = SPEAKING_NT4 + "[ticks]\nevery_s = 0.25\n"
 ROUND_S = 0.25  # between what the world does
+PAGE_EVENTS = 25  # of the history
 ANSWERS = 8  # of polls, each with new numbers, in which nothing may move
 READABLE = 4.5  # of WCAG 2.2, level AA
 PRESSES = 600
@@ -131,6 +132,7 @@ async def server(chromium, tmp_path_factory):
         await robot.publish("/robot/enabled", 2, "boolean")
         await robot.put(2, 1, True, nt4.BOOLEAN)
         await running.post(alert("market/ADA", "burst", 3), alert("robot/speed", "silence", 9, "nt4"))
+        await running.post(*({"channel": "/market/BTC", "data": number} for number in range(PAGE_EVENTS)))
         world = asyncio.create_task(live(running, router, robot))
         yield running
         world.cancel()
@@ -181,9 +183,9 @@ async def test_each_view_full_of_content(profile, server, view):
     await expect(page.locator(place).filter(has_text=text).first).to_be_visible()
     await expect(page.locator(row).first).to_be_visible()
     if view == "history":
-        await page.get_by_label("Events a page").select_option("25")
+        await page.get_by_label("Events a page").select_option(str(PAGE_EVENTS))
         await page.get_by_role("button", name="Read", exact=True).click()
-        await expect(page.locator(row)).to_have_count(25)
+        await expect(page.locator(row)).to_have_count(PAGE_EVENTS)
     if view == "channels":
         await page.locator(row).first.click()
     if view == "sessions":  # rows that are sorted by what waits change places when that changes
