@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from app import __version__, telemetry
 from app.access.authenticator import Authenticator
-from app.broker.activity import Activity
 from app.broker.broker import Broker
 from app.broker.errors import TokenRefused
 from app.broker.policy import SERVER
@@ -73,8 +72,7 @@ class House:
         check_protected(settings)
         self.rights = rights_of(settings)
         self._authenticator = Authenticator(settings, lambda line: telemetry.log.warning("keys", what=line))
-        self.broker = Broker(settings.limits, self._wake, settings.history)
-        self.broker.activity = Activity(settings.ticks.remembered_topics)
+        self.broker = Broker(settings.limits, self._wake, settings.history, settings.ticks)
         self.broker.account_of = accounts((*settings.limits.exempt, *settings.proxies))
         self.engine = Engine(
             self.broker,
@@ -132,7 +130,6 @@ class House:
             lambda _: telemetry.report_suppressed(),
         ]
         self._system_events = SystemEvents(self.broker, self.hooks, self.router)
-        self._sweeper.slow.append(lambda _: self._system_events.forget_ended())
         self._ticker = Ticker(self, settings.ticks, self._system_events)
         self.tables: NetworkTables | None = None
         self.nt4: Nt4Endpoint | None = None

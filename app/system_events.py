@@ -57,7 +57,6 @@ class SystemEvents:
     def __init__(self, broker: Broker, hooks: Hooks, router: Router) -> None:
         self._broker = broker
         self._key = secrets.token_bytes(16)
-        self.present: dict[AnySession, float] = {}  # the sessions of clients, and since when they are here
         router.opened.append(self._opened)
         router.closed.append(self._closed)
         router.subscribed.append(lambda session, pattern: self._subscriptions("subscribed", session, [pattern]))
@@ -83,11 +82,6 @@ class SystemEvents:
             self._subscription("unsubscribed", client, shown_names(subscription))
         self._closed(client, reason)
 
-    def forget_ended(self) -> None:
-        """Keep none in memory that a fault of ours has ended: of those nobody is told (`Broker.due`)."""
-        for session in [session for session in self.present if session.closed is not None]:
-            del self.present[session]
-
     def who(self, session: AnySession) -> dict[str, Any]:
         """How a session is told of."""
         return {
@@ -108,13 +102,10 @@ class SystemEvents:
         return len(told), [shown(pattern) for pattern in told[:most]]
 
     def _opened(self, session: AnySession) -> None:
-        if session.role != SERVER:
-            self.present[session] = monotonic()
         self._publish(SESSIONS, {"event": "opened", **self.who(session), "address": session.address})
 
     def _closed(self, session: AnySession, reason: str) -> None:
         self._subscriptions("unsubscribed", session, session.heard)
-        self.present.pop(session, None)
         self._publish(SESSIONS, {"event": "closed", **self.who(session), "reason": reason})
 
     def _subscriptions(self, event: str, session: AnySession, patterns: Iterable[Pattern]) -> None:

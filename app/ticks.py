@@ -24,7 +24,7 @@ from heapq import nlargest
 from itertools import islice
 from operator import attrgetter
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import orjson
 
@@ -37,7 +37,7 @@ from app.broker.topics import RESERVED
 from app.protocols.bayeux.names import to_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from app.broker.activity import Trace
     from app.server import House
@@ -66,7 +66,7 @@ class _Count(NamedTuple):
 
 
 class Ticker:
-    """Publishes them for a house; `system_events` knows what sessions are called, and since when they are here."""
+    """Publishes them for a house; `system_events` knows how sessions are told of."""
 
     def __init__(self, house: House, options: Ticks, system_events: SystemEvents) -> None:
         self._house = house
@@ -97,6 +97,11 @@ class Ticker:
     def _time(self, now: float) -> str:
         return to_text(int((now + self._broker.clock_offset_s) * 1_000_000))
 
+    def _clients(self) -> list[AnySession]:
+        """The sessions of clients, in the order of their coming."""
+        here = cast("Collection[AnySession]", self._broker.sessions.values())
+        return [session for session in here if session.role != SERVER]
+
     # Rates
 
     def _flow(self, elapsed_s: float) -> dict[str, Any]:
@@ -106,7 +111,7 @@ class Ticker:
 
     def _rates(self, flow: dict[str, Any]) -> dict[str, Any]:
         house, broker = self._house, self._broker
-        here = Counter(map(attrgetter("protocol"), self._system_events.present))  # of very many, in a moment
+        here = Counter(map(attrgetter("protocol"), self._clients()))  # of very many, in a moment
         return {
             **flow,
             "protocols": {name: {"sessions": here[name], **rate} for name, rate in flow["protocols"].items()},
@@ -191,20 +196,20 @@ class Ticker:
     # Queues
 
     def _queues(self, now: float) -> dict[str, Any]:
-        here, most = self._system_events.present, self._options.sessions
+        here, most = self._clients(), self._options.sessions
         waited_for = [session for session in reversed(here) if session.outbox]
         longest = nlargest(most, waited_for, key=lambda session: len(session.outbox))
         idle = (session for session in reversed(here) if not session.outbox)  # who came last first
         longest += islice(idle, most - len(longest))
-        sessions = [self._queue(session, now - here[session]) for session in longest]
+        sessions = [self._queue(session, now) for session in longest]
         return {"sessions": sessions, "others": len(here) - len(sessions)}
 
-    def _queue(self, session: AnySession, age_s: float) -> dict[str, Any]:
+    def _queue(self, session: AnySession, now: float) -> dict[str, Any]:
         count, names = self._system_events.subscriptions(session, _SHOWN_SUBSCRIPTIONS)
         return {
             **self._system_events.who(session),
             "address": session.address,
-            "age_s": round(age_s, 1),
+            "age_s": round(now - session.opened_at, 1),
             "queued": len(session.outbox),
             "queued_bytes": session.outbox.nbytes,
             "subscribed": count,

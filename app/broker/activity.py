@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-_REMEMBERED = 5_000
-
-
 class Trace:
     """What one topic has seen: how many events, and when the last, in the loop's seconds."""
 
@@ -28,7 +25,7 @@ class Trace:
 class Activity:
     """Remembers `most` topics."""
 
-    def __init__(self, most: int = _REMEMBERED) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
         self.traces: dict[str, Trace] = {}  # by canonical topic
         self.forgotten = 0  # events of topics that are not remembered any more

@@ -33,7 +33,7 @@ from app.broker.publications import Publications, new_key
 from app.broker.recording import Recording
 from app.broker.topics import Match
 from app.broker.watermark import Watermark
-from app.settings import History
+from app.settings import History, Ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from app.broker.values import Values
     from app.settings import Limits
 
-_HISTORY = History()
+_HISTORY, _TICKS = History(), Ticks()
 _CLOCK_STEP_US = 1_000_000
 """Less than this is no step: clocks are kept right by small ones."""
 
@@ -67,7 +67,13 @@ class Room(Protocol):
 class Broker:
     """Who is here, who hears what, and what waits for whom."""
 
-    def __init__(self, limits: Limits, wake: Callable[[], None] = lambda: None, history: History = _HISTORY) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        wake: Callable[[], None] = lambda: None,
+        history: History = _HISTORY,
+        ticks: Ticks = _TICKS,
+    ) -> None:
         self.limits = limits
         self.wake = wake
         self.clock_offset_s = 0.0  # wall clock minus the clock of `now`; kept true by whoever has the clocks
@@ -85,12 +91,9 @@ class Broker:
         self._conflation = Conflation(limits.conflated_topics, limits.conflated_bytes)
         self._latest_us = 0  # the time of the latest event
         self._sessions_of: Counter[str] = Counter()  # by account
-        self.activity = Activity()
+        self.activity = Activity(ticks.remembered_topics)
         self.flows: defaultdict[str, Flow] = defaultdict(Flow)  # by protocol
-        # plain counts, read by telemetry
-        self.published = 0
-        self.delivered = 0
-        self.overflows = 0
+        self.published = self.delivered = self.overflows = 0  # plain counts, read by telemetry, as those below
         self.dropped = 0  # events that still waited when their session ended, and that nobody can replay
         self.opened: Counter[str] = Counter()  # by protocol
         self.closed: Counter[str] = Counter()  # by reason
@@ -128,9 +131,10 @@ class Broker:
         if self.memory.is_over:
             raise self.counted(MemoryShort())
 
-    def open(self, session: Session, deadline: float) -> None:
+    def open(self, session: Session, deadline: float, now: float) -> None:
         """Admit a session. Raises `NoRoom`."""
         self.check_admission(session)
+        session.opened_at = now
         self.sessions[session.id] = session
         if session.account is not None:
             self._sessions_of[session.account] += 1
@@ -359,9 +363,8 @@ class Broker:
             self.overflows += 1
             self.hits[session.outbox.limit(event)] += 1
             session.owner.overflow(session, event, now)
-            is_kept = session.closed is None
-            self.delivered += is_kept
-            return is_kept
+            self.delivered += session.closed is None
+            return session.closed is None
         self.delivered += 1
         self.mark_ready(session)
         return True

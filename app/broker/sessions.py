@@ -35,7 +35,7 @@ class Session:
     `deadline` is never None: a session that nothing would end is a leak (CometD #674, #1134, #1716). It is moved by
     `Broker.touch` only, which keeps the heap of deadlines true, and never beyond `expiry`, when the token that the
     session began with ends (monotonic seconds, as `deadline`; infinity where there is no end).
-    `cursor` is there once the session has asked for the history.
+    `opened_at` is when it was admitted. `cursor` is there once the session has asked for the history.
     `account` is the address that its presence is charged to, None where nobody counts; `meter` bounds its publishes.
     """
 
@@ -51,6 +51,7 @@ class Session:
         "id",
         "is_ready",
         "meter",
+        "opened_at",
         "outbox",
         "owner",
         "protocol",
@@ -70,6 +71,7 @@ class Session:
         self.meter: Meter | None = None
         self.subscriptions: dict[Pattern, Subscription] = {}
         self.cursor: Cursor | None = None
+        self.opened_at = 0.0
         self.deadline = 0.0
         self.alarm: tuple[float, int, Session] | None = None  # its one live entry in the heap of deadlines
         self.is_ready = False  # waits in Broker.ready

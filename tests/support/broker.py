@@ -46,7 +46,7 @@ def session(session_id: str = "s", owner: Owner | None = None, outbox: Outbox | 
 def join(broker: Broker, session_id: str, owner: Owner | None = None, deadline: float = 1_000.0) -> Session:
     """A session that has been opened, with the outbox that the broker gives."""
     joined = session(session_id, owner, broker.outbox())
-    broker.open(joined, deadline)
+    broker.open(joined, deadline, 0.0)
     return joined
 
 

@@ -194,7 +194,7 @@ class Engine:
 
     def open(self, session: BayeuxSession, now: float) -> None:
         """Admit a session. Raises `NoRoom`."""
-        self.broker.open(session, now + session.max_interval_s)
+        self.broker.open(session, now + session.max_interval_s, now)
         self.hooks.tell(self.hooks.session_opened, session)
 
     def heard_from(self, session: BayeuxSession, now: float) -> None:

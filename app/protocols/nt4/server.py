@@ -56,7 +56,7 @@ class Server:
         self._broker = broker
         self._meters = Meters(options.values_per_s, options.value_burst)
 
-    def connect(self, link: Link, context: Context, now: float) -> Engine:  # noqa: ARG002 - Switchboard's form
+    def connect(self, link: Link, context: Context, now: float) -> Engine:
         """See `Switchboard`. The client's name stands in the path."""
         engine = Engine(self, context, is_time_only=link.subprotocol == RTT)
         name = client_name(context.path)
@@ -70,7 +70,7 @@ class Server:
             tables.outgoing.close(link, GOING_AWAY, "the server is leaving")
             return engine
         try:
-            tables.join(client, is_listed=is_listed)
+            tables.join(client, now, is_listed=is_listed)
         except NoRoom as refusal:
             client.closed = refusal.reason
             tables.outgoing.close(link, TRY_AGAIN_LATER, "there is no room")

@@ -315,9 +315,9 @@ class Tables:
 
     # Clients
 
-    def join(self, client: Client, *, is_listed: bool) -> None:
+    def join(self, client: Client, now: float, *, is_listed: bool) -> None:
         """One more connection, and, if it `is_listed`, one more client. Raises `NoRoom`."""
-        self.broker.open(client, inf)
+        self.broker.open(client, inf, now)
         self.tell(self.opened, client)
         if is_listed:
             self.clients[client.name] = client

@@ -172,7 +172,7 @@ class Router:
 
         It needs no deadline but its token's: its connection has one, and takes the session with it.
         """
-        self.broker.open(session, inf)
+        self.broker.open(session, inf, now)
         session.meter = self._meters.new() if session.account is not None else None
         session.realm.sessions[session.number] = session
         meta_events.joined(self, session, now)
