@@ -3,8 +3,7 @@
  */
 
 import { perSecond, whole } from "./channel-rows.js";
-import { element } from "./element.js";
-import { write } from "./rows.js";
+import { element, write } from "./element.js";
 
 const DATA_CHARS = 20_000;
 

@@ -5,8 +5,8 @@
  * is above; Enter and Space choose. Of all rows one can be reached by Tab.
  */
 
-import { element } from "./element.js";
-import { arrange, write } from "./rows.js";
+import { element, write } from "./element.js";
+import { arrange } from "./rows.js";
 
 const PAGE_ROWS = 10;
 const PREVIEW_CHARS = 120;

@@ -10,9 +10,9 @@ import { ChannelRows, whole } from "./channel-rows.js";
 import { ChannelTree } from "./channel-tree.js";
 import { Clock } from "./clock.js";
 import { ColumnOrder } from "./column-order.js";
+import { write } from "./element.js";
 import { matches } from "./feed.js";
 import { Recorded } from "./recorded.js";
-import { write } from "./rows.js";
 import { list, number, object, text, time } from "./shape.js";
 
 const TICKS = "/halley/topics";
@@ -74,7 +74,7 @@ export class Channels {
     clearInterval(this.#ages);
     clearTimeout(this.#due);
     this.#due = 0;
-    for (const pattern of [TICKS, ALL]) this.#feed.leave(pattern, this).catch(() => {}); // it ends with the session
+    this.#feed.leaveAll(this);
   }
 
   /** See `Feed`. */

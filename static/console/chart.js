@@ -5,6 +5,7 @@
  * A point is placed by its own time, so points may come late, in batches, or twice.
  */
 
+import { timeOfDay } from "./clock.js";
 import { drawn, element } from "./element.js";
 
 const SHOWN_MS = 120_000;
@@ -137,7 +138,7 @@ export class Chart {
       this.#values.get(one).textContent = text;
       if (value !== null) said.push(`${one.name} ${text}`);
     }
-    const when = this.#chosen === null ? "now" : new Date(this.#chosen).toLocaleTimeString("en-GB");
+    const when = this.#chosen === null ? "now" : timeOfDay(this.#chosen);
     const silence = isSilent ? `no word from the server for ${Math.floor(this.#silentMs / 1_000)} s` : "";
     this.#readout.textContent = this.#chosen === null ? silence : when;
     this.#svg.setAttribute("aria-label", `${this.title}, ${when}: ${said.join(", ") || silence || "nothing yet"}`);

@@ -6,6 +6,8 @@ const MINUTE_S = 60;
 const HOUR_S = 3_600;
 const DAY_S = 86_400;
 
+const TIME_OF_DAY = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
 export class Clock {
   #aheadMs = 0; // of this machine's
 
@@ -25,6 +27,11 @@ export class Clock {
     const seconds = Math.max(0, (this.now - ms) / 1_000);
     return seconds < 1 ? "now" : `${span(seconds)} ago`;
   }
+}
+
+/** A time of day where the reader is, as `18:04:09`. @param {number | Date} at in ms since the epoch */
+export function timeOfDay(at) {
+  return TIME_OF_DAY.format(at);
 }
 
 /** A span of time in its largest unit, as `3 s`. @param {number} seconds */

@@ -4,15 +4,14 @@
  * From `/halley/sessions` and `/halley/subscriptions`, live, and what the history has of the former.
  */
 
+import { timeOfDay } from "./clock.js";
 import { element } from "./element.js";
 import { badge } from "./protocol.js";
 import { arrange } from "./rows.js";
-import { DIGITS } from "./session-rows.js";
+import { DIGITS, few } from "./session-rows.js";
 
 const ROWS = 200;
 const NAMED = 10; // channels
-
-const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
 export class Comings {
   #list;
@@ -21,11 +20,6 @@ export class Comings {
   /** @param {HTMLOListElement} list */
   constructor(list) {
     this.#list = list;
-  }
-
-  /** How many there are to be shown. */
-  get size() {
-    return this.#told.length;
   }
 
   /** Take one, `at` a time in ms since the epoch. A session opens and closes but once, so what comes twice is known. */
@@ -43,7 +37,7 @@ export class Comings {
 }
 
 function row({ at, data }) {
-  const time = element("time", { dateTime: new Date(at).toISOString(), textContent: CLOCK.format(at) });
+  const time = element("time", { dateTime: new Date(at).toISOString(), textContent: timeOfDay(at) });
   const session = element("code", { textContent: data.session.slice(0, DIGITS), title: data.session });
   const what = element("span", { className: "event-name", textContent: data.event });
   const more = element("span", { className: "more", textContent: detail(data) });
@@ -55,7 +49,5 @@ function row({ at, data }) {
 function detail({ event, authid, role, address, reason, channels }) {
   if (event === "closed") return reason ?? "";
   if (event === "opened") return [authid, role && `as ${role}`, address && `from ${address}`].filter(Boolean).join(" ");
-  const named = channels ?? [];
-  const rest = named.length - NAMED;
-  return named.slice(0, NAMED).join(", ") + (rest > 0 ? `, and ${rest} more` : "");
+  return few(channels ?? [], NAMED);
 }

@@ -2,6 +2,8 @@
  * The connection: its state and troubles, and the buttons that begin and end it.
  */
 
+import { write } from "./element.js";
+
 const STATES = {
   disconnected: "Disconnected",
   connecting: "Connecting",
@@ -57,8 +59,8 @@ export class Connection {
   #show() {
     const { state, session, error } = this.#bayeux;
     this.#state.dataset.state = state;
-    say(this.#state, STATES[state]);
-    say(this.#trouble, error?.message ?? "");
+    write(this.#state, STATES[state]);
+    write(this.#trouble, error?.message ?? "");
     this.#retry.hidden = state !== "reconnecting";
     this.#toggle.textContent = state === "disconnected" ? "Connect" : "Disconnect";
     this.#detail.title = session ? `Session ${session}` : "";
@@ -84,9 +86,4 @@ function transport(advice) {
   // The server lets only some tabs of a browser hold a connect, because browsers limit their connections to a host.
   if (advice["multiple-clients"]) return `polling every ${advice.interval / 1_000} s, as another tab holds the connection`;
   return "long-polling";
-}
-
-/** Write into a live region only what is new, or it would be read aloud again. */
-function say(region, text) {
-  if (region.textContent !== text) region.textContent = text;
 }

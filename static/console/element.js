@@ -11,6 +11,11 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
+/** Write a text where it is new: in a live region it would be read aloud again. */
+export function write(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
 /** A part of a drawing, with these attributes. */
 export function drawn(name, attributes = {}, ...children) {
   const made = document.createElementNS(SVG, name);

@@ -53,6 +53,11 @@ export class Feed {
     await this.#bayeux.unsubscribe(pattern);
   }
 
+  /** Undo every `hear` of an owner. Where the server cannot be told, the end of the session does it. */
+  leaveAll(owner) {
+    for (const pattern of this.patternsOf(owner)) this.leave(pattern, owner).catch(() => {});
+  }
+
   /** What an owner hears, or wishes to hear. @returns {string[]} */
   patternsOf(owner) {
     return [...this.#owners].filter(([, owners]) => owners.has(owner)).map(([pattern]) => pattern);

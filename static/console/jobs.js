@@ -3,8 +3,8 @@
  */
 
 import { span } from "./clock.js";
-import { element } from "./element.js";
-import { arrange, write } from "./rows.js";
+import { element, write } from "./element.js";
+import { arrange } from "./rows.js";
 import { map, number, object, optional } from "./shape.js";
 
 const COUNTS = ["next", "lag_events", "lag_s", "rows_per_s"].map((name) => [name, optional(number)]);

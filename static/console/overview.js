@@ -108,7 +108,7 @@ export class Overview {
 
   hide() {
     clearInterval(this.#looks);
-    this.#feed.leave(RATES, this.#owner).catch(() => {}); // unheard, it ends with the session
+    this.#feed.leaveAll(this.#owner);
   }
 
   #heard(rates) {

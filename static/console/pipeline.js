@@ -53,9 +53,7 @@ export class Pipeline {
   }
 
   hide() {
-    for (const pattern of this.#feed.patternsOf(this)) {
-      this.#feed.leave(pattern, this).catch(() => {}); // unheard, the session's end does it
-    }
+    this.#feed.leaveAll(this);
     this.#reading?.abort();
     clearInterval(this.#ticking);
     clearTimeout(this.#drawing);

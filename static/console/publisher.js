@@ -2,6 +2,7 @@
  * Publishing by hand: a channel, and data that is checked while it is typed.
  */
 
+import { timeOfDay } from "./clock.js";
 import { parsed } from "./json.js";
 
 export class Publisher {
@@ -54,7 +55,7 @@ export class Publisher {
     const channel = this.#channel.value;
     try {
       await this.#bayeux.publish(channel, read.data);
-      this.#say(`Published to ${channel} at ${new Date().toLocaleTimeString("en-GB")}`, "good");
+      this.#say(`Published to ${channel} at ${timeOfDay(new Date())}`, "good");
     } catch (error) {
       this.#say(`${outcome(error)}: ${error.message}`, "bad");
     }

@@ -2,9 +2,10 @@
  * The pipeline's rollups as a table: what each channel and protocol had in the newest window, and in those before.
  */
 
-import { element } from "./element.js";
+import { timeOfDay } from "./clock.js";
+import { element, write } from "./element.js";
 import { badge, nameOf } from "./protocol.js";
-import { arrange, write } from "./rows.js";
+import { arrange } from "./rows.js";
 import { map, number, object, optional, text, time } from "./shape.js";
 import { Spark } from "./spark.js";
 
@@ -15,7 +16,6 @@ const SERIES = 2_000; // of a channel and protocol each; more than the pipeline 
 const ROWS = 300;
 const WINDOWS = 30; // of each, for its spark
 
-const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const FIGURE = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 const BYTES = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 
@@ -101,8 +101,8 @@ export class Rollups {
   #tell(drawn) {
     const all = this.#series.size;
     const which = all > drawn ? `, the busiest ${drawn} of ${all}` : "";
-    const end = new Date(this.#newest + this.#lengthMs);
-    write(this.#caption, drawn ? `${CLOCK.format(this.#newest)} to ${CLOCK.format(end)}${which}` : "");
+    const [start, end] = [this.#newest, this.#newest + this.#lengthMs].map(timeOfDay);
+    write(this.#caption, drawn ? `${start} to ${end}${which}` : "");
   }
 }
 

@@ -13,8 +13,3 @@ export function arrange(parent, rows) {
     else parent.insertBefore(row, place);
   }
 }
-
-/** Write a text where it is new. */
-export function write(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}

@@ -3,9 +3,9 @@
  */
 
 import { exactSpan } from "./clock.js";
-import { element } from "./element.js";
+import { element, write } from "./element.js";
 import { badge } from "./protocol.js";
-import { arrange, write } from "./rows.js";
+import { arrange } from "./rows.js";
 
 export const DIGITS = 8; // of a session's 16, enough to tell them apart by eye
 const FULL_EVENTS = 1_000; // what a bar across its cell stands for: as many as a queue may hold, usually
@@ -80,10 +80,15 @@ function fill(row, { age_s: ageS, queued, queued_bytes: bytes, subscribed, subsc
   const part = `${Math.min(100, (100 * queued) / FULL_EVENTS)}%`;
   if (row.partShown !== part) queue.lastElementChild.style.setProperty("--part", part);
   row.partShown = part;
-  const rest = subscribed - Math.min(NAMED, subscriptions.length);
-  const named = subscriptions.slice(0, NAMED).join(", ");
-  write(hears, subscribed === 0 ? "\u2013" : `${named}${rest > 0 ? `, and ${rest} more` : ""}`);
+  write(hears, subscribed === 0 ? "\u2013" : few(subscriptions, NAMED, subscribed));
   hears.title = subscriptions.join("\n");
+}
+
+/** The first few of `count` names, and how many others there are. @param {string[]} names @param {number} most */
+export function few(names, most, count = names.length) {
+  const shown = names.slice(0, most);
+  const rest = count - shown.length;
+  return shown.join(", ") + (rest > 0 ? `, and ${rest} more` : "");
 }
 
 /** A number of bytes as people read it. @param {number} bytes */

@@ -5,8 +5,8 @@
 import { Clock } from "./clock.js";
 import { ColumnOrder } from "./column-order.js";
 import { Comings } from "./comings.js";
+import { write } from "./element.js";
 import { Recorded } from "./recorded.js";
-import { write } from "./rows.js";
 import { SessionRows } from "./session-rows.js";
 import { list, number, object, optional, text, time } from "./shape.js";
 
@@ -68,7 +68,7 @@ export class Sessions {
     clearTimeout(this.#due);
     this.#due = 0;
     this.#tick = null; // who was here then may have gone
-    for (const pattern of HEARD) this.#feed.leave(pattern, this).catch(() => {}); // it ends with the session
+    this.#feed.leaveAll(this);
   }
 
   /** See `Feed`. */

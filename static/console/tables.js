@@ -6,7 +6,8 @@
  */
 
 import { Clock } from "./clock.js";
-import { arrange, write } from "./rows.js";
+import { write } from "./element.js";
+import { arrange } from "./rows.js";
 import { map, object, time } from "./shape.js";
 import { TopicRow } from "./topic-row.js";
 
@@ -67,9 +68,7 @@ export class Tables {
   }
 
   hide() {
-    for (const pattern of this.#feed.patternsOf(this)) {
-      this.#feed.leave(pattern, this).catch(() => {}); // unheard, the session's end does it
-    }
+    this.#feed.leaveAll(this);
     clearInterval(this.#growing);
     clearTimeout(this.#drawing);
     this.#growing = this.#drawing = 0;

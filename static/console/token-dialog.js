@@ -2,6 +2,8 @@
  * The place to enter a token; and what the page says of who the reader is.
  */
 
+import { write } from "./element.js";
+
 export class TokenDialog {
   #bayeux;
   #identity;
@@ -46,7 +48,7 @@ export class TokenDialog {
   #watch() {
     const { state, error } = this.#bayeux;
     const text = state === "disconnected" && error ? error.message : "";
-    if (this.#trouble.textContent !== text) this.#trouble.textContent = text;
+    write(this.#trouble, text);
     if (state === "disconnected") this.#identity.forgetRights();
   }
 
@@ -56,7 +58,7 @@ export class TokenDialog {
     this.#role.textContent = role && `You are ${name}`;
     this.#now.textContent = role ? `To this server you are ${name}.` : "The server has not said who you are.";
     const text = isReadOnly ? `Read-only: the role ${role} may publish nothing` : "";
-    if (this.#readOnly.textContent !== text) this.#readOnly.textContent = text;
+    write(this.#readOnly, text);
     this.#readOnly.hidden = !isReadOnly;
   }
 }

@@ -5,8 +5,7 @@
  */
 
 import { span } from "./clock.js";
-import { element } from "./element.js";
-import { write } from "./rows.js";
+import { element, write } from "./element.js";
 import { controlOf, textOf, valueOf } from "./value-types.js";
 
 export class TopicRow {
