@@ -1,4 +1,4 @@
-"""`python -m app` is `halley`."""
+"""Run the command line: `python -m app` is the same as `halley`."""
 
 from app.cli import main
 

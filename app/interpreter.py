@@ -1,4 +1,4 @@
-"""How this interpreter runs a module of ours in a process of its own."""
+"""The command and the environment that run one of Halley's modules in a child process of this interpreter."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 
 def module_command(module: str) -> list[str]:
-    """The command. `-P`: a folder `app` where the user happens to be is not ours."""
+    """The command line that runs `module`. With `-P` a folder `app` in the working directory does not hide Halley's."""
     return [sys.executable, "-P", "-m", module]
 
 
 def module_environment() -> dict[str, str]:
-    """The environment in which it finds the modules that we are."""
+    """This process's environment with Halley's folder first in `PYTHONPATH`, for `module_command`."""
     ours = str(Path(__file__).parents[1])
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))}

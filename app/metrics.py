@@ -1,7 +1,7 @@
-"""Prometheus metrics: the plain counts of broker, engine and host, read when they are asked for.
+"""Prometheus metrics: the plain counts of broker, engine and host, read at each scrape.
 
-No label is made by a client, so no client can make the number of series grow; the names of the log's consumers are made
-by programs that may read all of it, and are as many as `history.consumers` allows.
+No label value comes from a client, so no client can make the number of series grow. The names of the log's consumers
+come from programs that have the right to read all of the log, and `history.consumers` bounds their number.
 """
 
 from __future__ import annotations
@@ -25,55 +25,64 @@ if TYPE_CHECKING:
     from app.server import House
 
 _PROTOCOLS = ("bayeux", "nt4", "wamp")
-"""Shown with 0 too: an alert must be able to tell "none" from "not known"."""
+"""Protocols that are exported even with the value 0: an alert must be able to distinguish "none" from "unknown"."""
 
 _DELAYS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class HalleyCollector(Collector):
-    """All of one server's counts; `watches` are those of its listeners for clients, if the host is ours."""
+    """Collects all counts of one server.
+
+    `watches` are the `Watch` objects of its client listeners; there are none under a foreign ASGI server.
+    """
 
     def __init__(self, house: House, watches: Sequence[Watch]) -> None:
         self._house = house
         self._watches = watches
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric, now."""
+        """Yield every metric with its present value."""
         broker, engine = self._house.broker, self._house.engine
         sessions = Counter(dict.fromkeys(_PROTOCOLS, 0))
         sessions.update(session.protocol for session in broker.sessions.values())
-        yield _gauges("halley_sessions", "Sessions now, by protocol.", "protocol", sessions)
-        yield _counters("halley_sessions_opened", "Sessions begun, by protocol.", "protocol", broker.opened)
-        yield _counters("halley_sessions_closed", "Sessions ended, by reason.", "reason", broker.closed)
-        yield _gauge("halley_subscriptions", "Different patterns subscribed to.", len(broker.index.subscriptions))
+        yield _gauges("halley_sessions", "Open sessions, by protocol.", "protocol", sessions)
+        yield _counters("halley_sessions_opened", "Sessions opened, by protocol.", "protocol", broker.opened)
+        yield _counters("halley_sessions_closed", "Sessions closed, by reason.", "reason", broker.closed)
+        yield _gauge(
+            "halley_subscriptions", "Distinct patterns with at least one subscription.", len(broker.index.subscriptions)
+        )
         yield _counter("halley_published", "Events published.", broker.published)
-        yield _counter("halley_delivered", "Events put into a session's outbox.", broker.delivered)
-        yield _gauge("halley_queued", "Events waiting in outboxes.", self._house.queued_events())
-        yield _counter("halley_overflows", "Events that found an outbox full.", broker.overflows)
-        yield _gauge("halley_waiting_bytes", "Of events that wait for anyone, each once.", broker.waiting.value)
-        yield _gauge("halley_waiting_bytes_peak", "The most that ever waited.", broker.waiting.peak)
+        yield _counter("halley_delivered", "Events put into outboxes, counted once per session.", broker.delivered)
+        yield _gauge("halley_queued", "Events in outboxes that are not yet delivered.", self._house.queued_events())
+        yield _counter("halley_overflows", "Events that overflowed an outbox.", broker.overflows)
+        yield _gauge(
+            "halley_waiting_bytes", "Bytes of undelivered events, each event counted once.", broker.waiting.value
+        )
+        yield _gauge(
+            "halley_waiting_bytes_peak", "Highest value of halley_waiting_bytes since the start.", broker.waiting.peak
+        )
         delays = {protocol: broker.flows[protocol].delays for protocol in _PROTOCOLS}
         yield _histograms(
-            "halley_delay_seconds", "From a publication until it was written to a receiver.", "protocol", delays
+            "halley_delay_seconds", "Time from publishing an event to writing it to a subscriber.", "protocol", delays
         )
         yield _counter(
-            "halley_conflated", "Values dropped for newer ones of a topic by slow readers.", broker.conflated
+            "halley_conflated", "Values replaced by newer ones of their topic in full outboxes.", broker.conflated
         )
         limits = {limit: broker.hits[limit] for limit in LIMITS}
-        yield _counters("halley_limits_hit", "How often a limit said no, by its setting.", "limit", limits)
+        yield _counters("halley_limits_hit", "How often a limit was reached, by its setting.", "limit", limits)
         yield _counter(
             "halley_dropped",
-            "Events that still waited when their session ended, and were not recorded.",
+            "Unrecorded events that were not yet delivered when their session ended.",
             broker.dropped,
         )
-        yield _gauge("halley_holds", "Connects held now.", engine.holds)
-        yield _counter("halley_connects", "Connects received.", engine.connects)
-        yield _counter("halley_put_back", "Events of replies that did not reach their socket.", engine.put_back)
-        yield _counters("halley_messages_refused", "Messages refused, by error code.", "code", engine.refused)
-        yield _histogram(
-            "halley_loop_lag_seconds", "How late the event loop came to what was due.", self._house.loop_lags
+        yield _gauge("halley_holds", "Polls that are being held.", engine.holds)
+        yield _counter("halley_connects", "Bayeux /meta/connect messages received.", engine.connects)
+        yield _counter("halley_put_back", "Events put back because their reply could not be written.", engine.put_back)
+        yield _counters("halley_messages_refused", "Bayeux messages refused, by error code.", "code", engine.refused)
+        yield _histogram("halley_loop_lag_seconds", "How late the event loop ran the sweeper.", self._house.loop_lags)
+        yield _gauge(
+            "halley_sweeper_age_seconds", "Time since the sweeper last checked deadlines.", self._house.sweeper_age_s()
         )
-        yield _gauge("halley_sweeper_age_seconds", "Since deadlines were last looked at.", self._house.sweeper_age_s())
         yield from self._wamp()
         yield from self._nt4()
         yield from self._history()
@@ -81,7 +90,7 @@ class HalleyCollector(Collector):
             yield from self._connections()
 
     def _connections(self) -> Iterator[Metric]:
-        """Of the host, on all listeners for clients."""
+        """Yield the host's metrics, summed over all client listeners."""
         watches = self._watches
         refused: Counter[str] = Counter()
         for watch in watches:
@@ -89,81 +98,93 @@ class HalleyCollector(Collector):
         connections = sum(watch.connections for watch in watches)
         cut = sum(watch.cut for watch in watches)
         tls_failed = sum(watch.tls_failed for watch in watches)
-        yield _gauge("halley_connections", "HTTP connections now.", connections)
-        yield _counter("halley_connections_cut", "Connections cut for being too slow.", cut)
-        yield _counter("halley_tls_failed", "Connections on which no TLS came about.", tls_failed)
-        yield _counters("halley_requests_refused", "Requests refused half-way, by status.", "status", refused)
+        yield _gauge("halley_connections", "Open connections.", connections)
+        yield _counter("halley_connections_cut", "Connections cut without an answer, mostly for being too slow.", cut)
+        yield _counter("halley_tls_failed", "Connections whose TLS handshake failed.", tls_failed)
+        yield _counters(
+            "halley_requests_refused", "Requests refused before they were complete, by HTTP status.", "status", refused
+        )
 
     def _wamp(self) -> Iterator[Metric]:
-        """Of WAMP."""
+        """Yield WAMP's metrics."""
         router = self._house.router
         realms = router.realms.values()
         live = sum(len(realm.subscriptions) for realm in realms)
-        yield _gauge("halley_wamp_subscriptions", "Topics and patterns that WAMP sessions subscribe to.", live)
+        yield _gauge("halley_wamp_subscriptions", "Distinct WAMP topics and patterns with subscriptions.", live)
         kept = sum(len(realm.retained) for realm in realms)
-        yield _gauge("halley_wamp_retained_topics", "Topics with a retained event.", kept)
-        yield _counters("halley_wamp_refused", "Requests and sessions refused, by error.", "error", router.refused)
+        yield _gauge("halley_wamp_retained_topics", "WAMP topics with a retained event.", kept)
+        yield _counters(
+            "halley_wamp_refused", "WAMP requests and sessions refused, by error URI.", "error", router.refused
+        )
         yield _counters(
             "halley_wamp_unacknowledged",
-            "Publications refused that nobody wanted to hear of, by error.",
+            "Unacknowledged WAMP publications refused, by error URI.",
             "error",
             router.unacknowledged,
         )
 
     def _nt4(self) -> Iterator[Metric]:
-        """Of NetworkTables, where it is served."""
+        """Yield NetworkTables' metrics, where it is served."""
         if self._house.tables is None:
             return
         tables = self._house.tables.server.tables
-        yield _gauge("halley_nt4_topics", "Topics that are published or kept, meta topics too.", len(tables.topics))
-        yield _counter("halley_nt4_received", "Values that clients sent.", tables.flow.published)
-        yield _counter("halley_nt4_delivered", "Values written to clients, once for each.", tables.flow.delivered)
-        yield _counter("halley_nt4_flushes", "Writes in which these went.", tables.pacing.flushes)
-        yield _counter("halley_nt4_conflated", "Values dropped for newer ones by slow clients.", tables.conflated)
+        yield _gauge("halley_nt4_topics", "Topics, including persistent, retained and meta topics.", len(tables.topics))
+        yield _counter("halley_nt4_received", "Values received from clients.", tables.flow.published)
+        yield _counter(
+            "halley_nt4_delivered", "Values written to clients, counted once per client.", tables.flow.delivered
+        )
+        yield _counter("halley_nt4_flushes", "Writes to clients; one may carry many values.", tables.pacing.flushes)
+        yield _counter("halley_nt4_conflated", "Values replaced by newer ones for slow clients.", tables.conflated)
         yield _counters("halley_nt4_ignored", "Messages and values ignored, by reason.", "reason", tables.ignored)
-        yield _counter("halley_nt4_shed", "Values not recorded, since newer ones were.", tables.bridge.shed)
+        yield _counter("halley_nt4_shed", "Values not recorded because newer ones replaced them.", tables.bridge.shed)
         yield _counters(
             "halley_nt4_unshared",
-            "Values that other protocols cannot have, by reason.",
+            "Values that could not be shared with other protocols, by reason.",
             "reason",
             tables.bridge.unshared,
         )
 
     def _history(self) -> Iterator[Metric]:
-        """Of the event history, as far as there is one."""
+        """Yield the history's metrics; only the broker's counts where the history is off."""
         recording, recorder = self._house.broker.recording, self._house.recorder
-        yield _counter("halley_history_recorded", "Events that are on disk.", recording.recorded)
-        yield _counter("halley_history_refused", "Durable events that the log did not take.", recording.refusals)
-        yield _counter("halley_history_lost", "Events that were delivered, and then not written.", recording.lost)
+        yield _counter("halley_history_recorded", "Events committed to the log.", recording.recorded)
+        yield _counter("halley_history_refused", "Durable events that the log refused.", recording.refusals)
+        yield _counter("halley_history_lost", "Events that were delivered but could not be written.", recording.lost)
         yield _counter(
             "halley_history_lost_values",
-            "Values that the log had no room for, or did not write.",
+            "NetworkTables values that the log had no room for or could not write.",
             recording.lost_values,
         )
-        yield _gauge("halley_history_pending", "Events on their way to the disk.", len(recording.pending))
-        yield _gauge("halley_history_keys", "Idempotency keys remembered.", len(recording.keys))
-        yield _histogram("halley_history_commit_seconds", "From a publication until it was on disk.", recording.delays)
+        yield _gauge("halley_history_pending", "Events waiting for their commit.", len(recording.pending))
+        yield _gauge("halley_history_keys", "Idempotency keys that are remembered.", len(recording.keys))
+        yield _histogram(
+            "halley_history_commit_seconds", "Time from publishing an event to its commit.", recording.delays
+        )
         if recorder is None:
             return
         history = recorder.history
-        yield _gauge("halley_history_first", "The first offset that is still there.", history.start)
-        yield _gauge("halley_history_next", "The offset that comes next.", history.head + 1)
-        yield _gauge("halley_history_bytes", "What the log takes of the disk.", history.bytes)
-        yield _gauge("halley_history_held_bytes", "Of them, what waits only for consumers.", history.held_bytes)
-        yield _gauge("halley_history_segments", "Its segments.", history.segments)
-        yield _gauge("halley_history_waiting_bytes", "Of events that wait to be written.", history.waiting_bytes)
+        yield _gauge("halley_history_first", "First offset in the log.", history.start)
+        yield _gauge("halley_history_next", "Next offset to be assigned.", history.head + 1)
+        yield _gauge("halley_history_bytes", "Disk space used by the log.", history.bytes)
         yield _gauge(
-            "halley_history_damage", "Ranges of offsets that cannot be read, or were lost.", len(history.damage)
+            "halley_history_held_bytes", "Disk space that retention keeps only for consumers.", history.held_bytes
         )
+        yield _gauge("halley_history_segments", "Segments of the log.", history.segments)
+        yield _gauge(
+            "halley_history_waiting_bytes", "Bytes of events that wait to be written to the log.", history.waiting_bytes
+        )
+        yield _gauge("halley_history_damage", "Ranges of offsets that are damaged or lost.", len(history.damage))
         next_offset = history.head + 1
         lags = {name: max(0, next_offset - offset) for name, offset in history.consumers.positions.items()}
-        yield _gauges("halley_consumer_lag_events", "What a consumer has yet to read.", "consumer", lags)
-        yield _counter("halley_history_groups", "Commits.", history.groups)
-        yield _counter("halley_history_failures", "How often the disk has failed.", history.failures)
+        yield _gauges(
+            "halley_consumer_lag_events", "Offsets that a consumer has not read yet, by consumer.", "consumer", lags
+        )
+        yield _counter("halley_history_groups", "Commits to the log.", history.groups)
+        yield _counter("halley_history_failures", "Failed attempts to write or seal the log.", history.failures)
 
 
 def exposition(house: House, *watches: Watch) -> bytes:
-    """All metrics in Prometheus' text format, the process' own among them."""
+    """All metrics in Prometheus's text format, including those of the process, the platform and the collector."""
     registry = CollectorRegistry()
     for collector in (HalleyCollector(house, watches), PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
         registry.register(collector)

@@ -1,4 +1,4 @@
-"""NetworkTables' place in a house: the server, joined to the event loop, the program's policy and the disk."""
+"""NetworkTables in a Halley server: adapters to the event loop, the program's policy and the disk."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from app.settings import Settings, Verb
 
 FILE = "networktables.json"
-"""In the data directory; ntcore's name for it, and ntcore's format."""
+"""The file of persistent topics in the data directory; its name and format are ntcore's."""
 
 _SWEEP_S = 1.0
-"""Topics have long lives."""
+"""The seconds between two sweeps; the topics that they delete live for minutes."""
 
 
 class NetworkTables:
-    """One house's (`links.Switchboard`). `wake` has the house ask for what is to be written."""
+    """The NetworkTables of one Halley server (`links.Switchboard`); `wake` causes a call of `answers`."""
 
     def __init__(
         self,
@@ -59,30 +59,30 @@ class NetworkTables:
         self._is_open = False
 
     def connect(self, link: Link, context: Context, now: float) -> Speaker:
-        """See `Switchboard`."""
+        """Return the engine for a new link (`Switchboard.connect`)."""
         return self.server.connect(link, context, now)
 
     def work(self) -> bool:
-        """Do a turn's part of what takes long; whether there is more."""
+        """Do one turn's part of the long work, and return whether there is more."""
         return self.server.work(monotonic())
 
     def answers(self, now: float) -> Iterator[tuple[Link, list[bytes] | Close]]:
-        """What is to be written to whom now; the house is woken when more is due."""
+        """Yield the output of this turn by link; a timer calls `wake` when more is due."""
         yield from self.server.answers(now)
         self._schedule()
 
     def drain(self) -> list[Engine]:
-        """From now on nobody comes in; returns the engines to `release`."""
+        """Stop accepting clients, and return the engines to `release`."""
         return self.server.drain()
 
     def release(self, engine: Engine, now: float) -> None:
-        """Send a client away because the server leaves."""
+        """Close a client's connection because the server is draining."""
         engine.release(now)
 
     def _permission(
         self, verb: Verb, patterns: list[Pattern | None], context: Context
     ) -> list[bool] | Awaitable[list[bool]]:
-        """See `Server`."""
+        """Ask the policy about each pattern (`Server`): return the answers, or an awaitable of them."""
         verdicts = [True if each is None else self._permissions(verb, each, context) for each in patterns]
         decided = [each for each in verdicts if isinstance(each, bool)]
         return decided if len(decided) == len(verdicts) else _all(verdicts)
@@ -97,7 +97,7 @@ class NetworkTables:
             self._timer.cancel()
         self._timer, self._timer_due = None, due
         if due < inf:
-            delay_ms = ceil(max(0, due - monotonic()) * 1000)  # uvloop counts in these, and would round down to now
+            delay_ms = ceil(max(0, due - monotonic()) * 1000)  # uvloop would round milliseconds down, to now
             self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._ring)
 
     def _ring(self) -> None:
@@ -107,7 +107,7 @@ class NetworkTables:
     # The disk
 
     def open(self) -> None:
-        """Bring back the persistent topics of an earlier run, once."""
+        """Restore the persistent topics of an earlier run, once; problems with the file are logged."""
         if self._is_open:
             return
         self._is_open = True
@@ -120,7 +120,7 @@ class NetworkTables:
         self.server.tables.has_unsaved = False
 
     def sweep(self, now: float) -> None:
-        """Let go of what has had its time, and save what has changed, by a thread."""
+        """Delete expired topics, and save changed persistent topics in a thread; `now` is in monotonic seconds."""
         if now - self._swept_at >= _SWEEP_S:
             self._swept_at = now
             self.server.sweep(now)
@@ -130,7 +130,7 @@ class NetworkTables:
             self._saving = asyncio.get_running_loop().run_in_executor(None, self._save, self._take())
 
     async def close(self) -> None:
-        """Save what has not been saved."""
+        """Record the values that wait for the history, and save the unsaved persistent topics."""
         if self._timer is not None:
             self._timer.cancel()
         self.server.close(monotonic())

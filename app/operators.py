@@ -1,4 +1,4 @@
-"""What operators are told in the log: who comes and goes, what is refused, and which limits have said no."""
+"""What operators read in the log about sessions: opened and closed ones, refused messages, and limits reached."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from app.protocols.wamp.sessions import WampSession
 
 _ORDINARY_LIMITS = frozenset({"holds_per_browser", "keep_alive_s", "max_interval_s"})
-"""They end what is over, or share between one user's tabs: nothing to tell operators of each time."""
+"""Limits that end what has expired, or share polls among one user's tabs: nothing to log each time."""
 
 
 class Operators:
-    """Tells them of one house's sessions."""
+    """Logs what happens to one server's sessions. Registers itself with `hooks` and `router`."""
 
     def __init__(self, broker: Broker, hooks: Hooks, router: Router) -> None:
         self._broker = broker
@@ -35,12 +35,12 @@ class Operators:
         router.denied.append(_denied)
 
     def watch(self, tables: Tables) -> None:
-        """Tell of NetworkTables' clients too."""
+        """Log NetworkTables' clients too."""
         tables.opened.append(_opened)
         tables.closed.append(_closed)
 
     def tell_of_limits(self, _now: float) -> None:
-        """Say which limits have said no since this was last asked."""
+        """Log which limits were reached since the previous call."""
         news = self._broker.hits - self._hits_told
         self._hits_told = self._broker.hits.copy()
         for limit, times in news.items():

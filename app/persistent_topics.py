@@ -1,10 +1,11 @@
-"""The file of NetworkTables' persistent topics, in the format of ntcore, so that a robot's own may be put in its place.
+"""The file of NetworkTables' persistent topics, in ntcore's format, so that a robot's file can be used in its place.
 
-It is a JSON array of `{"name", "type", "value", "properties"}`; bytes are base64 there, of all types that are bytes on
-the wire. A number that is not finite has no JSON: it is written as the text `NaN`, `Infinity` or `-Infinity`, which
-ntcore skips, as it skips the `null` that it writes itself.
+The file is a JSON array of `{"name", "type", "value", "properties"}`; values of all types that are bytes on the wire
+are base64. A number that is not finite has no JSON form: it is written as the string `NaN`, `Infinity` or `-Infinity`,
+which ntcore skips, as it skips the `null` that it writes itself.
 
-The file is replaced as a whole, and the one before is kept beside it (`.bck`): after a crash one of them is complete.
+The file is replaced as a whole, and the previous one is kept next to it (`.bck`): after a crash one of them is
+complete.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ class Saved(NamedTuple):
 
 
 class _Wrong(Exception):
-    """What cannot be made of a file or of one of its items; its text says why."""
+    """A file or one of its items that cannot be used; the text says why."""
 
 
 class PersistentTopics:
-    """One file. Its methods read and write, and wait for the disk."""
+    """One file of persistent topics; its methods read and write it, and block on the disk."""
 
     def __init__(self, path: Path, most_topics: int, most_bytes: int) -> None:
-        """The file need not be there, nor its folder."""
+        """Use the file at `path`, which need not exist, nor its folder; `most_bytes` bounds its size."""
         self._path = path
         self._before = _beside(path, ".bck")
         self._replaced_to = self._before
@@ -56,10 +57,10 @@ class PersistentTopics:
         self._most_bytes = most_bytes
 
     def load(self) -> tuple[list[Saved], list[str]]:
-        """The topics, and what was wrong with what is not among them, for the log. Raises nothing.
+        """Return the saved topics, and descriptions of what was skipped, for the log. Raises nothing.
 
-        The one before is read where the file is not there or is no JSON array; such a file is then not what `.bck` is
-        kept for: `save` puts it aside as `.bad`.
+        The previous file (`.bck`) is read where the file does not exist or is not a JSON array; a file that cannot be
+        read does not replace `.bck` then, but `save` moves it to `.bad`.
         """
         told: list[str] = []
         for path in (self._path, self._before):
@@ -68,7 +69,7 @@ class PersistentTopics:
             except FileNotFoundError:
                 continue
             except (OSError, _Wrong) as error:
-                told.append(f"{path.name} is not read: {error}")
+                told.append(f"{path.name} was not read: {error}")
                 if path == self._path:
                     self._replaced_to = _beside(path, ".bad")
                 continue
@@ -80,13 +81,13 @@ class PersistentTopics:
         with path.open("rb") as file:
             text = file.read(self._most_bytes + 1)
         if len(text) > self._most_bytes:
-            raise _Wrong(f"it has more than {self._most_bytes} bytes")
+            raise _Wrong(f"the file has more than {self._most_bytes} bytes")
         try:
             items, _ = loads(text)
         except NotJson:
-            raise _Wrong("it is no JSON") from None
+            raise _Wrong("the file is not JSON") from None
         if not isinstance(items, list):
-            raise _Wrong("it is no array")
+            raise _Wrong("the file is not a JSON array")
         return items
 
     def _topics(self, items: list[Any]) -> tuple[list[Saved], list[str]]:
@@ -96,7 +97,7 @@ class PersistentTopics:
             try:
                 topic = _topic(item)
                 if topic.name in found:
-                    raise _Wrong("that name was there before")
+                    raise _Wrong("duplicate name")
                 found[topic.name] = topic
             except _Wrong as error:
                 wrong.append(f"item {at} is skipped{_named(item)}: {error}")
@@ -104,7 +105,7 @@ class PersistentTopics:
         return list(found.values()), wrong[:_MOST_TOLD] + [f"{more} further items are skipped"] * (more > 0)
 
     def save(self, saved: list[Saved]) -> None:
-        """Replace the file, durably. Raises `OSError`, and then the old one is still there, or kept beside it."""
+        """Replace the file durably. Raises `OSError`, and then the old file still exists, itself or as `.bck`."""
         text = b"[\n%b\n]\n" % b",\n".join(map(_item, saved))
         if len(text) > self._most_bytes:
             raise OSError(errno.EFBIG, f"persistent topics have more than {self._most_bytes} bytes", str(self._path))
@@ -130,21 +131,21 @@ def _private(path: str, flags: int) -> int:
 
 
 def _named(item: object) -> str:
-    """The name of an item, if it has one, as a log may show it."""
+    """Return the name of an item, if it has one, escaped and shortened for the log."""
     name = item.get("name") if isinstance(item, dict) else None
     return f" ({name[:_NAME_CHARS]!a})" if isinstance(name, str) else ""
 
 
 def _topic(item: object) -> Saved:
     if not isinstance(item, dict):
-        raise _Wrong("it is no object")
+        raise _Wrong("not a JSON object")
     name, type_name, properties = item.get("name"), item.get("type"), item.get("properties")
     if not isinstance(name, str) or is_reserved(name):
-        raise _Wrong("its name is none")
+        raise _Wrong("the name is not a string or is reserved")
     if not isinstance(type_name, str):
-        raise _Wrong("its type is none")
+        raise _Wrong("the type is not a string")
     if not isinstance(properties, dict) or not _can_be_written(properties):
-        raise _Wrong("its properties are none")
+        raise _Wrong("the properties are not a valid JSON object")
     return Saved(name, type_name, _value(type_name, item.get("value")), properties)
 
 
@@ -165,7 +166,7 @@ def _value(type_name: str, found: Any) -> Any:
             found = list(map(_number, found)) if isinstance(found, list) else _number(found)
         return accept(number, found)
     except (BadValue, ValueError, TypeError):
-        raise _Wrong("its value is not of its type") from None
+        raise _Wrong("the value does not match the type") from None
 
 
 def _number(found: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What protects a server that others can reach: access rules, or its operator's word that it needs none."""
+"""What protects a server that other machines can reach: access rules, or the operator's `--open`."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 
 
 class NotProtected(Exception):
-    """A listener would be open to others, and nobody has said that it may be."""
+    """A listener would be open to other machines, with neither access rules nor `--open`."""
 
 
 def check_protected(settings: Settings) -> None:
-    """That each listener for clients is. Raises `NotProtected`."""
+    """Check that each client listener is protected or private to this machine. Raises `NotProtected`."""
     for key, host in _hosts(settings).items():
         if not (settings.access or settings.open or Guard(replace(settings, host=host)).is_private):
             listener = host if key == "host" else f"{host} ({key})"
             raise NotProtected(
-                f"{listener} can be reached from other machines, where everyone may read and publish "
-                f"everything; write access rules, or say --open if that is wanted"
+                f"{listener} can be reached from other machines, and without access rules anyone there may read and "
+                f"publish everything; write access rules, or use --open to allow that"
             )
 
 
 def rights_of(settings: Settings) -> HouseRules | AccessRules:
-    """What the settings say about who may do what."""
+    """The rights that the settings give: the rules of [[access]], or those of a server without any."""
     wanted = settings.bayeux.anonymous_publish
     if not settings.access:
-        is_local = is_loopback(settings.host) and not settings.proxies  # through which strangers come
+        is_local = is_loopback(settings.host) and not settings.proxies  # through which other machines connect
         is_private = is_local and all(map(is_loopback, _hosts(settings).values()))
         return HouseRules(is_private, wanted == "on" or (wanted == "auto" and is_local))
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
@@ -48,5 +48,5 @@ def rights_of(settings: Settings) -> HouseRules | AccessRules:
 
 
 def _hosts(settings: Settings) -> dict[str, str]:
-    """Where clients are listened for, by setting."""
+    """The hosts of the client listeners, by setting."""
     return {"host": settings.host} | ({"nt4.host": settings.nt4.host} if settings.nt4.enabled else {})

@@ -1,7 +1,7 @@
 """The history on the event loop: opened with the server, fed by the broker, read by threads, closed at the end.
 
-The log's writer has a thread of its own. What it reports is carried here to the loop, in order, once a turn however
-much there is; reads, and what else blocks, are done by a few threads with a deadline each.
+The log's writer has a thread of its own. Its reports are carried from there to the loop, in order, once a turn
+regardless of their number. Reads, and other work that blocks, are done by a few threads, each with a deadline.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ if TYPE_CHECKING:
     Result = TypeVar("Result")
 
 _STEP_S = 1.0
-"""How often retention looks."""
+"""How often retention takes a step."""
 
 _EVENTS_AT_ONCE = 250
-"""Delivered in one turn of the loop, as long as about 5 ms if each has a hearer and a publisher that waits."""
+"""Events delivered in one turn of the loop: about 5 ms if each has a subscriber and a publisher that waits."""
 
 
 class BadRecord(Exception):
-    """A [[record]] rule that says nothing: its pattern or age cannot be read, or its realm is none."""
+    """A [[record]] rule whose pattern, age or realm is invalid; the text names the rule and the field."""
 
 
 def rules_of(settings: Settings) -> Rules:
-    """The [[record]] rules. Raises `BadRecord`."""
+    """The [[record]] rules of the settings, as the history uses them. Raises `BadRecord`."""
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
     spaces = spaces_of(settings)
     records = []
@@ -65,24 +65,24 @@ def rules_of(settings: Settings) -> Rules:
         except KeyError:
             raise BadRecord(f"record[{number}].realm: there is no realm {record.realm!r}") from None
         except InvalidName:
-            raise BadRecord(f"record[{number}].pattern: {record.pattern!r} is no channel or pattern") from None
+            raise BadRecord(f"record[{number}].pattern: {record.pattern!r} is not a channel or pattern") from None
         except ValueError as error:
             raise BadRecord(f"record[{number}].age: {error}") from None
     return Rules(records, sorted({*spaces.values()} - {""}))
 
 
 class Recorder:
-    """One server's history while it is open. `flush` is called in the turn in which the broker has been told news."""
+    """One server's history while it is open. `flush` is called in each turn that has reported commits to the broker."""
 
     def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None]) -> None:
-        """Raises `BadRecord`, `FolderLocked`, `FolderUnusable`."""
+        """Open the log in `settings.data_dir`. Raises `BadRecord`, `FolderLocked`, `FolderUnusable`."""
         self._options = settings.history
         self._broker = broker
         self._flush = flush
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
-        self._reports: deque[Report] = deque()  # what the broker has yet to be told
-        self._is_told = False  # the loop, that there are some
+        self._reports: deque[Report] = deque()  # of the writer, not yet given to the broker
+        self._is_told = False  # the loop has a call pending that takes them
         self._pool = ThreadPoolExecutor(self._options.readers, "history-reader")
         self._step: asyncio.Future[None] | None = None
         self._stepped_at = 0.0
@@ -107,14 +107,14 @@ class Recorder:
         self._tell()
 
     def listen(self) -> None:
-        """The event loop is running: carry reports to it."""
+        """Carry reports to the event loop from now on; call it on the running loop."""
         with self._lock:
             self._loop = loop = asyncio.get_running_loop()
         self.history.hand_over(loop.call_soon)
         self._take_reports()
 
     async def close(self) -> None:
-        """Have what waits written, tell the broker, and close the log."""
+        """Write what waits, report it to the broker, and close the log."""
         self.history.hand_over(None)
         await asyncio.to_thread(self.history.close)
         while self._reports:
@@ -122,53 +122,56 @@ class Recorder:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._broker.recording.end()
 
-    # What is asked of it (`transports.archive.Archive`)
+    # The interface `transports.archive.Archive`
 
     @property
     def folder(self) -> Path:
-        """Where it is."""
+        """The folder of the log."""
         return self.history.folder.path
 
     @property
     def log_id(self) -> str:
-        """Names this log among all."""
+        """The unique id of this log."""
         return self.history.log_id
 
     @property
     def start(self) -> int:
-        """The first offset that is still on disk, whether or not it is too old to be shown to clients."""
+        """The first offset that is still on disk, even if it is too old to be shown to clients."""
         return self.history.start
 
     @property
     def head(self) -> int:
-        """The last offset that the broker has been told of."""
+        """The last committed offset that was reported to the broker."""
         return self._broker.recording.tail.head
 
     @property
     def holes(self) -> list[tuple[int, int]]:
-        """Offsets, first and last, that were lost in an earlier accident and never come back."""
+        """Ranges of offsets, first and last, that were lost in an earlier accident and cannot be restored."""
         return self.history.holes
 
     @property
     def damage(self) -> list[tuple[int, int]]:
-        """Likewise those at which rows are known to be missing for another reason, or may be."""
+        """Ranges of offsets, first and last, in which rows are missing, or may be, for another reason than `holes`."""
         return self.history.unsound
 
     @property
     def consumers(self) -> Mapping[str, int]:
-        """Who reads the log from outside, and the offset that it reads next."""
+        """The consumers of the log, by name, each with the offset that it reads next."""
         return self.history.consumers.positions
 
     async def report(self, consumer: str, offset: int) -> None:
-        """A consumer reads that offset next. Raises `TooManyConsumers`, `TimeoutError`, `OSError`."""
+        """Note that `consumer` reads `offset` next. Raises `TooManyConsumers`, `TimeoutError`, `OSError`."""
         await self.aside(lambda: self.history.consumers.report(consumer, offset))
 
     async def forget(self, consumer: str) -> bool:
-        """Wait for a consumer no more; False if there is none of that name. Raises `TimeoutError`, `OSError`."""
+        """Delete a consumer, so that retention no longer waits for it; False if there is none of that name.
+
+        Raises `TimeoutError`, `OSError`.
+        """
         return await self.aside(lambda: self.history.consumers.forget(consumer))
 
     async def settle(self) -> None:
-        """Returns when all that was published before is committed or refused, or has had its time."""
+        """Return when every event published before is committed or refused, or its wait for the commit timed out."""
         pending = self._broker.recording.pending
         if pending:
             settled = _Settled()
@@ -176,22 +179,22 @@ class Recorder:
             await settled.future
 
     async def read(self, query: Query) -> Page:
-        """One page. Raises `UnknownPublication`, and `TimeoutError` past its deadline."""
+        """One page of the history. Raises `UnknownPublication`, and `TimeoutError` after `history.read_s`."""
         return await self.aside(lambda: self.history.read(query))
 
     async def aside(self, work: Callable[[], Result]) -> Result:
-        """Have a thread of the readers do something that blocks. Raises `TimeoutError` past the deadline of reads."""
+        """Run blocking `work` on a reader thread and return the result. Raises `TimeoutError` after `read_s`."""
         async with asyncio.timeout(self._options.read_s):
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
-        """Blocks: the stored rows between two offsets, in batches of bounded size."""
+        """The stored rows from offset `first` to `last`, in batches of bounded size. Blocks."""
         return self.history.rows(first, last)
 
     async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
-        """Erase events, by a thread of its own; see `Archive.purge`.
+        """Erase events in a thread of its own; see `Archive.purge`.
 
-        Idempotency keys are remembered for their time all the same: a repeat must not bring back what was erased.
+        Their idempotency keys are remembered nevertheless: a repeat must not bring back what was erased.
         """
         working = asyncio.get_running_loop().run_in_executor(None, self.history.purge, erasure, tell)
         working.add_done_callback(lambda _: self._forget_tail())
@@ -201,10 +204,10 @@ class Recorder:
         tail = self._broker.recording.tail
         tail.skip_to(tail.head)  # what was erased may be in it
 
-    # Once in a while
+    # Periodic work
 
     def sweep(self, now: float) -> None:
-        """Tell publishers that have waited too long, forget old keys, and have retention take a step."""
+        """Answer publishers whose wait timed out, forget old keys, and let retention take a step."""
         recording = self._broker.recording
         recording.expire(now)
         if now - self._stepped_at < _STEP_S:
@@ -219,13 +222,13 @@ class Recorder:
         try:
             self.history.retain(now)
             self._retention_fault = ""
-        except Exception as error:  # noqa: BLE001 - the next step may do better, and must come
-            if repr(error) != self._retention_fault:  # once, not with every step
+        except Exception as error:  # noqa: BLE001 - the next step must run, and may succeed
+            if repr(error) != self._retention_fault:  # logged once, not with every step
                 telemetry.fault("retention", error)
             self._retention_fault = repr(error)
 
     def _tell(self) -> None:
-        """Let operators know what has changed."""
+        """Log what has changed: new damage, news of consumers, and whether the log is available."""
         history = self.history
         for damage in history.damage[self._damage_told :]:
             telemetry.log.error(
@@ -258,18 +261,18 @@ class Recorder:
 
     def _call_soon(self) -> None:
         if self._loop is not None:
-            with suppress(RuntimeError):  # it has been closed: `close` takes the rest
+            with suppress(RuntimeError):  # the loop has been closed: `close` takes the rest
                 self._loop.call_soon_threadsafe(self._take_reports)
                 self._is_told = True
 
     def _take_reports(self) -> None:
-        """Tell the broker what the log has done: so much in one turn of the loop that everyone else has theirs too."""
+        """Give the writer's reports to the broker, at most `_EVENTS_AT_ONCE` events in one turn of the loop."""
         left = _EVENTS_AT_ONCE
         while left > 0 and self._reports:
             report = self._reports.popleft()
             try:
                 self._tell_broker(report, left)
-            except Exception as error:  # noqa: BLE001 - the reports behind it must be heard
+            except Exception as error:  # noqa: BLE001 - the reports behind it must be taken
                 telemetry.fault("history", error)
             left -= len(report.events)
         self._flush()
@@ -294,17 +297,17 @@ class Recorder:
 
 
 class _Settled:
-    """Waits for one event."""
+    """A `Waiter` for one event; `future` is done when that event is settled."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:  # noqa: ARG002 - Waiter's form
-        """See `broker.events.Waiter`."""
+        """Finish `future`; see `broker.events.Waiter`."""
         if not self.future.done():
             self.future.set_result(None)
 
 
 def _number_of_now() -> int:
-    """A publication number that no earlier run can have reached: nobody publishes a million times a second for long."""
+    """A publication number that no earlier run can have reached: no server sustains a million publishes a second."""
     return int((time.time() - SECONDS_TO_2026) * 1_000_000)

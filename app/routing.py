@@ -1,4 +1,4 @@
-"""WAMP's place in a house: the router, joined to the program's policy, the history, the disk and the event loop."""
+"""WAMP in a server: adapters of the router to the program's policy, the history, the disk and the event loop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _IDS_FILE = "wamp-subscription-ids"
 
 
 class Waits:
-    """What engines wait for: awaited by a task each, with a deadline; `stop` ends them all."""
+    """The awaitables that engines wait for, each awaited by a task with a deadline; `stop` cancels them all."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -41,7 +41,10 @@ class Waits:
     def wait(
         self, awaitable: Awaitable[Any], limit_s: float, resume: Callable[[Any, Exception | None, float], None]
     ) -> None:
-        """Await something for so long at most, and call back with its value or error."""
+        """Await something for `limit_s` seconds at most, then call `resume`; returns at once.
+
+        `resume` gets the value or None, the error (`TimeoutError` at the deadline) or None, and the monotonic time.
+        """
         task = asyncio.get_running_loop().create_task(self._wait(awaitable, limit_s, resume))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -53,33 +56,36 @@ class Waits:
         try:
             async with asyncio.timeout(limit_s):
                 value = await awaitable
-        except Exception as raised:  # noqa: BLE001 - whoever waits is told
+        except Exception as raised:  # noqa: BLE001 - `resume` gets it
             error = raised
         try:
             resume(value, error, monotonic())
-        except Exception as fault:  # noqa: BLE001 - ours, and nobody above could do more about it
+        except Exception as fault:  # noqa: BLE001 - a fault of ours, and no caller could handle it
             telemetry.fault("wamp", fault)
 
     async def stop(self) -> None:
-        """Wait for nothing any more."""
+        """Cancel all that is awaited, and wait until that is done."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class Permissions:
-    """Asks a program's policy and authorizers about WAMP's publications and subscriptions.
+    """Asks a program's policy and authorizers about publications and subscriptions in WAMP.
 
-    As for a publication or subscription that has no session: a policy that looks into the session raises then, and
-    whoever raises says no. They speak of Bayeux' channels, so of the first realm only. A WAMP pattern is asked about as
-    the narrowest Bayeux pattern that has all of it.
+    The session argument is None; a policy that uses the session raises then, and an exception counts as a denial.
+    Policies see Bayeux channels, so only the first realm is asked about. A WAMP pattern is given as the narrowest
+    Bayeux pattern that covers it.
     """
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
 
     def __call__(self, verb: Verb, what: str | Pattern, context: Context) -> bool | Awaitable[bool]:
-        """Whether nobody minds; where somebody must think about it, something to await."""
+        """Return whether the policy and the authorizers allow it, or an awaitable of that answer.
+
+        `what` is a topic or a pattern to publish or subscribe to.
+        """
         hooks = self._hooks
         asked = what if isinstance(what, Pattern) else Pattern(Match.EXACT, what)
         if not self.are_asked() or asked.topic.startswith(SPACE):
@@ -89,7 +95,7 @@ class Permissions:
             return False
         channel = to_subscription(pattern)
         fields = {"channel": channel} if verb == "publish" else {"channel": "/meta/subscribe", "subscription": channel}
-        message = Message(fields, context)  # type: ignore[arg-type]  # it has what a WebSocket's request has
+        message = Message(fields, context)  # type: ignore[arg-type]  # a context has what a WebSocket's request has
         ask = getattr(hooks.policy, f"can_{verb}", None)
         if ask is not None:
             try:
@@ -104,7 +110,7 @@ class Permissions:
         return self._is_granted(verb, pattern, message)
 
     def are_asked(self) -> bool:
-        """Whether the program has a policy, or authorizers."""
+        """Return whether the program has a policy or authorizers."""
         return self._hooks.policy is not None or bool(self._hooks.authorizers)
 
     async def _when(self, answer: Awaitable[Any], verb: Verb, pattern: Pattern, message: Message) -> bool:
@@ -131,9 +137,10 @@ class Permissions:
 
 
 def in_bayeux(pattern: Pattern) -> Pattern | None:
-    """The narrowest Bayeux pattern that has all that a pattern matches.
+    """Return the narrowest Bayeux pattern that covers everything that a pattern matches.
 
-    None for the prefix `halley`: it has the server's own topics, which `/**` leaves out, and others' beside them.
+    Returns None where there is none: a prefix such as `halley` covers the server's own topics, which `/**` leaves out,
+    and other topics as well.
     """
     if pattern.match not in WIDE_IN_WAMP:
         return pattern
@@ -148,22 +155,23 @@ def in_bayeux(pattern: Pattern) -> Pattern | None:
 
 
 class SettledArchive:
-    """The history as WAMP reads it (`router.Archive`)."""
+    """The history, as WAMP reads it (`router.Archive`)."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
 
     async def page(self, query_of: Callable[[int], Query | None]) -> Page | None:
-        """See `Archive`."""
+        """Read a page after all earlier publications have been settled (`Archive.page`)."""
         await self._recorder.settle()
         query = query_of(self._recorder.head)
         return None if query is None else await self._recorder.read(query)
 
 
 class ReservedIds:
-    """Reserves subscription ids in a file beside the history, so that none is given out twice.
+    """Reserves subscription ids in a file next to the history, so that none is assigned twice.
 
-    Where there is none, or it cannot be read, they begin with the seconds since 2026: no run gives out more than that.
+    `folder` is the folder of the history, if there is one. Without it, or if the file is damaged, ids begin with the
+    number of seconds since 2026: earlier runs have not assigned that many. In a new folder ids begin with 1.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -171,7 +179,7 @@ class ReservedIds:
         self._next = 1
 
     def __call__(self) -> int:
-        """The first of the next ones."""
+        """Reserve the next `RESERVED_AT_ONCE` ids, and return the first of them."""
         first = max(self._next, self._read())
         self._next = first + RESERVED_AT_ONCE
         self._write()
@@ -194,7 +202,7 @@ class ReservedIds:
                 with replacement.open("w", encoding="ascii") as file:
                     file.write(f"{self._next}\n")
                     file.flush()
-                    os.fsync(file.fileno())  # a power cut must give none of them out again
+                    os.fsync(file.fileno())  # after a power cut none of them may be assigned again
                 replacement.replace(self._path)
                 sync_folder(self._path.parent)
             except OSError as error:

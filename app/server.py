@@ -1,7 +1,7 @@
-"""The composition root: builds the rooms, joins them, and runs what must run on the event loop.
+"""The composition root: builds the parts of a server, joins them, and runs what must run on the event loop.
 
 `create_app` makes an ASGI application for any server; `host/server.py` runs it under Halley's own. A `House` is one
-server's rooms with the two things that need a loop: a flush once a turn when events wait, and the sweeper.
+server with the two things that need an event loop: a flush once a turn when events wait, and the sweeper.
 """
 
 from __future__ import annotations
@@ -53,17 +53,22 @@ if TYPE_CHECKING:
     from app.broker.policy import Identity
 
 _PROGRESS_S = 1.0
+"""Interval of the `drain_progress` lines in the log."""
+
 _FORCE_S = 0.1
 """How soon a second signal is noticed while draining waits."""
 
 
 class _Answerable(Protocol):
     def answer(self, outcome: object) -> None:
-        """Take what was waited for, or is to be written."""
+        """Take the outcome of a request, or frames to write."""
 
 
 class House:
-    """One server's rooms, joined. Raises `NotProtected`, or `BadKeys` (`app/access/keys.py`)."""
+    """One server: its broker, engines and HTTP paths, and an ASGI application.
+
+    Raises `NotProtected`, or `BadKeys` (`app/access/keys.py`). `settings` and `hooks` are the defaults where None.
+    """
 
     def __init__(self, settings: Settings | None = None, hooks: Hooks | None = None) -> None:
         self.settings = settings = settings or Settings()
@@ -112,7 +117,7 @@ class House:
         self.wamp = WampEndpoint(self.router, self.endpoint, self.guard, settings)
         self.recorder: Recorder | None = None  # once `open` has been called, if the history is on
         self.proxies = Proxies(settings.proxies)
-        self.on_reload: list[Callable[[], None]] = []  # on SIGHUP: what reads its files again, and says so in the log
+        self.on_reload: list[Callable[[], None]] = []  # on SIGHUP: each reads its files again, and logs that
         self.on_sweep: list[Callable[[float], None]] = []
         self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []  # a program's own tasks
         self._is_leaving = False
@@ -140,7 +145,7 @@ class House:
             self.speak_nt4(tables)
 
     def speak_nt4(self, tables: NetworkTables) -> None:
-        """Serve NetworkTables too, by these tables."""
+        """Serve NetworkTables too, from these tables."""
         self.tables = tables
         self.nt4 = Nt4Endpoint(tables, self.endpoint.door, self.endpoint.note, self.settings)
 
@@ -155,7 +160,7 @@ class House:
     def _connection_types(self) -> list[str]:
         names = ["long-polling"]
         if self.guard.serves_other_origins:
-            names.append("cross-origin-long-polling")  # Faye's name for a POST by CORS; it uses nothing it is not told
+            names.append("cross-origin-long-polling")  # Faye's name for a POST by CORS; it uses no transport unlisted
         if self.settings.bayeux.callback_polling:
             names.append("callback-polling")
         return names
@@ -203,7 +208,7 @@ class House:
 
     @asynccontextmanager
     async def lifespan(self, _app: ASGIApp | None = None) -> AsyncIterator[None]:
-        """For programs that mount this application: it runs while theirs does."""
+        """A lifespan for programs that mount this application: start it, and drain and stop it at the end."""
         self.start()
         try:
             yield
@@ -234,7 +239,10 @@ class House:
             self._wake()
 
     async def stop(self, *, is_cut_short: bool = False) -> None:
-        """End what runs on the loop, and leave word of what nobody came for; `is_cut_short` says that more is lost."""
+        """End what runs on the loop, close the history, and log how many events were lost.
+
+        `is_cut_short` is logged too: a second signal ended the drain, so more may be lost than was counted.
+        """
         tasks, self._tasks = self._tasks, []
         if not tasks:
             return
@@ -255,7 +263,7 @@ class House:
         telemetry.log.info("stopped", undelivered_events=lost, is_cut_short=is_cut_short)
 
     def reload(self) -> None:
-        """Read again what is read from files; connections and sessions go on."""
+        """Read certificates and other files again; connections and sessions continue."""
         if not self.on_reload:
             telemetry.log.info("reloaded", what="nothing")
         for read_again in self.on_reload:
@@ -265,28 +273,28 @@ class House:
                 telemetry.fault("reload", error)
 
     def is_live(self) -> bool:
-        """Whether the sweeper has run lately."""
+        """Whether the sweeper has run recently."""
         return self._sweeper.is_live
 
     def is_ready(self) -> bool:
-        """Whether new clients are welcome."""
+        """Whether new clients are accepted: the server has started and does not drain."""
         return bool(self._tasks) and not self._is_leaving
 
     def sweeper_age_s(self) -> float:
-        """Since deadlines were last looked at."""
+        """Seconds since the sweeper last checked deadlines."""
         return self._sweeper.age_s
 
     @property
     def loop_lags(self) -> Delays:
-        """How late the event loop came to what was due."""
+        """How late the event loop ran the sweeper."""
         return self._sweeper.lags
 
     def queued_events(self) -> int:
-        """Events that wait in outboxes."""
+        """The number of events in all outboxes."""
         return sum(len(session.outbox) for session in self.broker.sessions.values())
 
     def _wake(self) -> None:
-        """Have what waits flushed in the next turn of the loop; before there is one, when it starts."""
+        """Schedule a flush for the next turn of the loop; without a running loop, `start` does it."""
         if not self._flush_is_due:
             try:
                 asyncio.get_running_loop().call_soon(self._flush)
@@ -301,7 +309,7 @@ class House:
             self.broker.flush(monotonic())
             while outcomes := self._outcomes():
                 self._answer(outcomes)
-        except Exception as error:  # noqa: BLE001 - who is behind the one at fault has the next turn
+        except Exception as error:  # noqa: BLE001 - those behind the one at fault are flushed in the next turn
             telemetry.fault("flush", error)
             has_failed = True
         self._flush_is_due = False
@@ -316,7 +324,7 @@ class House:
         for connection, outcome in outcomes:
             try:
                 cast("_Answerable", connection).answer(outcome)
-            except Exception as error:  # noqa: BLE001 - the connections behind it must get theirs
+            except Exception as error:  # noqa: BLE001 - the connections behind it must get their outcomes
                 telemetry.fault("answer", error)
 
     async def _run(self, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -334,10 +342,11 @@ class House:
         return sweeps
 
     async def drain(self, is_forced: Callable[[], bool] = lambda: False) -> None:
-        """Send everyone away: answer the held connects, spread out and in random order. Waits no more if `is_forced`.
+        """Release all clients: answer the held connects, spread over time and in random order.
 
-        What was published before a hold is answered goes along with the answer. Clients that come meanwhile are
-        answered at once with what waits for them, and told when to come again.
+        Events published before a hold is answered are sent with the answer. Clients that connect meanwhile are
+        answered at once with their waiting events, and with advice when to reconnect. All waiting ends as soon as
+        `is_forced` returns True.
         """
         if self._is_leaving:
             return
@@ -359,8 +368,8 @@ class House:
         for count, release in enumerate(releases):
             await self._pause(spread_s * count / len(releases) - (monotonic() - began), is_forced)
             release(monotonic())
-            await asyncio.sleep(0)  # others are to have their turn even where there is no time to spread
-        await self._pause(spread_s - (monotonic() - began), is_forced)  # for those who were between two polls
+            await asyncio.sleep(0)  # other tasks must run even where there is no time to spread over
+        await self._pause(spread_s - (monotonic() - began), is_forced)  # for clients that were between two polls
         self.wamp.leave(monotonic())
         telemetry.log.info("drained", seconds=round(monotonic() - began, 3))
 
@@ -374,5 +383,8 @@ class House:
 
 
 def create_app(settings: Settings | None = None) -> House:
-    """An ASGI application for any server: `uvicorn app.server:create_app --factory`."""
+    """Make an ASGI application for any server: `uvicorn app.server:create_app --factory`.
+
+    Raises `NotProtected`, or `BadKeys` (`app/access/keys.py`). `settings` are the defaults where None.
+    """
     return House(settings)

@@ -1,4 +1,4 @@
-"""The sweeper: looks at every deadline a few times a second, as long as the server runs."""
+"""The sweeper: checks every deadline a few times a second, as long as the server runs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ if TYPE_CHECKING:
     Sweep = Callable[[float], None]
 
 _STALL_S = 1.0
-"""A loop that stood still for so long (SIGSTOP, a paused machine) is worth a line in the log."""
+"""A loop that stood still for this long (SIGSTOP, a paused machine) is worth a line in the log."""
 
 _SLOW_SWEEP_S = 1.0
 _LIVE_S = 10.0
 _LOOKS = 4
-"""In one of NetworkTables' pings, whose clients hang up on a server that they have not heard for a second."""
+"""Sweeps in one `nt4.ping_s`: NetworkTables clients disconnect after a second without a message of the server."""
 
 
 class Sweeper:
-    """Runs what `sweeps` returns, each time, and `slow` ones less often. It keeps the broker's clock right too."""
+    """Runs the functions that `sweeps` returns on every sweep, and those in `slow` about once a second.
+
+    Each is called with `monotonic()`. The sweeper also keeps the broker's offset between the two clocks right.
+    """
 
     def __init__(self, settings: Settings, broker: Broker, sweeps: Callable[[], Sequence[Sweep]]) -> None:
         nt4 = settings.nt4
@@ -37,21 +40,21 @@ class Sweeper:
         self._sweeps = sweeps
         self.slow: list[Sweep] = []
         self._swept_at = monotonic()
-        self.lags = Delays()  # how much later than asked for the loop came to it
+        self.lags = Delays()  # how much later than due the loop ran the sweeper
         broker.clock_offset_s = time.time() - monotonic()
 
     @property
     def age_s(self) -> float:
-        """Since deadlines were last looked at."""
+        """Seconds since deadlines were last checked."""
         return monotonic() - self._swept_at
 
     @property
     def is_live(self) -> bool:
-        """Whether they have been lately; if not, sessions no longer end (CometD #1627)."""
+        """Whether deadlines were checked within the last 10 s; if not, sessions no longer end (CometD #1627)."""
         return self.age_s < _LIVE_S
 
     def begin(self) -> None:
-        """It will run from now on; what went by before does not count."""
+        """Start counting `age_s` now: time before the sweeper runs does not count."""
         self._swept_at = monotonic()
 
     async def run(self) -> None:
@@ -67,8 +70,8 @@ class Sweeper:
                 telemetry.log.warning("stalled", seconds=round(since_s, 3))
             self._swept_at = now
             self._broker.clock_offset_s = time.time() - now
-            # What waited with us is read before anybody counts as late. Not twice in a row: a loop that is always busy
-            # must end those who are too slow all the more.
+            # Input that waited while the loop stood still is read before any peer counts as late. Not twice in a row: a
+            # loop that is always busy must end slow peers all the more.
             was_late = not was_late and since_s > 2 * self._every_s
             if was_late:
                 continue

@@ -1,13 +1,14 @@
-"""What the server itself publishes: sessions that begin and end, subscriptions made and undone.
+"""The events that the server itself publishes about sessions and subscriptions.
 
-On `/halley/sessions` and `/halley/subscriptions`, recorded like other events but never waited for. A session is named
-by 16 digits that stand for its id within this run of the server: the id itself is a secret.
+Their channels are `/halley/sessions` and `/halley/subscriptions`; they are recorded like other events, but nothing
+waits for their commit. A session's name there is a keyed hash of its id, 16 hexadecimal digits that are valid for this
+run of the server: the id itself is a secret.
 
     /halley/sessions        {"event": "opened", "session", "protocol", "authid", "role", "address"}
                             {"event": "closed", "session", "protocol", "authid", "role", "reason"}
     /halley/subscriptions   {"event": "subscribed" or "unsubscribed", "session", "protocol", "channels"}
 
-Where a session closes, what it was still subscribed to is unsubscribed first.
+When a session closes, the subscriptions that it still has are reported as unsubscribed first.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ _NAME_BYTES = 8
 
 
 class SystemEvents:
-    """Publishes them for the sessions of Bayeux, of which `hooks` tell, and of WAMP, of which `router` does.
+    """Publishes the system events of Bayeux sessions, by `hooks`, and of WAMP sessions, by `router`.
 
-    Of subscriptions in a WAMP realm that is not the shared one nothing is told: nobody outside can name them.
+    Subscriptions in a WAMP realm other than the shared one are not published: nobody outside that realm can name them.
     """
 
     def __init__(self, broker: Broker, hooks: Hooks, router: Router) -> None:
@@ -67,7 +68,7 @@ class SystemEvents:
         hooks.unsubscribed.append(lambda session, channel: self._subscription("unsubscribed", session, [channel]))
 
     def watch(self, tables: Tables) -> None:
-        """Tell of NetworkTables' clients too."""
+        """Publish the events of NetworkTables' clients too."""
         tables.opened.append(self._opened)
         tables.closed.append(self._closed_client)
         tables.subscribed.append(
@@ -83,7 +84,7 @@ class SystemEvents:
         self._closed(client, reason)
 
     def who(self, session: AnySession) -> dict[str, Any]:
-        """How a session is told of."""
+        """The fields that identify a session in these events: its hash, protocol, authid and role."""
         return {
             "session": self._name(session),
             "protocol": session.protocol,
@@ -93,7 +94,10 @@ class SystemEvents:
 
     @staticmethod
     def subscriptions(session: AnySession, most: int) -> tuple[int, list[str]]:
-        """How much a session hears, and of that so much as it is told of."""
+        """The number of a session's subscriptions, and the names of the first `most` of them.
+
+        Those in other WAMP realms than the shared one are neither counted nor named.
+        """
         if session.protocol == "nt4":
             listens = cast("Client", session).listens
             count = sum(len(each.topics) for each in listens)
@@ -125,10 +129,10 @@ class SystemEvents:
 
 
 def shown(pattern: Pattern) -> str:
-    """How a subscription is told of: as Bayeux writes it, or WAMP where Bayeux cannot."""
+    """A subscription's pattern as these events write it: in Bayeux's form, or in WAMP's where Bayeux has none."""
     return uri_of(pattern) if pattern.match in WIDE_IN_WAMP else to_subscription(pattern)
 
 
 def shown_names(subscription: Subscribe) -> list[str]:
-    """How one of NetworkTables' is told of: its names, prefixes with a star behind them."""
+    """A NetworkTables subscription as these events write it: its topic names, each prefix with a star at its end."""
     return [name + "*" * subscription.options.is_prefix for name in subscription.topics]

@@ -1,20 +1,22 @@
-"""What the server tells of itself again and again, while somebody listens: three topics that are never recorded.
+"""The ticks: figures that the server publishes about itself at intervals, on three topics that are never recorded.
 
-    /halley/rates    what goes through, by protocol, and what waits
+Each is published only while it has subscribers.
+
+    /halley/rates    throughput by protocol, and what waits
         {"time", "every_s", "protocols": {NAME: {"sessions", "published", "delivered", "published_per_s",
         "delivered_per_s", "delay_ms": {"p50", "p99"} or null}}, "sessions", "subscriptions", "holds", "queued",
         "put_back", "conflated", "overflows", "dropped", "memory_bytes", "limits_hit": {LIMIT: TIMES},
         "history": null or {"first", "head", "bytes", "recorded_per_s", "lost", "consumers"}}
-    /halley/topics   what is published, the topics that were busy last
+    /halley/topics   the topics published to, the latest first
         {"time", "topics": [{"channel", "published", "per_s", "subscribers", "last"}], "others"}
-    /halley/queues   who is here, the longest queues first
+    /halley/queues   the connected sessions, those with the longest outboxes first
         {"time", "sessions": [{"session", "protocol", "authid", "role", "address", "age_s", "queued", "queued_bytes",
         "subscribed", "subscriptions"}], "others"}
 
 `consumers` are those of the log: `{NAME: {"offset", "behind"}}`.
 
-Events have no data here: to see numbers is one right, to read a channel another. Names of sessions are those of
-`/halley/sessions` (`system_events.py`). Times are RFC 3339, delays as `broker/flow.py` measures them.
+Ticks contain no event data: to see figures is one right, to read a channel another. Sessions have the names that
+`/halley/sessions` gives them (`system_events.py`). Times are RFC 3339, delays as `broker/flow.py` measures them.
 """
 
 from __future__ import annotations
@@ -51,14 +53,14 @@ _TICKING = (RATES, TOPICS, QUEUES)
 
 _SHOWN_SUBSCRIPTIONS = 10
 _SHOWN_CHARS = 400
-"""Of one session's subscriptions: names are made by clients, and a tick is to leave room in its hearers' queues."""
+"""Bounds on one session's listed subscriptions: clients choose the names, and a tick must fit into outboxes."""
 
 _RECENT = 3
-"""Ticks after which an earlier count says nothing of the present rate: nobody listened meanwhile."""
+"""Ticks after which an earlier count is too old to give a rate: the topic had no subscribers meanwhile."""
 
 
 class _Count(NamedTuple):
-    """One protocol's, when it was last looked at."""
+    """One protocol's totals at the previous tick."""
 
     published: int
     delivered: int
@@ -66,7 +68,7 @@ class _Count(NamedTuple):
 
 
 class Ticker:
-    """Publishes them for a house; `system_events` knows how sessions are told of."""
+    """Publishes the ticks of one server; `system_events` gives the names of sessions."""
 
     def __init__(self, house: House, options: Ticks, system_events: SystemEvents) -> None:
         self._house = house
@@ -76,18 +78,18 @@ class Ticker:
         self._ticked_at = monotonic()
         self._counts: dict[str, _Count] = {}  # by protocol
         self._recorded = 0
-        self._published: dict[str, int] = {}  # by topic, when topics were last told
+        self._published: dict[str, int] = {}  # by topic, when topics were last published
         self._topics_told_at = 0.0
 
     def sweep(self, now: float) -> None:
-        """Tell what is due, to whoever listens."""
+        """Publish each tick that is due and has subscribers."""
         elapsed_s = now - self._ticked_at
         if not self._options.every_s or elapsed_s < self._options.every_s:
             return
-        flow = self._flow(elapsed_s)  # looked at each time: what is told is of this tick alone
+        flow = self._flow(elapsed_s)  # measured every time, so that rates are of this tick alone
         self._ticked_at = now
         told = [(topic, self._told(topic, flow, now)) for topic in _TICKING if self._broker.index.hearers(topic)]
-        for topic, news in told:  # when all are made, lest one be seen waiting in the queues of another
+        for topic, news in told:  # after all are made, so that none counts another one as waiting
             payload = orjson.dumps({"time": self._time(now), **news})
             self._broker.announce(Event(topic, payload, protocol="halley", role=SERVER), now)
 
@@ -98,20 +100,20 @@ class Ticker:
         return to_text(int((now + self._broker.clock_offset_s) * 1_000_000))
 
     def _clients(self) -> list[AnySession]:
-        """The sessions of clients, in the order of their coming."""
+        """The sessions of clients, the oldest first."""
         here = cast("Collection[AnySession]", self._broker.sessions.values())
         return [session for session in here if session.role != SERVER]
 
     # Rates
 
     def _flow(self, elapsed_s: float) -> dict[str, Any]:
-        """What has gone through since the tick before."""
+        """The throughput since the previous tick, by protocol, and that of the history."""
         protocols = {name: self._rate(name, elapsed_s) for name in self._protocols()}
         return {"every_s": round(elapsed_s, 3), "protocols": protocols, "history": self._history(elapsed_s)}
 
     def _rates(self, flow: dict[str, Any]) -> dict[str, Any]:
         house, broker = self._house, self._broker
-        here = Counter(map(attrgetter("protocol"), self._clients()))  # of very many, in a moment
+        here = Counter(map(attrgetter("protocol"), self._clients()))  # fast even with very many sessions
         return {
             **flow,
             "protocols": {name: {"sessions": here[name], **rate} for name, rate in flow["protocols"].items()},
@@ -199,7 +201,7 @@ class Ticker:
         here, most = self._clients(), self._options.sessions
         waited_for = [session for session in reversed(here) if session.outbox]
         longest = nlargest(most, waited_for, key=lambda session: len(session.outbox))
-        idle = (session for session in reversed(here) if not session.outbox)  # who came last first
+        idle = (session for session in reversed(here) if not session.outbox)  # the newest first
         longest += islice(idle, most - len(longest))
         sessions = [self._queue(session, now) for session in longest]
         return {"sessions": sessions, "others": len(here) - len(sessions)}
@@ -226,5 +228,5 @@ def _fitting(names: list[str]) -> Iterator[str]:
 
 
 def _is_shown(topic: str) -> bool:
-    """Whether it is one of all protocols', and not the server's own."""
+    """Whether ticks list a topic: it is in the space that all protocols share, and not the server's own."""
     return topic.partition("/")[0] != RESERVED and not topic.startswith(SPACE)

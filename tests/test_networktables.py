@@ -1,4 +1,4 @@
-"""NetworkTables in a house: its timer, its file, and its end (nt4.md A48, D12, D13)."""
+"""NetworkTables in a house: its timer, its file, and its end (NA48, ND12, ND13)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def robot_of(house, **values):
     return robot
 
 
-async def test_a48_persistent_topics_are_there_again_after_a_restart(tmp_path):
+async def test_na48_persistent_topics_are_there_again_after_a_restart(tmp_path):
     """With type, value and properties, and the time of the start; what is not persistent is not."""
     house = House(tmp_path)
     robot = house.peer()
@@ -112,7 +112,7 @@ async def test_a48_persistent_topics_are_there_again_after_a_restart(tmp_path):
     assert not (tmp_path / f"{FILE}.bck").exists(), "nothing has changed, so nothing was saved"
 
 
-async def test_d12_what_is_wrong_with_the_file_is_told_and_the_rest_comes_back(tmp_path):
+async def test_nd12_what_is_wrong_with_the_file_is_told_and_the_rest_comes_back(tmp_path):
     item = {"name": "/x", "type": "double", "value": 1.5, "properties": {"persistent": True}}
     (tmp_path / FILE).write_text(json.dumps([item, {"name": "/bad\n"}]))
     with capture_logs() as told:
@@ -121,7 +121,7 @@ async def test_d12_what_is_wrong_with_the_file_is_told_and_the_rest_comes_back(t
     assert [each["event"] for each in told] == ["persistent_topics_damaged"]
 
 
-async def test_a48_changes_are_saved_so_often(tmp_path):
+async def test_na48_changes_are_saved_so_often(tmp_path):
     """By a thread, once for all changes; and only where there are some."""
     house = House(tmp_path, save_every_s=1.0)
     robot = robot_of(house, x=1.0)
@@ -156,7 +156,7 @@ async def test_a_save_that_fails_is_told_once_and_tried_again(tmp_path):
 
 
 async def test_the_end_saves_what_was_not_saved_and_records_what_waits(tmp_path):
-    """Design 7.13: the history closes behind it."""
+    """The history closes behind it."""
     house = House(tmp_path)
     log = MemoryLog(house.broker)
     robot = robot_of(house, x=1.0)

@@ -1,4 +1,4 @@
-"""The file of persistent topics (nt4.md A48, D12): ntcore's own format, and one complete file after any crash."""
+"""The file of persistent topics (NA48, ND12): ntcore's own format, and one complete file after any crash."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ def again(path):
 
 
 def test_no_file_is_no_topics(kept):
-    """D12."""
+    """ND12."""
     assert kept.load() == ([], [])
 
 
 def test_every_type_comes_back(kept, path):
-    """A48: from a folder that was not there; numbers that are not finite too."""
+    """NA48: from a folder that was not there; numbers that are not finite too."""
     kept.save(EVERY_TYPE)
     found, wrong = again(path)
     assert (repr(found), wrong) == (repr(EVERY_TYPE), [])
 
 
 def test_the_file_is_as_ntcore_writes_it(kept, path):
-    """A48: bytes of all types as base64, which a robot's own server can read; not open to everybody."""
+    """NA48: bytes of all types as base64, which a robot's own server can read; not open to everybody."""
     kept.save(EVERY_TYPE)
     values = {item["name"]: item for item in json.loads(path.read_text())}
     assert values["/raw"] == {"name": "/raw", "type": "raw", "value": "AP8=", "properties": PROPERTIES}
@@ -94,7 +94,7 @@ def test_the_file_is_as_ntcore_writes_it(kept, path):
 
 
 def test_a_robots_own_file_is_read(kept, path):
-    """A48: put in its place, it is taken as it is."""
+    """NA48: put in its place, it is taken as it is."""
     path.parent.mkdir()
     path.write_text(NTCORES)
     assert kept.load() == (
@@ -109,7 +109,7 @@ def test_a_robots_own_file_is_read(kept, path):
 
 
 def test_the_file_before_is_kept_beside_it(kept, path):
-    """A48, D12: and is not read while there is a newer one."""
+    """NA48, ND12: and is not read while there is a newer one."""
     kept.save(OLD)
     kept.save(NEW)
     assert again(path) == (NEW, [])
@@ -119,14 +119,14 @@ def test_the_file_before_is_kept_beside_it(kept, path):
 
 @pytest.mark.parametrize("text", ["", "[", '[{"name":', "{}", "null", "[NaN]", "[" * 50_000, "[" + " " * 10_000])
 def test_a_file_that_is_none_is_put_aside(kept, path, text):
-    """A48, D12: half-written, by a disk or by hand: the one before counts, and nothing is lost by the next `save`."""
+    """NA48, ND12: half-written, by a disk or by hand: the one before counts, and nothing is lost by the next `save`."""
     kept.save(OLD)
     kept.save(NEW)
     path.write_text(text)
     found, wrong = kept.load()
     assert found == OLD
     assert len(wrong) == 1
-    assert "networktables.json is not read" in wrong[0]
+    assert "networktables.json was not read" in wrong[0]
     kept.save(NEW)
     assert again(path) == (NEW, [])
     assert path.with_name("networktables.json.bad").read_text() == text
@@ -135,7 +135,7 @@ def test_a_file_that_is_none_is_put_aside(kept, path, text):
 
 
 def test_a_file_that_cannot_be_opened_stops_nobody(kept, path):
-    """D12: a folder in its place."""
+    """ND12: a folder in its place."""
     path.mkdir(parents=True)
     found, wrong = kept.load()
     assert found == []
@@ -174,7 +174,7 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 def test_a_bad_item_is_skipped(kept, path, bad):
-    """A48, D12: the others are loaded, and the log says which is not."""
+    """NA48, ND12: the others are loaded, and the log says which is not."""
     path.parent.mkdir()
     path.write_text(json.dumps([GOOD, bad, {**GOOD, "name": "/last"}]))
     found, wrong = kept.load()
@@ -187,7 +187,7 @@ def test_a_bad_item_is_skipped(kept, path, bad):
 
 
 def test_there_is_a_bound_to_what_is_read_and_to_what_is_said(path):
-    """Design 5.3: so many items, and so many lines in the log."""
+    """So many items, and so many lines in the log."""
     path.parent.mkdir()
     path.write_text(json.dumps([*([1] * 50), *({**GOOD, "name": f"/{at}"} for at in range(100))]))
     found, wrong = PersistentTopics(path, 60, 10_000).load()
@@ -197,7 +197,7 @@ def test_there_is_a_bound_to_what_is_read_and_to_what_is_said(path):
 
 
 def test_more_than_may_be_read_is_not_written(kept, path):
-    """A48: the old file stays, and whoever saves is told."""
+    """NA48: the old file stays, and whoever saves is told."""
     kept.save(OLD)
     with pytest.raises(OSError, match="10000 bytes") as told:
         kept.save([Saved("/x", "string", "a" * 10_000, PROPERTIES)])
@@ -207,7 +207,7 @@ def test_more_than_may_be_read_is_not_written(kept, path):
 
 @pytest.mark.parametrize("call", range(5))
 def test_a_crash_at_any_step_leaves_one_complete_file(kept, path, monkeypatch, call):
-    """A48: what is found is the old or the new, whole; a new one gets its name only when it is on the disk."""
+    """NA48: what is found is the old or the new, whole; a new one gets its name only when it is on the disk."""
     kept.save(OLD)
     steps = []
 
@@ -252,7 +252,7 @@ ITEMS = st.fixed_dictionaries(
 
 @given(st.binary(max_size=60) | st.lists(ITEMS, max_size=3).map(lambda items: json.dumps(items).encode()))
 def test_any_file_is_read_or_refused(tmp_path_factory, content):
-    """A48: no start of the server fails on what is in it; and what was read can be saved."""
+    """NA48: no start of the server fails on what is in it; and what was read can be saved."""
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_bytes(content)
     kept = PersistentTopics(path, 10, 100_000)

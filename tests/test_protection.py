@@ -11,7 +11,7 @@ EVERYWHERE = Nt4(enabled=True, host="0.0.0.0")
 
 
 def test_networktables_listener_needs_a_word_as_any_other():
-    """Design 4.8: rules, or --open; while it is off nobody can reach it."""
+    """Rules, or --open; while it is off nobody can reach it."""
     with pytest.raises(NotProtected, match=r"^0\.0\.0\.0 \(nt4\.host\) can be reached from other machines"):
         check_protected(Settings(nt4=EVERYWHERE))
     check_protected(Settings(nt4=EVERYWHERE, open=True))

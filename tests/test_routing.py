@@ -75,7 +75,7 @@ async def ask(made: Hooks, verb: Any, what: Any) -> tuple[Any, bool]:
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize(("answer", "is_allowed"), [(True, True), (False, False), (None, False), (1, False)])
 async def test_a_policy(answer: Any, is_allowed: bool, thinks: bool) -> None:
-    """A10: only True is yes. It is asked as for Bayeux, of a request that has no session."""
+    """B23: only True is yes. It is asked as for Bayeux, of a request that has no session."""
     policy = Policy(answer, thinks=thinks)
     made, _ = hooks(policy)
     assert await ask(made, "publish", "a/b") == (is_allowed, thinks)
@@ -91,7 +91,7 @@ async def test_a_policy(answer: Any, is_allowed: bool, thinks: bool) -> None:
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize(("error", "is_reported"), [(RuntimeError("x"), True), (Refused("x"), False)])
 async def test_a_policy_that_raises(error: Exception, is_reported: bool, thinks: bool) -> None:
-    """A10: says no; what it raises is told, unless it is its way to say no."""
+    """B23: says no; what it raises is told, unless it is its way to say no."""
     made, reported = hooks(Policy(error, thinks=thinks))
     assert await ask(made, "publish", "a") == (False, thinks)
     assert reported == ([("policy", error)] if is_reported else [])
@@ -174,7 +174,7 @@ def test_patterns_in_bayeux(match: Match, topic: str, bayeux: tuple[Match, str])
 
 @given(wamp_patterns)
 def test_patterns_in_bayeux_have_all(pattern: Pattern) -> None:
-    """A24: else a policy would be asked about less than it allows. What lies apart must be named there too."""
+    """Else a policy would be asked about less than it allows. What lies apart must be named there too."""
     wider = in_bayeux(pattern)
     if wider is None:
         assert pattern in (Pattern(Match.PREFIX, "halley"), Pattern(Match.PREFIX, "wamp"))
@@ -257,7 +257,7 @@ async def test_stopping() -> None:
 
 
 def test_ids_outlive_a_restart(tmp_path: Path) -> None:
-    """Design 4.10: a thousand at a time, and none of them twice."""
+    """A thousand at a time, and none of them twice."""
     first, second = ReservedIds(tmp_path), ReservedIds(tmp_path)
     assert [first(), first()] == [1, 1 + RESERVED_AT_ONCE]
     assert second() == 1 + 2 * RESERVED_AT_ONCE
@@ -267,7 +267,7 @@ def test_ids_outlive_a_restart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"abc", b"\xff\xfe", b"1.5", b"9" * 5_000])
 def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    """Design 4.10: it is told, and the ids begin where no run has been; the file is right again."""
+    """It is told, and the ids begin where no run has been; the file is right again."""
     faults: list[str] = []
     monkeypatch.setattr(routing.telemetry, "fault", lambda where, _error: faults.append(where))
     (tmp_path / "wamp-subscription-ids").write_bytes(content)

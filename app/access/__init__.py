@@ -1,5 +1,5 @@
-"""Who may do what: the access rules, and the tokens by which somebody proves to be someone.
+"""Access control: the access rules, and the tokens by which clients prove their identity.
 
-It fills the broker's policy and knows no protocol. The only room that reads keys; what it says or logs never holds any
-part of a token.
+This package implements the broker's `Rights` and is independent of the protocols. Only this package reads keys. Its
+messages and log lines never contain any part of a token.
 """

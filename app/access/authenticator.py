@@ -1,4 +1,4 @@
-"""Whose token is it: the one answer for every protocol and every kind of token."""
+"""The check of tokens, the same for every protocol and every kind of token."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def _report_nothing(line: str) -> None:
-    """Where nobody wants to know of changed key files."""
+    """Ignore a report about a key file; the default of `Authenticator`."""
 
 
 class Authenticator:
-    """Knows the settings' static tokens and JWTs. Raises `BadKeys` if a file of keys cannot be used.
+    """Checks tokens against the settings' static tokens and JWTs. Raises `BadKeys` if a key file cannot be used.
 
-    `report` is told in a line of each change of a file of keys.
+    `report` is called with one line of text for each change of a key file.
     """
 
     def __init__(self, settings: Settings, report: Callable[[str], None] = _report_nothing) -> None:
@@ -33,18 +33,18 @@ class Authenticator:
 
     @property
     def knows_any(self) -> bool:
-        """Whether any token could be good. While none could, nobody is asked for one and what is shown is no token."""
+        """Whether the settings accept any tokens; if not, tokens are neither required nor looked at."""
         return bool(len(self._static)) or self._jwt is not None
 
     def look(self, now_s: float) -> None:
-        """Notice changes of the files of keys; to be called often."""
+        """Read key files that have changed; to be called often. `now_s` is in seconds."""
         if self._jwt is not None:
             self._jwt.look(now_s)
 
     def __call__(self, token: str, now_s: float) -> Identity:
-        """Whom a token names. Raises `TokenRefused`, and `TokenExpired` for one that was good once.
+        """Check a token and return the identity that it proves; `now_s` is the wall clock in seconds.
 
-        `now_s` is the wall clock.
+        Raises `TokenRefused`: `TokenExpired` for a token that has expired, `TokenTooLong` for one over the limit.
         """
         if len(token) > self._most_chars:
             raise TokenTooLong("too long")

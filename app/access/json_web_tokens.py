@@ -1,7 +1,7 @@
-"""JSON Web Tokens (RFC 7519): whether one proves what it says, and whom it names.
+"""JSON Web Tokens (RFC 7519): verification, and the identity that a token proves.
 
-A token chooses nothing but its key, and a key serves one algorithm (`keys.py`); `none` has no key. The signature is
-checked before anything else of its contents counts (RFC 8725). Times are compared with the clock that the caller gives.
+A token selects only its key, and each key serves one algorithm (`keys.py`); there is no key for `none`. The signature
+is checked before any other contents are used (RFC 8725). Times are compared with the clock that the caller gives.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _AUTHID_CHARS = 255
 _LAST_S = 2**53
 _OPTIONS: Any = {
     "require": ["exp", "sub", "iss", "aud"],
-    # by the caller's clock instead
+    # checked below, by the caller's clock
     "verify_exp": False,
     "verify_nbf": False,
     "verify_iat": False,
@@ -41,37 +41,40 @@ class JsonWebTokens:
         self._files = [KeyFile(path, read, options.keys_check_s, report) for path, read in wanted if path]
 
     def look(self, now_s: float) -> None:
-        """Notice changes of the files of keys; to be called often."""
+        """Read key files that have changed; to be called often. `now_s` is in seconds."""
         for file in self._files:
             file.look(now_s)
 
     def identity(self, token: str, now_s: float) -> Identity:
-        """Whom a token names. Raises `TokenRefused` or `TokenExpired`. `now_s` is the wall clock."""
+        """Verify a token and return its identity; `now_s` is the wall clock in seconds.
+
+        Raises `TokenRefused` or `TokenExpired`.
+        """
         claims = self._claims(token, now_s)
         leeway_s = self._options.leeway_s
         if "nbf" in claims and _seconds(claims, "nbf") > now_s + leeway_s:
             raise TokenRefused("not valid yet")
         expires_s = _seconds(claims, "exp") + leeway_s
         if expires_s <= now_s:
-            raise TokenExpired("a JWT's time is up")
+            raise TokenExpired("the JWT has expired")
         authid = claims["sub"]
         if not isinstance(authid, str) or not 0 < len(authid) <= _AUTHID_CHARS:
-            raise TokenRefused("sub is no name")
+            raise TokenRefused("sub is not a valid name")
         return Identity(authid, self._role(claims), expires_s)
 
     def _role(self, claims: dict[str, Any]) -> str:
         role = claims.get(self._options.role_claim, self._options.role)
         if not can_be_given(role):
-            raise TokenRefused("no role that a token can give")
+            raise TokenRefused("the role is missing or cannot be granted by a token")
         return str(role)
 
     def _claims(self, token: str, now_s: float) -> dict[str, Any]:
         try:
             header = jwt.get_unverified_header(token)
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-            raise TokenRefused("no JWT") from None
-        if "crit" in header:  # RFC 7515, 4.1.11: what is critical and not understood must be refused
-            raise TokenRefused("has critical headers")
+            raise TokenRefused("not a JWT") from None
+        if "crit" in header:  # RFC 7515, 4.1.11: critical headers that are not understood must be refused
+            raise TokenRefused("the JWT has critical headers")
         trouble = "no key of that algorithm and name"
         for key in self._keys_for(header, now_s):
             try:
@@ -84,11 +87,11 @@ class JsonWebTokens:
                     audience=self._options.audience,
                 )
             except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
-                trouble = type(error).__name__  # its text could hold what the token says
+                trouble = type(error).__name__  # the error's text could contain parts of the token
         raise TokenRefused(trouble)
 
     def _keys_for(self, header: dict[str, Any], now_s: float) -> list[Key]:
-        """The keys that may have signed it; for one that is not known the files are read again, at a bounded rate."""
+        """The keys that may have signed a token; if there are none, the files are read again, at a bounded rate."""
         if header.get("alg") not in self._options.algorithms:
             return []
         found = self._matching(header)
@@ -107,8 +110,8 @@ class JsonWebTokens:
 
 
 def _seconds(claims: dict[str, Any], name: str) -> float:
-    """A time, as RFC 7519 writes it: a number, not necessarily a whole one."""
+    """A claim that is a time in seconds (RFC 7519), not necessarily a whole number. Raises `TokenRefused`."""
     value = claims[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LAST_S:
-        raise TokenRefused(f"{name} is no time")
+        raise TokenRefused(f"{name} is not a time in seconds")
     return float(value)

@@ -1,7 +1,7 @@
-"""Files of keys that tokens are signed with, read again when they change.
+"""Key files for the signatures of tokens, read again when they change.
 
-Each key serves one algorithm, told by the key itself: an RSA key RS256, a key on P-256 ES256, a secret HS256. Nothing
-in a token can make it serve another, which is how signatures were forged with public keys taken for secrets.
+Each key serves one algorithm, determined by the key itself: an RSA key RS256, a key on P-256 ES256, a secret HS256. A
+token cannot select another algorithm for a key; that is how signatures were forged with public keys used as secrets.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _MOST_BYTES = 1_048_576
 
 
 class BadKeys(Exception):
-    """A file has no keys that could be used; the text says which and why, and holds nothing of its contents."""
+    """A key file cannot be used; the text names the file and the reason, and has none of the file's contents."""
 
 
 class Key(NamedTuple):
-    """One key: the algorithm it serves, its name if it has one, and what PyJWT takes."""
+    """One key: the algorithm it serves, its name if it has one, and the key object for PyJWT."""
 
     algorithm: str
     kid: str | None
@@ -35,7 +35,7 @@ class Key(NamedTuple):
 
 
 def read_jwks(data: bytes) -> tuple[Key, ...]:
-    """The keys of a JWK Set (RFC 7517) that can verify RS256 or ES256; others are for somebody else. `BadKeys`."""
+    """The keys of a JWK Set (RFC 7517) that can verify RS256 or ES256; others are ignored. Raises `BadKeys`."""
     try:
         entries = json.loads(data)["keys"]
         if not isinstance(entries, list) or len(entries) > _MOST_KEYS:
@@ -44,12 +44,12 @@ def read_jwks(data: bytes) -> tuple[Key, ...]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidKeyError) as error:
         raise BadKeys(f"expected a JWK Set ({type(error).__name__})") from None
     if not keys:
-        raise BadKeys("no RSA key of 2,048 bits or more, nor one on P-256, that is for signatures")
+        raise BadKeys("there is no RSA key of 2,048 bits or more and no P-256 key for signatures")
     return keys
 
 
 def read_secret(data: bytes) -> tuple[Key, ...]:
-    """The one key in a file that holds a secret; a line's end after it does not count. Raises `BadKeys`."""
+    """The key in a file with a secret; line ends after the secret are not part of it. Raises `BadKeys`."""
     secret = data.rstrip(b"\r\n")
     if len(secret) < LEAST_SECRET_BYTES:
         raise BadKeys(f"expected a secret of at least {LEAST_SECRET_BYTES} bytes")
@@ -61,10 +61,11 @@ def read_secret(data: bytes) -> tuple[Key, ...]:
 
 
 class KeyFile:
-    """One file of keys. What it holds now is `keys`; a file that becomes unusable leaves them as they were.
+    """A key file. `keys` are those last read; they are kept if the file becomes unusable.
 
-    `read` makes keys of its bytes, `report` is told in a line when it has changed, for good or bad. Times are seconds,
-    `look` and `ask` each keep to a clock of their own. Raises `BadKeys` if the file cannot be used at first.
+    `read` makes keys of the file's bytes. `report` is called with one line of text when the keys have changed or can no
+    longer be read. Times are seconds; `look` and `ask` may use different clocks. Raises `BadKeys` if the file cannot be
+    used at first.
     """
 
     def __init__(
@@ -84,13 +85,13 @@ class KeyFile:
             raise BadKeys(f"{path}: {error}") from None
 
     def look(self, now_s: float) -> None:
-        """Read the file again if it has changed; it is looked at no more often than every `check_s`."""
+        """Read the file again if it has changed; it is checked no more often than every `check_s` seconds."""
         if abs(now_s - self._looked_at) >= self._check_s:  # a clock may be set back
             self._looked_at = now_s
             self._reload(always=False)
 
     def ask(self, now_s: float) -> bool:
-        """Read it again for a token whose key is not here; False if that was done less than `check_s` ago."""
+        """Read the file again for a token whose key is unknown; False if that was done less than `check_s` ago."""
         if abs(now_s - self._asked_at) < self._check_s:
             return False
         self._asked_at = now_s
@@ -104,7 +105,7 @@ class KeyFile:
                 return
             self._load()
         except BadKeys as error:
-            if str(error) != self._trouble:  # one line for each trouble, not one a second
+            if str(error) != self._trouble:  # one line for each error, not one for each check
                 self._trouble = str(error)
                 self._report(f"{self._path}: {error}; the keys read before are kept")
             return
@@ -136,7 +137,7 @@ def _public_key(entry: dict[str, Any]) -> Key | None:
         return None
     kid = entry.get("kid")
     if kid is not None and not isinstance(kid, str):
-        raise BadKeys("a kid is no string")
+        raise BadKeys("a kid is not a string")
     key: Any
     match entry.get("kty"), entry.get("crv"):
         case "RSA", _:

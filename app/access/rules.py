@@ -1,12 +1,12 @@
-"""The access rules: the first that speaks of a role, a verb and a topic decides; what none allows is denied.
+"""The access rules: the first that applies to a role, a verb and a topic decides; without one the request is denied.
 
-For a pattern, that is a subscription: an allow grants if it covers all that the pattern matches, a deny refuses if it
-meets any of that, and an allow that only meets some of it is passed over.
+For a pattern, that is a subscription, an allow rule grants if it covers all that the pattern matches, and a deny rule
+denies if it overlaps any of that. An allow rule that covers only a part is skipped.
 
-A wildcard at the root of a rule leaves the server's own topics out: `/**` does not reach `/halley/**`, and for
-publishing neither `/stats`, `/alerts` nor `/replay`; nor does it reach NetworkTables' meta topics, `/$nt4/$...`. They
-must be named. The root of a space, a WAMP realm's own, is all that is in that space, and the root of all reaches into
-none.
+A wildcard at the root of a rule leaves out the server's own topics: `/**` does not cover `/halley/**`, nor, for
+publishing, `/stats`, `/alerts` and `/replay`; nor does it cover NetworkTables' meta topics, `/$nt4/$...`. They must be
+named. A wildcard at the root of a space, which is a WAMP realm's own, covers all that is in that space, and one at the
+root of all topics covers no space.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from app.settings import Verb
 
 ANY = "*"
-"""Every role, or every verb."""
+"""In a rule: every role, or every verb."""
 
 _SERVERS_ROOM = frozenset({RESERVED})
 _REMEMBERED_DECISIONS = 65_536
 
 
 class Rule(NamedTuple):
-    """One rule; role and verb may be `ANY`."""
+    """One access rule; its role and verb may be `ANY`."""
 
     role: str
     verb: str
@@ -40,11 +40,11 @@ class Rule(NamedTuple):
     allow: bool
 
     def is_about(self, role: str, verb: Verb) -> bool:
-        """Whether this rule speaks of that role and verb."""
+        """Whether this rule applies to that role and verb."""
         return self.role in (ANY, role) and self.verb in (ANY, verb)
 
     def decides(self, role: str, verb: Verb, what: Pattern) -> bool:
-        """Whether this rule speaks of all that is asked for, or denies a part of it."""
+        """Whether this rule decides about `what`: it allows all of it, or denies a part of it."""
         if not self.is_about(role, verb):
             return False
         if self.allow:
@@ -53,9 +53,9 @@ class Rule(NamedTuple):
 
 
 class AccessRules:
-    """An operator's rules, asked on behalf of every protocol (`broker.policy.Rights`).
+    """An operator's rules, for every protocol (`broker.policy.Rights`).
 
-    `sessionless`: whether the anonymous may publish without a session, where a rule allows it.
+    `sessionless`: whether anonymous clients may publish without a session, where a rule allows it.
     """
 
     are_written = True
@@ -66,20 +66,20 @@ class AccessRules:
         self._decisions: dict[tuple[str, Verb, str | Pattern], bool] = {}
 
     def may(self, session: Session | None, verb: Verb, what: str | Pattern, visitor: Identity = ANONYMOUS) -> bool:
-        """See `Rights`. Asked for every publish, so decisions are remembered."""
+        """See `Rights.may`. Called for every publish, so decisions are cached."""
         role = visitor.role if session is None else session.role
         if session is None and role == NOBODY and verb == "publish" and not self._sessionless:
             return False
         question = (role, verb, what)
         decision = self._decisions.get(question)
         if decision is None:
-            if len(self._decisions) >= _REMEMBERED_DECISIONS:  # topics are made up by clients: never without end
+            if len(self._decisions) >= _REMEMBERED_DECISIONS:  # clients make up topics: the cache must be bounded
                 self._decisions.clear()
             decision = self._decisions[question] = self.decide(role, verb, what)[0]
         return decision
 
     def grants_any(self, verb: Verb, role: str) -> bool:
-        """See `Rights`. What an earlier rule denies as a whole is not granted by a later one."""
+        """See `Rights.grants_any`. An allow rule does not count if an earlier rule denies all of it."""
         denied: list[Pattern] = []
         for rule in self._rules:
             if not rule.is_about(role, verb) or rule.pattern.topic.startswith(SPACE):
@@ -91,7 +91,7 @@ class AccessRules:
         return False
 
     def decide(self, role: str, verb: Verb, what: str | Pattern) -> tuple[bool, int | None]:
-        """Whether a role may do it, and the number of the rule that says so; None where none does."""
+        """Whether `role` may do `verb` to `what`, and the index of the rule that decides; None if none does."""
         if role == SERVER:
             return True, None
         pattern = as_rules_name_it(what if isinstance(what, Pattern) else Pattern(Match.EXACT, what))
@@ -102,30 +102,30 @@ class AccessRules:
 
 
 def covers(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
-    """Whether a rule's pattern reaches all that `what` matches; `own` are the first segments it must name."""
+    """Whether a rule's pattern covers all that `what` matches; `own` are first segments that it must name."""
     if not encloses(over, what):
         return False
     if _is_everything(over):
         if _in_space(what):
             return _first(what) not in own and not what.topic.startswith(NT4_META)
-        return own <= _SERVERS_ROOM  # subscribers of /** do not hear that one either
+        return own <= _SERVERS_ROOM  # subscribers of /** do not receive events of /halley either
     return True
 
 
 def meets(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
-    """Whether a rule's pattern reaches any of what `what` matches; `own` as above."""
+    """Whether a rule's pattern overlaps what `what` matches; `own` are first segments that the rule must name."""
     if not meet(over, what) or leaves_out(what, over):
         return False
     return not (_is_everything(over) and _first(what) in own)
 
 
 def _own(verb: Verb) -> frozenset[str]:
-    """The first segments that a rule on all must leave out."""
+    """The first segments that a rule for all topics leaves out."""
     return SERVERS_OWN if verb == "publish" else _SERVERS_ROOM
 
 
 def _denies_all(denied: Pattern, allowed: Pattern, own: frozenset[str]) -> bool:
-    """Whether nothing is left of what one rule allows once another has denied its own."""
+    """Whether a rule that denies `denied` leaves nothing of what a later rule allows."""
     if not encloses(denied, allowed):
         return False
     if not _is_everything(denied) or _is_everything(allowed):
@@ -143,5 +143,5 @@ def _first(pattern: Pattern) -> str:
 
 
 def _in_space(pattern: Pattern) -> str:
-    """What a pattern says behind the space that it lies in, if it does."""
+    """A pattern's topic without the space that it is in, if it is in one."""
     return pattern.topic.partition("/")[2] if pattern.topic.startswith(SPACE) else pattern.topic

@@ -1,7 +1,7 @@
-"""Static tokens: random texts that an operator gives out, of which the server keeps only hashes.
+"""Static tokens: random texts that an operator issues, of which the server keeps only hashes.
 
-A token has 256 random bits, so a plain SHA-256 cannot be turned back, and needs no salt or stretching as a password
-would.
+A token has 256 random bits, so a plain SHA-256 cannot be inverted and, unlike a password's, needs no salt or key
+stretching.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from app.settings import Token
 
 PREFIX = "halley_"
-"""What our tokens begin with, so that scanners for leaked secrets can find them."""
+"""The beginning of tokens made here, so that scanners for leaked secrets can find them."""
 
 LEAST_CHARS = 32
-"""Of a token from elsewhere: 192 bits if it is random base64, 128 if it is hexadecimal."""
+"""The least length of a token made elsewhere: 192 bits if it is random base64, 128 if it is hexadecimal."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, 2.1
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
@@ -32,7 +32,7 @@ _RANDOM_BYTES = 32
 
 
 def new_token() -> str:
-    """A token that nobody can guess."""
+    """Create a random token."""
     return PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
 
 
@@ -47,12 +47,12 @@ def is_token(text: str) -> bool:
 
 
 def hash_of(token: str) -> str:
-    """What the settings keep of a token."""
+    """The hash of a token, as it is written in the settings."""
     return "sha256:" + hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
 
 
 def is_hash(text: str) -> bool:
-    """Whether a text can be what `hash_of` returns."""
+    """Whether a text has the form of a hash made by `hash_of`."""
     return bool(_HASH.fullmatch(text))
 
 
@@ -69,11 +69,14 @@ class StaticTokens:
         return len(self._identities)
 
     def identity(self, token: str, now_s: float) -> Identity | None:
-        """Whose token it is; None if it is none of ours. Raises `TokenExpired`. `now_s` is the wall clock."""
+        """The identity of a token's owner; None if the token is not listed. Raises `TokenExpired`.
+
+        `now_s` is the wall clock in seconds.
+        """
         shown = hash_of(token)
         for known, identity in self._identities:
             if hmac.compare_digest(known, shown):
                 if identity.expires_s is not None and identity.expires_s <= now_s:
-                    raise TokenExpired("a static token's time is up")
+                    raise TokenExpired("the static token has expired")
                 return identity
         return None

@@ -1,7 +1,7 @@
-"""Users' keys for WAMP-CRA: what is kept of a secret, so that the secret itself need not be.
+"""Users' keys for WAMP-CRA, derived from a secret so that the secret itself need not be stored.
 
-Whoever has stolen a key can come in with it; what is stretched is the way back to the secret, which may open other
-doors.
+A stolen key suffices to authenticate here. Key stretching makes it costly to recover the secret, which may be used
+elsewhere too.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from app.settings.wamp import KEY_BYTES
 
 
 def user_key(secret: str, salt: str, iterations: int) -> str:
-    """The key of a user, as its clients derive it: base64 of PBKDF2-SHA256 (RFC 8018, 5.2)."""
+    """The key of a user, as clients derive it: base64 of PBKDF2-SHA256 (RFC 8018, 5.2)."""
     return b64encode(hashlib.pbkdf2_hmac("sha256", secret.encode(), salt.encode(), iterations, KEY_BYTES)).decode()
 
 
 def is_user_key(text: str) -> bool:
-    """Whether a text can be what `user_key` returns."""
+    """Whether a text has the form of a key made by `user_key`."""
     try:
         data = b64decode(text, validate=True)
     except ValueError:

@@ -1,5 +1,5 @@
-"""The core: sessions, topics, and who hears what.
+"""The core: sessions, topics and subscriptions, and the delivery of events to subscribers.
 
-Standard library only. It never awaits and never looks at a clock: `now` (monotonic seconds) is an argument of all
-that depends on time, so each call is atomic and needs no lock.
+It uses the standard library only. It never awaits and never reads a clock: every function that depends on time takes
+`now` (monotonic seconds) as an argument. So each call is atomic and needs no lock.
 """

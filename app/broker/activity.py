@@ -1,7 +1,7 @@
-"""What was published on which topic lately: how often and when, of the topics that have been busy last.
+"""Counts of recent publishes by topic: how many, and the time of the last, for the most recently active topics.
 
-Topics are made up by clients, so only so many are remembered. When there are more, those that have rested longest are
-forgotten, half of them at once; their events stay counted among `forgotten`.
+Clients make up topics, so the number that is remembered is bounded. When it is reached, the half that has been idle
+longest is forgotten at once; its events stay counted in `forgotten`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """What one topic has seen: how many events, and when the last, in the loop's seconds."""
+    """One topic's count of published events, and the time of the last one in the event loop's seconds."""
 
     __slots__ = ("last", "published")
 
@@ -23,15 +23,15 @@ class Trace:
 
 
 class Activity:
-    """Remembers `most` topics."""
+    """The traces of at most `most` topics."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.traces: dict[str, Trace] = {}  # by canonical topic
-        self.forgotten = 0  # events of topics that are not remembered any more
+        self.forgotten = 0  # events of topics that are no longer remembered
 
     def note(self, topic: str, now: float) -> None:
-        """Something was published. The hot path."""
+        """Count a publish on `topic` at `now` (monotonic seconds). On the hot path."""
         trace = self.traces.get(topic)
         if trace is None:
             if len(self.traces) >= self._most:
@@ -41,11 +41,11 @@ class Activity:
         trace.last = now
 
     def latest(self) -> Iterator[tuple[str, Trace]]:
-        """All that are remembered, who was busy last first."""
+        """All remembered topics with their traces, the most recently active first."""
         return iter(sorted(self.traces.items(), key=_busy_last, reverse=True))
 
     def _forget(self) -> None:
-        """Let go of the half that has rested longest: sorting costs little for each topic that is new."""
+        """Forget the half that has been idle longest; the cost of sorting is small for each new topic."""
         rested = sorted(self.traces.items(), key=_busy_last)[: max(1, self._most // 2)]
         for topic, trace in rested:
             self.forgotten += trace.published

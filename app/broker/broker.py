@@ -1,8 +1,8 @@
-"""The broker: sessions come and go, subscribe and publish; events end up in the outboxes of those who hear them.
+"""The broker: sessions open, subscribe, publish and close; events are put into the outboxes of their subscribers.
 
-Every method is one atomic step. The broker calls nobody but a session's own engine (`sessions.Owner`): it marks
-sessions `ready` when events wait for them, and `wake` (given by whoever runs the event loop) says that a flush is due,
-so that however many events come in one turn of the loop, each session is woken once.
+Every method is one atomic step. The broker calls only a session's own engine (`sessions.Owner`). It marks a session
+as `ready` when events wait for it, and calls `wake` (set by the code that runs the event loop) when a flush is due.
+So each session is woken once per turn of the loop, regardless of the number of events.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ if TYPE_CHECKING:
 
 _HISTORY, _TICKS = History(), Ticks()
 _CLOCK_STEP_US = 1_000_000
-"""Less than this is no step: clocks are kept right by small ones."""
+"""A wall clock that is set back by less than this is being adjusted, not set: time synchronization does so often."""
 
 FLUSHED_AT_ONCE = 500
-"""Sessions flushed in one turn of the loop; the others wait for the next, so that no burst delays reading."""
+"""Sessions flushed in one turn of the loop; the others wait for the next, so that a burst does not delay reading."""
 
 
 class Room(Protocol):
-    """How many subscriptions a session may have, and how many of them with a wildcard."""
+    """Bounds on the number of a session's subscriptions, and on how many of them have a wildcard."""
 
     @property
     def subscriptions(self) -> int:
-        """All of them."""
+        """The most subscriptions that a session may have, with or without a wildcard."""
 
     @property
     def patterns(self) -> int:
-        """The latter."""
+        """The most subscriptions with a wildcard that a session may have."""
 
 
 class Broker:
-    """Who is here, who hears what, and what waits for whom."""
+    """The sessions, their subscriptions, and the events that wait to be delivered."""
 
     def __init__(
         self,
@@ -76,40 +76,40 @@ class Broker:
     ) -> None:
         self.limits = limits
         self.wake = wake
-        self.clock_offset_s = 0.0  # wall clock minus the clock of `now`; kept true by whoever has the clocks
+        self.clock_offset_s = 0.0  # wall clock minus the clock of `now`; updated by the code that reads the clocks
         self.sessions: dict[str, Session] = {}
         self.index = TopicIndex()
         self.deadlines = Deadlines()
         self.ready: deque[Session] = deque()
-        self.account_of: Callable[[str], str | None] = lambda _address: None  # given by whoever knows addresses
+        self.account_of: Callable[[str], str | None] = lambda _address: None  # set by the server: account by address
         self.meters = Meters(limits.publishes_per_s, limits.publish_burst)  # of accounts that publish without a session
-        self.waiting = Watermark(limits.waiting_bytes)  # bytes of events that somebody has yet to get
-        self.memory = Watermark(float("inf"))  # bytes of the process; told by whoever can measure it
+        self.waiting = Watermark(limits.waiting_bytes)  # bytes of events that are not yet delivered to all subscribers
+        self.memory = Watermark(float("inf"))  # bytes of the process; set by the code that can measure it
         self.recording = Recording(history, self._spread, self.counted)
         self.publications = Publications(new_key())
-        self.values: Values | None = None  # given by whoever keeps them, where NetworkTables is served
+        self.values: Values | None = None  # set by the keeper of last values, where NetworkTables is served
         self._conflation = Conflation(limits.conflated_topics, limits.conflated_bytes)
         self._latest_us = 0  # the time of the latest event
         self._sessions_of: Counter[str] = Counter()  # by account
         self.activity = Activity(ticks.remembered_topics)
         self.flows: defaultdict[str, Flow] = defaultdict(Flow)  # by protocol
-        self.published = self.delivered = self.overflows = 0  # plain counts, read by telemetry, as those below
-        self.dropped = 0  # events that still waited when their session ended, and that nobody can replay
+        self.published = self.delivered = self.overflows = 0  # plain counts read by telemetry, like those below
+        self.dropped = 0  # events that still waited when their session ended and that cannot be replayed
         self.opened: Counter[str] = Counter()  # by protocol
         self.closed: Counter[str] = Counter()  # by reason
-        self.hits: Counter[str] = Counter()  # how often a limit said no, by its setting; all rooms count here
+        self.hits: Counter[str] = Counter()  # refusals by the limit's setting; counted here for all packages
 
     def outbox(self) -> Outbox:
-        """A new outbox with the bounds that hold for each session."""
+        """Create an outbox with the bounds that apply to every session."""
         return Outbox(self.limits.queue_events, self.limits.queue_bytes, self._conflation)
 
     @property
     def conflated(self) -> int:
-        """How many values were dropped for newer ones of their topics, by sessions that read too slowly."""
+        """Count of values that were replaced by newer ones of their topics because a session read too slowly."""
         return self._conflation.dropped
 
     def counted(self, refusal: Refusal) -> Refusal:
-        """The same, and counted if a limit was the reason."""
+        """Count `refusal` in `hits` if a limit was the reason, and return it."""
         if refusal.limit:
             self.hits[refusal.limit] += 1
         return refusal
@@ -117,7 +117,7 @@ class Broker:
     # Sessions
 
     def check_admission(self, session: Session) -> None:
-        """Whether there is room for one more. Raises `NoRoom`."""
+        """Check that one more session may be opened. Raises `NoRoom`."""
         self.check_load()
         if len(self.sessions) >= self.limits.sessions:
             raise self.counted(TooManySessions())
@@ -125,14 +125,14 @@ class Broker:
             raise self.counted(TooManyFromAddress())
 
     def check_load(self) -> None:
-        """Whether memory allows more of what makes it grow. Raises `NoRoom`."""
+        """Check that neither waiting events nor the process's memory are over their limits. Raises `NoRoom`."""
         if self.waiting.is_over:
             raise self.counted(TooMuchWaiting())
         if self.memory.is_over:
             raise self.counted(MemoryShort())
 
     def open(self, session: Session, deadline: float, now: float) -> None:
-        """Admit a session. Raises `NoRoom`."""
+        """Admit a session, with a deadline in monotonic seconds. Raises `NoRoom`."""
         self.check_admission(session)
         session.opened_at = now
         self.sessions[session.id] = session
@@ -143,7 +143,10 @@ class Broker:
         self.opened[session.protocol] += 1
 
     def close(self, session: Session, reason: str) -> bool:
-        """End a session and all it held, for `reason`; False if it had ended before."""
+        """End a session and remove all that it held; False if it had already ended.
+
+        `reason` is one word, counted in `closed` and kept as `session.closed`.
+        """
         if session.closed is not None:
             return False
         session.closed = reason
@@ -156,7 +159,7 @@ class Broker:
         del self.sessions[session.id]
         if session.account is not None:
             self._sessions_of[session.account] -= 1
-            if not self._sessions_of[session.account]:  # addresses are many: none is kept for nothing
+            if not self._sessions_of[session.account]:  # there can be many addresses: keep only those in use
                 del self._sessions_of[session.account]
         self.deadlines.remove(session)
         self.closed[reason] += 1
@@ -165,16 +168,16 @@ class Broker:
         return True
 
     def touch(self, session: Session, deadline: float) -> None:
-        """Give a session another deadline, or its token's where that comes first."""
+        """Move a session's deadline (monotonic seconds), but not beyond the expiry of its token."""
         if session.closed is None:
             session.deadline = deadline = min(deadline, session.expiry)
             if session.alarm is not None and deadline < session.alarm[0]:
                 self.deadlines.move(session, deadline)
 
     def due(self, now: float) -> None:
-        """Turn to the owner of each session whose deadline has come.
+        """Call the owner of each session whose deadline has passed.
 
-        An owner's fault ends that session and no other; it is raised again when all have had their turn.
+        An owner's exception ends that session only; the first one is raised after all owners have been called.
         """
         faults: list[Exception] = []
         for session in self.deadlines.due(now):
@@ -183,14 +186,14 @@ class Broker:
                     session.owner.due(session, now)
             except Exception as fault:  # noqa: BLE001 - raised below
                 faults.append(fault)
-                self.close(session, "fault")  # else it would come up first in every sweep, and never end
+                self.close(session, "fault")  # else it would be due first in every sweep, and never end
         if faults:
             raise faults[0]
 
     # Subscriptions and events
 
     def check_room(self, session: Session, patterns: list[Pattern], bounds: Room | None = None) -> None:
-        """Whether a session may have these subscriptions as well, by `bounds` of its protocol's own if there are any.
+        """Check that a session may have these subscriptions too, within `bounds` or else the general limits.
 
         Raises `TooManySubscriptions` or `TooManyPatterns`.
         """
@@ -202,7 +205,7 @@ class Broker:
             raise self.counted(TooManyPatterns())
 
     def subscribe(self, session: Session, pattern: Pattern) -> bool:
-        """Let a session hear `pattern`; False if it did already, or has ended."""
+        """Subscribe a session to `pattern`; False if it is already subscribed, or has ended."""
         if session.closed is not None or pattern in session.subscriptions:
             return False
         session.subscriptions[pattern] = self.index.add(pattern, session)
@@ -211,7 +214,7 @@ class Broker:
         return True
 
     def unsubscribe(self, session: Session, pattern: Pattern) -> bool:
-        """Undo `subscribe`; False if there was nothing to undo."""
+        """Remove a session's subscription to `pattern`; False if it has none."""
         if session.subscriptions.pop(pattern, None) is None:
             return False
         self.index.remove(pattern, session)
@@ -220,7 +223,7 @@ class Broker:
         return True
 
     def check_publish(self, session: Session | None, address: str, now: float) -> None:
-        """Whether `session`, or else `address`, may publish now. Raises `RateLimited`, `NoRoom`."""
+        """Check that `session`, or without one `address`, may publish now. Raises `RateLimited`, `NoRoom`."""
         if self.waiting.is_over or self.memory.is_over:
             self.check_load()
         if session is not None:
@@ -232,12 +235,13 @@ class Broker:
             raise self.counted(RateLimited())
 
     def publish(self, event: Event, now: float, *, without: Session | None = None, source: object = None) -> None:
-        """Stamp an event and put it into the outbox of everyone who hears its topic (but `without`).
+        """Stamp an event with its time and publication, and put it into its subscribers' outboxes.
 
-        If that must wait until the log has it, the event is pending: append to its `waiters` who wants to know.
-        `source` is what publishes, a session or a request without one; its events stay in order.
-        What is to be a value becomes one, and never waits (`values.py`).
-        Raises `HistoryUnavailable`; of values `WrongType`, `NotForAll`, `TooManyTopics`.
+        The session `without` receives nothing. If the event must be stored before it is delivered, it is pending
+        afterwards: append to its `waiters` to be notified of the result. `source` is the publisher, a session or a
+        request without one; events of one source stay in order. An event on a topic with a last value becomes that
+        value and is never pending (`values.py`).
+        Raises `HistoryUnavailable`; for values also `WrongType`, `NotForAll` and `TooManyTopics`.
         """
         if self.values is not None and self.values.takes(event.topic):
             self._publish_value(self.values, event, now, without, source)
@@ -248,25 +252,24 @@ class Broker:
         self.activity.note(event.topic, now)
 
     def announce(self, event: Event, now: float, *, without: Session | None = None) -> None:
-        """Publish for the server itself, which counts as nobody's publish."""
+        """Publish an event of the server itself; it is not counted as a client's publish."""
         self._issue(event, now, without)
 
     def show(self, event: Event, now: float, *, without: Session | None = None) -> None:
-        """Deliver a value at once to everyone who hears its topic (but `without`), and to nobody who replays.
+        """Deliver a value at once to its subscribers, except the session `without` and sessions that replay.
 
-        It gets a time and a publication, where it has none yet, and never goes to the log.
+        The value gets a time and a publication if it has none yet. It is not written to the log.
         """
         if not event.publication:
             self._stamp(event, now)
         event.without = without
         self._spread(event, now, is_new=True, is_final=False)
-        event.without = None  # values are kept, and must keep no session
+        event.without = None  # values are kept, and must not keep a session alive
 
     def keep(self, event: Event, now: float) -> bool:
-        """Hand a value of its own to the log, where its topic is recorded; never durable (design 7.13).
+        """Append a value to the log if its topic is recorded; values are never durable. Return whether it was taken.
 
-        Only who replays hears it: when it is on disk, or at once where the log does not take it.
-        Returns whether the log took it.
+        Only sessions that replay receive it: when it is on disk, or at once if the log does not take it.
         """
         self._stamp(event, now)
         if self.recording.keep(event, now):
@@ -275,7 +278,10 @@ class Broker:
         return False
 
     def latest(self, patterns: Collection[Pattern], most: int, now: float) -> list[Event]:
-        """The last values of topics that match any, the youngest `most`, oldest first; each has a publication."""
+        """The last values of topics that match any of `patterns`: the newest `most` of them, oldest first.
+
+        Each has a publication.
+        """
         events = [] if self.values is None else self.values.latest(patterns, most)
         for event in events:
             if not event.publication:  # nobody has published it since the server was started
@@ -283,9 +289,10 @@ class Broker:
         return events
 
     def show_latest(self, session: Session, patterns: Collection[Pattern], now: float) -> None:
-        """Deliver the last values of topics that match any to one session, as if they had been published now.
+        """Deliver to one session the last values of topics that match any of `patterns`, as if published now.
 
-        The youngest, as many as a queue has room for: who asks again and again must not hold the loop for long.
+        At most the newest `limits.queue_events` are delivered, so that a client that asks repeatedly does not occupy
+        the loop for long.
         """
         for event in self.latest(patterns, self.limits.queue_events, now):
             self.deliver(session, event, now)
@@ -305,7 +312,7 @@ class Broker:
         event.publication = self.publications.next()
 
     def _issue(self, event: Event, now: float, without: Session | None = None, source: object = None) -> None:
-        event.time_us = self._time_us(now)  # as `_stamp` does, written out: every publish comes by
+        event.time_us = self._time_us(now)  # `_stamp`, inlined: every publish runs this
         event.publication = self.publications.next()
         event.without = without
         recording = self.recording
@@ -316,12 +323,12 @@ class Broker:
             except HistoryUnavailable as refusal:
                 raise self.counted(refusal) from None
         if event.is_pending:
-            self.index.hearers(event.topic)  # in the publisher's turn: a commit brings very many events at once
+            self.index.hearers(event.topic)  # cache the match in the publisher's turn: a commit has many events at once
         else:
             self._spread(event, now, is_new=True, is_final=not event.is_recorded)
 
     def _time_us(self, now: float) -> int:
-        """The wall clock. Where it is set back a little, as it is all the time, it stands still instead."""
+        """The wall clock in microseconds; a small step backwards repeats the latest time instead."""
         time_us = int((now + self.clock_offset_s) * 1_000_000)
         if time_us < self._latest_us < time_us + _CLOCK_STEP_US:
             return self._latest_us
@@ -329,10 +336,10 @@ class Broker:
         return time_us
 
     def _spread(self, event: Event, now: float, is_new: bool, is_final: bool) -> None:  # noqa: FBT001 - see there
-        """Deliver to everyone who hears the topic; see `Recording` for the two flags."""
+        """Deliver an event to the subscribers of its topic; `Recording` explains the two flags."""
         without, audience, chosen = event.without, event.audience, event.chosen
         if is_final:
-            event.without = event.source = None  # events that are kept must keep no session
+            event.without = event.source = None  # events that are kept must not keep a session alive
         hearers = self.index.hearers(event.topic)
         if not hearers:
             return
@@ -346,14 +353,18 @@ class Broker:
             if chosen is not None and not chosen.admits(session.id):
                 continue
             if cursor is not None and (
-                (event.position and not cursor.is_live)  # it will read it
+                (event.position and not cursor.is_live)  # the session will read it from the history
                 or (not is_new and event.publication in cursor.given)
             ):
                 continue
             self.deliver(session, event, now)
 
     def deliver(self, session: Session, event: Event, now: float) -> bool:
-        """Put an event into one session's outbox, subscribed or not; False if the session has ended."""
+        """Put an event into one session's outbox, subscribed or not; False if the session has ended.
+
+        If the outbox overflows, a session that replays goes back to reading recorded events from the history; for
+        any other the owner's `overflow` decides.
+        """
         if session.closed is not None:
             return False
         if not session.outbox.put(event):
@@ -370,17 +381,17 @@ class Broker:
         return True
 
     def take(self, session: Session, now: float) -> list[Event]:
-        """What waits for a session and is to be written to its client now. The hot path."""
+        """Take the events that wait for a session, to be written to its client now. On the hot path."""
         events = session.outbox.take()
         if events:
             flow = self.flows[session.protocol]
             flow.delivered += len(events)
-            if session.cursor is None:  # what is read again from the history has not waited for so long
+            if session.cursor is None:  # the time since publication says nothing about events read from the history
                 flow.delays.note(int((now + self.clock_offset_s) * 1_000_000) - events[0].time_us)
         return events
 
     def mark_ready(self, session: Session) -> None:
-        """Have a session flushed in the next turn."""
+        """Flush a session in the next turn of the loop."""
         if not session.is_ready:
             session.is_ready = True
             self.ready.append(session)
@@ -388,13 +399,13 @@ class Broker:
                 self.wake()
 
     def flush(self, now: float) -> None:
-        """Turn to the owners of the sessions that are ready, at most `FLUSHED_AT_ONCE`."""
+        """Flush the sessions that are ready through their owners, at most `FLUSHED_AT_ONCE`."""
         try:
             for _ in range(min(len(self.ready), FLUSHED_AT_ONCE)):
                 session = self.ready.popleft()
                 session.is_ready = False
                 if session.closed is None:
                     session.owner.flush(session, now)
-        finally:  # else one owner's fault would leave the sessions behind it unflushed for ever
+        finally:  # else one owner's exception would leave the sessions after it unflushed forever
             if self.ready:
                 self.wake()

@@ -1,8 +1,8 @@
 """The deadlines of all sessions, in one heap.
 
-Most deadlines move while they wait (each poll moves one), so a move costs nothing unless it is towards now: an entry
+Most deadlines move while they wait (each poll moves one), so only a move to an earlier time touches the heap: an entry
 whose session has been given more time is put back when it comes up. Each session has exactly one live entry, its
-`alarm`, which is never later than its deadline; any other entry of its is stale and dropped when it comes up.
+`alarm`, which is never later than its deadline. Any other entry of the session is stale and dropped when it comes up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STALE_ENTRIES_KEPT = 1_000
 
 
 class Deadlines:
-    """When something must happen to which session."""
+    """The sessions that are watched, and the time at which each is due (monotonic seconds)."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Session]] = []
@@ -35,13 +35,13 @@ class Deadlines:
         self._arm(session)
 
     def move(self, session: Session, deadline: float) -> None:
-        """Give a watched session another deadline."""
+        """Change the deadline of a watched session."""
         session.deadline = deadline
         if session.alarm is not None and deadline < session.alarm[0]:
             self._arm(session)
 
     def remove(self, session: Session) -> None:
-        """Watch it no longer; its entry is dropped when it comes up."""
+        """Stop watching a session; its entry is dropped when it comes up."""
         session.alarm = None
         self._live -= 1
         if len(self._heap) > 2 * self._live + _STALE_ENTRIES_KEPT:
@@ -49,11 +49,11 @@ class Deadlines:
             heapq.heapify(self._heap)
 
     def next(self) -> float:
-        """The earliest time at which `due` may have something to tell; infinity when nothing is watched."""
+        """The earliest time at which `due` may return a session; infinity when nothing is watched."""
         return self._heap[0][0] if self._heap else float("inf")
 
     def due(self, now: float) -> list[Session]:
-        """The sessions whose deadline has come; each stays watched, for its owner to move or close."""
+        """The sessions whose deadline has passed; each is watched until its owner moves its deadline or closes it."""
         sessions = []
         while self._heap and self._heap[0][0] <= now:
             entry = heapq.heappop(self._heap)
@@ -71,5 +71,5 @@ class Deadlines:
     def _arm(self, session: Session) -> None:
         self._count += 1
         session.alarm = (session.deadline, self._count, session)
-        if session.deadline < inf:  # what never comes up would never be dropped either, with all that it holds
+        if session.deadline < inf:  # an entry that never comes up would never be dropped, nor all that it holds
             heapq.heappush(self._heap, session.alarm)

@@ -1,27 +1,28 @@
-"""What can go wrong in the broker.
+"""The broker's refusals.
 
-Refusal                 the peer's fault; nothing has changed
-  InvalidName           no legal name of a topic
+Refusal                 the peer's request is not carried out; nothing has changed
+  InvalidName           the text is not a legal topic name
     NameTooLong
-    NameTooDeep         with too many segments
-  TooManySubscriptions  the session has as many as it may have
-  TooManyPatterns       likewise, of the ones with a wildcard
-  TokenRefused          who it names is not believed
+    NameTooDeep         the name has too many segments
+  TooManySubscriptions  the session is at its limit of subscriptions
+  TooManyPatterns       the session is at its limit of subscriptions with a wildcard
+  TokenRefused          the token does not prove an identity
+    TokenTooLong
     TokenExpired
-  RateLimited           too many publishes
-  NoRoom                nobody's fault: try later
-    TooManySessions       the server is full
-    TooManyFromAddress    that address has its share
-    TooMuchWaiting        events that nobody has come for
-    MemoryShort           the process has taken what it may
-  HistoryUnavailable    the log cannot take it: the disk is full, or broken, or too slow
-    InboxFull             more waits to be written than may
+  RateLimited           too many publishes a second
+  NoRoom                the server is at a limit: try later
+    TooManySessions       the server is at its limit of sessions
+    TooManyFromAddress    the address is at its limit of sessions
+    TooMuchWaiting        too many bytes of undelivered events
+    MemoryShort           the process uses as much memory as it may
+    TooManyTopics         there are as many typed topics as there may be
+  HistoryUnavailable    the log cannot take the event: the disk is full, broken or too slow
+    InboxFull             too many bytes wait to be written
     DiskFull              the disk has no more room than must stay free
-  OutcomeUnknown        it may or may not reach the disk yet
-  KeyReused             that idempotency key was another publish's
-  WrongType             the topic has a type, and that is no value of it
-  NotForAll             a value is everybody's, and that was to be for some
-  TooManyTopics         there are as many topics with a type as there may be
+  OutcomeUnknown        the event may or may not reach the disk
+  KeyReused             the idempotency key belongs to another publish
+  WrongType             the topic has a type, and the data is not a value of it
+  NotForAll             the topic's value is shared by all clients, and the event was for some only
 """
 
 import re
@@ -30,27 +31,27 @@ _PLAIN_TYPE = re.compile(r"[a-z]{1,16}(\[\])?")
 
 
 class Refusal(Exception):
-    """What was asked for is not done; `reason` is one word for counters and replies."""
+    """A request that is not carried out; `reason` is one word for counters and replies."""
 
     reason = "refused"
     limit = ""
-    """The setting that said no, if it was one."""
+    """The setting whose limit was reached; empty if it was not a limit."""
 
 
 class InvalidName(Refusal):
-    """A text that is no legal name of a topic."""
+    """The text is not a legal topic name."""
 
     reason = "invalid_name"
 
 
 class NameTooLong(InvalidName):
-    """It is longer than `limits.topic_chars`."""
+    """The topic name is longer than `limits.topic_chars`."""
 
     limit = "topic_chars"
 
 
 class NameTooDeep(InvalidName):
-    """It has more than `limits.topic_segments`."""
+    """The topic name has more than `limits.topic_segments` segments."""
 
     limit = "topic_segments"
 
@@ -77,7 +78,7 @@ class RateLimited(Refusal):
 
 
 class NoRoom(Refusal):
-    """The server takes nothing more of that kind for now."""
+    """The server is at a limit and takes no more for now; the request may succeed later."""
 
     reason = "no_room"
 
@@ -95,25 +96,25 @@ class TooManyFromAddress(NoRoom):
 
 
 class TooMuchWaiting(NoRoom):
-    """Events have reached `limits.waiting_bytes`."""
+    """Events that wait for delivery have reached `limits.waiting_bytes`."""
 
     limit = "waiting_bytes"
 
 
 class MemoryShort(NoRoom):
-    """The process has reached `limits.memory_share`."""
+    """The process's memory has reached `limits.memory_share`."""
 
     limit = "memory_share"
 
 
 class HistoryUnavailable(Refusal):
-    """The log does not take it. It was not delivered; whether it is stored a repeat with the same key tells."""
+    """The log does not take the event, and it is not delivered; a repeat with the same key shows if it is stored."""
 
     reason = "history_unavailable"
 
 
 class InboxFull(HistoryUnavailable):
-    """What waits to be written has reached `history.inbox_bytes`."""
+    """The events that wait to be written have reached `history.inbox_bytes`."""
 
     limit = "inbox_bytes"
 
@@ -125,22 +126,23 @@ class DiskFull(HistoryUnavailable):
 
 
 class OutcomeUnknown(Refusal):
-    """The log has not said within `history.commit_s` whether it has it."""
+    """The log has not reported within `history.commit_s` whether the event is stored."""
 
     reason = "history_outcome_unknown"
     limit = "commit_s"
 
 
 class KeyReused(Refusal):
-    """The idempotency key was used for another topic."""
+    """The idempotency key was already used for another topic."""
 
     reason = "idempotency_key_reused"
 
 
 class WrongType(Refusal):
-    """The topic has a type, `type_name`, and what was to be published is no value of it.
+    """The topic has a type, `type_name`, and the published data is not a value of it.
 
-    Its text is a name that may be shown: types that only some clients know are bytes to all others, that is raw.
+    The exception's text is a type name that is safe to show. It is `raw` for a type that only some clients know: to
+    all others its values are bytes.
     """
 
     reason = "wrong_type"
@@ -151,7 +153,7 @@ class WrongType(Refusal):
 
 
 class NotForAll(Refusal):
-    """The last value of a topic is everybody's; what has an audience, or is for some sessions, cannot be one."""
+    """A topic's last value is shared by all clients; an event with an audience or for chosen sessions cannot be one."""
 
     reason = "value_for_some"
 
@@ -164,7 +166,7 @@ class TooManyTopics(NoRoom):
 
 
 class TokenRefused(Refusal):
-    """A token that proves nothing, or no longer. `detail` is for the log; it says nothing that the token says."""
+    """The token does not prove an identity, or no longer. `detail` is for the log and has nothing from the token."""
 
     reason = "token_invalid"
 
@@ -174,12 +176,12 @@ class TokenRefused(Refusal):
 
 
 class TokenTooLong(TokenRefused):
-    """It is longer than `limits.token_chars`."""
+    """The token is longer than `limits.token_chars`."""
 
     limit = "token_chars"
 
 
 class TokenExpired(TokenRefused):
-    """It was good once."""
+    """The token was valid, but has expired."""
 
     reason = "token_expired"

@@ -1,4 +1,4 @@
-"""An event: what was published, once, for all who hear it, now or from the history."""
+"""An event: one published message, shared by all its subscribers, live or from the history."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from app.broker.watermark import Watermark
 
 _OBJECTS_BYTES = 640
-"""What Python needs for an event beside its texts, about."""
+"""About how many bytes Python needs for an event in addition to its texts."""
 
 BARE = "bare"
 """The shape of a payload that is one JSON value, as Bayeux and NT4 publish them."""
 
 
 class Audience(NamedTuple):
-    """Who may get an event, of those who hear its topic; None: nobody is left out by that.
+    """The subscribers that may receive an event, by authid and role; None in a field: no restriction.
 
-    `eligible` are the only authids or roles that may, `excluded` the ones that may not.
+    If `eligible_*` is given, only these authids or roles may; the `excluded_*` ones may not.
     """
 
     eligible_authids: tuple[str, ...] | None = None
@@ -30,7 +30,7 @@ class Audience(NamedTuple):
     excluded_roles: tuple[str, ...] = ()
 
     def admits(self, authid: str | None, role: str) -> bool:
-        """Whether somebody of that identity is among them."""
+        """Whether a subscriber with this authid (None: anonymous) and role may receive the event."""
         if authid in self.excluded_authids or role in self.excluded_roles:
             return False
         if self.eligible_authids is not None and authid not in self.eligible_authids:
@@ -39,35 +39,39 @@ class Audience(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Which sessions may get an event, by their ids, of those who hear its topic and are among its audience.
+    """The subscribers within an event's audience that may receive it, by session id; None: no restriction.
 
-    None: nobody is left out by that. It is about live delivery only: a session's id means nothing once it has ended.
+    It applies to live delivery only: a session's id means nothing once the session has ended.
     """
 
     eligible: frozenset[str] | None = None
     excluded: frozenset[str] = frozenset()
 
     def admits(self, session_id: str) -> bool:
-        """Whether that session is among them."""
+        """Whether the session with that id may receive the event."""
         return session_id not in self.excluded and (self.eligible is None or session_id in self.eligible)
 
 
 class Waiter(Protocol):
-    """Whoever waits for an event that is not through yet."""
+    """An object that waits for the result of a pending event."""
 
     def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
-        """It is on disk and delivered, or refused. Called once for each time that somebody waits."""
+        """Receive the result: the event is on disk and delivered, or refused with `refusal`.
+
+        It is called once for each time that the waiter was added to the event's `waiters`.
+        """
 
 
 class Event:
     """One publication on its way through the broker.
 
     `topic` is canonical, `payload` the value as JSON text, `time_us` wall-clock microseconds, `publication` a number
-    that no other has, `publisher` the id of the publishing session if it had one. `authid` and `role` are who it was.
+    that no other has, `publisher` the id of the publishing session if it had one. `authid` and `role` are the
+    publisher's identity.
     `position` is the event's offset in the log, and 0 until it is on disk there.
-    One that `is_fleeting` was meant for some sessions and not others: no log may have it, since sessions end.
-    `frames` keeps the bytes each protocol has made of it: written at the first delivery, read at all others.
-    `chosen` narrows down who gets it to some sessions.
+    An event that `is_fleeting` was meant for some sessions and not others: it is not logged, since sessions end.
+    `frames` keeps each protocol's encoded bytes: made at the first delivery, reused at all others.
+    `chosen` restricts delivery to some sessions.
     """
 
     __slots__ = (
@@ -121,7 +125,7 @@ class Event:
         self.audience = audience
         self.is_fleeting = False
         self.shape = BARE
-        self.details: str | None = None  # JSON text: what the publisher's protocol says of it beside
+        self.details: str | None = None  # JSON text: further details from the publisher's protocol
         self.nt4_type: str | None = None
         self.nt4_time_us: int | None = None
         self.publication = 0
@@ -129,7 +133,7 @@ class Event:
         self.position = 0
         self.frames: dict[Hashable, bytes] = {}
         self._waiting: Watermark | None = None
-        # while it is pending, see `Recording`
+        # used while the event is pending, see `Recording`
         self.source: object = None
         self.chosen: Chosen | None = None
         self.without: Session | None = None
@@ -137,10 +141,10 @@ class Event:
         self.pending_since = 0.0
         self.is_recorded = False
         self.is_durable = False
-        self.is_pending = False  # nobody has seen it yet
+        self.is_pending = False  # not delivered to anyone yet
 
     def weigh_on(self, waiting: Watermark) -> None:
-        """Count towards what waits, once for all who hear it, until the last of them lets go of it."""
+        """Count this event's bytes in `waiting`, once for all subscribers, until nothing refers to the event."""
         if self._waiting is None:
             self._waiting = waiting
             waiting.move_to(waiting.value + self.nbytes)
@@ -151,7 +155,7 @@ class Event:
 
     @property
     def nbytes(self) -> int:
-        """What it takes of the memory, about: the payload, what a protocol makes of it, and Python's objects."""
+        """About the event's size in memory, in bytes: payload, encoded frames and Python's objects."""
         return 2 * len(self.payload) + _OBJECTS_BYTES
 
     def __repr__(self) -> str:

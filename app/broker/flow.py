@@ -1,21 +1,21 @@
-"""How much goes through, and how long it takes: for each protocol what its clients published and what they were given.
+"""Throughput and delay: for each protocol, the events that its clients published and received.
 
-A delay is the time from a publication to the moment at which it left its receiver's outbox to be written: with the
-commit that a durable event waits for, and with the time for which a client that polls had not asked yet.
+A delay is the time from the publication of an event until it leaves a subscriber's outbox to be written. It includes
+the commit that a durable event waits for, and the time until a polling client asks.
 """
 
 from __future__ import annotations
 
 _EXACT_BITS = 4
 _STEPS = 1 << _EXACT_BITS
-"""Delays are counted in classes that are no wider than an eighth of themselves, whatever their size."""
+"""Delays are counted in classes, each at most an eighth as wide as the delays in it."""
 
 _LONGEST_US = 600_000_000
 """Ten minutes; longer ones count as this."""
 
 
 class Delays:
-    """How often delays were how long: as many classes as a delay may need, however many delays there are."""
+    """A histogram of delays: its size is fixed, regardless of the number of delays."""
 
     __slots__ = ("counts", "total_us")
 
@@ -24,7 +24,7 @@ class Delays:
         self.total_us = 0
 
     def note(self, us: int, times: int = 1) -> None:
-        """Something took so many microseconds. The hot path: `_class_of`, written out."""
+        """Count a delay of `us` microseconds, `times` times. On the hot path: `_class_of` is inlined."""
         if not 0 <= us <= _LONGEST_US:  # wall clocks can be set back
             us = 0 if us < 0 else _LONGEST_US
         shift = us.bit_length() - _EXACT_BITS
@@ -32,22 +32,22 @@ class Delays:
         self.total_us += us * times
 
     def since(self, before: Delays) -> Delays:
-        """What was noted after `before` was a copy of this."""
+        """The delays noted since `before` was copied from this."""
         later = Delays()
         later.counts = [now - then for now, then in zip(self.counts, before.counts, strict=True)]
         later.total_us = self.total_us - before.total_us
         return later
 
     def copy(self) -> Delays:
-        """As it is now."""
+        """Copy the present state."""
         return self.since(Delays())
 
     def __len__(self) -> int:
-        """How many were noted."""
+        """Count all delays noted."""
         return sum(self.counts)
 
     def quantile_ms(self, share: float) -> float | None:
-        """What so many of all delays did not exceed, in milliseconds, about; None where there were none."""
+        """About the delay in milliseconds that a `share` (0 to 1) of all did not exceed; None without any delay."""
         left = len(self) * share
         if not left:
             return None
@@ -61,12 +61,12 @@ class Delays:
         return _top_of(last) / 1000
 
     def up_to(self, us: int) -> int:
-        """How many were no longer than that, about."""
+        """About how many delays were at most `us` microseconds."""
         return sum(self.counts[: _class_of(us) + 1])
 
 
 class Flow:
-    """What one protocol's clients have published, and what they were given, in events."""
+    """The numbers of events that one protocol's clients have published and received, and the delays of the latter."""
 
     __slots__ = ("delays", "delivered", "published")
 
@@ -77,13 +77,13 @@ class Flow:
 
 
 def _class_of(us: int) -> int:
-    """The class that so many microseconds belong to: small ones have each their own, others share their first bits."""
+    """The class of `us` microseconds: small numbers have one each, larger ones share it by their first bits."""
     shift = us.bit_length() - _EXACT_BITS
     return us if shift <= 0 else (shift << (_EXACT_BITS - 1)) + (us >> shift)
 
 
 def _top_of(number: int) -> int:
-    """The most microseconds that belong to a class."""
+    """The longest delay of a class, in microseconds."""
     if number < _STEPS:
         return number
     shift = (number >> (_EXACT_BITS - 1)) - 1

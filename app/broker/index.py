@@ -1,9 +1,9 @@
-"""The index that answers "who hears this topic".
+"""The index that finds the subscribers of a topic.
 
-The answer for a topic is kept until a subscription that could change it changes, so a publish to a known topic costs
-one dictionary look-up whatever the number of subscriptions. For an unknown one every pattern that could match it is
-looked up: Bayeux' are as many as the topic has segments, WAMP's as many as there are lengths of prefixes, and sets of
-positions at which wildcards have a name.
+The answer for a topic is cached until a subscription that could change it changes. So a publish to a known topic costs
+one dictionary look-up, regardless of the number of subscriptions. For an unknown one every pattern that could match is
+looked up: for Bayeux one for each segment of the topic; for WAMP one for each length of prefix in use, and one for each
+set of positions at which wildcards have a name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CACHED_TOPICS = 100_000
 class Subscription:
     """One pattern and all the sessions that subscribed to it; shared, so that an event is matched and encoded once.
 
-    `number` is the id that WAMP sessions know it by, 0 while there are none.
+    `number` is the subscription's id in WAMP, 0 while no WAMP session has it.
     """
 
     __slots__ = ("number", "pattern", "sessions")
@@ -38,35 +38,35 @@ class Subscription:
 
 
 class Heard(NamedTuple):
-    """Whoever hears a topic: the sessions, each once, and the subscriptions by which they do."""
+    """The subscribers of a topic, each once, and the subscriptions that match it."""
 
     sessions: tuple[Session, ...]
     subscriptions: tuple[Subscription, ...]
 
 
 class TopicIndex:
-    """All subscriptions, by pattern, and for each topic lately published who hears it."""
+    """All subscriptions by pattern, and a cache of the subscribers of recently published topics."""
 
     def __init__(self) -> None:
         self.subscriptions: dict[Pattern, Subscription] = {}
         self._heard: dict[str, Heard] = {}
-        # How many prefixes there are with so many whole segments and so long a rest, and how many wildcards with so
-        # many segments and names at those places.
+        # The number of prefixes by their count of whole segments and the length of the rest, and the number of
+        # wildcards by their count of segments and the positions that have a name.
         self._prefix_chars: dict[int, Counter[int]] = {}
         self._forms: dict[int, Counter[tuple[bool, ...]]] = {}
 
     @property
     def wildcard_forms(self) -> int:
-        """How many look-ups wildcards cost at most."""
+        """The most look-ups that wildcards cost for one topic."""
         return sum(map(len, self._forms.values()))
 
     def has_form(self, pattern: Pattern) -> bool:
-        """Whether a wildcard is empty where another is, and so costs no look-up more."""
+        """Whether another wildcard is empty in the same places, so that this one does not cost a further look-up."""
         segments = pattern.topic.split("/")
         return tuple(map(bool, segments)) in self._forms.get(len(segments), ())
 
     def add(self, pattern: Pattern, session: Session) -> Subscription:
-        """Let `session` hear `pattern`."""
+        """Subscribe `session` to `pattern`."""
         subscription = self.subscriptions.get(pattern)
         if subscription is None:
             subscription = self.subscriptions[pattern] = Subscription(pattern)
@@ -76,7 +76,7 @@ class TopicIndex:
         return subscription
 
     def remove(self, pattern: Pattern, session: Session) -> None:
-        """Undo `add`; a subscription without sessions goes."""
+        """Unsubscribe `session` from `pattern`; a subscription without sessions is deleted."""
         subscription = self.subscriptions[pattern]
         del subscription.sessions[session]
         if not subscription.sessions:
@@ -85,20 +85,23 @@ class TopicIndex:
         self._forget(pattern)
 
     def hearers(self, topic: str) -> tuple[Session, ...]:
-        """The sessions that hear `topic`: each once, however many of its patterns match."""
+        """The subscribers of `topic`: each session once, even if several of its patterns match."""
         return self.heard(topic).sessions
 
     def heard(self, topic: str) -> Heard:
-        """Who hears `topic`, and by which subscriptions."""
+        """The subscribers of `topic`, and the subscriptions that match it."""
         found = self._heard.get(topic)
         if found is None:
-            if len(self._heard) >= _CACHED_TOPICS:  # topics are made up by clients: never without end
+            if len(self._heard) >= _CACHED_TOPICS:  # clients make up topics: the cache must be bounded
                 self._heard.clear()
             found = self._heard[topic] = self._match(topic)
         return found
 
     def count_hearers(self, topic: str) -> int:
-        """How many hear `topic`. For topics that rest: it takes no room, and little time where one pattern has most."""
+        """Count the subscribers of `topic` without caching them, for idle topics.
+
+        It takes little time where one pattern has most of the subscribers.
+        """
         found = self._heard.get(topic)
         if found is not None:
             return len(found.sessions)
@@ -117,10 +120,11 @@ class TopicIndex:
         return [self.subscriptions[pattern] for pattern in self._patterns(topic) if pattern in self.subscriptions]
 
     def _patterns(self, topic: str) -> Iterator[Pattern]:
-        """Every pattern that could be there and matches `topic`."""
+        """Every pattern that may exist in the index and matches `topic`."""
         yield from patterns_heard(topic)
         segments = topic.split("/")
-        is_own = segments[0] in UNHEARD_UNNAMED or segments[0].startswith(SPACE)  # which has to be named
+        # A pattern matches one of these first segments only if it names it.
+        is_own = segments[0] in UNHEARD_UNNAMED or segments[0].startswith(SPACE)
         for depth, lengths in self._prefix_chars.items():
             if depth < len(segments):
                 whole, cut = "".join(f"{segment}/" for segment in segments[:depth]), component(segments[depth])
@@ -134,7 +138,7 @@ class TopicIndex:
                 yield Pattern(Match.WILDCARD, "/".join(segment if is_named else "" for segment, is_named in named))
 
     def _count(self, pattern: Pattern, by: int) -> None:
-        """Know of one pattern more, or less, that is not found by the topic alone."""
+        """Add `by` (1 or -1) to the count of a pattern that is not found from the topic alone."""
         segments = pattern.topic.split("/")
         if pattern.match is Match.PREFIX:
             _add(self._prefix_chars, len(segments) - 1, len(segments[-1]), by)
@@ -149,7 +153,7 @@ class TopicIndex:
 
 
 def _add(counts: dict[int, Counter[Key]], outer: int, inner: Key, by: int) -> None:
-    """Count within two levels, and keep nothing that is zero."""
+    """Add to a count at two levels of keys, and delete what has become zero."""
     counter = counts.setdefault(outer, Counter())
     counter[inner] += by
     if not counter[inner]:

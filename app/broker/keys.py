@@ -1,6 +1,6 @@
-"""Idempotency keys: a publisher that got no answer repeats its publish, and nothing happens twice.
+"""Idempotency keys: a publisher that got no answer can repeat its publish, and the event is published once.
 
-A key belongs to an identity, so nobody can use up another's; all without one share theirs.
+A key belongs to an authid, so one client cannot use up another's keys; all anonymous clients share theirs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Published(NamedTuple):
-    """What is known of an event after it has gone; `position` is 0 where it was not recorded, or is not yet."""
+    """What is remembered of a published event; `position` is 0 if it was not recorded, or is not recorded yet."""
 
     topic: str
     position: int
@@ -22,9 +22,9 @@ class Published(NamedTuple):
 
 
 class Keys:
-    """The keys used lately: at most `most`, each for `age_s`.
+    """The keys used recently: at most `most`, each for `age_s` seconds.
 
-    Times are seconds of the wall clock, since some keys come from a log that another run has written.
+    Times are seconds of the wall clock, since some keys are read from a log that an earlier run wrote.
     """
 
     def __init__(self, most: int, age_s: float) -> None:
@@ -36,7 +36,10 @@ class Keys:
         return len(self._known)
 
     def find(self, authid: str | None, key: str, topic: str, wall_s: float) -> Event | Published | None:
-        """What was published with that key: an `Event` while it is pending. Raises `KeyReused`."""
+        """What was published with that key, an `Event` while it is pending; None if the key is unknown or expired.
+
+        Raises `KeyReused` if the key belongs to another topic.
+        """
         if not self.has(authid, key, wall_s):
             return None
         found = self._known[authid, key]
@@ -45,23 +48,23 @@ class Keys:
         return found[1]
 
     def has(self, authid: str | None, key: str, wall_s: float) -> bool:
-        """Whether something was published with that key, or is about to be."""
+        """Whether an event was published with that key, or is pending."""
         found = self._known.get((authid, key))
         return found is not None and abs(wall_s - found[0]) <= self._age_s
 
     def remember(self, authid: str | None, key: str, what: Event | Published, wall_s: float) -> None:
-        """It has been used now, or its event is through; the oldest go when there are too many."""
-        self._known.pop((authid, key), None)  # the order is that of use
+        """Store a key that is used now, or whose event is settled; the oldest are dropped when there are too many."""
+        self._known.pop((authid, key), None)  # so that the dictionary is in the order of use
         self._known[authid, key] = (wall_s, what)
         while len(self._known) > self._most:
             del self._known[next(iter(self._known))]
 
     def forget(self, authid: str | None, key: str) -> None:
-        """Its event was refused: a repeat is a new attempt."""
+        """Remove a key whose event was refused: a repeat is a new attempt."""
         self._known.pop((authid, key), None)
 
     def sweep(self, wall_s: float) -> None:
-        """Let go of the old ones."""
+        """Remove the keys that are expired."""
         while self._known:
             name = next(iter(self._known))
             if abs(wall_s - self._known[name][0]) <= self._age_s:

@@ -1,6 +1,6 @@
-"""The event history as the broker and the engines see it: what is kept, how to append, what to ask and what comes back.
+"""The event history as the broker and the engines see it: durability, appending, queries and their results.
 
-The history itself (`app/history/`) stores bytes and has threads; here are only the words in which both sides speak.
+The history itself (`app/history/`) stores bytes and has threads; this module has only the types that both sides share.
 An **offset** numbers the events of a log from 1 on, without holes; shown to a client it is called a position.
 """
 
@@ -16,52 +16,52 @@ if TYPE_CHECKING:
 
 
 USUAL_LIMIT = 100
-"""Events in a page, for whoever has not said how many."""
+"""The number of events in a page if the query does not give a limit."""
 
 
 class Keeping(Enum):
-    """What becomes of a topic's events."""
+    """Whether and when a topic's events are written to the log."""
 
-    NOT = "not"  # delivered, and forgotten
+    NOT = "not"  # delivered only
     AFTERWARDS = "afterwards"  # delivered at once, then written
     DURABLE = "durable"  # on disk first, then delivered, then acknowledged
 
 
 class Log(Protocol):
-    """Where the broker's events are kept. Called on the event loop; none of it waits.
+    """The store of the broker's events. Its methods are called on the event loop and never block.
 
-    What becomes of appended events is reported to `Recording.committed` and `refused`, in the order of appending.
+    The result of each append is reported to `Recording.committed` or `refused`, in the order of appending.
     """
 
     @property
     def log_id(self) -> str:
-        """Names this log among all; a restored copy has another."""
+        """An id that is unique to this log; a restored copy has another."""
 
     def keeping(self, topic: str) -> Keeping:
-        """What is to become of a topic's events."""
+        """Whether and when the events of a canonical topic are written."""
 
     def append(self, event: Event) -> None:
-        """Have an event written, or, where `event.is_recorded` is False, only passed on in its turn.
+        """Queue an event to be written, or, if `event.is_recorded` is False, only to be reported in its order.
 
-        Raises `HistoryUnavailable` where there is no room for it or the disk takes nothing.
+        Raises `HistoryUnavailable` if there is no room for the event or the disk cannot be written.
         """
 
     def start_of(self, pattern: Pattern) -> int:
-        """The first offset from which on nothing that `pattern` matches has been removed."""
+        """The first offset from which on no event that `pattern` matches has been deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What somebody wants from the history; all bounds are inclusive but `after` in `wanted`.
+    """A query of the history. All bounds are inclusive, except the offsets in `wanted`.
 
     wanted         patterns, each with the offset after which its events are wanted (0: from the start); an event is
-                   found if any of them matches its topic and lies below it
-    last           no offset above this one; always given, and never above the broker's `head`
-    first          none below
-    authid, role   whose rights decide about events with an audience
-    *_time_us      bounds of the events' time
-    *_publication  bounds by the place of a publication in the log; `after_` and `before_` leave out itself
-    limit, max_bytes   of a page; one event always fits
+                   found if any of the patterns matches its topic and its offset is above that pattern's
+    last           the highest offset; always given, and never above the broker's `head`
+    first          the lowest offset
+    authid, role   the identity that events with an audience are checked against
+    *_time_us      bounds of the events' time, in wall-clock microseconds
+    *_publication  bounds by the place of a publication in the log; `after_` and `before_` exclude that event
+    limit, max_bytes   the most events and bytes in a page; one event always fits
     is_reverse     newest first
     """
 
@@ -83,15 +83,15 @@ class Query:
 
 @dataclass(slots=True)
 class Page:
-    """What was found.
+    """A page of query results.
 
-    events       oldest first, or newest first if that was asked; each with its `position`
-    reached      every offset up to this one (down to it, in reverse) has been looked at: where to go on
+    events       oldest first, or newest first for a query in reverse; each with its `position`
+    reached      every offset up to this one (down to it, in reverse) has been examined: the next page continues here
     is_end       nothing is left within the query's bounds
-    gaps         offsets within those looked at, first and last each, at which events are missing: damaged, or lost
-    is_cut_off   what was asked for, as far as it was looked at, may have had events that are no longer kept
-    publication  where nothing else is to be named: of the last event looked at, whoever may read it. After it (before
-                 it, in reverse) it goes on. None at the end, and where nothing there can be read
+    gaps         examined ranges of offsets, each as its first and last, in which events are missing: damaged or lost
+    is_cut_off   within the examined range, events that the query asks for may have been deleted
+    publication  the publication of the last event examined, even if the reader may not read that event; the next page
+                 continues after it (before it, in reverse). None at the end, and where no event there can be read
     """
 
     events: list[Event]
@@ -103,4 +103,4 @@ class Page:
 
 
 class UnknownPublication(Exception):
-    """A query names a publication that the log does not have, or has no longer."""
+    """A query names a publication that the log does not have, or no longer has."""

@@ -1,7 +1,7 @@
-"""How fast somebody may go: a token bucket for each session, or for each address where there is no session.
+"""Rate limits: a token bucket for each session, or for each address where there is no session.
 
-A bucket is one number, the time at which it will be full again; a token costs the time in which it is filled (the
-generic cell rate algorithm). So an idle one costs nothing, and one that is full again need not be kept.
+A bucket is one number, the time at which it will be full again; taking a token adds the time in which one is refilled
+(the generic cell rate algorithm). So an idle bucket needs no work, and one that is full again need not be kept.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ _METERS = 10_000
 
 
 class Meter:
-    """Admits `per_s` a second on average, and `burst` at once after a silence."""
+    """A token bucket that admits `per_s` a second on average, and `burst` at once after an idle time."""
 
     __slots__ = ("_burst_s", "_full_at", "_token_s")
 
     def __init__(self, per_s: float, burst: int) -> None:
         self._token_s = 1 / per_s
-        self._burst_s = (burst + 0.01) * self._token_s  # lest rounding cost a whole token
+        self._burst_s = (burst + 0.01) * self._token_s  # so that rounding does not cost a whole token
         self._full_at = 0.0
 
     def admits(self, now: float) -> bool:
-        """Take one token, if there is one."""
+        """Take one token if there is one; False if there is none."""
         full_at = max(self._full_at, now) + self._token_s
         if full_at - now > self._burst_s:
             return False
@@ -28,7 +28,7 @@ class Meter:
         return True
 
     def admits_some(self, wanted: int, now: float) -> int:
-        """Take as many tokens as there are, at most so many; how many those are."""
+        """Take as many tokens as there are, at most `wanted`; return how many were taken."""
         begin = max(self._full_at, now)
         there = max(0, int((now + self._burst_s - begin) / self._token_s))
         taken = min(wanted, there)
@@ -36,12 +36,12 @@ class Meter:
         return taken
 
     def is_full(self, now: float) -> bool:
-        """Whether it knows no more than a new one would."""
+        """Whether the bucket is full, and so no different from a new one."""
         return self._full_at <= now
 
 
 class Meters:
-    """A meter for each of many names, at most `most`; beyond that newcomers share one until others are full again."""
+    """Meters by name, at most `most`; beyond that new names share one until others are full again."""
 
     def __init__(self, per_s: float, burst: int, most: int = _METERS) -> None:
         self._per_s = per_s
@@ -53,11 +53,11 @@ class Meters:
         return len(self._meters)
 
     def new(self) -> Meter | None:
-        """A meter for somebody who keeps it; None where there is no limit."""
+        """Create a meter that the caller keeps; None if there is no limit."""
         return Meter(self._per_s, self._burst) if self._per_s else None
 
     def admits(self, name: str, now: float) -> bool:
-        """Take one of that name's tokens, if there is one."""
+        """Take one of the tokens of `name` if there is one; False if there is none."""
         if name not in self._meters and len(self._meters) >= self._most:
             name = ""
         meter = self._meters.get(name) or self.new()
@@ -67,6 +67,6 @@ class Meters:
         return meter.admits(now)
 
     def sweep(self, now: float) -> None:
-        """Forget the ones that are full."""
+        """Remove the meters that are full."""
         for name in [name for name, meter in self._meters.items() if meter.is_full(now)]:
             del self._meters[name]

@@ -1,11 +1,12 @@
-"""Topic names: one canonical form inside, and how each protocol's own form maps to it, one to one.
+"""Topic names: the canonical form used inside, and its one-to-one mapping to each protocol's own form.
 
-Canonical is segments joined by `/` without a leading one, in which every UTF-8 byte outside `[A-Za-z0-9_-]` is written
-`!hh` (lower-case hexadecimal). Each protocol shows a character plain where its own grammar allows it and escapes it
-where not; `!` itself is plain unless two hexadecimal digits follow. A shown name must be in that shortest form.
+The canonical form is segments joined by `/`, without a leading one, in which every UTF-8 byte outside `[A-Za-z0-9_-]`
+is written `!hh` (lower-case hexadecimal). Each protocol shows a character plain where its own grammar allows it and
+escapes it where not; `!` itself is plain unless two hexadecimal digits follow. A shown name must be in that shortest
+form.
 
-WAMP's form stands here too, since string prefixes compare names as WAMP shows them (`topics.py`), and Bayeux', since
-the length that all share is that of its names (`protocols/nt4/names.py`).
+WAMP's form is defined here too, since string prefixes compare names as WAMP shows them (`topics.py`), and Bayeux's,
+since the limit on length applies to names as Bayeux shows them (`protocols/nt4/names.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SPACE = ":"
-"""Begins the first segment of topics that lie in a space of their own, as a second WAMP realm's do: `:name/segment`.
+"""Begins the first segment of topics in a space of their own, such as a second WAMP realm's: `:name/segment`.
 
-No name that a protocol can write becomes such a segment, so nobody outside the space can name what is in it.
+No name that a protocol can write maps to such a segment, so clients outside the space cannot name its topics.
 """
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
@@ -35,8 +36,8 @@ _REMEMBERED_NAMES = 65_536
 def to_segment(shown: str, shows_plain: Callable[[str], bool]) -> str:
     """The canonical form of one segment as a protocol shows it.
 
-    `shows_plain` tells which further characters that protocol writes as they are.
-    Raises `InvalidName` where the segment is empty, is not in its shortest form or escapes what is no UTF-8.
+    `shows_plain` decides which characters besides `[A-Za-z0-9_-]` the protocol writes as they are.
+    Raises `InvalidName` if the segment is empty, is not in its shortest form or escapes bytes that are not UTF-8.
     """
     if _PLAIN.fullmatch(shown):
         return shown
@@ -50,24 +51,24 @@ def to_segment(shown: str, shows_plain: Callable[[str], bool]) -> str:
 
 
 def from_segment(canonical: str, shows_plain: Callable[[str], bool]) -> str:
-    """How a protocol writes one canonical segment."""
+    """One canonical segment in the form of a protocol; `shows_plain` as in `to_segment`."""
     return _show(unescaped(canonical), shows_plain) if "!" in canonical else canonical
 
 
 def escaped(text: str) -> str:
-    """The canonical segment of a text that is shown as it is, every character plain, escapes and all."""
+    """The canonical segment of a literal text: no part of it is read as an escape."""
     if _PLAIN.fullmatch(text):
         return text
     return _OTHER.sub(lambda found: _escaped(found[0]), text)
 
 
 def unescaped(canonical: str) -> str:
-    """The text of a canonical segment; the opposite of `escaped`."""
+    """The literal text of a canonical segment; the inverse of `escaped`."""
     return _ESCAPE.sub(_unescaped, canonical.encode()).decode() if "!" in canonical else canonical
 
 
 def is_plain_in_channel(char: str) -> bool:
-    """Whether Bayeux writes a character of a segment as it is, beside letters, digits, `-` and `_` (Bayeux 2.1)."""
+    """Whether Bayeux writes a character as it is, in addition to letters, digits, `-` and `_` (Bayeux 2.1)."""
     return char in "~()$@"
 
 
@@ -83,7 +84,7 @@ def component(segment: str) -> str:
 
 
 def plain_beginning(shown: str) -> str:
-    """As much of the beginning of a shown segment as is the same in the canonical form, whatever follows it."""
+    """The longest beginning of a shown segment that is the same in the canonical form, regardless of what follows."""
     found = _PLAIN.match(shown)
     return found[0] if found else ""
 

@@ -1,6 +1,7 @@
-"""Values that found an outbox full: of each topic only the newest waits, beside the queue (design 4.12).
+"""Values for which an outbox had no room: only the newest of each topic waits, apart from the queue.
 
-Whoever reads too slowly gets fewer values, and in the end the last one of each topic; no session ends for that.
+A client that reads too slowly receives fewer values, and in the end the last one of each topic. Its session is not
+closed for that.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ if TYPE_CHECKING:
     from app.broker.events import Event
 
 OVERHEAD_BYTES = 64
-"""What an event costs beside its payload: its name and the queue's own slot."""
+"""What an event counts in addition to its payload: for its name and its slot in the queue."""
 
 
 class Conflation:
-    """How much may wait so of one session, and how many values of all sessions have yielded to newer ones."""
+    """The bounds on one session's conflated values, and the count of values dropped for newer ones in all sessions."""
 
     __slots__ = ("dropped", "most_bytes", "most_topics")
 
@@ -28,7 +29,7 @@ class Conflation:
 
 
 class Newest:
-    """One outbox's: a value a topic. The topic that has waited longest is the first."""
+    """One outbox's conflated values: one for each topic, the topic that has waited longest first."""
 
     __slots__ = ("_bounds", "_events", "nbytes")
 
@@ -44,26 +45,26 @@ class Newest:
         return iter(self._events.values())
 
     def outdates(self, event: Event) -> bool:
-        """Whether a newer value of its topic waits here: everything in the queue is older."""
+        """Whether a value of the event's topic waits here, and so makes every value of it in the queue outdated."""
         return event.topic in self._events
 
     def put(self, event: Event) -> bool:
-        """Have a value, which is newer than all here; False, and nothing changed, where there is no room for it.
+        """Add a value that is newer than all here; False, and nothing changed, if there is no room for it.
 
-        A single value always fits, unless there are to be none.
+        A single value always fits, unless the bound on topics is 0.
         """
         before = self._events.get(event.topic)
         nbytes = self.nbytes + cost(event) - (cost(before) if before is not None else 0)
         count = len(self._events) + (before is None)
         if count > self._bounds.most_topics or (count > 1 and nbytes > self._bounds.most_bytes):
             return False
-        self._events[event.topic] = event  # where the older one stood: no topic waits behind the others for ever
+        self._events[event.topic] = event  # in the older one's place, so that no topic waits behind the others forever
         self.nbytes = nbytes
         self._bounds.dropped += before is not None
         return True
 
     def take(self, count: int, nbytes: int, at_least: int) -> list[Event]:
-        """The first of them, so many and so many bytes at most; but `at_least` so many, however large."""
+        """Take the first values: at most `count` events and `nbytes` bytes, but always `at_least` events."""
         taken: list[Event] = []
         for event in self._events.values():
             nbytes -= cost(event)
@@ -76,18 +77,18 @@ class Newest:
         return taken
 
     def drop(self, topic: str) -> None:
-        """Drop the value of a topic, if there is one: a newer one has found another place."""
+        """Drop the value of a topic, if there is one, because a newer one is in the queue."""
         dropped = self._events.pop(topic, None)
         if dropped is not None:
             self.nbytes -= cost(dropped)
             self._bounds.dropped += 1
 
     def discard(self, is_unwanted: Callable[[Event], bool]) -> None:
-        """Drop the events of which that is true."""
+        """Drop the events for which `is_unwanted` is true."""
         self._events = {topic: event for topic, event in self._events.items() if not is_unwanted(event)}
         self.nbytes = sum(map(cost, self._events.values()))
 
 
 def cost(event: Event) -> int:
-    """What an event takes of an outbox' bytes."""
+    """The number of bytes that an event counts in an outbox."""
     return len(event.payload) + OVERHEAD_BYTES

@@ -16,12 +16,13 @@ _NOTHING_BESIDE = Conflation(0, 0)
 
 
 class Outbox:
-    """A bounded queue that events can be given back to.
+    """A bounded queue to which events can be returned.
 
     Events that were sent but must be kept until the peer acknowledges them count towards the bounds too (`retain`,
-    `release`), else a peer that never acknowledges could grow without end. Values for which the queue has no room wait
-    beside it, the newest of each topic, within bounds of their own (`conflation`). Where it `keeps_recorded`, as those
-    of sessions that replay do, recorded values are as other events: they can be read again.
+    `release`), else the outbox of a peer that never acknowledges would grow without end. Values for which the queue
+    has no room wait apart from it, only the newest of each topic, within their own bounds (`conflation`). Where
+    `keeps_recorded` is set, as for sessions that replay, recorded values are treated as other events: they can be read
+    again from the history.
     """
 
     __slots__ = (
@@ -45,30 +46,31 @@ class Outbox:
         self._nbytes = 0
         self._retained = 0
         self._retained_bytes = 0
-        self._aside: Newest | None = None  # nearly always
+        self._aside: Newest | None = None  # None nearly always
 
     def __len__(self) -> int:
         return len(self._events) if self._aside is None else len(self._events) + len(self._aside)
 
     def __iter__(self) -> Iterator[Event]:
-        """What waits, oldest first."""
+        """The waiting events, oldest first."""
         return chain(self._events, self._aside or ())
 
     @property
     def room(self) -> int:
-        """How many events more it may have, if they are small."""
+        """The number of further events that fit, if they are small."""
         return max(0, self.max_events - len(self._events) - self._retained)
 
     @property
     def nbytes(self) -> int:
-        """What waits and what is retained, with what an event costs beside its payload."""
+        """The bytes of waiting and retained events, including each event's overhead."""
         return self._nbytes + self._retained_bytes + (self._aside.nbytes if self._aside is not None else 0)
 
     def put(self, event: Event) -> bool:
-        """Append; False, and nothing kept, when that would pass a bound.
+        """Append an event; False, and nothing kept, if that would pass a bound.
 
-        A single event always fits into an empty outbox: the door has checked its size. A value goes beside the queue
-        where that is full, or another of its topic waits there; for other events values make room so.
+        A single event always fits into an empty outbox: its size was checked when it was received. A value is set
+        apart from the queue if the queue is full or another value of its topic waits there. Values in a full queue are
+        also set apart to make room for other events.
         """
         count = len(self._events) + self._retained
         nbytes = self._nbytes + len(event.payload) + OVERHEAD_BYTES
@@ -81,17 +83,17 @@ class Outbox:
         return True
 
     def limit(self, event: Event) -> str:
-        """The setting that said no when `put` did."""
+        """The setting whose limit made `put` return False."""
         if self._may_yield(event) and self._aside is not None:
             return "conflated_topics" if len(self._aside) >= self._conflation.most_topics else "conflated_bytes"
         return "queue_events" if len(self._events) + self._retained >= self.max_events else "queue_bytes"
 
     def take(self) -> list[Event]:
-        """What waits, oldest first; the values that wait beside the queue come last, and none that they outdate.
+        """Take the waiting events, oldest first, then the values set apart; values that those outdate are dropped.
 
-        Where events came back beside newer ones, or much waits beside the queue, that can be more than the bounds
-        allow. The rest then waits for the next time, else the outbox of a peer whose sockets always die would grow
-        without end.
+        When events were returned in front of newer ones, or many values are set apart, there can be more than the
+        bounds allow. The rest then waits for the next call, else the outbox of a peer whose sockets always die would
+        grow without end.
         """
         if self._aside is not None:
             self._drop_outdated(self._aside)
@@ -109,16 +111,16 @@ class Outbox:
         return events[:count]
 
     def put_back(self, events: Sequence[Event]) -> None:
-        """Return events that were taken but did not arrive, before all others and in their order.
+        """Return events that were taken but did not arrive, in front of all others and in their order.
 
-        They passed the bounds when they first came, so none is refused now: an outbox holds at most twice its bounds,
-        and takes nothing new until it is below them.
+        They passed the bounds when they were first put, so none is refused now: an outbox holds at most twice its
+        bounds, and takes nothing new until it is below them.
         """
         self._events[:0] = events
         self._nbytes += sum(map(cost, events))
 
     def discard(self, is_unwanted: Callable[[Event], bool]) -> None:
-        """Drop the events of which that is true."""
+        """Drop the events for which `is_unwanted` is true."""
         self._events = [event for event in self._events if not is_unwanted(event)]
         self._nbytes = sum(map(cost, self._events))
         if self._aside is not None:
@@ -131,20 +133,20 @@ class Outbox:
         self._retained_bytes += sum(map(cost, events))
 
     def release(self, events: Sequence[Event]) -> None:
-        """Undo `retain`."""
+        """Stop counting events that were retained."""
         self._retained -= len(events)
         self._retained_bytes -= sum(map(cost, events))
 
     def clear(self) -> None:
-        """Drop all."""
+        """Drop all events, and the count of the retained ones."""
         self._events.clear()
         self._nbytes = self._retained = self._retained_bytes = 0
         self._aside = None
 
-    # Values beside the queue
+    # Values set apart from the queue
 
     def _squeeze_in(self, event: Event) -> bool:
-        """`put`, where the queue is full or values wait beside it."""
+        """Put an event where the queue is full or values are set apart from it."""
         aside = self._aside
         may_yield = self._may_yield(event)
         if may_yield and (not self._has_room(event) or (aside is not None and aside.outdates(event))):
@@ -174,20 +176,20 @@ class Outbox:
         return self._aside.put(event)
 
     def _move_values_aside(self) -> None:
-        """Let the values in the queue make room for what cannot yield."""
+        """Set the values in the queue apart, to make room for an event that is not a value."""
         if self._aside is not None:
             self._drop_outdated(self._aside)
         self._events = [event for event in self._events if not self._may_yield(event) or not self._put_aside(event)]
         self._nbytes = sum(map(cost, self._events))
 
     def _drop_outdated(self, aside: Newest) -> None:
-        """Values in the queue yield to those beside it, which are newer."""
+        """Drop the values in the queue for which a newer one is set apart."""
         fresh = [event for event in self._events if not (self._may_yield(event) and aside.outdates(event))]
         self._conflation.dropped += len(self._events) - len(fresh)
         self._events, self._nbytes = fresh, sum(map(cost, fresh))
 
     def _fill_up(self, events: list[Event], aside: Newest) -> list[Event]:
-        """What was taken, and of the values beside the queue as many as the bounds leave room for."""
+        """Add to `events`, which were taken, as many of the values set apart as the bounds leave room for."""
         count = self.max_events - self._retained - len(events)
         nbytes = self.max_bytes - self._retained_bytes - sum(map(cost, events))
         is_alone = not events and not self._retained
@@ -196,6 +198,6 @@ class Outbox:
         return taken
 
     def _lay_down(self) -> None:
-        """Nothing waits beside the queue any more, if that is so: `put` is fast again."""
+        """Delete the store of values set apart once it is empty, so that `put` is fast again."""
         if not self._aside:
             self._aside = None

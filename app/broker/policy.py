@@ -1,8 +1,8 @@
-"""What a session may do to a topic, for every protocol alike.
+"""What a session may do to a topic, the same for every protocol.
 
-There is one question, `may`, and one who answers it: an operator's access rules (`app/access/rules.py`), or, while
-nobody has written any, the house rules below. Whose rights are meant is a `Session`, or where a request has none the
-`Identity` that it showed.
+All checks go through one method, `Rights.may`. It is answered by an operator's access rules (`app/access/rules.py`) or,
+if there are none, by the default rules below (`HouseRules`). The rights are those of a `Session`, or, for a request
+without one, of the `Identity` that it proved.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from app.settings import Verb
 
 SERVER = "server"
-"""The role of the server's own sessions, which may do everything; no token can give it."""
+"""The role of the server's own sessions, which may do everything; a token cannot grant it."""
 
 NOBODY = "anonymous"
-"""The role of whoever has shown no token; no token can give it either."""
+"""The role of clients without a token; a token cannot grant it either."""
 
 SERVERS_OWN = frozenset({RESERVED, "stats", "alerts", "replay"})
 """The first segments of the topics that the server and its pipeline publish."""
 
 NT4_META = f"{escaped('$nt4')}/{escaped('$')}"
-"""So begins what rules know NetworkTables' meta topics by. They tell the names of all others, whoever hears those."""
+"""The beginning of the names by which rules cover NetworkTables' meta topics, which list the names of all topics."""
 
 _ROUTERS_OWN = SPACE + SPACE
 _KILLS = Pattern(Match.PREFIX, "wamp/session/kill")
-"""The router's procedures that end others' sessions."""
+"""The router's procedures that end other clients' sessions."""
 
 
 class Identity(NamedTuple):
-    """Who somebody has proved to be.
+    """A client's proved identity.
 
-    `authid` is None for the anonymous. `expires_s` is when the proof ends, in seconds of the wall clock; None: never.
+    `authid` is None for anonymous clients. `expires_s` is when the proof expires, in wall-clock seconds; None: never.
     """
 
     authid: str | None
@@ -49,24 +49,24 @@ ANONYMOUS = Identity(None, NOBODY)
 
 
 class Rights(Protocol):
-    """Who answers the question."""
+    """The check of what clients may do."""
 
     @property
     def are_written(self) -> bool:
-        """Whether an operator has written rules; a refusal then says that it is one."""
+        """Whether an operator has written rules; if not, a request without a session learns only that it has none."""
 
     def may(self, session: Session | None, verb: Verb, what: str | Pattern, visitor: Identity = ANONYMOUS) -> bool:
         """Whether `session` may do `verb` to `what`: a canonical topic, or a pattern and so all that it matches.
 
-        None is a request without a session, which `visitor` makes.
+        For a request without a session, `session` is None and the rights are those of `visitor`.
         """
 
     def grants_any(self, verb: Verb, role: str) -> bool:
-        """Whether there is anything at all in the shared space to which that role may do it."""
+        """Whether there is any topic in the shared space to which `role` may do `verb`."""
 
 
 def as_rules_name_it(what: Pattern) -> Pattern:
-    """The same as an operator writes it: a realm's meta topics lie in `::realm`, but are named with all others there.
+    """A pattern as operators write it in rules: without the `::` that marks a realm's meta topics.
 
     So `::/wamp/session/on_join` is `wamp/session/on_join`, and `::more/wamp/...` is `:more/wamp/...`.
     """
@@ -78,13 +78,13 @@ def as_rules_name_it(what: Pattern) -> Pattern:
 
 @dataclass(frozen=True, slots=True)
 class HouseRules:
-    """The rights that hold while nobody has written any, whatever anyone's role.
+    """The default rights if an operator has not written any; they are the same for every role.
 
-    The server's own topics are published by the server alone, or by anyone where only this machine can connect
-    (`loopback`). `anonymous_publish`: a publish may come without a session. To subscribe without one means to read the
-    history: nothing that anyone could not get by opening a session. Of the WAMP router's procedures (verb `call`; what
-    is asked for is `wamp/session/count` and the like, within the realm's space) those that end sessions are for this
-    machine alone.
+    The server's own topics are published by the server alone, or by any client where only this machine can connect
+    (`loopback`). With `anonymous_publish`, a request without a session may publish. To subscribe without a session
+    means to read the history, which any client could also do by opening a session. The verb `call` is for the WAMP
+    router's procedures, named `wamp/session/count` and so on within the realm's space; those that end sessions are for
+    this machine alone.
     """
 
     loopback: bool
@@ -92,7 +92,7 @@ class HouseRules:
 
     @property
     def are_written(self) -> bool:
-        """No."""
+        """False: these rules are defaults."""
         return False
 
     def may(
@@ -114,7 +114,7 @@ class HouseRules:
         return self.loopback or verb in ("publish", "subscribe", "call")
 
     def grant(self, verb: Verb, what: str | Pattern) -> bool:
-        """Whether everyone may do it."""
+        """Whether everyone may do `verb` to `what`, a canonical topic or a pattern."""
         if self.loopback:
             return True
         if verb == "call":
@@ -127,7 +127,7 @@ class HouseRules:
 
 
 def _is_harmless(procedure: Pattern) -> bool:
-    """Whether it is the router's and ends no session."""
+    """Whether a procedure is the router's and does not end sessions."""
     match, name = procedure
     if name.startswith(SPACE):
         name = name.partition("/")[2]

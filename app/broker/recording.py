@@ -1,12 +1,12 @@
 """Publishes on their way through the log: stored, then delivered, then acknowledged.
 
-An event of a durable topic is handed to the log and is `pending`: nobody sees it. When the log has it on disk it says
-so (`committed`), and only then are its hearers looked up and its publisher answered. An event that is merely recorded
-is delivered at once and written afterwards. Whatever the same publisher publishes behind a pending event stays behind
-it, recorded or not. What the log could not write it says too (`refused`).
+An event of a durable topic is appended to the log and is `pending`: it is not delivered yet. When it is on disk the log
+reports it (`committed`); only then is it delivered to its subscribers, and its publisher answered. An event that is
+merely recorded is delivered at once and written afterwards. Later events of the same publisher stay behind its pending
+one, recorded or not. The log also reports the events that it could not write (`refused`).
 
-The log reports in the order in which events were appended, so the committed position, `tail.head`, is the one border
-between history and live: sessions that replay hear recorded events from `committed` only (`cursors.py`).
+The log reports in the order in which events were appended, so the committed position, `tail.head`, is the only border
+between history and live: sessions that replay receive recorded events from `committed` only (`cursors.py`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """What the broker does with its log, once it has one; `spread` puts an event into the outboxes of its hearers.
+    """The broker's connection to its log, if it has one; `spread` puts an event into the outboxes of its subscribers.
 
-    `spread(event, now, is_new, is_final)`: whom to deliver an event to. A new one goes to everybody but sessions that
-    replay; they hear what is final, that is in the log or never will be.
+    The flags of `spread(event, now, is_new, is_final)` select the subscribers. Sessions that do not replay receive an
+    event when it is new, that is, not delivered before. Sessions that replay receive it when it is final, that is, in
+    the log or known never to get there.
     """
 
     def __init__(
@@ -50,26 +51,26 @@ class Recording:
         self._spread = spread
         self._counted = counted
         self._pending_of: Counter[object] = Counter()  # by source
-        self.delays = Delays()  # until events were on disk: of each group the one that waited longest
+        self.delays = Delays()  # until events were on disk: for each group the event that waited longest
         # plain counts, read by telemetry
         self.recorded = 0
         self.refusals = 0  # of durable events
-        self.lost = 0  # delivered, and then not written
-        self.lost_values = 0  # likewise, of NetworkTables'
+        self.lost = 0  # events that were delivered, and then not written
+        self.lost_values = 0  # the same for NetworkTables values
 
     def begin(self, log: Log, head: int) -> None:
-        """From now on there is a history, of which `head` is the last offset."""
+        """Begin to use a log, of which `head` is the last offset."""
         self.log = log
         self.tail.skip_to(head)
 
     def end(self) -> None:
-        """There is none any more."""
+        """Stop using the log."""
         self.log = None
 
     def take(self, event: Event, now: float) -> None:
-        """Hand a stamped event to the log if it goes there; if nobody may see it yet, it `is_pending`.
+        """Append a stamped event to the log if its topic is recorded; if it must not be delivered yet, it `is_pending`.
 
-        Raises `HistoryUnavailable`, and nothing is done, where there is no room for an event that must wait.
+        Raises `HistoryUnavailable`, and nothing is done, if there is no room for an event that must wait.
         """
         keeping = Keeping.NOT if self.log is None or event.is_fleeting else self.log.keeping(event.topic)
         event.is_durable = keeping is Keeping.DURABLE
@@ -93,9 +94,9 @@ class Recording:
         self.remember(event)
 
     def keep(self, event: Event, now: float) -> bool:
-        """Hand a stamped value to the log, however its topic is recorded, to be written and never waited for.
+        """Append a stamped value to the log, to be written but not waited for, even if its topic is durable.
 
-        False where it is not recorded, or the log has no room for it.
+        False if its topic is not recorded, or the log has no room for it.
         """
         if self.log is None or self.log.keeping(event.topic) is Keeping.NOT:
             return False
@@ -111,15 +112,15 @@ class Recording:
         return True
 
     def committed(self, events: Sequence[Event], first: int, now: float) -> None:
-        """The log has all of `events`; those that are recorded have the offsets from `first` on."""
-        if first != self.tail.head + 1:  # it has lost some, and goes on above them
+        """Deliver `events`, which are all on disk; those that are recorded have the offsets from `first` on."""
+        if first != self.tail.head + 1:  # the log has lost some events, and continues above them
             self.tail.skip_to(first - 1)
         if events:
             self.delays.note(int((now - events[0].pending_since) * 1_000_000))
         self._each(events, self._commit, now)
 
     def refused(self, events: Sequence[Event], refusal: Refusal, now: float) -> None:
-        """The log has none of `events`, or cannot say that it has."""
+        """Settle `events`, which were not written, or of which the log cannot say so, with `refusal`."""
 
         def refuse(event: Event, now: float) -> None:
             if event.is_recorded and not event.is_pending:
@@ -131,7 +132,7 @@ class Recording:
         self._each(events, refuse, now)
 
     def expire(self, now: float) -> None:
-        """Tell those who have waited too long that nobody knows; their events may still come."""
+        """Report `OutcomeUnknown` to waiters after `history.commit_s`; their events may still be committed."""
         for event in self.pending:
             if event.pending_since + self.options.commit_s > now:
                 return
@@ -139,19 +140,22 @@ class Recording:
                 _tell(event, self._counted(OutcomeUnknown()), now)
 
     def remember(self, event: Event) -> None:
-        """What was published with the key of `event`, if it has one, is this."""
+        """Remember `event` under its idempotency key, if it has one."""
         if event.idempotency_key is not None:
             what = event if event.is_pending else Published(event.topic, event.position, event.publication)
             self.keys.remember(event.authid, event.idempotency_key, what, event.time_us / 1_000_000)
 
     def repeated(self, event: Event, wall_s: float) -> Event | Published | None:
-        """What was published before with the key of `event`, if it has one. Raises `KeyReused`."""
+        """What was published before with the key of `event`; None if that is unknown or `event` has no key.
+
+        Raises `KeyReused`.
+        """
         if event.idempotency_key is None:
             return None
         return self.keys.find(event.authid, event.idempotency_key, event.topic, wall_s)
 
     def _each(self, events: Sequence[Event], step: Callable[[Event, float], None], now: float) -> None:
-        """Take that step for each; one that fails does not keep it from the others."""
+        """Call `step` for each event; an exception is raised after all others have been called."""
         faults = []
         for event in events:
             try:
@@ -164,7 +168,7 @@ class Recording:
     def _commit(self, event: Event, now: float) -> None:
         if event.is_recorded:
             event.position = self.tail.head + 1
-            event.frames.clear()  # made without it
+            event.frames.clear()  # they were made without the position
             self.tail.append(event)
             self.recorded += 1
         self._settle(event, None, now)
@@ -176,11 +180,11 @@ class Recording:
             self._pending_of[event.source] -= 1
             if not self._pending_of[event.source]:
                 del self._pending_of[event.source]
-        event.source = None  # it may be as large as a request
+        event.source = None  # a request can be large
         try:
             if refusal is None:
                 self.remember(event)
-                self._spread(event, now, is_new, True)  # noqa: FBT003 - it is final
+                self._spread(event, now, is_new, True)  # noqa: FBT003 - the event is final
             elif event.idempotency_key is not None:
                 self.keys.forget(event.authid, event.idempotency_key)
         finally:

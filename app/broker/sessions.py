@@ -1,4 +1,4 @@
-"""A session: one peer's presence in the broker, whatever protocol it speaks."""
+"""A session: one client's state in the broker, the same for every protocol."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 
 class Owner(Protocol):
-    """The engine behind a session: the three occasions on which the broker turns to it."""
+    """The engine behind a session, with the three methods that the broker calls."""
 
     def due(self, session: Session, now: float) -> None:
-        """The session's deadline has passed: move it, or close the session."""
+        """Handle a deadline that has passed: move it, or close the session."""
 
     def flush(self, session: Session, now: float) -> None:
-        """Events wait in the session's outbox that were not there before."""
+        """Send the new events that wait in the session's outbox."""
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
-        """The outbox is full: make room and take `event`, or close the session."""
+        """Handle an outbox that is full: make room and take `event`, or close the session."""
 
 
 class Session:
-    """Identity, rights, subscriptions and what waits for delivery.
+    """A client's identity, subscriptions and undelivered events.
 
-    `deadline` is never None: a session that nothing would end is a leak (CometD #674, #1134, #1716). It is moved by
-    `Broker.touch` only, which keeps the heap of deadlines true, and never beyond `expiry`, when the token that the
-    session began with ends (monotonic seconds, as `deadline`; infinity where there is no end).
-    `opened_at` is when it was admitted. `cursor` is there once the session has asked for the history.
-    `account` is the address that its presence is charged to, None where nobody counts; `meter` bounds its publishes.
+    `deadline` is never None: a session that nothing would end is a leak (CometD #674, #1134, #1716). Only
+    `Broker.touch` moves it, which keeps the heap of deadlines correct, and never beyond `expiry`, when the token that
+    the session began with expires. Both are monotonic seconds; `expiry` is infinity if the token does not expire.
+    `opened_at` is when the session was admitted. `cursor` is None until the session asks for the history. `account` is
+    the address whose limit of sessions this one counts towards, or None; `meter` bounds its publishes.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class Session:
         self.cursor: Cursor | None = None
         self.opened_at = 0.0
         self.deadline = 0.0
-        self.alarm: tuple[float, int, Session] | None = None  # its one live entry in the heap of deadlines
+        self.alarm: tuple[float, int, Session] | None = None  # the one live entry in the heap of deadlines
         self.is_ready = False  # waits in Broker.ready
         self.closed: str | None = None  # why it ended
-        self.heard: tuple[Pattern, ...] = ()  # what it was subscribed to then
+        self.heard: tuple[Pattern, ...] = ()  # the subscriptions that it had when it ended

@@ -1,4 +1,4 @@
-"""The youngest part of the log, in memory: whoever reads the history up to here can go live in the same step."""
+"""The newest part of the log, in memory, so that a session that has read up to it can go live in the same step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Tail:
-    """The latest committed events, at most `max_bytes` of them, without a hole. `head` is the last offset of all."""
+    """The latest committed events, at most `max_bytes` bytes, without a hole. `head` is the log's last offset."""
 
     def __init__(self, max_bytes: int) -> None:
         self.head = 0
@@ -20,7 +20,7 @@ class Tail:
         self._nbytes = 0
 
     def append(self, event: Event) -> None:
-        """The next event is on disk. What the log has lost before it must have been told by `skip_to`."""
+        """Add the next event, which is on disk; offsets lost before it must have been passed to `skip_to`."""
         self.head = event.position
         self._events.append(event)
         self._nbytes += event.nbytes
@@ -28,13 +28,13 @@ class Tail:
             self._nbytes -= self._events.popleft().nbytes
 
     def skip_to(self, head: int) -> None:
-        """What was before is to be read from disk."""
+        """Set the last offset and drop all events: those before are read from disk."""
         self.head = head
         self._events.clear()
         self._nbytes = 0
 
     def after(self, offset: int) -> list[Event] | None:
-        """All events above `offset`; None where the tail does not reach back so far."""
+        """All events above `offset`; None if the tail does not reach back that far."""
         missing = self.head - offset
         if missing > len(self._events):
             return None

@@ -1,7 +1,7 @@
-"""Moments as texts (RFC 3339): how every protocol writes an event's time, and reads the bounds of a query.
+"""Times as text (RFC 3339): how every protocol writes an event's time, and reads the bounds of a query.
 
-Events are stamped in microseconds, and written with six digits, so that what is written leads back to the same event.
-What is read may be finer than that: it is compared as the moment that it is, never rounded first.
+Events are stamped in microseconds and written with six digits, so that a written time finds the same event again. A
+time that is read may be finer than that: it is compared exactly, without rounding it first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 SECONDS_TO_2026 = 1_767_225_600
-"""From 1970: what is counted by the clock begins there, so that it stays small."""
+"""Seconds from 1970 to 2026; counters that begin with the clock start there, so that they stay small."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -20,7 +20,7 @@ _RFC_3339 = re.compile(
 _LEAP = "60"
 
 BOUNDS = ("from", "after", "before", "until")
-"""Of a query, in time and by publication: at or after, after, before, at or before."""
+"""The bounds of a query, by time or publication: at or after, after, before, at or before."""
 
 
 def to_text(time_us: int) -> str:
@@ -30,32 +30,32 @@ def to_text(time_us: int) -> str:
 
 
 def to_ns(text: str) -> int:
-    """Nanoseconds since 1970 of an RFC 3339 time; a leap second is the second after it. Raises `ValueError`.
+    """Nanoseconds since 1970 of an RFC 3339 time; a leap second counts as the second after it.
 
-    A time without its offset is none: it means another moment at each place.
+    Raises `ValueError`, also for a time without an offset from UTC: it would be ambiguous.
     """
     match = _RFC_3339.fullmatch(text)
     if match is None:
-        raise ValueError("no RFC 3339 time")
+        raise ValueError("not an RFC 3339 time")
     day, minute, second, fraction, offset, _ = match.groups()
     is_leap = second == _LEAP
     zone = "+00:00" if offset in "Zz" else offset
     moment = datetime.fromisoformat(f"{day}T{minute}{'59' if is_leap else second}{zone}")
     if is_leap and (moment - _EPOCH) % timedelta(days=1) != timedelta(hours=23, minutes=59, seconds=59):
-        raise ValueError("no leap second then")
-    whole_us = (moment - _EPOCH) // _MICROSECOND + is_leap * 1_000_000  # the last of all may be beyond `datetime`
+        raise ValueError("there is no leap second at that time")
+    whole_us = (moment - _EPOCH) // _MICROSECOND + is_leap * 1_000_000  # `datetime` may not hold the last second of all
     return whole_us * 1_000 + int((fraction or "").ljust(9, "0"))
 
 
 class Span:
-    """Bounds of time that hold all at once, as inclusive microseconds; None where there is no bound."""
+    """The combination of several bounds of time, as inclusive microseconds; None where there is no bound."""
 
     def __init__(self) -> None:
         self.from_us: int | None = None
         self.until_us: int | None = None
 
     def narrow(self, bound: str, time_ns: int) -> None:
-        """Add one: `from`, `after`, `before` or `until` that moment."""
+        """Add a bound: one of `BOUNDS`, and its time in nanoseconds since 1970."""
         floor_us, ceiling_us = time_ns // 1_000, -(-time_ns // 1_000)
         if bound in ("from", "after"):
             low = ceiling_us if bound == "from" else floor_us + 1

@@ -1,12 +1,12 @@
-"""Patterns over topics: what matches, which pattern takes in which, and where two of them meet.
+"""Patterns over topics: which topics match, which pattern encloses another, and whether two of them overlap.
 
-Five kinds, in three protocols' languages; each is a row of parts, one for a segment of the topic, that is either closed
-or goes on. A part is a segment by its name, or stands for all that begin with some text. So `/a/*` is `a` and any one;
-`/a/**` is `a`, any one, and goes on; WAMP's prefix `a.b` is `a`, what begins with `b`, and goes on; its wildcard `a..c`
-is `a`, any one, `c`.
+There are five kinds, in three protocols' languages. Each is a sequence of parts, one for each segment of the topic,
+that is either closed or goes on (further segments may follow). A part names a segment, or stands for all segments that
+begin with some text. So `/a/*` is `a` and any one; `/a/**` is `a`, any one, and goes on; WAMP's prefix `a.b` is `a`,
+any that begins with `b`, and goes on; its wildcard `a..c` is `a`, any one, `c`.
 
-Names are canonical (`names.py`), but a prefix' last part is as WAMP shows it. What lies in a space of its own is met by
-patterns of that space only.
+Names are canonical (`names.py`), but a prefix's last part is as WAMP shows it. Topics in a space of their own are
+matched only by patterns of that space.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RESERVED = "halley"
 
 _BAYEUX_OWN = frozenset({"meta", "service"})
 UNHEARD_UNNAMED = frozenset({RESERVED, "wamp"})
-"""First segments that a WAMP pattern reaches only if it has them: the server's own, and what WAMP keeps for routers."""
+"""First segments that a WAMP pattern matches only if it names them: the server's own, and WAMP's for routers."""
 
 _REMEMBERED_PATTERNS = 65_536
 _REST = "[^/]*"
@@ -47,10 +47,10 @@ WIDE_IN_WAMP = frozenset({Match.PREFIX, Match.WILDCARD})
 
 
 class Pattern(NamedTuple):
-    """What is subscribed to.
+    """The name or wildcard that a subscription is for.
 
-    `topic` is canonical; "" stands for the root of all. Of a prefix the last segment is as WAMP shows it, and may be
-    empty; of a wildcard any may be.
+    `topic` is canonical; "" is the root of all topics. In a prefix the last segment is as WAMP shows it, and may be
+    empty; in a wildcard any segment may be empty.
     """
 
     match: Match
@@ -58,25 +58,25 @@ class Pattern(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a pattern says of one segment: its name, or, if it `is_open`, how WAMP shows its beginning."""
+    """A pattern's condition on one segment: its name, or, if it `is_open`, its beginning as WAMP shows it."""
 
     text: str
     is_open: bool
 
     def accepts(self, segment: str) -> bool:
-        """Whether a topic's segment will do."""
+        """Whether a topic's segment meets this condition."""
         if not self.is_open:
             return segment == self.text
         return not segment.startswith(SPACE) and (not self.text or component(segment).startswith(self.text))
 
     def takes_in(self, other: Part) -> bool:
-        """Whether every segment that will do for `other` will do here."""
+        """Whether every segment that `other` accepts is accepted here."""
         if not other.is_open:
             return self.accepts(other.text)
         return self.is_open and other.text.startswith(self.text)
 
     def meets(self, other: Part) -> bool:
-        """Whether some segment will do for both."""
+        """Whether there is a segment that both accept."""
         return self.takes_in(other) or other.takes_in(self)
 
 
@@ -84,20 +84,20 @@ _ANY = Part("", is_open=True)
 
 
 class Shape(NamedTuple):
-    """A pattern as its parts; `goes_on`: further segments may follow."""
+    """A pattern as its parts; with `goes_on`, further segments may follow."""
 
     parts: tuple[Part, ...]
     goes_on: bool
 
     @property
     def named(self) -> int:
-        """How many of them name their segment, before the first that does not."""
+        """The number of parts that name their segment, before the first that does not."""
         return next((at for at, part in enumerate(self.parts) if part.is_open), len(self.parts))
 
 
 @lru_cache(_REMEMBERED_PATTERNS)
 def shape_of(pattern: Pattern) -> Shape:
-    """A pattern's parts."""
+    """The parts of a pattern."""
     match, topic = pattern
     segments = topic.split("/") if topic or match in WIDE_IN_WAMP else []
     if match is Match.WILDCARD:
@@ -111,7 +111,7 @@ def shape_of(pattern: Pattern) -> Shape:
 
 
 def patterns_over(topic: str) -> Iterator[Pattern]:
-    """Every name and Bayeux pattern that matches `topic`, from `/**` down to the topic itself."""
+    """Every exact name and Bayeux pattern that matches `topic`, from `/**` down to the topic itself."""
     segments = topic.split("/")
     for depth in range(len(segments)):
         yield Pattern(Match.DESCENDANTS, "/".join(segments[:depth]))
@@ -120,13 +120,13 @@ def patterns_over(topic: str) -> Iterator[Pattern]:
 
 
 def patterns_heard(topic: str) -> Iterator[Pattern]:
-    """Those of them whose subscribers hear `topic`."""
+    """The patterns of `patterns_over` whose subscribers receive events of `topic`."""
     apart = is_apart(topic)
     return (pattern for pattern in patterns_over(topic) if pattern.topic or not apart)
 
 
 def matches(pattern: Pattern, topic: str) -> bool:
-    """Whether whoever asks for `pattern` gets `topic`. A read of the history asks this of very many."""
+    """Whether a subscriber to `pattern` receives events of `topic`. Called very often by reads of the history."""
     match, base = pattern
     if match is Match.EXACT:
         return topic == base
@@ -144,7 +144,10 @@ def matches(pattern: Pattern, topic: str) -> bool:
 
 
 def matcher(pattern: Pattern) -> Callable[[str], bool]:
-    """`matches` of one pattern, for very many topics: a WAMP one's parts as one expression, where that can say it."""
+    """Return `matches` for one pattern, to be used for very many topics.
+
+    A WAMP pattern becomes one regular expression if its parts can be expressed so.
+    """
     if pattern.match not in WIDE_IN_WAMP:
         return partial(matches, pattern)
     parts, goes_on = shape_of(pattern)
@@ -157,12 +160,12 @@ def matcher(pattern: Pattern) -> Callable[[str], bool]:
 
 
 def narrowed(pattern: Pattern, topic: str) -> Pattern | None:
-    """Of what `pattern` matches that topic alone; None where it is not among it."""
+    """The exact pattern of `topic` if `pattern` matches it, else None."""
     return Pattern(Match.EXACT, topic) if matches(pattern, topic) else None
 
 
 def encloses(wide: Pattern, narrow: Pattern) -> bool:
-    """Whether all names that `narrow` matches are matched by `wide`, whatever is apart from what."""
+    """Whether `wide` matches all names that `narrow` does, not regarding which topics are apart (`is_apart`)."""
     if wide == narrow:
         return True
     outer, inner = shape_of(wide), shape_of(narrow)
@@ -174,7 +177,7 @@ def encloses(wide: Pattern, narrow: Pattern) -> bool:
 
 
 def meet(one: Pattern, other: Pattern) -> bool:
-    """Whether some name is matched by both, whatever is apart from what."""
+    """Whether both patterns match some name, not regarding which topics are apart (`is_apart`)."""
     left, right = shape_of(one), shape_of(other)
     if len(left.parts) > len(right.parts):
         left, right = right, left
@@ -184,26 +187,26 @@ def meet(one: Pattern, other: Pattern) -> bool:
 
 
 def span(pattern: Pattern) -> tuple[str, str]:
-    """All topics that `pattern` matches, and maybe others, lie in this range of texts; its end is not part of it."""
+    """The half-open range of texts that contains all topics that `pattern` matches, and possibly others."""
     match, base = pattern
     if match is Match.EXACT:
         return base, base + "\0"
     shape = shape_of(pattern)
     parts, named = shape.parts, shape.named
-    if named == len(parts):  # a wildcard without any
+    if named == len(parts):  # a wildcard without an empty segment
         return base, base + "\0"
     first = "".join(f"{part.text}/" for part in parts[:named]) + plain_beginning(parts[named].text)
     return first, first + _AFTER_ALL
 
 
 def is_apart(topic: str) -> bool:
-    """Whether subscribers of `/*` and `/**` do not hear `topic`: the server's own, Bayeux' own, what is in a space."""
+    """Whether `/*` and `/**` do not match `topic`: it is the server's own, Bayeux's own, or in a space of its own."""
     first, slash, _ = topic.partition("/")
     return first == RESERVED or (first in _BAYEUX_OWN and bool(slash)) or first.startswith(SPACE)
 
 
 def leaves_out(wide: Pattern, narrow: Pattern) -> bool:
-    """Whether whoever asks for `wide` gets nothing of what `narrow` matches, since all of that lies apart."""
+    """Whether a subscriber to `wide` receives nothing that `narrow` matches, since all of that is apart."""
     outer, inner = shape_of(wide).parts[0], shape_of(narrow).parts[0]
     if inner.is_open or not outer.is_open or outer.text == inner.text:
         return False

@@ -1,7 +1,7 @@
-"""Topics that have a type and a last value, which NetworkTables' clients share with everybody (nt4.md G).
+"""Topics with a type and a last value, which NetworkTables clients share with the clients of all protocols.
 
-The broker asks whoever keeps them (`Values`) about each publication of another protocol: a value is delivered at once
-and recorded afterwards, so many and no more, however durable its topic is otherwise (design 7.13).
+The broker asks the keeper of these values (`Values`) about each publication of another protocol. A value is delivered
+at once and recorded afterwards at a limited rate, even if its topic is durable otherwise.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ if TYPE_CHECKING:
 
 
 class Values(Protocol):
-    """Whoever keeps them. Called on the event loop; none of it waits."""
+    """The keeper of typed topics and their last values. Its methods are called on the event loop and never block."""
 
     def takes(self, topic: str) -> bool:
-        """Whether what is published on a canonical topic is to be a value."""
+        """Whether events that are published on a canonical topic become its value."""
 
     def publish(self, event: Event, now: float, without: Session | None, source: object) -> None:
         """Make an event of another protocol a value, and have it delivered to all protocols (`Broker.show`).
 
-        It is for everybody, and has its time and publication. `source` is the publishing session, which may have ended
-        (WAMP's testaments), or a request without one. Raises `WrongType`, `TooManyTopics`, and then nothing is done.
+        The event has a time and a publication, and is not restricted to an audience. `source` is the publishing
+        session, which may have ended (WAMP's testaments), or a request without one. Raises `WrongType` and
+        `TooManyTopics`; then nothing is done.
         """
 
     def latest(self, patterns: Collection[Pattern], most: int) -> list[Event]:
-        """The last values of topics that match any, the youngest `most`, oldest first, as events of their own."""
+        """The last values of topics that match any pattern, as new events: the newest `most`, oldest first."""
 
     def closed(self, session: Session) -> None:
-        """A session of another protocol has ended, and what topics it published with it."""
+        """Remove a session of another protocol, which has ended, from the publishers of its topics."""
 
     def hearers_changed(self) -> None:
-        """Some session of another protocol hears something now, or no longer."""
+        """Note that a session of another protocol has subscribed or unsubscribed."""
 
 
 def shown(event: Event) -> bytes:
-    """What NetworkTables says of a value beside it, as a JSON object: its type, and its time in microseconds."""
+    """A value's NetworkTables type and time in microseconds, as a JSON object."""
     type_name = json.dumps(event.nt4_type, ensure_ascii=False).encode()
     return b'{"type":%b,"time":%d}' % (type_name, event.nt4_time_us or 0)

@@ -1,6 +1,6 @@
-"""A measure of load with two marks: above the high one it is too much, until it has fallen below the low one.
+"""A measure of load with two marks: it is over from the high mark on until it has fallen below the low one.
 
-One mark would flap: at the limit each thing that went would let one in.
+A single mark would flap: at the limit each item that is removed would admit the next.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ _LOW_SHARE = 0.95
 
 
 class Watermark:
-    """The `value` of something, and whether it `is_over`, as of the last `move_to`; `peak` is the most it ever was."""
+    """A measured `value`, and whether it `is_over`, as of the last `move_to`; `peak` is the highest value so far."""
 
     __slots__ = ("high", "is_over", "low", "peak", "value")
 
@@ -20,7 +20,7 @@ class Watermark:
         self.is_over = False
 
     def move_to(self, value: int) -> None:
-        """It is so much now."""
+        """Set the present value."""
         self.value = value
         self.peak = max(self.peak, value)
         self.is_over = value > (self.low if self.is_over else self.high)

@@ -1,4 +1,4 @@
-"""The embedding API: what CometD users write in Java, in a few lines of Python.
+"""The embedding API: a Bayeux server inside a Python program, as CometD is used in Java.
 
     from app.embed import Halley
 
@@ -10,8 +10,8 @@
 
     app = Starlette(routes=[Mount("/", halley.app)], lifespan=halley.lifespan)
 
-or `halley serve --load module:setup`, where `setup(halley)` registers the same things. All of it is called on the event
-loop's thread. Policies and services may be coroutine functions; everything else must answer at once.
+or `halley serve --load module:setup`, where `setup(halley)` registers the same hooks. All hooks are called on the event
+loop's thread. Policies and services may be coroutine functions; all other hooks must return at once.
 """
 
 from app.embed.halley import Halley, load

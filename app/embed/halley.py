@@ -1,4 +1,4 @@
-"""A Halley of one's own: registers a program's code and hands out the ASGI application."""
+"""The class `Halley`: it registers a program's hooks and provides the ASGI application."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _WAYS = ("incoming", "outgoing")
 
 
 class Halley:
-    """One server inside a program.
+    """A server inside a program.
 
-    `settings` say where the program listens (`host`), which decides what strangers may do; see the README's limits.
-    `app` is the ASGI application. Give `lifespan` to the program's own, or background tasks do not run and clients are
-    not sent away when the program ends.
+    The settings' `host` must be the one that the program listens on: it decides what anonymous clients may do; see the
+    README's limits. `app` is the ASGI application. Pass `lifespan` to the program's own application, or background
+    tasks do not run and clients are not disconnected when the program ends.
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
@@ -52,42 +52,42 @@ class Halley:
 
     @property
     def lifespan(self) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-        """For `Starlette(lifespan=...)` and `FastAPI(lifespan=...)`."""
+        """The lifespan to pass to `Starlette(lifespan=...)` or `FastAPI(lifespan=...)`."""
         return self.house.lifespan
 
     # What the program does
 
     def publish(self, channel: str, data: Any) -> asyncio.Future[dict[str, Any]]:
-        """Publish as the program itself; see `LocalSession.publish`."""
+        """Publish as the program itself; `data` is JSON, and the future is that of `LocalSession.publish`."""
         if self._own is None:
             self._own = self.local_session("program")
         return self._own.publish(channel, data)
 
     def local_session(self, name: str) -> LocalSession:
-        """A session of the program's own; `name` is for its log lines."""
+        """Create a session of the program itself; `name` is for its log lines."""
         return LocalSession(self._engine, name)
 
     @property
     def sessions(self) -> list[ServerSession]:
-        """All Bayeux sessions of now."""
+        """All Bayeux sessions that are open."""
         found = self.house.broker.sessions.values()
         return [self._shown(session) for session in found if isinstance(session, BayeuxSession)]
 
     def session(self, session_id: str) -> ServerSession | None:
-        """The session of that id, if it has not ended."""
+        """The Bayeux session with that id; None if there is none or it has ended."""
         session = self.house.broker.sessions.get(session_id)
         return self._shown(session) if isinstance(session, BayeuxSession) else None
 
-    # What the program hears and decides
+    # The program's hooks
 
     def service(self, channel: str) -> Callable[[Hook], Hook]:
-        """Answer messages published to `/service/...`: `service(session, message)`, which may be a coroutine function.
+        """Register an answer to messages on `/service/...`: `service(session, message)`, plain or a coroutine function.
 
-        What it returns, unless None, goes back to the sender alone, on the same channel and with the same id. `session`
-        is None for a sender without one. Raises `ValueError` if `channel` is not below `/service`.
+        Its result, unless None, is sent to the sender alone, on the same channel and with the same id. `session` is
+        None for a sender without one. Raises `ValueError` if `channel` is not below `/service`.
         """
         if not channel.startswith("/service/"):
-            raise ValueError(f"services live below /service, not at {channel!r}")
+            raise ValueError(f"a service's channel must be below /service, not {channel!r}")
         pattern = pattern_of(channel, self._engine)
 
         def register(hook: Hook) -> Hook:
@@ -97,10 +97,11 @@ class Halley:
         return register
 
     def listener(self, channel: str, *, vetoes: bool = False) -> Callable[[Hook], Hook]:
-        """See publishes before they are delivered: `listener(session, message)`.
+        """Register a hook for publishes before they are delivered: `listener(session, message)`.
 
-        It may set `message.data`. Returning False, or raising `Refused`, keeps the message from everyone. If it fails,
-        the message goes on, or with `vetoes` it does not.
+        It may set `message.data`. If it returns False or raises `Refused`, the message is not delivered. If it raises
+        any other exception the message is delivered, or with `vetoes` it is not. Raises `ValueError` for an invalid
+        channel, and `TypeError` for a coroutine function.
         """
         pattern = pattern_of(channel, self._engine)
 
@@ -112,10 +113,11 @@ class Halley:
         return register
 
     def authorizer(self, channel: str) -> Callable[[Hook], Hook]:
-        """Decide about one part of the channels: `authorizer(session, operation, channel, message)`.
+        """Register an authorizer for channels: `authorizer(session, operation, channel, message)`.
 
-        `operation` is "create", "subscribe" or "publish". True grants, False denies, None leaves it to others. Any
-        False denies; where there are authorizers and none grants, nobody may.
+        `operation` is "create", "subscribe" or "publish". True grants, False denies, None leaves the decision to
+        others. Any False denies; if there are authorizers for a channel and none grants, the operation is denied.
+        Raises `ValueError` for an invalid channel, and `TypeError` for a coroutine function.
         """
         pattern = pattern_of(channel, self._engine)
 
@@ -127,10 +129,12 @@ class Halley:
         return register
 
     def on(self, occasion: Occasion) -> Callable[[Hook], Hook]:
-        """Be told: of sessions (`hook(session)`, or with the reason when one closes), of subscriptions
-        (`hook(session, channel)`), of connects held and answered (`suspended`, `resumed`), of new channels
-        (`hook(channel)`, once, before anyone can use it).
-        """  # noqa: D205 - one sentence that does not fit on a line
+        """Register a notification hook, which must be a plain function (else `TypeError`).
+
+        It is called as `hook(session)` for `session_opened`, and for connects that are held and answered (`suspended`,
+        `resumed`); as `hook(session, reason)` for `session_closed`; as `hook(session, channel)` for `subscribed` and
+        `unsubscribed`; and as `hook(channel)` for `channel_created`, once, before the channel can be used.
+        """
 
         def register(hook: Hook) -> Hook:
             _must_be_plain(hook)
@@ -141,11 +145,11 @@ class Halley:
         return register
 
     def set_policy(self, policy: object) -> None:
-        """Have these questions answered by `policy`, as far as it has methods of these names.
+        """Set the policy: an object with any of the following methods.
 
         `can_handshake(session, message)`, `can_create(session, channel, message)`,
         `can_subscribe(session, channel, message)`, `can_publish(session, channel, message)`; plain or coroutine
-        functions. True means yes, anything else and raising means no. `Refused` lets it say why.
+        functions. True grants; any other result, or an exception, denies. Raise `Refused` to give a reason.
         """
         asked = {name: self._with_session(getattr(policy, name)) for name in _QUESTIONS if hasattr(policy, name)}
         self._hooks.policy = SimpleNamespace(**asked)
@@ -153,8 +157,8 @@ class Halley:
     def add_extension(self, extension: object) -> None:
         """Pass all messages through `extension.incoming(session, message)` and `.outgoing(session, message)`.
 
-        Either may be missing. Both get the JSON object and return it, changed or not; None drops an incoming message
-        or an outgoing event.
+        Either may be missing. Both get the message as a JSON object and return it, changed or not; None drops an
+        incoming message or an outgoing event.
         """
         seen = {name: self._with_session(getattr(extension, name)) for name in _WAYS if hasattr(extension, name)}
         self._hooks.extensions.append(SimpleNamespace(**seen))
@@ -165,7 +169,7 @@ class Halley:
         return task
 
     def _with_session(self, hook: Callable[..., Any]) -> Callable[..., Any]:
-        """Let a hook see sessions as `ServerSession`."""
+        """Wrap a hook so that it gets a `ServerSession`."""
 
         def call(session: BayeuxSession | None, *arguments: Any) -> Any:
             return hook(None if session is None else self._shown(session), *arguments)
@@ -180,13 +184,13 @@ class Halley:
 
 def _must_be_plain(hook: Callable[..., Any]) -> None:
     if inspect.iscoroutinefunction(hook):
-        raise TypeError(f"{hook!r} must not be a coroutine function: it is asked for its answer at once")
+        raise TypeError(f"{hook!r} must not be a coroutine function: its result is needed at once")
 
 
 def load(name: str, halley: Halley) -> None:
     """Import `MODULE:FUNCTION`, also from the working directory, and call it with `halley`.
 
-    Raises `ImportError` if there is no such thing, and whatever the function itself raises.
+    Raises `ImportError` if the module or function does not exist, and any exception of the function itself.
     """
     module, colon, function = name.partition(":")
     if not colon:

@@ -1,4 +1,4 @@
-"""A session of the program's own: it publishes and subscribes in process, by the same road as remote ones."""
+"""A session of the program itself: it publishes and subscribes in process, on the same path as remote sessions."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     Heard = Callable[[str, Any], None]
 
 _DEADLINE_S = 3600.0
-"""A local session ends with its program; its deadline only moves on, for no session is without one."""
+"""A local session does not expire; since every session has a deadline, its deadline is moved on each time."""
 
 
 class LocalSession:
-    """Publishes and subscribes for the program.
+    """A session that publishes and subscribes for the program.
 
-    Its messages pass extensions and listeners as any client's do, but no policy: they are the program's own words.
+    Its messages pass through extensions and listeners like any client's, but no policy is asked: they are the program's
+    own.
     """
 
     def __init__(self, engine: Engine, name: str) -> None:
@@ -46,32 +47,35 @@ class LocalSession:
         engine.open(self._session, monotonic())
 
     def publish(self, channel: str, data: Any) -> asyncio.Future[dict[str, Any]]:
-        """Publish; the future is the reply a client would get, with `successful` and, if that is false, `error`.
+        """Publish `data`; the future's result is the reply that a client would get.
 
-        What NetworkTables shares is refused where it is no value of its type, as to any client.
-
-        It is done at once unless something on the way (an asynchronous service) takes its time; nobody need await it.
+        The reply has `successful` and, if that is false, `error`. As for any client, data is refused if it is not a
+        value of the type of a NetworkTables topic. The message is handled at once unless something on its path (an
+        asynchronous service) takes time; the future need not be awaited.
         """
         return self._send({"channel": channel, "data": data})
 
     def subscribe(self, channel: str, heard: Heard) -> None:
-        """Have `heard(channel, data)` called for each event from now on, in order. Raises `ValueError`, `TypeError`."""
+        """Call `heard(channel, data)` for each event of a channel or pattern from now on, in order.
+
+        Raises `ValueError` for an invalid channel, and `TypeError` for a coroutine function.
+        """
         if inspect.iscoroutinefunction(heard):
-            raise TypeError("what hears events must not be a coroutine function; put them into a queue instead")
+            raise TypeError("the callback must not be a coroutine function; put events into a queue instead")
         pattern = pattern_of(channel, self._engine)
         self._heard.setdefault(pattern, []).append(heard)
         self._engine.broker.subscribe(self._session, pattern)
         self._engine.hooks.tell(self._engine.hooks.subscribed, self._session, channel)
 
     def unsubscribe(self, channel: str) -> None:
-        """Undo all `subscribe` to this channel or pattern. Raises `ValueError`."""
+        """Remove all callbacks for this channel or pattern. Raises `ValueError` for an invalid one."""
         pattern = pattern_of(channel, self._engine)
         if self._heard.pop(pattern, None) is not None:
             self._engine.broker.unsubscribe(self._session, pattern)
             self._engine.hooks.tell(self._engine.hooks.unsubscribed, self._session, channel)
 
     def close(self) -> None:
-        """End it."""
+        """End the session."""
         self._engine.leave(self._session, monotonic(), by_client=False)
 
     def _send(self, fields: dict[str, Any]) -> asyncio.Future[dict[str, Any]]:
@@ -84,18 +88,18 @@ class LocalSession:
     # broker.sessions.Owner
 
     def due(self, session: Session, now: float) -> None:
-        """It lives on."""
+        """Extend the session's life."""
         self._engine.broker.touch(session, now + _DEADLINE_S)
 
     def flush(self, session: Session, now: float) -> None:  # noqa: ARG002 - Owner's form
-        """Call those who hear."""
+        """Call the callbacks for the waiting events."""
         for event in session.outbox.take():
             self._call(event)
         if len(session.outbox):
             self._engine.broker.mark_ready(session)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
-        """Nobody need wait here: what is full is emptied."""
+        """Deliver what is in the full outbox at once, and take `event`."""
         self.flush(session, now)
         session.outbox.put(event)
         self._engine.broker.mark_ready(session)
@@ -116,10 +120,10 @@ class _Asker:
     def __init__(self, engine: Engine, answer: asyncio.Future[dict[str, Any]], tasks: set[asyncio.Task[None]]) -> None:
         self._engine = engine
         self._answer = answer
-        self._tasks = tasks  # the loop itself would forget them
+        self._tasks = tasks  # the event loop keeps only weak references to tasks
 
     def answer(self, outcome: Outcome | None) -> None:
-        """The message's reply, or what must be waited for first."""
+        """Set the future's result to the message's reply, or begin to wait for what it needs first."""
         if isinstance(outcome, Wait):
             task = asyncio.get_running_loop().create_task(self._wait(outcome))
             self._tasks.add(task)

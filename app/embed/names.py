@@ -1,4 +1,4 @@
-"""Channel names as programs give them."""
+"""Channel names in calls of the embedding API."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def pattern_of(channel: str, engine: Engine) -> Pattern:
-    """What a channel or pattern stands for. Raises `ValueError`: a program's mistake is told plainly."""
+    """The pattern that a channel name or wildcard stands for. Raises `ValueError` if it is invalid."""
     try:
         return to_pattern(channel, engine.bounds)
     except InvalidName:
-        raise ValueError(f"{channel!r} is no channel or pattern") from None
+        raise ValueError(f"{channel!r} is not a channel or pattern") from None

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class ServerSession:
-    """One session: who it is, what it hears, and what can be done to it. The same object for the session's whole life.
+    """A client's session, with its identity, subscriptions and settings; one object for the session's whole life.
 
-    `attributes` is the program's own, for whatever it wants to remember of this client.
+    `attributes` is for the program's own data about this client.
     """
 
     def __init__(self, session: BayeuxSession, engine: Engine) -> None:
@@ -32,52 +32,52 @@ class ServerSession:
 
     @property
     def id(self) -> str:
-        """The clientId. Whoever knows it can speak for the client."""
+        """The clientId. It is a secret: anyone who has it can act as the client."""
         return self._session.id
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What the program remembers of this client."""
+        """The program's own data about this client."""
         return self._session.attributes
 
     @property
     def authid(self) -> str | None:
-        """Who its client has proved to be: the `id` of a static token, the `sub` of a JWT; None for the anonymous."""
+        """The client's proved identity: the `id` of a static token or the `sub` of a JWT; None if anonymous."""
         return self._session.authid
 
     @property
     def role(self) -> str:
-        """What access rules know it by: its token's role, or "anonymous"."""
+        """The role by which access rules decide: that of the token, or "anonymous"."""
         return self._session.role
 
     @property
     def address(self) -> str:
-        """The IP address its handshake came from; empty for local sessions."""
+        """The IP address that the handshake came from; empty for local sessions."""
         return self._session.address
 
     @property
     def user_agent(self) -> str:
-        """The User-Agent of its handshake, at most 200 characters."""
+        """The User-Agent of the handshake, at most 200 characters."""
         return self._session.user_agent
 
     @property
     def is_local(self) -> bool:
-        """Whether it is the program's own."""
+        """Whether the session is the program's own."""
         return self._session.role == SERVER
 
     @property
     def is_connected(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether the session is still open."""
         return self._session.closed is None
 
     @property
     def subscriptions(self) -> list[str]:
-        """The channels and patterns it is subscribed to."""
+        """The channels and patterns that the session is subscribed to."""
         return [to_subscription(pattern) for pattern in self._session.subscriptions]
 
     @property
     def hold_s(self) -> float:
-        """How long its connects are held, in seconds; it is advised of a change with its next reply."""
+        """How long the session's connects are held, in seconds; the client gets a change with its next reply."""
         return self._session.hold_s
 
     @hold_s.setter
@@ -86,7 +86,7 @@ class ServerSession:
 
     @property
     def interval_s(self) -> float:
-        """How long it waits before it connects again, in seconds; it is advised of a change with its next reply."""
+        """The client's pause between connects, in seconds; the client gets a change with its next reply."""
         return self._session.interval_s
 
     @interval_s.setter
@@ -95,7 +95,7 @@ class ServerSession:
 
     @property
     def max_interval_s(self) -> float:
-        """How long it may send no connect before it ends, in seconds beyond its interval."""
+        """The time without a connect after which the session ends, in seconds beyond its interval."""
         return self._session.max_interval_s
 
     @max_interval_s.setter
@@ -104,7 +104,7 @@ class ServerSession:
 
     @property
     def broadcast_to_publisher(self) -> bool:
-        """Whether it gets its own events if it is subscribed to their channel."""
+        """Whether the session receives its own events if it is subscribed to their channel."""
         return self._session.broadcast_to_publisher
 
     @broadcast_to_publisher.setter
@@ -113,7 +113,7 @@ class ServerSession:
 
     @property
     def connect_delivery_only(self) -> bool:
-        """Whether events reach it on connect replies alone, which keeps them in strict order."""
+        """Whether events are sent on connect replies only, which keeps them in strict order."""
         return self._session.connect_delivery_only
 
     @connect_delivery_only.setter
@@ -121,30 +121,30 @@ class ServerSession:
         self._session.connect_delivery_only = wanted
 
     def deliver(self, channel: str, data: Any) -> bool:
-        """Send an event to this session alone, subscribed or not; False if it has ended.
+        """Send an event to this session alone, subscribed or not; False if the session has ended.
 
-        Raises `ValueError` if `channel` is no channel, `TypeError` if `data` is no JSON.
+        Raises `ValueError` if `channel` is not a channel, `TypeError` if `data` is not JSON.
         """
         pattern_of(channel, self._engine)
         return self._engine.deliver(self._session, channel, data, None, monotonic())
 
     def subscribe(self, channel: str) -> None:
-        """Subscribe it to a channel or pattern, without asking it or the policy. Raises `ValueError`."""
+        """Subscribe the session to a channel or pattern, without asking the policy. Raises `ValueError`."""
         pattern = pattern_of(channel, self._engine)
         if self.is_connected:
             self._engine.broker.subscribe(self._session, pattern)
 
     def unsubscribe(self, channel: str) -> None:
-        """Undo `subscribe`, whoever did it. Raises `ValueError`."""
+        """Remove a subscription, made by the client or by the program. Raises `ValueError`."""
         self._engine.broker.unsubscribe(self._session, pattern_of(channel, self._engine))
 
     def disconnect(self) -> None:
-        """End the session; a client whose connect is held learns of it at once, another by its next request."""
+        """End the session; the client is notified at once if a connect is held, else by its next request."""
         self._engine.leave(self._session, monotonic(), by_client=False)
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Events that come meanwhile reach the client together, when the block ends."""
+        """Hold back the session's events until the block ends, so that they reach the client together."""
         self._session.open_batches += 1
         try:
             yield

@@ -1,9 +1,9 @@
-"""A copy of a log, made while a server goes on writing it: everything up to the moment when it was begun.
+"""Copies a log while a server goes on writing it; the copy has everything up to the moment when it was begun.
 
-Sealed segments never change, so they are copied as files; the one that is being written is copied by SQLite, as it is
-at one moment, and before the others. The copy is marked: a server that opens it begins a log of its own, with a new
-`log_id`, since what happens to it from then on is not what happens to the original. For the same reason consumers stay
-behind: they read the original, and the copy waits for nobody.
+Sealed segments never change, so they are copied as files. The segment that is being written is copied by SQLite, as a
+snapshot, and before the others. The copy is marked as a backup: a server that opens it gives it a new `log_id`, because
+from then on the copy and the original are different logs. Consumers are not copied for the same reason: they read the
+original, so retention of the copy must not wait for them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,18 @@ if TYPE_CHECKING:
     from app.history.folder import Folder
 
 MARK = "backup"
-"""The empty file by which a copy is known for one."""
+"""The name of the empty file that marks a folder as a backup."""
 
 _TRIES = 3
 
 
 class Copied(NamedTuple):
-    """How much was copied, and which files were copied as they are although they are not what was sealed."""
+    """What a backup has copied.
+
+    segments  how many segments
+    nbytes    their size in bytes
+    damaged   names of the segments whose bytes do not match their seals; they were copied as they are
+    """
 
     segments: int
     nbytes: int
@@ -42,26 +47,28 @@ class Copied(NamedTuple):
 
 
 def backup(source: Path, target: Path, tell: Callable[[int, int], None] = lambda _done, _of: None) -> Copied:
-    """Copy the log in a folder into an empty or new one; `tell` hears how many bytes are done, and of how many.
+    """Copy the log in the folder `source` to `target`, which must be empty or not exist. Blocks.
 
-    Raises `FolderUnusable`, `OSError`, `sqlite3.Error`; what was copied until then has no `log.json`, so no server
-    takes it for a log.
+    `tell(done, total)` is called with bytes after each segment, as progress.
+
+    Raises `FolderUnusable`, `OSError`, `sqlite3.Error`. After an error `target` has no `log.json`, so no server takes
+    the incomplete copy for a log.
     """
     try:
         identity = Identity.load(source / "log.json")
     except (OSError, DocumentDamaged) as error:
-        raise FolderUnusable(f"there is no log in {source} that could be copied: {error}") from None
+        raise FolderUnusable(f"there is no log in {source} to copy: {error}") from None
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(target.iterdir()):
         raise FolderUnusable(f"{target} is not empty")
     files = segment_files(source)
     total = sum(_size(file) for _, file in files)
     done, damaged, copied = 0, [], 0
-    for _, file in reversed(files):  # the newest first: it ends here and now
+    for _, file in reversed(files):  # the newest first: the copy ends at this moment
         try:
             is_as_sealed = _copy(file, target / file.name)
         except FileNotFoundError:
-            break  # retention has taken it, and so all that is older
+            break  # retention has deleted it, and so all older segments
         copied += 1
         done += _size(target / file.name)
         if not is_as_sealed:
@@ -69,29 +76,32 @@ def backup(source: Path, target: Path, tell: Callable[[int, int], None] = lambda
         tell(min(done, total), total)
     (target / MARK).touch(mode=0o600)
     sync_folder(target)
-    identity.save(target / "log.json")  # last: now it is a log
+    identity.save(target / "log.json")  # last: only now the folder is a log
     sync_folder(target.parent)
     tell(total, total)
     return Copied(copied, done, damaged)
 
 
 def begin_anew(folder: Folder) -> None:
-    """Give the log in a folder that is a backup an identity of its own. Raises `OSError`.
+    """Give the log in a folder that is marked as a backup a new `log_id`; do nothing elsewhere. Raises `OSError`.
 
-    A crash before the mark is gone leads to one more identity that nobody has seen.
+    After a crash before the mark is deleted, the next start makes a new `log_id` once more; nobody has seen the first.
     """
     mark = folder.path / MARK
     if mark.exists():
         old = folder.identity
         folder.identity = replace(old, log_id=secrets.token_hex(16), ancestors=(*old.ancestors, old.log_id))
         folder.identity.save(folder.path / "log.json")
-        consumers.forget_all(folder.path)  # of a log that was in this folder before, or if somebody has copied it all
+        consumers.forget_all(folder.path)  # of an earlier log in this folder, or copied by hand
         mark.unlink()
         sync_folder(folder.path)
 
 
 def _copy(file: Path, target: Path) -> bool:
-    """Copy a segment, with its seal if it has one; False if it is not what was sealed. Raises `FileNotFoundError`."""
+    """Copy a segment and its seal, if it has one; False if its bytes do not match the seal.
+
+    Raises `FileNotFoundError` where the segment was deleted meanwhile.
+    """
     for _ in range(_TRIES):
         try:
             seal = Seal.load(file)
@@ -105,12 +115,12 @@ def _copy(file: Path, target: Path) -> bool:
         if tuple(digests_of(target)) == seal.digests:
             seal.save(target)
             return True
-        # perhaps a purge has replaced it in this moment
-    return False  # without a seal: whoever opens the copy looks at each row
+        # perhaps a purge replaced the segment at this moment: try again
+    return False  # without a seal: recovery of the copy looks at each row
 
 
 def _copy_bytes(file: Path, target: Path) -> None:
-    """Copy a file that nobody changes, and see it on disk."""
+    """Copy a file that nobody changes, and sync the copy to disk."""
     with file.open("rb") as reading, target.open("wb") as writing:
         shutil.copyfileobj(reading, writing)
         writing.flush()
@@ -118,12 +128,12 @@ def _copy_bytes(file: Path, target: Path) -> None:
 
 
 def _copy_open(file: Path, target: Path) -> None:
-    """Copy a segment that may be written meanwhile, as it is at one moment."""
+    """Copy a snapshot of a segment that may be written meanwhile."""
     if not file.exists():
         raise FileNotFoundError(str(file))
     try:
         with closing(segment.read(file, is_sealed=False)) as reading, closing(sqlite3.connect(target)) as writing:
-            reading.backup(writing)  # in one step: in several, whatever is written between begins it anew
+            reading.backup(writing)  # in one step: between several steps, each write would restart the backup
     except sqlite3.OperationalError:
         if file.exists():
             raise

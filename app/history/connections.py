@@ -1,7 +1,7 @@
-"""The readers' connections to segments: kept for the next who reads the same one, and no more than so many.
+"""The readers' connections to segments: a bounded pool of idle connections that are used again.
 
-Also the memory of which segments may be believed. A flipped bit in an index makes rows vanish without a word, so before
-anyone follows the index of a sealed segment all of its digests are checked, once in a process (0.1 s for 64 MiB).
+It also remembers which segments are verified. A flipped bit in an index makes rows vanish without an error, so all
+digests of a sealed segment are checked before its index is used, once per process (0.1 s for 64 MiB).
 """
 
 from __future__ import annotations
@@ -24,26 +24,29 @@ if TYPE_CHECKING:
     from app.history.folder import Folder, Segment
 
 MOST_IDLE = 64
-"""A log of 1 GiB has 16 segments, each read by two threads at once; a connection may hold 512 KiB of pages."""
+"""Idle connections at most. A log of 1 GiB has 16 segments; a connection may hold 512 KiB of pages."""
 
 
 class Gone(Exception):
-    """A segment has been deleted, or replaced by another of its name; the folder lists what is there now."""
+    """A segment was deleted, or replaced by another with its name; the folder lists the segments of now."""
 
 
 class Connections:
-    """Connections for any thread, one user at a time each."""
+    """A pool of connections to the segments of one folder, for any thread; each has one user at a time."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._changing = Lock()
         self._checking = Lock()
         self._listed = folder.segments
-        self._idle: list[Opened] = []  # the latest used last
+        self._idle: list[Opened] = []  # the most recently used one last
         self._believed: dict[Segment, bool] = {}
 
     def trusts(self, segment: Segment) -> bool:
-        """Whether its indexes are to be believed. The newest one's are: it was checked when the log was opened."""
+        """Whether a segment's indexes may be used. Checks a sealed segment's digests at the first call, and blocks.
+
+        The newest segment was checked when the log was opened. Raises `Gone`.
+        """
         believed = self._believed.get(segment)
         if believed is None:
             with self._checking:
@@ -57,7 +60,7 @@ class Connections:
         if not segment.is_sound or not segment.is_sealed:
             return segment.is_sound
         if joined(self._folder.identity.holes, segment.first, segment.last or 0):
-            return False  # indexes do not tell of what is not there, and a search by halves must not meet it
+            return False  # an index does not show missing rows, and a binary search must not run into them
         try:
             is_intact = not any(block is not None for block in Seal.load(segment.path).damaged_blocks(segment.path))
         except (OSError, DocumentDamaged):
@@ -65,11 +68,11 @@ class Connections:
         if segment not in self._folder.segments:
             raise Gone(segment.path)
         if not is_intact:
-            self._note(segment, "does not fit its digests; its rows are read one by one")
+            self._note(segment, "does not match its digests; its rows are read one by one")
         return is_intact
 
     def distrust(self, segment: Segment) -> None:
-        """From now on read it row by row."""
+        """Mark a segment as damaged: from now on it is read row by row."""
         if self._believed.get(segment) is not False:
             self._believed[segment] = False
             self._note(segment, "is malformed; its rows are read one by one")
@@ -80,15 +83,16 @@ class Connections:
 
     @contextmanager
     def open(self, segment: Segment) -> Iterator[Opened]:
-        """A connection, for this thread alone until the end of the block.
+        """A context manager with a connection to a segment that this thread alone uses inside the block.
 
-        Raises `Gone`; `Unsound`, also out of the block, and then the segment is read row by row from now on.
+        Raises `Gone`, `Unsound`, and `sqlite3.Error` where the system is short of a resource. If the block raises
+        `Unsound`, the segment is read row by row from now on.
         """
         opened = self._take(segment) or self._connect(segment)
         is_kept = False
         try:
             yield opened
-            is_kept = segment.is_sealed  # the newest one's writer can seal it only when nobody has it open
+            is_kept = segment.is_sealed  # the writer can seal the newest segment only when no reader has it open
         except GeneratorExit:
             is_kept = segment.is_sealed
             raise
@@ -127,7 +131,7 @@ class Connections:
             superfluous.close()
 
     def prune(self) -> None:
-        """Let go of what is listed no more: a deleted file takes its room until nobody has it open."""
+        """Close idle connections to segments that are no longer listed: a deleted file uses disk while it is open."""
         listed = self._folder.segments
         if listed is self._listed:
             return
@@ -142,7 +146,7 @@ class Connections:
             self._believed = {segment: is_so for segment, is_so in self._believed.items() if segment in alive}
 
     def close(self) -> None:
-        """Let go of all."""
+        """Close all idle connections."""
         with self._changing:
             idle, self._idle = self._idle, []
         for opened in idle:

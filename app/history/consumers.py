@@ -1,9 +1,9 @@
-"""Who reads the log from outside and is waited for: the pipeline's jobs, each with the offset that it reads next.
+"""Consumers: programs outside of the server that read the log, such as the pipeline's jobs; retention waits for them.
 
-A consumer is a file `consumers/NAME.json` in the data folder which says {"offset": next} (`documents.py`). Jobs on this
-host write theirs themselves, the server those of jobs that report over HTTP; so the folder is looked at again and
-again. A file that cannot be believed is left out, and told. What the files say delays `retention.py`, within its
-bounds, and nothing else: no reader and no writer asks for them.
+A consumer is a file `consumers/NAME.json` in the data folder with {"offset": next}, the offset that it reads next
+(`documents.py`). Jobs on this host write their files themselves, the server writes those of jobs that report over HTTP;
+so the folder is read periodically. A damaged file is ignored and reported. The offsets delay `retention.py`, within
+bounds, and do nothing else: readers and the writer do not use them.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _LAST_OFFSET = (1 << 63) - 1
 
 
 class TooManyConsumers(Exception):
-    """There are as many as there may be."""
+    """The setting `consumers` bounds how many a log has, and there are as many."""
 
 
 class Overtaken(NamedTuple):
-    """All before `first` is deleted, and a consumer had come to `offset` only: what lay between is lost to it."""
+    """Everything before `first` was deleted, but a consumer reads `offset` next: it misses what lay between."""
 
     consumer: str
     offset: int
@@ -49,19 +49,22 @@ class Overtaken(NamedTuple):
 
 
 class Ignored(NamedTuple):
-    """A file that tells of no consumer, and why not."""
+    """A file in the consumers' folder that is ignored, and the reason."""
 
     file: str
     why: str
 
 
 def is_name(name: str) -> bool:
-    """Whether a consumer may be called so; a name that begins like an unfinished file's would be taken for one."""
+    """Whether `name` is valid for a consumer: 1 to 64 of A-Z, a-z, 0-9, _ and -, and not the prefix of a draft file."""
     return _NAME.fullmatch(name) is not None and not name.startswith(documents.DRAFT)
 
 
 def forget_all(data_folder: Path) -> None:
-    """Forget the consumers of a log that goes on as another one: they read the original. Raises `OSError`."""
+    """Delete all consumers of the log in a folder. Raises `OSError`.
+
+    For a log that continues as another one (a restored backup): its consumers read the original.
+    """
     with suppress(FileNotFoundError, NotADirectoryError):
         for file in list((data_folder / FOLDER).iterdir()):
             if file.name.endswith(_ENDING) and is_name(file.name.removesuffix(_ENDING)):
@@ -70,12 +73,12 @@ def forget_all(data_folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a file has said.
+    """What was last read from a consumer's file.
 
-    signature  another one after every change
-    mtime_s    when it was changed, by the file system's clock
-    seen       when that was noticed, by the monotonic clock; None: it was so when the log was opened
-    offset     0 where it is not believed
+    signature  inode, time and size; differs after every change
+    mtime_s    when the file was changed, by the file system's clock
+    seen       when the change was noticed, by the monotonic clock; None: before the log was opened
+    offset     the offset that the consumer reads next; 0 where the file is damaged
     """
 
     signature: tuple[int, int, int]
@@ -85,10 +88,10 @@ class _Known:
 
 
 class Consumers:
-    """Those of a log that is open: at most `most`, each waited for until it has said nothing for `grace_s`.
+    """The consumers of an open log: at most `most`; retention waits for one until it is silent for `grace_s` seconds.
 
-    One thread calls `look` and `unread_from`, any `report` and `forget`. `positions`, the offsets by name, is replaced,
-    never changed. `news` is what operators must hear; whoever tells them takes it out.
+    One thread calls `look` and `unread_from`; any thread may call `report` and `forget`. `positions`, the offsets by
+    name, is replaced and never changed in place. `news` is what the operator must learn; who logs an entry removes it.
     """
 
     def __init__(self, data_folder: Path, most: int, grace_s: float) -> None:
@@ -104,29 +107,32 @@ class Consumers:
         self._read(None)
 
     def look(self, now: float) -> None:
-        """See what has changed; `now` is monotonic."""
+        """Read the files that have changed. `now` is monotonic, in seconds."""
         with self._changing:
             if self._began is None:
                 self._began = now
             self._read(now)
 
     def unread_from(self, now: float, time_s: float) -> int:
-        """The first offset that somebody who is waited for has yet to read. `time_s`: see `Retention`."""
+        """The first offset that a consumer which is waited for has yet to read; `NEVER` if there is no such consumer.
+
+        `now` is monotonic, `time_s` the time of day as `Retention` counts it, both in seconds.
+        """
         if not self._grace_s:
             return NEVER
         known = self._known.values()
         return min((each.offset for each in known if each.offset and self._is_alive(each, now, time_s)), default=NEVER)
 
     def overtaken(self, before: int, first: int) -> None:
-        """What lay from `before` up to `first` is deleted: tell who had not read it, waited for or not."""
+        """Add `Overtaken` to the news for each consumer that misses the deleted offsets `before` to `first - 1`."""
         for name, offset in self.positions.items():
             if before <= offset < first:
                 self.news.append(Overtaken(name, offset, first))
 
     def report(self, name: str, offset: int) -> None:
-        """A consumer reads `offset` next; also further back than before, for it may have to begin anew.
+        """Store that the consumer `name` reads `offset` next. Blocks. Raises `TooManyConsumers`, `OSError`.
 
-        Blocks. Raises `TooManyConsumers`, `OSError`.
+        The offset may be lower than before: a consumer may have to start over.
         """
         with self._changing:
             names = {*self._known, *self.positions}
@@ -137,7 +143,7 @@ class Consumers:
             self.positions = dict(sorted({**self.positions, name: offset}.items()))
 
     def forget(self, name: str) -> bool:
-        """Wait for it no more; False if there is none of that name. Blocks. Raises `OSError`."""
+        """Delete a consumer; False if there is none with that name. Blocks. Raises `OSError`."""
         with self._changing:
             try:
                 self._file(name).unlink()
@@ -152,10 +158,11 @@ class Consumers:
         return self._path / f"{name}{_ENDING}"
 
     def _is_alive(self, known: _Known, now: float, time_s: float) -> bool:
-        """What was seen to change is judged by the monotonic clock, what has not by the time of day.
+        """Whether a consumer has reported within the grace.
 
-        That may have been wrong when the file was changed, or be wrong now; so it is no reason to give up before it
-        could be set right (`GRACE_S`), nor to wait on when the log has been open for the whole grace.
+        A change seen by this process is timed by the monotonic clock, an older one by the time of day. The time of day
+        may have been wrong when the file was changed, or be wrong now. So by it alone a consumer is not given up before
+        the clock could be corrected (`GRACE_S`), nor waited for once the log has been open for the whole grace.
         """
         if known.seen is not None:
             return now - known.seen <= self._grace_s
@@ -166,7 +173,7 @@ class Consumers:
     def _read(self, now: float | None) -> None:
         try:
             files = self._files()
-        except OSError as error:  # those known already are still waited for
+        except OSError as error:  # retention still waits for the consumers that are known already
             self._ignore(FOLDER, f"cannot be read: {error.strerror}")
             return
         for gone in self._told.keys() - files.keys() - {FOLDER}:
@@ -174,7 +181,7 @@ class Consumers:
         chosen = [(file, found) for file, found in files.items() if found is not None]
         chosen.sort(key=lambda each: -each[1].st_mtime_ns)
         if len(chosen) > self._most:
-            self._ignore(FOLDER, f"has more than {self._most} consumers: those that said something last are heard")
+            self._ignore(FOLDER, f"has more than {self._most} consumers; only those that changed last are used")
         else:
             self._told.pop(FOLDER, None)
         known = {}
@@ -187,13 +194,13 @@ class Consumers:
         self.positions = {name: known[name].offset for name in sorted(known) if known[name].offset}
 
     def _files(self) -> dict[str, os.stat_result | None]:
-        """What is in the folder; None where it cannot be a consumer's. Raises `OSError`."""
+        """The files in the folder by name; None for one that cannot be a consumer's. Raises `OSError`."""
         try:
             with os.scandir(self._path) as entries:
-                names = {entry.name for entry in islice(entries, _MOST_FILES)}  # more would be nobody's but a vandal's
+                names = {entry.name for entry in islice(entries, _MOST_FILES)}  # more files can only be abuse
         except FileNotFoundError:
             return {}
-        names.update(f"{name}{_ENDING}" for name in self._known)  # one that is replaced meanwhile may be left out
+        names.update(f"{name}{_ENDING}" for name in self._known)  # scandir may omit a file that is replaced meanwhile
         files: dict[str, os.stat_result | None] = {}
         for name in names:
             if name.startswith(documents.DRAFT):
@@ -204,7 +211,7 @@ class Consumers:
                 is_one = is_one and is_name(name.removesuffix(_ENDING))
                 files[name] = found if is_one else None
                 if not is_one:
-                    self._ignore(name, "is no consumer's file")
+                    self._ignore(name, "is not a consumer's file")
         return files
 
     def _look_into(self, file: str, before: _Known | None, found: os.stat_result, now: float | None) -> _Known | None:
@@ -220,18 +227,18 @@ class Consumers:
                 offset = told
                 self._told.pop(file, None)
             else:
-                self._ignore(file, "says no offset")
+                self._ignore(file, "has no valid offset")
         except documents.DocumentDamaged:
             self._ignore(file, "is damaged")
         except FileNotFoundError:
             return None
         except OSError as error:
             self._ignore(file, f"cannot be read: {error.strerror}")
-            return before  # and tried again
+            return before  # the next look tries again
         return _Known(signature, found.st_mtime, now, offset)
 
     def _ignore(self, file: str, why: str) -> None:
-        """Tell it once."""
+        """Add an `Ignored` to the news, once for each file and reason."""
         if self._told.get(file) != why:
             self._told[file] = why
             self.news.append(Ignored(file, why))

@@ -1,6 +1,6 @@
-"""A small JSON file with a checksum, replaced as a whole: after a crash there is the old one or the new one.
+"""A small JSON file with a checksum, replaced as a whole: after a crash either the old or the new one is there.
 
-For what a log knows about itself: its identity and its seals. Events are not kept so.
+Used for a log's identity, its seals and its consumers; events are stored in segments.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DRAFT = "draft-"
-"""How the names begin of files that are not finished; whoever opens the folder removes what a crash has left."""
+"""The prefix of unfinished files' names; opening the folder (`recovery.py`) removes those that a crash has left."""
 
 
 class DocumentDamaged(Exception):
-    """What the file says is not what was written."""
+    """The content of a document is not what was written."""
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
-    """Put `content` on disk under that name, whatever was there. Raises `OSError`, and then the old one may stay."""
+    """Replace the document at `path` by `content`, and sync it to disk. Raises `OSError`; the old one may stay then."""
     document = {"crc": crc32(orjson.dumps(content)), "content": content}
     draft = path.with_name(DRAFT + path.name)
     with draft.open("wb") as file:
@@ -36,19 +36,19 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """What was saved. Raises `DocumentDamaged`, `OSError`."""
+    """The content of the document at `path`. Raises `DocumentDamaged`, `OSError`."""
     try:
         document = orjson.loads(path.read_bytes())
         content = document["content"]
         if document["crc"] == crc32(orjson.dumps(content)) and isinstance(content, dict):
             return content
-    except (ValueError, TypeError, KeyError):  # no JSON, or other JSON
+    except (ValueError, TypeError, KeyError):  # not JSON, or not a document
         pass
     raise DocumentDamaged(f"{path.name} is damaged")
 
 
 def sync_folder(path: Path) -> None:
-    """See on disk which files are in a folder; fsync of a file does not say so (fsync(2)). Raises `OSError`."""
+    """Sync a folder's entries to disk; fsync of a file does not include them (fsync(2)). Raises `OSError`."""
     number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(number)

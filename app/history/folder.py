@@ -1,7 +1,7 @@
-"""The data folder: who may write it, which log it is, and which segments it has.
+"""The data folder: its lock, the identity of its log, and the list of its segments.
 
-It knows files by their names and never looks into one that is being written: what is in them, and whether it is sound,
-is found out by `recovery.py`.
+It goes by file names and never reads a segment that is being written: `recovery.py` examines what is in the segments,
+and whether they are intact.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HOLES = "holes"
-"""What a segment that was written anew has in its table `meta`: the holes in it and behind it, as JSON."""
+"""The name in a rewritten segment's table `meta` for the holes in the segment and behind it, as JSON."""
 
 _MOST_DAMAGE = 1_000
 _PREFIX, _SUFFIX = "seg-", ".db"
 
 
 class FolderLocked(Exception):
-    """Another server has the folder; `pid` is its process, 0 if it has not said so."""
+    """Another server has locked the folder; `pid` is its process id, 0 if unknown."""
 
     def __init__(self, path: Path, pid: int) -> None:
         super().__init__(f"{path} is in use by another server" + f" (process {pid})" * bool(pid))
@@ -43,12 +43,15 @@ class FolderLocked(Exception):
 
 
 class FolderUnusable(Exception):
-    """It cannot be opened; the text is a sentence for whoever starts the server."""
+    """The folder cannot be opened; the text is a sentence for the operator who starts the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Offsets, first and last, that are lost or unsound; `what` says how. Both are 0 where no offset is concerned."""
+    """A range of offsets that is lost or damaged, both ends included; `what` says how.
+
+    `first` and `last` are 0 where no offset is concerned; `file` is the name of the file in the data folder.
+    """
 
     first: int
     last: int
@@ -58,12 +61,12 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """A file of the log. Two are the same only if they are one object: what has changed is a new one.
+    """A segment as the folder lists it. Compared by identity: a changed segment is a new object.
 
-    last       the last offset that counts; rows beyond it were refused. None: it is being written, up to the head
-    is_sealed  nobody will change it; it may be read without locks
-    is_sound   False: its indexes are not to be believed, and each row only with its checksum
-    nbytes     its size, once it is full
+    last       the last offset that counts (rows above it were refused); None: it is being written, up to the head
+    is_sealed  it will not change any more, and may be read without locks
+    is_sound   False: it is damaged; its indexes must not be used, and each row only if its checksum matches
+    nbytes     the size of the file in bytes, once the segment is full
     """
 
     path: Path
@@ -75,16 +78,19 @@ class Segment:
 
     @property
     def disk_bytes(self) -> int:
-        """What it takes of the disk."""
+        """Bytes that the segment uses on disk, including its WAL."""
         return self.nbytes if self.is_sealed else segment.nbytes_with_wal(self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What `log.json` says: which log this is.
+    """A log's identity, as it is stored in `log.json`.
 
-    ancestors  the logs it was restored from, whose segments are its own
-    holes      offsets, first and last, that were lost for good
+    log_id           a random id of this log
+    publication_key  the key of its publication ids (`broker/publications.py`)
+    format           of its segments (`segment.FORMAT`)
+    ancestors        ids of the logs it was restored from; their segments belong to it
+    holes            ranges of offsets that are lost permanently, both ends included
     """
 
     log_id: str
@@ -95,12 +101,15 @@ class Identity:
 
     @classmethod
     def new(cls) -> Identity:
-        """That of a log which begins now."""
+        """The identity of a new log."""
         return cls(secrets.token_hex(16), new_key())
 
     @classmethod
     def load(cls, path: Path) -> Identity:
-        """Raises `DocumentDamaged`, `OSError`, and `FolderUnusable` where a later Halley has written it."""
+        """Read the identity from `log.json` at `path`.
+
+        Raises `DocumentDamaged`, `OSError`, and `FolderUnusable` where a later version of Halley has written it.
+        """
         content = documents.load(path)
         if content.get("format", 0) > segment.FORMAT:
             raise FolderUnusable(f"{path} was written by a later version of Halley")
@@ -112,11 +121,14 @@ class Identity:
             raise documents.DocumentDamaged(f"{path.name} is damaged") from None
 
     def save(self, path: Path) -> None:
-        """Raises `OSError`."""
+        """Write the identity to `path`. Raises `OSError`."""
         documents.save(path, asdict(self) | {"publication_key": str(self.publication_key)})
 
     def meta(self, first: int) -> dict[str, str | int]:
-        """What each segment repeats of it, in case `log.json` is lost; also the hole before it, if there is one."""
+        """What a segment from offset `first` on repeats of the identity, in case `log.json` is lost.
+
+        Also the start of the hole right before the segment, if there is one.
+        """
         meta: dict[str, str | int] = {"publication_key": str(self.publication_key)}
         meta["ancestors"] = orjson.dumps(self.ancestors).decode()
         before = [hole for hole in self.holes if hole[1] == first - 1]
@@ -128,22 +140,25 @@ class Identity:
 
 
 def first_of(path: Path) -> int | None:
-    """The offset in a segment's name; None for other files."""
+    """The first offset of the segment at `path`, from its file name; None for other files."""
     digits = path.name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
     is_segment = path.name == f"{_PREFIX}{digits}{_SUFFIX}" and len(digits) == 20 and digits.isdecimal()
     return int(digits) if is_segment else None
 
 
 def segment_files(path: Path) -> list[tuple[int, Path]]:
-    """The segments' files in a folder, with the first offset of each, in order. Raises `OSError`."""
+    """The segments' files in a folder, each with its first offset, in that order. Raises `OSError`."""
     return sorted((first, file) for file in path.iterdir() if (first := first_of(file)) is not None)
 
 
 class Folder:
-    """A data folder that this process alone writes. `segments` and `damage` are replaced, never changed."""
+    """A data folder locked by this process. `segments` and `damage` are replaced and never changed in place."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, or make it. Raises `FolderLocked`, `FolderUnusable`."""
+        """Open and lock the folder at `path`, and create it if it does not exist.
+
+        Raises `FolderLocked`, `FolderUnusable`.
+        """
         self.path = path
         self.segments: tuple[Segment, ...] = ()
         self.damage: tuple[Damage, ...] = ()
@@ -165,20 +180,20 @@ class Folder:
 
     @property
     def log_id(self) -> str:
-        """Names this log among all."""
+        """The random id of this log."""
         return self.identity.log_id
 
     def segment_path(self, first: int) -> Path:
-        """The file of the segment that begins with that offset."""
+        """The path of the segment that begins with the offset `first`."""
         return self.path / f"{_PREFIX}{first:020}{_SUFFIX}"
 
     def add(self, new: Segment) -> None:
-        """List a segment, the newest."""
+        """Append the newest segment to the list."""
         with self._changing:
             self.segments = (*self.segments, new)
 
     def replace(self, old: Segment, new: Segment) -> bool:
-        """List `new` instead of `old`; False, and nothing is done, where `old` has gone."""
+        """Replace `old` by `new` in the list; return False and do nothing where `old` is not listed."""
         with self._changing:
             if old not in self.segments:
                 return False
@@ -186,7 +201,7 @@ class Folder:
             return True
 
     def remove(self, old: Iterable[Segment]) -> None:
-        """Delete segments; readers in the middle of one keep what they have open. Raises `OSError`."""
+        """Delete segments; a reader that has one open can read it to its end. Raises `OSError`."""
         gone = set(old)
         with self._changing:
             self.segments = tuple(each for each in self.segments if each not in gone)
@@ -195,20 +210,20 @@ class Folder:
         documents.sync_folder(self.path)
 
     def note(self, damage: Damage) -> None:
-        """Remember damage, once; from any thread."""
+        """Add damage to the list unless it is there already; for any thread."""
         with self._changing:
             if damage not in self.damage and len(self.damage) < _MOST_DAMAGE:
                 self.damage = (*self.damage, damage)
 
     def add_holes(self, lost: Iterable[tuple[int, int]]) -> None:
-        """Offsets, first and last, that will never be used again are lost for good. Raises `OSError`."""
+        """Record ranges of offsets as lost permanently; they are never used again. Raises `OSError`."""
         holes = tuple(joined((*self.identity.holes, *lost), 1, NEVER))
         if holes != self.identity.holes:
             self.identity = replace(self.identity, holes=holes)
             self.identity.save(self.path / "log.json")
 
     def close(self) -> None:
-        """Let the next server have it."""
+        """Unlock the folder, so that another server can open it."""
         self.mark.close()
         os.close(self._lock_file)
 
@@ -222,7 +237,7 @@ class Folder:
         except documents.DocumentDamaged:
             identity = _from_segments(files)
         if identity is None:
-            raise FolderUnusable(f"{document} is missing or damaged, and no segment beside it says whose log this is")
+            raise FolderUnusable(f"{document} is missing or damaged, and no segment next to it has the log's identity")
         identity.save(document)
         if files:
             self.note(Damage(0, 0, document.name, "was missing or damaged; restored from the segments"))
@@ -230,7 +245,10 @@ class Folder:
 
 
 def _lock(path: Path) -> int:
-    """Take the folder, until the process ends. Raises `FolderLocked`, `OSError`."""
+    """Lock the folder until the process ends; returns the lock's file descriptor.
+
+    Raises `FolderLocked`, `OSError`.
+    """
     number = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -247,7 +265,7 @@ def _lock(path: Path) -> int:
 
 
 def _from_segments(files: list[Path]) -> Identity | None:
-    """The identity that segments tell; the newest's, and every hole."""
+    """The identity stored in the newest readable segment, with the holes of all; None if no segment is readable."""
     identity = None
     holes = []
     for file in reversed(files):
@@ -262,13 +280,13 @@ def _from_segments(files: list[Path]) -> Identity | None:
             if identity.owns(meta["log_id"]):
                 holes += [(int(first), int(last)) for first, last in orjson.loads(meta.get(HOLES, "[]"))]
         except (sqlite3.Error, OSError, KeyError, TypeError, ValueError):
-            continue  # damaged too; `recovery.py` will say so
+            continue  # damaged too; `recovery.py` reports it
     return None if identity is None else replace(identity, holes=tuple(joined(holes, 1, NEVER)))
 
 
 def delete(path: Path) -> None:
     """Delete a segment's files. Raises `OSError`."""
-    path.unlink(missing_ok=True)  # first: without it the others mean nothing
+    path.unlink(missing_ok=True)  # first: without the database the other files are ignored
     path.with_suffix(".seal").unlink(missing_ok=True)
     for companion in segment.companions(path):
         companion.unlink(missing_ok=True)

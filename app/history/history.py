@@ -1,7 +1,7 @@
-"""The port of the event history: a data folder that is open, for appending and for reading.
+"""The public class of the event history: an open data folder, for appending and reading.
 
-Appending and asking what is kept belong to the event loop and never wait. Reading, retention and closing block; they
-are called from threads.
+`append` and `keeping` are called on the event loop and never wait. Reading, retention and closing block, and are called
+from threads.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ _SEAL_STEP_S = 0.02
 
 
 class PurgeUnderWay(Exception):
-    """Somebody else's purge must end first."""
+    """Another purge of the same log is running."""
 
 
 class _Haste:
-    """While a log is open, threads hand the interpreter over ten times as often as usual.
+    """Makes threads switch the interpreter ten times as often as Python's default while a log is open.
 
-    The writer takes it back after every call into SQLite, and beside a busy event loop waits a whole interval for it
-    each time: at Python's 5 ms a third of the groups would get through.
+    The writer needs the interpreter again after every call into SQLite, and next to a busy event loop it waits a whole
+    switch interval for it each time: at Python's 5 ms only a third of the groups would get through.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ _haste = _Haste()
 
 
 class History:
-    """An open log; see `broker.log.Log` for what the broker wants of it."""
+    """An open log; implements `broker.log.Log`."""
 
     def __init__(
         self,
@@ -106,10 +106,10 @@ class History:
         self.consumers = Consumers(folder.path, options.consumers, options.consumer_grace_s)
         self._retention = Retention(folder, rules, self._connections, self.consumers, options, clock)
         self._is_closed = False
-        with suppress(sqlite3.Error):  # what is too old is not served even before the first step of retention
+        with suppress(sqlite3.Error):  # events that are too old are hidden even before the first step of retention
             self._retention.hide(clock(), writer.head)
         self._purging = Lock()
-        self._upkeep = Lock()  # segments are removed by one at a time
+        self._upkeep = Lock()  # only one thread at a time removes segments
 
     @classmethod
     def open(
@@ -121,9 +121,10 @@ class History:
         *,
         clock: Callable[[], float] = time.time,
     ) -> History:
-        """Open the log in `folder`, which is made if it is not there. `clock` gives seconds since 1970.
+        """Open the log in `folder`, which is created if it does not exist. Blocks.
 
-        Raises `FolderLocked`, `FolderUnusable`.
+        `report` is called on the writer's thread with each `Committed` or `Refused` group. `clock` returns the time of
+        day in seconds since 1970. Raises `FolderLocked`, `FolderUnusable`.
         """
         opened = Folder(folder)
         try:
@@ -135,8 +136,8 @@ class History:
         except BaseException:
             opened.close()
             raise
-        with suppress(OSError):  # or with the first group
-            opened.mark.write(log.head, log.last_number)  # it was lost, or a power loss has left it behind
+        with suppress(OSError):  # on an error the first group writes it
+            opened.mark.write(log.head, log.last_number)  # it was lost, or is behind after a power loss
         _haste.begin()
         sealer = Sealer(opened)
         for each in log.unsealed:
@@ -148,43 +149,43 @@ class History:
 
     @property
     def log_id(self) -> str:
-        """Names this log among all; a restored copy has another."""
+        """The random id of this log; a restored backup has another."""
         return self.folder.log_id
 
     @property
     def publication_key(self) -> int:
-        """What its publication ids are made with (`broker/publications.py`)."""
+        """The key of the log's publication ids (`broker/publications.py`)."""
         return self.folder.identity.publication_key
 
     @property
     def last_number(self) -> int:
-        """Of the newest publication in the log."""
+        """The number of the newest publication in the log (`broker/publications.py`)."""
         return self._writer.last_number
 
     @property
     def head(self) -> int:
-        """The last committed offset; 0 where there is none."""
+        """The last committed offset; 0 in an empty log."""
         return self._writer.head
 
     @property
     def start(self) -> int:
-        """The first offset that is still there; `head + 1` where nothing is."""
+        """The first offset that was not deleted; `head + 1` in an empty log."""
         segments = self.folder.segments
         return segments[0].first if segments else self.head + 1
 
     @property
     def damage(self) -> Sequence[Damage]:
-        """What is lost or unsound, found at start or later."""
+        """The damage that was found at start or later."""
         return self.folder.damage
 
     @property
     def holes(self) -> list[tuple[int, int]]:
-        """Offsets, first and last, above the start, that were lost in an earlier accident and never come back."""
+        """Ranges of offsets from `start` to `head` that are lost permanently, both ends included."""
         return joined(self.folder.identity.holes, self.start, self.head)
 
     @property
     def unsound(self) -> list[tuple[int, int]]:
-        """Likewise those, beside the holes, at which events are known to be damaged or missing, or may be."""
+        """Ranges of offsets at which events are, or may be, damaged or missing; without the holes, ends included."""
         holes = self.folder.identity.holes
         damage = (each for each in self.folder.damage if each.first)
         beside = (part for each in damage for part in outside(each.first, each.last, holes))
@@ -192,67 +193,74 @@ class History:
 
     @property
     def refusal(self) -> HistoryUnavailable | None:
-        """Why it takes nothing at the moment, if so."""
+        """The error that `append` raises for a recorded event at present; None while the log accepts events."""
         return self._writer.refusal
 
     @property
     def bytes(self) -> int:
-        """What its segments take of the disk."""
+        """Bytes that the segments use on disk."""
         return sum(each.disk_bytes for each in self.folder.segments)
 
     @property
     def held_bytes(self) -> int:
-        """Of them, what would be gone if nobody waited for consumers."""
+        """Bytes of segments that are kept only because consumers have not read them."""
         return self._retention.held_bytes
 
     @property
     def segments(self) -> int:
-        """How many segments it has."""
+        """The number of segments."""
         return len(self.folder.segments)
 
     @property
     def groups(self) -> int:
-        """How many commits there were since it was opened."""
+        """The number of commits since the log was opened."""
         return self._writer.groups
 
     @property
     def failures(self) -> int:
-        """How often the disk has failed since it was opened."""
+        """The number of disk failures since the log was opened."""
         return self._writer.failures + self._sealer.failures
 
     @property
     def waiting_bytes(self) -> int:
-        """Of events that wait to be written."""
+        """Bytes of events that wait to be written or are being written."""
         return self._writer.waiting_bytes
 
     def keeping(self, topic: str) -> Keeping:
-        """What is to become of a topic's events."""
+        """How a topic's events are kept."""
         return self._rules.keeping(topic)
 
     def append(self, event: Event) -> None:
-        """Have an event written, or passed on in its turn. Raises `HistoryUnavailable`, `InboxFull`, `DiskFull`."""
+        """Queue an event to be written; never waits. Its `Committed` or `Refused` is reported later.
+
+        An event that is not recorded is only reported, in order. Raises `HistoryUnavailable`, `InboxFull`, `DiskFull`.
+        """
         self._writer.append(event)
 
     def hand_over(self, later: Callable[[Callable[[], None]], object] | None) -> None:
-        """From now on have what is appended handed to the writer by what `later` calls at the end of a turn."""
+        """Set `later`, which calls a function at the end of the event loop's turn, as `loop.call_soon` does.
+
+        From now on appended events are handed to the writer once for each turn; with None, `append` does it at once.
+        """
         self._writer.later = later
         self._writer.hand_over()
 
     def start_of(self, pattern: Pattern) -> int:
-        """The first offset from which on nothing that `pattern` matches has been removed."""
+        """The first offset from which on no event that `pattern` matches was removed."""
         return max(self.start, self._rules.start_of(pattern))
 
     def read(self, query: Query) -> Page:
-        """A query's page. Blocks; for a few threads at once.
+        """The page for a query. Blocks; a few threads may call it at once.
 
-        Raises `UnknownPublication`; `sqlite3.Error` where the system is short of something.
+        Raises `UnknownPublication`, and `sqlite3.Error` where the system is short of a resource (memory, file handles).
         """
         return self._reader.read(query)
 
     def retain(self, now_mono: float) -> bool:
-        """Hide what is too old, and delete segments of which nothing is left to be seen. Blocks; for one thread.
+        """Hide events that are too old, and delete segments that are not needed any more. Blocks; for one thread.
 
-        True if there is more to do at once. Raises `OSError`, `sqlite3.Error`; the next call tries again.
+        `now_mono` is the monotonic clock in seconds. Returns True if there is more to do at once. Raises `OSError`,
+        `sqlite3.Error`; the next call tries again.
         """
         if not self._upkeep.acquire(blocking=False):
             return False  # a purge is under way
@@ -262,9 +270,10 @@ class History:
             self._upkeep.release()
 
     def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
-        """Erase events that are committed by now; how many those were. `tell`: offsets done, and of how many.
+        """Erase the events that are committed by now and that `erasure` concerns; returns how many. Blocks.
 
-        Blocks. Raises `PurgeUnderWay`; `OSError`, `sqlite3.Error`, and then some is erased and it may be repeated.
+        `tell(done, total)` is called with offsets, as progress. Raises `PurgeUnderWay`, and `OSError` or
+        `sqlite3.Error`; then some events are erased, and the call may be repeated.
         """
         if not self._purging.acquire(blocking=False):
             raise PurgeUnderWay
@@ -284,7 +293,7 @@ class History:
             self._purging.release()
 
     def _all_sealed(self) -> None:
-        """Have the current segment ended, and all that are ended sealed. Raises `OSError`."""
+        """End the current segment, and wait until all ended segments are sealed. Raises `OSError`."""
         until = time.monotonic() + _SEAL_S
         is_rolled = self._writer.roll(_SEAL_S)
         while any(each.last is not None and each.is_sound and not each.is_sealed for each in self.folder.segments):
@@ -296,9 +305,10 @@ class History:
             raise OSError(errno.EBUSY, "a segment cannot be sealed; it may be open elsewhere")
 
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
-        """The sound rows between two offsets, both included, in order and in batches; what is purged is a tombstone.
+        """The intact rows between two offsets, both included, in order and in batches. Blocks. Raises `OSError`.
 
-        What is missing is damaged, which is noted, or was removed, also while this goes on. Blocks. Raises `OSError`.
+        A purged event is a tombstone. A missing row is damaged, which is noted in `damage`, or was deleted by
+        retention, possibly while this runs.
         """
         at, last = first, min(last, self.head)
         while at <= last and (found := self._segment_from(at)) is not None:
@@ -321,16 +331,16 @@ class History:
             at = until + 1
 
     def _miss(self, found: Segment, first: int, last: int) -> None:
-        """Note that offsets of a segment have no sound row, unless that is known, or it was removed meanwhile."""
+        """Note that offsets have no intact row, unless that is known or the segment was removed meanwhile."""
         if first > last or found not in self.folder.segments:
             return
         if not any(each.first <= first and last <= each.last for each in self.folder.damage):
             self.folder.note(Damage(first, last, found.path.name, "cannot be read"))
 
     def recent_keys(self) -> list[tuple[str | None, str, Published, float]]:
-        """The idempotency keys in the log that may still be repeated, oldest first: whose, which, what, and when.
+        """The idempotency keys in the log that are not older than the setting `key_age_s`, oldest first. Blocks.
 
-        Blocks.
+        Each is (authid of the publisher, key, what was published, seconds since 1970).
         """
         since_us = int((self._clock() - self.options.key_age_s) * 1_000_000)
         found: list[tuple[str | None, str, Published, float]] = []
@@ -351,19 +361,22 @@ class History:
         return found[::-1]
 
     def _segment_from(self, offset: int) -> Segment | None:
-        """The segment in which to look for an offset, and what comes after it."""
+        """The segment that has an offset, or the next one behind it."""
         return next((each for each in self.folder.segments if each.last is None or each.last >= offset), None)
 
     def written(self, timeout_s: float | None = None) -> bool:
-        """Wait until everything appended before is committed or refused; False if that takes too long."""
+        """Wait until everything appended before is committed or refused; False on a timeout. Blocks.
+
+        `timeout_s` is in seconds; None: the setting `commit_s`.
+        """
         return self._writer.written(self.options.commit_s if timeout_s is None else timeout_s)
 
     def close(self) -> None:
-        """Write what waits, and let go of the folder. Blocks."""
+        """Write the waiting events, and unlock the folder. Blocks."""
         if self._is_closed:
             return
         self._is_closed = True
-        with self._upkeep:  # a purge ends with its segment
+        with self._upkeep:  # wait for a purge, which stops after its current segment
             pass
         self._writer.close(_CLOSE_S)
         self._sealer.close(_CLOSE_S)

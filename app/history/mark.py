@@ -1,7 +1,7 @@
-"""The mark: the last committed offset, kept outside of the segments.
+"""The mark: a small file with the last committed offset, outside of the segments.
 
-A WAL whose end is torn off looks like one that has ended there. The mark tells after a crash that something is missing.
-It is written for each group but never waited for: after a power loss it may say too little, never too much.
+A WAL whose end is torn off looks like one that ended there. By the mark recovery sees after a crash that rows are
+missing. It is written for each group but not synced: after a power loss it may be too low, never too high.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ _CRC = struct.Struct("<I")
 
 
 class Mark:
-    """`offset` was the last one, `number` that of its publication (`broker/publications.py`); 0 and 0 if unknown."""
+    """The open mark: `offset`, the last committed one, and `number`, of its publication; both are 0 if unknown.
+
+    For the number of a publication see `broker/publications.py`.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Raises `OSError`."""
+        """Open the mark at `path`, or create it. Raises `OSError`."""
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self.offset = self.number = 0
         found = os.pread(self._file, _NUMBERS.size + _CRC.size, 0)
@@ -30,18 +33,18 @@ class Mark:
             self.offset, self.number = _NUMBERS.unpack_from(found)
 
     def write(self, offset: int, number: int) -> None:
-        """Move it. Raises `OSError`."""
+        """Set the mark, without fsync. Raises `OSError`."""
         self.offset, self.number = offset, number
         numbers = _NUMBERS.pack(offset, number)
         os.pwrite(self._file, numbers + _CRC.pack(crc32(numbers)), 0)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._file)
 
 
 def read(path: Path) -> int | None:
-    """The last committed offset, for whoever does not write; None where that cannot be told. Raises `OSError`."""
+    """The last committed offset, for a reader that does not open the log; None if damaged. Raises `OSError`."""
     found = path.read_bytes()
     if found[_NUMBERS.size :] != _CRC.pack(crc32(found[: _NUMBERS.size])):
         return None

@@ -1,12 +1,12 @@
-"""Erasing from a log: what a channel or a person has left goes, by writing the segments that have it anew.
+"""Erases the events of a pattern or a publisher from a log, by rewriting the segments that have such events.
 
-Where an event was, a tombstone keeps its offset, time and publication (`stored.tombstone`). A new file holds nothing
-else of it, neither in free pages nor in a WAL. It takes the old one's place in three steps, each on disk before the
-next: the old seal goes, the new file is renamed over the old one, and gets its seal. A crash leaves the old segment or
-the new one; one without a seal is looked at and sealed at the next start (`recovery.py`).
+An erased event is replaced by a tombstone with its offset, time and publication (`stored.tombstone`). The new file has
+nothing else of the event, neither in free pages nor in a WAL. It replaces the old file in three steps, each on disk
+before the next: the old seal is deleted, the new file is renamed over the old one, the new seal is put in place. After
+a crash the old or the new segment is there; without a seal it is examined and sealed at the next start (`recovery.py`).
 
-Damaged rows cannot be written anew. The log records them as holes, on disk before the first of the three steps: a crash
-behind it leaves holes at which there are damaged rows still, and never rows that are gone and that nobody knows of.
+Damaged rows cannot be rewritten. The log records them as holes, on disk before the first of the three steps: a crash
+after it leaves holes at which damaged rows still exist, but never missing rows that are not recorded.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _WAL_BYTES = 8_388_608
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """What is to go: what `pattern` matches, or what `publisher` (an authid) has published; one of the two is None.
+    """Which events to erase: those whose topic `pattern` matches, or those of `publisher` (an authid).
 
-    Of a publisher also what the server itself has recorded about it on its own topics: sessions and subscriptions.
+    One of the two is None. With a publisher go also the server's own events about it: its sessions and subscriptions.
     """
 
     pattern: Pattern | None
@@ -58,11 +58,11 @@ class Erasure:
 
 
 def purge(folder: Folder, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
-    """Erase from all sealed segments of a folder that this process has locked; returns how many events that were.
+    """Erase from all segments that are not being written; returns the number of erased events.
 
-    The segment that is being written is no business of this: whoever calls has seen to it that another is. Segments
-    must not be removed meanwhile. `tell` hears how many offsets are done, and of how many. Raises `sqlite3.Error`,
-    `OSError`; what is erased by then is erased, and it may be repeated.
+    This process must have locked the folder, and no other thread may remove segments meanwhile. The caller ends the
+    current segment before, so that it is included (`History.purge`). `tell(done, total)` is called with offsets, as
+    progress. Raises `sqlite3.Error`, `OSError`; what was erased until then stays erased, and the call may be repeated.
     """
     chosen = [each for each in folder.segments if each.last is not None]
     total = sum(_rows_of(each) for each in chosen)
@@ -82,7 +82,7 @@ def _rows_of(listed: Segment) -> int:
 
 
 def _count(listed: Segment, erasure: Erasure) -> int:
-    """How many events of a segment are concerned; those too that were refused and count for nobody."""
+    """How many rows of a segment are concerned, including rows of refused events above its last offset."""
     with closing(segment.read(listed.path, is_sealed=listed.is_sealed)) as connection:
         last = connection.execute("select max(offset) from stored").fetchone()[0] or 0
         found = (row for rows, _ in walk(connection, listed.first, last) for row in rows)
@@ -118,7 +118,7 @@ def _rewrite(folder: Folder, listed: Segment, erasure: Erasure) -> None:
             new.close()
     seal = seals.seal(draft, log_id, listed.first, last)
     folder.add_holes(lost)
-    between = replace(listed, is_sealed=False)  # lest a reader miss the seal and call it damage
+    between = replace(listed, is_sealed=False)  # so that a reader does not take the missing seal for damage
     after = replace(listed)
     folder.replace(listed, between)
     try:
@@ -129,17 +129,17 @@ def _rewrite(folder: Folder, listed: Segment, erasure: Erasure) -> None:
 
 
 def _end(folder: Folder, listed: Segment) -> int:
-    """How far a segment reaches, with what is damaged at its end: up to the next one."""
+    """The last offset of a segment including damaged rows at its end: the one before the next segment."""
     files = (first for first, _ in segment_files(folder.path))
     following = [first for first in (*files, *(each.first for each in folder.segments)) if first > listed.first]
     return min(following) - 1 if following else listed.last or 0
 
 
 def _take_place(draft: Path, path: Path) -> None:
-    """Put a sealed draft where a segment was."""
+    """Replace a segment by a sealed draft."""
     seals.seal_path(path).unlink(missing_ok=True)
     sync_folder(path.parent)
-    for leftover in segment.companions(path):  # only a damaged segment that could not be sealed has any
+    for leftover in segment.companions(path):  # only a damaged segment that could not be sealed has companions
         leftover.unlink(missing_ok=True)
     draft.replace(path)
     sync_folder(path.parent)

@@ -1,6 +1,6 @@
-"""Ranges of offsets: bounds in time and by publication, by binary search, since both grow with the offset.
+"""Ranges of offsets for bounds in time and by publication, by binary search, since both grow with the offset.
 
-Times do so but at a segment's `steps`, where the clock had been set back; between two of them they grow.
+The exception for times are a segment's `steps`, where the clock had been set back; between two steps times grow.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from app.history.opened import Opened
 
 MOST_STEPS = 256
-"""In one segment; where a broken clock has made more, all of it is looked at, row by row."""
+"""Steps in one segment at most for a search; where a broken clock has made more, every row is looked at."""
 
 
 def within_time(opened: Opened, low: int, high: int, query: Query) -> Iterator[tuple[int, int]]:
     """The ranges of a segment's offsets `low` to `high` in which every time is within the query's bounds.
 
-    Where there are too many steps: all of it, and each row's time is to be looked at. Raises `Unsound`.
+    Where there are too many steps it is the whole range, and the caller checks each row's time. Raises `Unsound`.
     """
     since, until = query.from_time_us, query.until_time_us
     steps = [] if since is None and until is None else opened.steps(MOST_STEPS + 1)
@@ -53,7 +53,7 @@ def place_of(
     segments: Sequence[Segment],
     connections: Connections,
 ) -> int:
-    """The offset of a publication, whoever may read it. Raises `UnknownPublication`, `Unsound`, `Gone`."""
+    """The offset of a publication, regardless of rights. Raises `UnknownPublication`, `Unsound`, `Gone`."""
     number = publications.number_of(publication)
 
     def first_number(segment: Segment) -> int:
@@ -93,7 +93,7 @@ def _search(segment: Segment, number: int, publications: Publications, connectio
 
 
 def joined(ranges: Iterable[tuple[int, int]], low: int, high: int) -> list[tuple[int, int]]:
-    """Ranges in order, those that touch made one, as far as they lie between two offsets."""
+    """The parts of `ranges` between `low` and `high`, sorted; overlapping and adjacent ones are merged."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted((max(first, low), min(last, high)) for first, last in ranges):
         if first > last:
@@ -106,7 +106,7 @@ def joined(ranges: Iterable[tuple[int, int]], low: int, high: int) -> list[tuple
 
 
 def outside(first: int, last: int, known: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """What of a range, first and last, lies in none of the known ones."""
+    """The parts of the range `first` to `last` that lie in none of the `known` ranges."""
     at = first
     for low, high in joined(known, first, last):
         if at < low:

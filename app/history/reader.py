@@ -1,7 +1,7 @@
-"""A query's page: what was asked for, from however many segments, in bounded work.
+"""Reads a query's page from as many segments as it needs, in bounded work.
 
-Called from any thread. Segments may be sealed, rewritten or deleted meanwhile: the folder's list is looked at again
-for each, and what has gone is told as a gap. Nothing is served whose checksum does not fit.
+Called from any thread. Segments may be sealed, rewritten or deleted meanwhile: the folder's list is read again for each
+segment, and deleted events are reported as a gap. No row is served whose checksum does not match.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ if TYPE_CHECKING:
 
 
 class Bounds(NamedTuple):
-    """Offsets to look at, first and last, and from which end."""
+    """A range of offsets to read, both ends included, and from which end."""
 
     low: int
     high: int
     is_reverse: bool
 
     def cut(self, low: int, high: int) -> Bounds:
-        """The part within these."""
+        """The part of the range between `low` and `high`."""
         return Bounds(max(self.low, low), min(self.high, high), self.is_reverse)
 
     def beyond(self, reached: int) -> Bounds:
-        """What is left when all up to there has been looked at."""
+        """The rest of the range after everything up to the offset `reached` was read."""
         return self._replace(high=reached - 1) if self.is_reverse else self._replace(low=reached + 1)
 
     @property
     def end(self) -> int:
-        """Where one who looks at all of it comes to."""
+        """The last offset in the order of reading."""
         return self.low if self.is_reverse else self.high
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left."""
+        """Whether the range has no offsets."""
         return self.low > self.high
 
 
 class Reader:
-    """Answers queries from a folder, by what `rules` let be seen."""
+    """Answers queries from a folder; `rules` decide which events are visible."""
 
     def __init__(self, folder: Folder, rules: Rules, connections: Connections) -> None:
         self._folder = folder
@@ -65,7 +65,7 @@ class Reader:
         self._connections = connections
 
     def read(self, query: Query) -> Page:
-        """A page. Raises `UnknownPublication`; `sqlite3.Error` where the system is short of something."""
+        """The page for a query. Blocks. Raises `UnknownPublication`; `sqlite3.Error` where a resource is short."""
         self._connections.prune()
         wanted = Wanted(query, self._rules)
         asked = self._asked(query)
@@ -85,11 +85,11 @@ class Reader:
                         if latest is not None or draft.events or budget.is_late:
                             return draft.page(latest)
             except (Gone, Unsound):
-                continue  # from where it has come to, in what is there now, or row by row
+                continue  # from the offset it has reached, in the segments of now, or row by row
         return draft.finished()
 
     def _asked(self, query: Query) -> Bounds:
-        """The offsets that are asked for, whether they are still there or not. Raises `UnknownPublication`."""
+        """The offsets that the query asks for, deleted or not. Raises `UnknownPublication`."""
         low = max(query.first, min((after for _, after in query.wanted), default=0) + 1)
         high = query.last
         for publication, by, is_lower in (
@@ -104,13 +104,13 @@ class Reader:
         return Bounds(low, high, query.is_reverse)
 
     def _start(self, query: Query) -> int:
-        """The first offset that there can be of what is wanted."""
+        """The first offset at which a wanted event may still exist."""
         return min((self._first_of(query, after, pattern)[1] for pattern, after in query.wanted), default=1)
 
     def _is_lost(self, start: int, since_us: int | None) -> bool:
-        """Whether there may have been events of that time or later before `start`, which is where the log begins now.
+        """Whether events at or after `since_us` may have been deleted before `start`, where the log begins now.
 
-        They were not later than what is there; but for a clock that was set back, which is believed here.
+        Deleted events are taken to be older than the first one that exists, even if the clock was set back.
         """
         if since_us is None:
             return True
@@ -125,7 +125,7 @@ class Reader:
         return time_us is None or since_us <= time_us
 
     def _latest(self, bounds: Bounds, reached: int) -> int | None:
-        """The publication of the last row that was looked at, in the order of reading, if any can be read."""
+        """The publication id of the last row that was read, in the order of reading; None if no row is readable."""
         back = bounds._replace(low=reached) if bounds.is_reverse else bounds._replace(high=reached)
         back = back._replace(is_reverse=not bounds.is_reverse)
         while not back.is_empty:
@@ -151,19 +151,19 @@ class Reader:
                 continue
 
     def _first_of(self, query: Query, after: int, pattern: Pattern) -> tuple[int, int]:
-        """The first offset asked for of a pattern, and the first that there can be."""
+        """The first offset asked for of a pattern, and the first at which an event may still exist."""
         asked = max(after + 1, query.first)
         segments = self._folder.segments
         start = max(self._rules.start_of(pattern), segments[0].first if segments else 1)
         return asked, max(asked, start)
 
     def _lapsed(self, query: Query) -> list[tuple[int, int]]:
-        """What is no longer there of what was asked for by offset; "from the start" means whatever there is."""
+        """The deleted ranges among the offsets that were asked for; none for "from the start", which has no offset."""
         firsts = (self._first_of(query, after, pattern) for pattern, after in query.wanted)
         return [(asked, first - 1) for asked, first in firsts if 1 < asked < first]
 
     def _batches(self, bounds: Bounds, wanted: Wanted, query: Query, budget: Budget) -> Iterator[Batch]:
-        """All within the bounds, segment by segment. Raises `Gone`, `Unsound`."""
+        """The rows within the bounds, segment by segment. Raises `Gone`, `Unsound`."""
         while not bounds.is_empty:
             segment, part = self._piece(bounds)
             if segment is None:
@@ -175,7 +175,7 @@ class Reader:
             bounds = bounds.beyond(part.end)
 
     def _piece(self, bounds: Bounds) -> tuple[Segment | None, Bounds]:
-        """The next segment, or hole between two, and the part of the bounds that lies there."""
+        """The next segment, or None for a hole between two, and the part of the bounds that lies there."""
         segments = self._folder.segments
         at = bounds.high if bounds.is_reverse else bounds.low
         index = bisect_right(segments, at, key=lambda segment: segment.first) - 1
@@ -224,7 +224,7 @@ class _Draft:
         self._reached = query.last + 1 if query.is_reverse else query.first - 1
 
     def take(self, batch: Batch) -> bool:
-        """Put in what is wanted; False, and the page ends before it, where something has no room."""
+        """Add the wanted rows; False if a row has no room any more, and then the page ends before that row."""
         self._gaps += batch.gaps
         for row in batch.rows:
             if not self._wanted.has(row):
@@ -239,14 +239,14 @@ class _Draft:
         return True
 
     def finished(self) -> Page:
-        """All has been looked at."""
+        """The page, after everything within the query's bounds was read."""
         self._reached = self._query.first if self._query.is_reverse else self._query.last
         return self._page(is_end=True, publication=None)
 
     def page(self, latest: int | None = None) -> Page:
-        """It is not the end. `latest` is of the last row that was looked at, where that is not the last event."""
+        """The page, with more left to read. `latest`: publication of the last row read; None: of the last event."""
         if self._query.is_reverse:
-            self.is_cut_off = False  # it has not come that far
+            self.is_cut_off = False  # reading has not reached the start
         if latest is None and self.events:
             latest = self.events[-1].publication
         return self._page(is_end=False, publication=latest)

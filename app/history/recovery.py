@@ -1,6 +1,6 @@
-"""Opening a log after whatever has happened: what is sound, what is not and where, and from which offset on to write.
+"""Opens a log after a crash: finds which segments and rows are intact, and from which offset to go on writing.
 
-Nothing here changes or deletes a file that may hold events. A damaged segment stays as it is, the newest one too: the
+Nothing here changes or deletes a file that may hold events. A damaged segment stays as it is, even the newest one: the
 log goes on in a new segment, above every offset that may ever have been used.
 """
 
@@ -20,18 +20,18 @@ from app.history.rows import walk
 if TYPE_CHECKING:
     from pathlib import Path
 
-_LEAST_ROW_BYTES = 32  # in a file; bounds the search for rows in one that cannot say how many it has
-_UNSEEN_PUBLICATIONS = 1 << 20  # there may have been as many of which nothing is left
+_LEAST_ROW_BYTES = 32  # on disk; bounds the search for rows in a file whose number of rows is unreadable
+_UNSEEN_PUBLICATIONS = 1 << 20  # so many publications may have been lost without a trace
 
 
 @dataclass(slots=True)
 class Recovered:
-    """Where the log ends.
+    """The end of a recovered log, from which the writer goes on.
 
     head         the last offset that was ever used
-    last_number  of the newest publication
-    current      the newest segment, where it can be gone on with
-    unsealed     full segments that are sound and have no seal
+    last_number  the number of the newest publication
+    current      the newest segment, open for writing; None where it cannot be continued
+    unsealed     intact segments that are full and have no seal
     """
 
     head: int = 0
@@ -42,30 +42,30 @@ class Recovered:
 
 @dataclass(slots=True)
 class _Found:
-    """What a look into every row of a segment has shown; `last` is `first - 1` where no row is sound."""
+    """The result of examining every row of a segment; `last` is `first - 1` where no row is intact."""
 
     last: int
-    publication: int = 0  # of the last sound row
+    publication: int = 0  # of the last intact row
     is_ours: bool = True
     is_sound: bool = True
 
 
 def recover(folder: Folder) -> Recovered:
-    """List the segments of a folder, and note their damage. Raises `OSError`."""
+    """List the segments of a locked folder, and note their damage in it. Blocks. Raises `OSError`."""
     return _Recovery(folder).run()
 
 
 class _Recovery:
-    """One walk over the segments, oldest first; `expected` is the offset that comes next if nothing is missing."""
+    """One pass over the segments, oldest first; `expected` is the next offset if nothing is missing, 0 at the start."""
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self.expected = 0
         self.head = folder.mark.offset
-        self.publication = (0, 0)  # the last sound row's offset and publication
-        self.newest: Segment | None = None  # if it can be gone on with
+        self.publication = (0, 0)  # offset and publication of the last intact row
+        self.newest: Segment | None = None  # if it can be continued
         self.unsealed: list[Segment] = []
-        self.is_doubtful = False  # behind what was listed last is a file in which rows may be that cannot be read now
+        self.is_doubtful = False  # behind the last listed segment is a file that may have rows but cannot be read
 
     def run(self) -> Recovered:
         _tidy(self.folder.path)
@@ -73,7 +73,7 @@ class _Recovery:
             self.folder.note(Damage(first, last, "log.json", "lost before an earlier start"))
         files = segment_files(self.folder.path)
         followings = [*(first for first, _ in files[1:]), None]
-        for (first, path), following in zip(files, followings, strict=False):  # no file, no following one
+        for (first, path), following in zip(files, followings, strict=False):  # without files `followings` is longer
             if not self._sealed(path, first, following):
                 self._unsealed(path, first, following)
         is_torn = bool(files) and self.folder.mark.offset >= self.expected
@@ -86,7 +86,7 @@ class _Recovery:
         return Recovered(max(self.head, self.expected - 1), self._last_number(), current, self.unsealed)
 
     def _sealed(self, path: Path, first: int, following: int | None) -> bool:
-        """List a segment as its seal says it is; False where there is no seal to be believed."""
+        """List a segment by its seal; False where it has no valid seal."""
         try:
             seal = seals.Seal.load(path)
             nbytes = path.stat().st_size
@@ -105,11 +105,11 @@ class _Recovery:
         return True
 
     def _unsealed(self, path: Path, first: int, following: int | None) -> None:
-        """List a segment as its rows say it is."""
+        """List a segment by its rows."""
         found = self._examine(path, first, following)
         nbytes = segment.nbytes_with_wal(path)
         if not found.is_ours:
-            self.folder.note(Damage(first, first, path.name, "belongs to another log; it is left out"))
+            self.folder.note(Damage(first, first, path.name, "belongs to another log and is ignored"))
             self.head = max(self.head, first)
             self.is_doubtful = True
             return
@@ -127,7 +127,7 @@ class _Recovery:
             self.unsealed.append(self._list(Segment(path, first, found.last, nbytes=nbytes)))
 
     def _examine(self, path: Path, first: int, following: int | None) -> _Found:
-        """Look at every row, and whether the indexes fit them. Notes what is damaged."""
+        """Check every row, and that the indexes match the rows; note the damage."""
         found = _Found(first - 1)
         if following is None:
             limit, lost = first - 1 + _most_rows(path), max(first, self.folder.mark.offset)
@@ -147,14 +147,14 @@ class _Recovery:
                 for rows, _ in walk(connection, first, limit):
                     for row in rows:
                         for gap in outside(found.last + 1, row.offset - 1, self.folder.identity.holes):
-                            note(*gap, "unsound rows")
+                            note(*gap, "damaged rows")
                         found.last, found.publication = row.offset, row.publication
                         if row.time_us < latest_us:
                             steps.append(row.offset)
                         latest_us = row.time_us
                 listed = connection.execute("select offset from steps where offset <= ? order by offset", (found.last,))
                 if not problem and [offset for (offset,) in listed] != steps:
-                    problem = "its table of steps is not that of its times"  # no checksum says so of it
+                    problem = "its table steps does not match its times"  # this table has no checksum
         except sqlite3.Error as error:
             problem = str(error)
         if problem and found.last < first:
@@ -164,16 +164,16 @@ class _Recovery:
         return found
 
     def _problem(self, connection: sqlite3.Connection, first: int, found: _Found) -> str:
-        """What is wrong with a database as a whole, or nothing."""
+        """What is wrong with a database as a whole; "" if nothing."""
         try:
             meta = dict(connection.execute("select name, value from meta"))
             identity = self.folder.identity
-            # A flipped bit makes no stranger of it: two logs have neither id nor key in common.
+            # Either the id or the key is enough, in case of a flipped bit: two logs have neither in common.
             is_same_key = meta.get("publication_key") == str(identity.publication_key)
             found.is_ours = identity.owns(meta.get("log_id")) or is_same_key
-            # `log.json` has been looked at: a later version would have said so there.
+            # This is not a later version's log: `log.json` was read before, and would have said so.
             if (meta.get("format"), meta.get("first")) != (segment.FORMAT, first) or not identity.owns(meta["log_id"]):
-                return f"its table meta says {meta}"
+                return f"its table meta has unexpected values: {meta}"
             check = str(connection.execute("pragma integrity_check(1)").fetchone()[0])
         except (sqlite3.Error, KeyError, ValueError) as error:
             return str(error)
@@ -190,7 +190,7 @@ class _Recovery:
     def _list_newest(self, newest: Segment, current: segment.SegmentWriter | None) -> None:
         assert newest.last is not None
         if newest.last < newest.first:
-            return  # it is listed when it has a row
+            return  # the writer lists it with its first row
         if current is not None:
             newest = Segment(newest.path, newest.first, None)
         else:
@@ -198,29 +198,29 @@ class _Recovery:
         self.folder.add(newest)
 
     def _missing_before(self, first: int) -> None:
-        """Note what is missing between the segments, if that is no news."""
+        """Note the offsets that are missing between the last listed segment and `first`."""
         if self.expected:
             self._lose(first - 1, self.folder.segment_path(first).name, "missing before this segment")
 
     def _lose_tail(self) -> None:
-        """The mark knows of more than there is: the end of a WAL is lost, and its offsets must not be used again."""
+        """Note that the mark is above the last row: the end of a WAL is lost. Its offsets are not used again."""
         last = self.folder.mark.offset
         if self.newest is not None:
-            self._lose(last, self.newest.path.name, "lost: written, and not there any more")
+            self._lose(last, self.newest.path.name, "lost: written before, missing now")
         else:
             self._missing_before(last + 1)
 
     def _lose(self, last: int, file: str, what: str) -> None:
-        """Note that what was expected up to `last` is not there, as far as that is news.
+        """Note that the offsets from `expected` to `last` are missing, except those already known to be.
 
-        It is recorded as lost for good, unless it may be in a file that cannot be read, or not all of it.
+        They are recorded as lost permanently, unless they may be in a file that cannot be read.
         """
         damage = ((each.first, each.last) for each in self.folder.damage)
         lost = [*outside(self.expected, last, (*self.folder.identity.holes, *damage))]
         for each in lost:
             self.folder.note(Damage(*each, file, what))
         if not self.is_doubtful:
-            with suppress(OSError):  # the next segment's meta says it too, or the next start finds it
+            with suppress(OSError):  # then the next segment's meta has the hole, or the next start finds it
                 self.folder.add_holes(lost)
 
     def _last_number(self) -> int:
@@ -233,13 +233,13 @@ class _Recovery:
 
 
 def _go_on(newest: Segment) -> segment.SegmentWriter | None:
-    """Open a sound segment for writing, with all that is in its WAL on disk; None where that cannot be."""
+    """Open an intact segment for writing, and sync its WAL to disk; None where that fails."""
     if segment.is_finished(newest.path):
         return None
     writer = None
     try:
         writer = segment.reopen(newest.path)
-        # What a failed commit has left may be in the page cache only; from here on it counts.
+        # Rows of a failed commit may be in the page cache only; from here on they count.
         writer.checkpoint()
     except (sqlite3.Error, OSError):
         if writer is not None:
@@ -253,7 +253,7 @@ def _most_rows(path: Path) -> int:
 
 
 def _tidy(path: Path) -> None:
-    """Delete what a crash has left: unfinished files, and what belonged to a segment that is deleted."""
+    """Delete what a crash has left: unfinished files, and files of a segment that was deleted."""
     for file in list(path.iterdir()):
         is_draft = file.name.startswith(documents.DRAFT)
         owner = file.with_suffix(".db")

@@ -1,8 +1,9 @@
-"""What is too old is hidden at once, and deleted when all of its segment is; what is too much is deleted, oldest first.
+"""Retention: hides events that are too old, and deletes segments that are all hidden or beyond `max_bytes`.
 
-Hiding is a number: each rule's `start`, moved along the log as time passes. It never deletes a single row, and never
-the segment that is being written. Positions that are gone are told by whoever reads. Deleting, not hiding, waits for
-consumers (`consumers.py`): so long, so much, and never so that a publisher would suffer.
+Events are hidden by a number: each rule's `start`, an offset that moves along the log as time passes. Only whole
+segments are deleted, oldest first, and never the one that is being written. The reader reports deleted positions.
+Deleting, not hiding, waits for consumers (`consumers.py`), within bounds of time and size, and never at a publisher's
+cost.
 """
 
 from __future__ import annotations
@@ -29,28 +30,28 @@ if TYPE_CHECKING:
     from app.settings import History as Options
 
 GRACE_S = 600.0
-"""What has lapsed stays on disk so long, in which a clock that was wrong when the server started can be set right."""
+"""Seconds that hidden segments stay on disk: time to correct a clock that was wrong when the server started."""
 
 _MOST_S = 1.0
 _SALVAGED = 1_000
 
 
 class _Reach(NamedTuple):
-    """How far an age reaches: all before `start` is known to be older, all before `at` not to be younger."""
+    """How far an age reaches: all rows before `start` are known to be older, all before `at` not to be younger."""
 
     start: int
     at: int
 
 
 class Retention:
-    """Keeps a log within its rules' ages and `max_bytes`. `wall()`: the time of day, seconds since 1970.
+    """Keeps a log within its rules' ages and `max_bytes`. `wall()` is the time of day, in seconds since 1970.
 
-    What a consumer has yet to read stays for at most `consumer_grace_s` more, as long as the log stays below half as
-    much again as `max_bytes`, and the disk has room. `held_bytes` is what that comes to.
+    Segments that a consumer has yet to read stay for at most `consumer_grace_s` seconds more, as long as the log is
+    below 1.5 times `max_bytes` and the disk has room. `held_bytes` is the size of those segments.
 
-    Its own clock begins with the time of day and goes on with the monotonic one, so setting the clock forward ages
-    nothing; while the time of day is behind that, it counts. So a wrong clock keeps events for longer, never shorter;
-    time that the machine sleeps does too.
+    Ages are counted by a clock of its own, which starts at the time of day and goes on with the monotonic clock, so
+    setting the clock forward ages nothing. While the time of day is behind it, the time of day counts. So a wrong clock
+    keeps events longer, never shorter; so does time in which the machine sleeps.
     """
 
     def __init__(
@@ -71,15 +72,16 @@ class Retention:
         self._wall = wall
         self._began: tuple[float, float] | None = None
         self._latest_s = 0.0
-        self._first = 0  # of what was not deleted, once something was
+        self._first = 0  # the first offset that is not deleted, once anything was; else 0
         self._reaches: dict[float, _Reach] = {}  # by age
-        self._lapsed_since: dict[int, float] = {}  # by a segment's first offset: a purge makes another of it
-        self._superfluous_since: dict[int, float] = {}  # likewise
+        self._lapsed_since: dict[int, float] = {}  # by a segment's first offset: a purge replaces the object
+        self._superfluous_since: dict[int, float] = {}  # by a segment's first offset, too
 
     def step(self, now: float, head: int) -> bool:
-        """Hide and delete what it is time for; `now` is monotonic. True if there is more to do at once.
+        """Hide and delete what is due; True if there is more to do at once. Blocks. One thread calls it.
 
-        One thread calls it. Raises `OSError`, `sqlite3.Error`; the next step tries again.
+        `now` is monotonic, in seconds; `head` is the log's last offset. Raises `OSError`, `sqlite3.Error`; the next
+        step tries again.
         """
         time_s = self._time_of_day(now)
         is_done = self.hide(time_s, head)
@@ -89,9 +91,9 @@ class Retention:
         return not is_done
 
     def hide(self, time_s: float, head: int) -> bool:
-        """Move the rules' starts for that time of day, seconds since 1970; True when they are where they belong.
+        """Move the rules' starts to where they belong at `time_s` (seconds since 1970); True when all are there.
 
-        Bounded: a second at most. Raises `sqlite3.Error`.
+        Takes about a second at most. Raises `sqlite3.Error`.
         """
         self._latest_s = time_s
         until = monotonic() + _MOST_S
@@ -104,14 +106,14 @@ class Retention:
                     reach = further
                 is_done = is_done and further == reach
             except (Gone, Unsound):
-                is_done = False  # the next step looks at what is there then
+                is_done = False  # the next step looks at the segments of then
             self._reaches[age_s] = reach
         for rule in self._rules.kept:
             rule.start = self._reaches[rule.age_s].start
         return is_done
 
     def _advance(self, reach: _Reach, cutoff_us: int, head: int) -> _Reach:
-        """A reach further along the log; the same if what comes next is younger, or nothing does."""
+        """A reach further along the log; the same one if the next row is younger, or there is none."""
         segments, at = self._folder.segments, reach.at
         if not segments:
             return reach
@@ -140,13 +142,16 @@ class Retention:
             self._began = now, wall_s
         began, began_wall_s = self._began
         time_s = min(wall_s, began_wall_s + now - began)
-        if time_s < self._latest_s and now < began + GRACE_S:  # it was wrong when the server started
+        if time_s < self._latest_s and now < began + GRACE_S:  # the clock was wrong when the server started
             self._reaches.clear()
             self._lapsed_since.clear()
         return time_s
 
     def _over(self, now: float, unread_from: int) -> list[Segment]:
-        """The oldest segments, as far as nothing keeps them; what only a consumer keeps is held back."""
+        """The oldest segments that may be deleted now; also updates `held_bytes`.
+
+        `unread_from` is the first offset that a consumer has yet to read.
+        """
         segments, max_bytes = self._folder.segments, self._options.max_bytes
         spare = max((each.disk_bytes for each in segments), default=0)  # what may be written before the next step
         lapsed = self._lapsed(segments)
@@ -167,18 +172,18 @@ class Retention:
         return list(segments[:over])
 
     def _is_over(self, segment: Segment, now: float, grace_s: float) -> bool:
-        """Whether its time has come, by its age or by the log's size, if it stays for `grace_s` beyond that."""
+        """Whether a segment is to be deleted, by its age or by the log's size, if it stays `grace_s` seconds longer."""
         lapsed_since = self._lapsed_since.get(segment.first, inf)
         superfluous_since = self._superfluous_since.get(segment.first, inf)
         return now >= lapsed_since + max(GRACE_S, grace_s) or now >= superfluous_since + grace_s
 
     def _lapsed(self, segments: tuple[Segment, ...]) -> list[Segment]:
-        """The segments in which nothing can be seen any more."""
+        """The segments in which all events are hidden."""
         start = min(rule.start for rule in self._rules.kept)
         return [each for each in segments if each.last is not None and each.last < start]
 
     def _free_bytes(self) -> float:
-        """Of the disk; infinite where that cannot be told."""
+        """Free bytes of the disk; infinite where that is unknown."""
         try:
             disk = os.statvfs(self._folder.path)
         except OSError:
@@ -189,11 +194,11 @@ class Retention:
         if segments:
             before, self._first = self._first or segments[0].first, (segments[-1].last or 0) + 1
             self._consumers.overtaken(before, self._first)
-            self._folder.remove(segments)  # none is listed any more, even if some file resists
+            self._folder.remove(segments)  # afterwards none is listed, even if a file could not be deleted
 
 
 def _superfluous(segments: tuple[Segment, ...], max_bytes: int) -> list[Segment]:
-    """The oldest segments, as many as are too much."""
+    """The oldest segments by which the log exceeds `max_bytes`."""
     sizes = {each: each.disk_bytes for each in segments}
     excess = sum(sizes.values()) - max_bytes
     superfluous = []
@@ -206,12 +211,12 @@ def _superfluous(segments: tuple[Segment, ...], max_bytes: int) -> list[Segment]
 
 
 def _since(before: dict[int, float], segments: list[Segment], now: float) -> dict[int, float]:
-    """Since when these are what they are."""
+    """Since when each of `segments` is in such a list, by its first offset."""
     return {each.first: before.get(each.first, now) for each in segments}
 
 
 def _salvage(opened: Opened, reach: _Reach, last: int, cutoff_us: int) -> _Reach:
-    """A reach further along a segment that is read row by row; what cannot be read is of any age."""
+    """A reach further along a segment that is read row by row; an unreadable row counts as older."""
     start = reach.start
     for row in opened.sound_rows(reach.at, last):
         if row.time_us >= cutoff_us:

@@ -1,4 +1,4 @@
-"""Rows of one segment in the order of their offsets, as many as can be had: what is damaged is left out, and told."""
+"""Reads the rows of one segment in the order of their offsets; damaged rows are left out."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _SELECT_KEYED = (
 
 
 def walk(connection: sqlite3.Connection, first: int, last: int) -> Iterator[tuple[list[Stored], int]]:
-    """The sound rows from `first` to `last`, in batches; each with the offset up to which there are no others.
+    """The intact rows from `first` to `last`, in batches, each with the offset up to which all rows were read.
 
-    An unreadable page, an undecodable text or a wrong checksum costs the rows concerned and no more.
+    An unreadable page, an undecodable text or a wrong checksum costs only the rows concerned. So an offset up to there
+    without a row is missing or damaged.
     """
     at = first
     while at <= last:
@@ -39,13 +40,13 @@ def walk(connection: sqlite3.Connection, first: int, last: int) -> Iterator[tupl
                 sound.append(row)
                 previous = row.offset
         if sound and reached != last:
-            reached = previous  # an offset that is not sound says nothing about how far this is
+            reached = previous  # the offset of a damaged row does not show how far the batch reaches
         yield sound, max(reached, at)
         at = max(reached, at) + 1
 
 
 def _rescue(connection: sqlite3.Connection, first: int, last: int) -> Iterator[Stored]:
-    """What can be read of a range that cannot be read at once: its halves, their halves, and so on."""
+    """The readable rows of a range that cannot be read at once: reads its halves, their halves, and so on."""
     try:
         yield from _select(connection, first, last)
     except sqlite3.Error:
@@ -56,9 +57,9 @@ def _rescue(connection: sqlite3.Connection, first: int, last: int) -> Iterator[S
 
 
 def keyed(connection: sqlite3.Connection, last: int, since_us: int, most: int) -> list[Stored]:
-    """The sound rows with an idempotency key up to `last` that are not older than `since_us`, newest first.
+    """At most `most` intact rows with an idempotency key, up to the offset `last`, newest first.
 
-    Raises `sqlite3.Error`.
+    None is older than `since_us` (microseconds since 1970). Raises `sqlite3.Error`.
     """
     return [row for row in _found(connection, _SELECT_KEYED, last, since_us, most) if row.is_sound]
 
@@ -70,5 +71,5 @@ def _select(connection: sqlite3.Connection, first: int, last: int) -> list[Store
 def _found(connection: sqlite3.Connection, query: str, *parameters: int) -> list[Stored]:
     try:
         return [Stored._make(row) for row in connection.execute(query, parameters)]
-    except UnicodeDecodeError as error:  # an error whose text quotes what is damaged
+    except UnicodeDecodeError as error:  # SQLite's error text quotes the damaged bytes
         raise sqlite3.DatabaseError("malformed") from error

@@ -1,7 +1,7 @@
 """The [[record]] rules: which topics are kept, how, and for how long.
 
-The first rule whose pattern matches a topic decides. Behind the operator's stand those of the house; nothing but their
-order tells them apart. A rule also says from which offset on its events can be seen: `retention.py` moves that.
+The first rule whose pattern matches a topic decides. Behind the operator's rules are built-in ones, which differ in
+nothing but their place. A rule also has the offset from which on its events are visible; `retention.py` moves it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 DEFAULT_AGE_S = 72 * 3600.0
 NEVER = (1 << 63) - 1
-"""The first visible offset where nothing is: no offset reaches it."""
+"""A first visible offset that no event reaches: nothing is visible."""
 
 _REMEMBERED_TOPICS = 100_000
 _AGE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
-# What ticks is no event: whoever reads it later gains nothing.
+# Ticks are not kept: they are of no use to a later reader.
 _UNKEPT = (
     Pattern(Match.DESCENDANTS, "meta"),
     Pattern(Match.EXACT, f"{RESERVED}/rates"),
@@ -35,7 +35,7 @@ _UNKEPT = (
 
 
 def parse_age(text: str) -> float:
-    """Seconds that an age such as "90s", "30m", "72h" or "7d" stands for; "0" is none.
+    """The seconds of an age such as "90s", "30m", "72h" or "7d"; 0.0 for "0" (keep nothing).
 
     Raises `ValueError`, whose text says what was expected.
     """
@@ -48,7 +48,12 @@ def parse_age(text: str) -> float:
 
 
 class Rule:
-    """What becomes of the topics that `pattern` matches. `start` is the first offset whose event is young enough."""
+    """How the topics that `pattern` matches are kept.
+
+    age_s    how long, in seconds
+    keeping  whether, and whether durably
+    start    the first visible offset: events before it are too old
+    """
 
     __slots__ = ("age_s", "keeping", "pattern", "start")
 
@@ -60,11 +65,11 @@ class Rule:
 
 
 class Rules:
-    """All rules, the operator's (pattern, age in seconds, whether durable) before the house's.
+    """All rules: the operator's (pattern, age in seconds, whether durable), then the built-in ones.
 
-    `spaces` are those of the realms that have one of their own. What lies in one that is not known, since its realm is
-    no longer in the settings, is kept as long as anything else; what WAMP routers say of themselves (`::`) is not kept.
-    `kept` are those that keep any topic's events. Asked on the event loop and by readers; one thread sets each `start`.
+    `spaces` are the topic spaces of the realms that have their own. A space whose realm is no longer in the settings is
+    kept for the longest of all ages. The meta events of WAMP routers (`::`) are not kept. `kept` are the rules that
+    keep events of any topic. For the event loop and readers; one thread sets each `start`.
     """
 
     def __init__(self, records: Iterable[tuple[Pattern, float, bool]] = (), spaces: Iterable[str] = ()) -> None:
@@ -86,26 +91,26 @@ class Rules:
         self._decided: dict[str, Rule] = {}
 
     def of(self, topic: str) -> Rule:
-        """The rule that decides about a topic."""
+        """The rule that decides for a topic."""
         rule = self._decided.get(topic)
         if rule is None:
-            if len(self._decided) >= _REMEMBERED_TOPICS:  # topics are made up by clients: never without end
+            if len(self._decided) >= _REMEMBERED_TOPICS:  # clients invent topics, so the memory is bounded
                 self._decided.clear()
-            # Whatever is in no space is matched by the root of all, a topic without a slash too.
+            # Any topic outside of a space is matched by the root rule, also one without a slash.
             last = self._routers if topic.startswith(SPACE + SPACE) else self._elsewhere
             rule = self._decided[topic] = next((rule for rule in self.all if matches(rule.pattern, topic)), last)
         return rule
 
     def keeping(self, topic: str) -> Keeping:
-        """What is to become of a topic's events."""
+        """How a topic's events are kept."""
         return self.of(topic).keeping
 
     def start_of(self, pattern: Pattern) -> int:
-        """The first offset from which on whoever asks for `pattern` has lost nothing by age.
+        """The first offset from which on a reader of `pattern` misses nothing by age.
 
-        Where several rules decide about what it matches, the one that reaches back furthest counts: whoever asks for
-        everything may resume from an hour ago although some of it was to be kept for a minute only. Where nothing is
-        kept nothing is lost: 1.
+        Where several rules decide for the topics that `pattern` matches, the one that reaches back furthest counts: a
+        reader of everything may resume from an hour ago although some topics are kept for a minute only. It is 1 where
+        no rule keeps anything, since nothing can be missed.
         """
         if pattern.match is Match.EXACT:
             rule = self.of(pattern.topic)
@@ -114,7 +119,10 @@ class Rules:
         return min(starts, default=1)
 
     def _is_kept(self, part: Pattern, at: int, within: Pattern) -> bool:
-        """Whether that rule keeps events of some topic that both patterns match: no rule before it takes them all."""
+        """Whether the rule at index `at` keeps events of a topic that both patterns match.
+
+        It does not where a rule before it takes all of them.
+        """
         if self.all[at].keeping is Keeping.NOT or not meet(part, within):
             return False
         if leaves_out(part, within) or leaves_out(within, part):
@@ -123,7 +131,7 @@ class Rules:
 
 
 def _takes(rule: Pattern, what: Pattern) -> bool:
-    """Whether a rule is about all that `what` matches."""
+    """Whether a rule's pattern matches every topic that `what` matches."""
     return encloses(rule, what) and not leaves_out(rule, what)
 
 

@@ -1,4 +1,4 @@
-"""The thread that seals full segments, so that the writer need not wait; one that is being read has its turn later."""
+"""The thread that seals full segments, so that the writer need not wait; it retries a segment that is being read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_ABANDONED = 64
 
 
 class Sealer:
-    """Seals what it is given, in the order in which that is possible."""
+    """Seals segments on a thread of its own; one that is being read is tried again every second."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -31,11 +31,14 @@ class Sealer:
         self._thread.start()
 
     def put(self, segment: Segment, writer: SegmentWriter | None = None) -> None:
-        """Have a listed segment sealed; `writer` is what has it open. Returns at once."""
+        """Queue a listed segment to be sealed; `writer`, if given, has it open and is closed then. Returns at once."""
         self._inbox.put((segment, writer))
 
     def close(self, timeout_s: float) -> None:
-        """Seal what can be sealed now; the rest has its turn when the folder is opened again."""
+        """Seal what can be sealed now, and wait for that at most `timeout_s` seconds.
+
+        The rest is sealed when the folder is opened again.
+        """
         self._inbox.put(None)
         self._thread.join(timeout_s)
 
@@ -58,10 +61,10 @@ class Sealer:
             connection.close()
 
     def _seal(self, segment: Segment, writer: SegmentWriter | None) -> bool:
-        """Whether it is done with."""
+        """Seal a segment; False if it is busy and must be tried again."""
         assert segment.last is not None
         try:
-            is_listed = segment in self._folder.segments  # else it was removed meanwhile
+            is_listed = segment in self._folder.segments  # otherwise it was removed meanwhile
             if is_listed:
                 seal = seals.seal(segment.path, self._folder.log_id, segment.first, segment.last, writer)
                 self._folder.replace(segment, replace(segment, is_sealed=True, nbytes=seal.nbytes))
@@ -72,7 +75,7 @@ class Sealer:
         except SegmentBusy:
             return False
         except (sqlite3.Error, OSError):
-            self.failures += 1  # what is on disk is still good; it is sealed when the folder is opened again
+            self.failures += 1  # the file is still good; it is sealed when the folder is opened again
             if writer is not None:
                 self._abandon(writer)
         return True

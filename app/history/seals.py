@@ -1,7 +1,8 @@
-"""What makes a full segment final: nobody writes it any more, and beside it stands what its bytes were.
+"""Seals: a sealed segment is not written any more, and a file next to it has the digests of its bytes.
 
-A seal is a document (`documents.py`) named like its segment: which offsets and times are in it, and a digest of each
-block. It is believed for its size at start, and for its digests when somebody verifies the log.
+A seal is a document (`documents.py`) named like its segment, with the offsets and times in the segment and a digest of
+each block. At start only the size is compared; the digests are compared before the segment's index is used
+(`connections.py`), and when an operator verifies the log.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _COUNTED = """with counted as (select count(*) as rows, min(offset) as low, max(
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What a sealed segment was when it was sealed.
+    """The content of a segment when it was sealed.
 
-    log_id         of the log that wrote it
+    log_id         the id of the log that wrote it
     first, last    offsets; `last` is the last that counts
-    rows           how many lie between
-    *_time_us      of the first and the last row; 0 where there is none
-    nbytes         the size of the file
-    digests        of each block of `BLOCK_BYTES`: BLAKE2b, 16 bytes, as hex
+    rows           the number of rows from `first` to `last`
+    *_time_us      times of the first and the last row, microseconds since 1970; 0 where there is no row
+    nbytes         the size of the file in bytes
+    digests        one for each block of `BLOCK_BYTES`: BLAKE2b, 16 bytes, as hex
     """
 
     log_id: str
@@ -49,7 +50,7 @@ class Seal:
 
     @classmethod
     def of(cls, path: Path, log_id: str, first: int, last: int) -> Self:
-        """That of a segment as it is now. Raises `sqlite3.Error`, `OSError`."""
+        """The seal for a finished segment as it is now. Raises `sqlite3.Error`, `OSError`."""
         connection = segment.read(path, is_sealed=True)
         try:
             rows, first_us, last_us = connection.execute(_COUNTED, (first, last)).fetchone()
@@ -60,7 +61,7 @@ class Seal:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """That of the segment `path`. Raises `DocumentDamaged`, `OSError`."""
+        """Read the seal of the segment at `path`. Raises `DocumentDamaged`, `OSError`."""
         content = documents.load(seal_path(path))
         try:
             return cls(**content | {"digests": tuple(content["digests"])})
@@ -68,11 +69,11 @@ class Seal:
             raise documents.DocumentDamaged(f"{seal_path(path).name} is damaged") from None
 
     def save(self, path: Path) -> None:
-        """Put it beside the segment `path`. Raises `OSError`."""
+        """Write the seal next to the segment at `path`. Raises `OSError`."""
         documents.save(seal_path(path), asdict(self))
 
     def damaged_blocks(self, path: Path) -> Iterator[int | None]:
-        """For each block in turn None, or its number if it is not what it was. Raises `OSError`."""
+        """Compare a segment with the seal: for each block None, or its index if it differs. Raises `OSError`."""
         found = digests_of(path)
         for block, digest in enumerate(self.digests):
             yield None if next(found, "") == digest else block
@@ -81,7 +82,7 @@ class Seal:
 
 
 def seal_path(path: Path) -> Path:
-    """Where a segment's seal is."""
+    """The path of the seal of the segment at `path`."""
     return path.with_suffix(".seal")
 
 
@@ -93,10 +94,10 @@ def digests_of(path: Path) -> Iterator[str]:
 
 
 def seal(path: Path, log_id: str, first: int, last: int, writer: segment.SegmentWriter | None = None) -> Seal:
-    """Make a full segment final; `writer` is what has it open, if anything does, and stays open.
+    """Seal a full segment; `writer`, if given, has it open and stays open.
 
-    Raises `sqlite3.Error`, `OSError`; `SegmentBusy`, if somebody is reading it just now. It may be interrupted
-    anywhere, and repeated.
+    Raises `sqlite3.Error`, `OSError`, and `SegmentBusy` while the segment is being read. It may be interrupted at any
+    point, and repeated.
     """
     if writer is not None:
         writer.finish()
@@ -111,7 +112,7 @@ def seal(path: Path, log_id: str, first: int, last: int, writer: segment.Segment
 
 
 def clear(path: Path) -> None:
-    """Take away what SQLite has left beside a sealed segment, and the right to write it. Raises `OSError`."""
+    """Delete SQLite's companion files of a sealed segment, and make it read-only. Raises `OSError`."""
     for companion in segment.companions(path):
-        companion.unlink(missing_ok=True)  # whoever has it open keeps it
+        companion.unlink(missing_ok=True)  # a process that has it open keeps it
     path.chmod(_READ_ONLY)

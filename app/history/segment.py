@@ -1,11 +1,11 @@
 """One segment: an SQLite database of consecutive events.
 
-While it is written it is in WAL mode, and a commit is on disk when it returns (`synchronous=FULL`). Anyone may read it
-meanwhile. Its table `stored` has numbers for topics and audiences; the view `events` has the columns of `Stored`, for
-`sqlite3`, Spark and whoever else comes.
+While it is written it is in WAL mode, and a commit is on disk when it returns (`synchronous=FULL`). Other processes may
+read it meanwhile. Its table `stored` has numbers for topics and audiences; the view `events` has the columns of
+`Stored`, for `sqlite3`, Spark and other readers.
 
 The only index over events is (topic, audience, offset). Bounds in time and by publication need none: both grow with the
-offset, but for the places in `steps`, where the clock was set back (`ranges.py`).
+offset, except at the offsets in `steps`, where the clock was set back (`ranges.py`).
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from app.history.stored import Stored
 
 COMPANIONS = ("-wal", "-shm", "-journal")
-"""What SQLite keeps beside a database that is open, or was when its process died."""
+"""Suffixes of the files that SQLite keeps next to a database that is open, or was when its process died."""
 
 FORMAT = 1
-"""Of the tables below; a log of another format is refused."""
+"""The version of the tables below; a log of another format is refused."""
 
 PAGE_BYTES = 8192
 _EMPTY_BYTES = 10 * PAGE_BYTES
-"""A database without events."""
+"""The size of a database without events."""
 
 _READ_CACHE_KIB = 512
 _VERSIONS_AT, _NOT_WAL = 18, b"\1\1"  # SQLite's file format, 1.3.3
 _ROW_BYTES = 100
-"""Of a row without its payload, about."""
+"""The approximate size of a row without its payload."""
 
 _TOPIC, _AUDIENCE = COLUMNS.index("topic"), COLUMNS.index("audience")
 _SCHEMA = """
@@ -61,27 +61,28 @@ _SCHEMA = """
 """.replace("COLUMNS", ", ".join(COLUMNS))
 _STORED = [{"topic": "topic_id", "audience": "audience_id"}.get(name, name) for name in COLUMNS]
 _MOST_AT_ONCE = 256
-"""Rows in one statement; there is one for each power of two up to there."""
+"""Rows in one statement at most; there is one statement for each power of two up to this."""
 
 
 @lru_cache(maxsize=512)
 def _insertion(given: tuple[bool, ...], count: int) -> str:
-    """The statement that inserts so many rows of which those columns are given."""
+    """The statement that inserts `count` rows of which the columns marked in `given` have values."""
     names = list(compress(_STORED, given))
     row = f"({', '.join('?' * len(names))})"
     return f"insert into stored ({', '.join(names)}) values {', '.join([row] * count)}"  # noqa: S608
 
 
 def create(path: Path, log_id: str, first: int, **more: str | int) -> SegmentWriter:
-    """A new segment whose first event will have that offset; `more` is kept in its table `meta` too.
+    """Create a segment whose first event will have the offset `first`; `more` is added to its table `meta`.
 
-    It has its name only when it is complete and on disk. Raises `sqlite3.Error`, `OSError`; `FileExistsError` too.
+    The file gets its name only when it is complete and on disk. Raises `sqlite3.Error`, `OSError`; `FileExistsError` if
+    a segment has that name.
     """
     if path.exists():
-        raise FileExistsError(errno.EEXIST, "there is a segment of that name", str(path))
+        raise FileExistsError(errno.EEXIST, "a segment with that name exists", str(path))
     draft = path.with_name(DRAFT + path.name)
     for leftover in (draft, *companions(draft), *companions(path)):
-        leftover.unlink(missing_ok=True)  # SQLite would take an old WAL for this one's
+        leftover.unlink(missing_ok=True)  # SQLite would apply an old WAL to the new file
     with closing(_connect(draft, "rwc")) as connection:
         connection.execute("pragma synchronous=off")  # it is synced as a whole, below
         connection.execute(f"pragma page_size={PAGE_BYTES}")
@@ -98,7 +99,7 @@ def create(path: Path, log_id: str, first: int, **more: str | int) -> SegmentWri
 
 
 def reopen(path: Path) -> SegmentWriter:
-    """Go on writing a segment. Raises `sqlite3.Error`, `OSError`."""
+    """Open a segment to go on writing it. Raises `sqlite3.Error`, `OSError`."""
     connection = _connect(path, "rw")
     try:
         _configure(connection)
@@ -112,21 +113,21 @@ def reopen(path: Path) -> SegmentWriter:
 
 
 class SegmentBusy(Exception):
-    """Somebody is in the middle of reading it, so its WAL cannot be emptied."""
+    """A segment is being read, so its WAL cannot be emptied."""
 
 
 def is_finished(path: Path) -> bool:
-    """Whether it was finished, and nothing is left beside it. Raises `OSError`."""
+    """Whether a segment was finished (`SegmentWriter.finish`) and has no companion files. Raises `OSError`."""
     with path.open("rb") as file:
         file.seek(_VERSIONS_AT)
         return file.read(2) == _NOT_WAL and not any(each.exists() for each in companions(path))
 
 
 def read(path: Path, *, is_sealed: bool) -> sqlite3.Connection:
-    """A connection that reads; of a sealed segment, on which nobody takes locks. Raises `sqlite3.Error`.
+    """A read-only connection to a segment; to a sealed one without locks. Raises `sqlite3.Error`.
 
-    One with nothing beside it has no writer, and is read like a sealed one: that works on a disk that takes nothing,
-    where what SQLite wants beside it could not be made.
+    A segment without companion files has no writer, and is read like a sealed one: that works on a full or read-only
+    disk, where SQLite could not create its companion files.
     """
     is_final = is_sealed or not any(each.exists() for each in companions(path))
     connection = _connect(path, "ro" + "&immutable=1" * is_final)
@@ -144,7 +145,7 @@ def companions(path: Path) -> list[Path]:
 
 
 def nbytes_with_wal(path: Path) -> int:
-    """What a segment takes of the disk."""
+    """Bytes that a segment and its WAL use on disk."""
     nbytes = 0
     for file in (path, path.with_name(path.name + "-wal")):
         with suppress(FileNotFoundError):
@@ -161,13 +162,16 @@ def _connect(path: Path, mode: str, timeout_s: float = 5.0) -> sqlite3.Connectio
 
 
 class _Connection(sqlite3.Connection):
-    """One whose errors are all `sqlite3.Error`: where a name in the schema is damaged, their text is no UTF-8."""
+    """A connection that raises `sqlite3.Error` also where the text of SQLite's error is not UTF-8.
+
+    That is so where a name in the schema is damaged.
+    """
 
     def execute(self, *arguments: Any) -> sqlite3.Cursor:
         try:
             return super().execute(*arguments)
         except UnicodeDecodeError as error:
-            raise sqlite3.DatabaseError("database is malformed, and so is what SQLite says of it") from error
+            raise sqlite3.DatabaseError("database is malformed, and so is the text of SQLite's error") from error
 
 
 def _configure(connection: sqlite3.Connection) -> None:
@@ -175,21 +179,26 @@ def _configure(connection: sqlite3.Connection) -> None:
     if mode != "wal":
         raise sqlite3.OperationalError(f"journal mode is {mode}")
     connection.execute("pragma synchronous=full")
-    connection.execute("pragma wal_autocheckpoint=0")  # when, is the writer's business
+    connection.execute("pragma wal_autocheckpoint=0")  # the writer decides when
 
 
 class SegmentWriter:
-    """The one connection that writes a segment. `last` is its last committed offset, `first - 1` while it is empty."""
+    """The one connection that writes a segment.
+
+    path, first  the segment's file, and its first offset
+    last         its last committed offset, `first - 1` while it is empty
+    wal_bytes    the approximate number of bytes written since the last checkpoint
+    """
 
     def __init__(self, connection: sqlite3.Connection, path: Path, first: int, last: int) -> None:
         self.connection = connection
         self.path = path
         self.first = first
         self.last = last
-        self.wal_bytes = 0  # written since the last checkpoint, about
+        self.wal_bytes = 0  # approximate
         self._held_bytes = 0
-        # SQLite moves the WAL into the database when the last connection closes. After a failure that must not be, so
-        # the last one is this, which cannot.
+        # SQLite moves the WAL into the database when the last connection closes. After a failure it must not, so the
+        # last connection is this read-only one, which cannot.
         self._witness = read(path, is_sealed=False)
         self._witness.execute("select 1 from meta").fetchall()
         self._topics: dict[str, int] = dict(connection.execute("select topic, id from topics"))
@@ -198,7 +207,10 @@ class SegmentWriter:
         self._latest_us: int = latest[0] if latest else 0
 
     def write(self, rows: Sequence[Stored]) -> None:
-        """Write a group of consecutive rows and see it on disk. Raises `sqlite3.Error`, and none of it counts."""
+        """Commit a group of consecutive rows, and wait until it is on disk.
+
+        Raises `sqlite3.Error`; then none of the rows counts, and the segment must be abandoned.
+        """
         connection = self.connection
         connection.execute("begin immediate")
         alike: dict[tuple[bool, ...], list[Any]] = {}
@@ -219,13 +231,13 @@ class SegmentWriter:
             self._insert_rows(given, values)
         connection.execute("commit")
         self.last = rows[-1].offset
-        # The rows' own pages, and one of the index for each topic.
+        # The rows' own pages, and one index page for each topic.
         self.wal_bytes += nbytes + PAGE_BYTES * (2 + len(topics))
 
     def _insert_rows(self, given: tuple[bool, ...], values: list[Any]) -> None:
-        """Insert rows of which the same columns are given; `values` has theirs, row after row.
+        """Insert rows that have values in the same columns; `values` has the values, row after row.
 
-        Measured: to take rows out of JSON costs SQLite three to five times as much, and so does Python to bind a None.
+        Measured: extracting rows from JSON in SQLite costs three to five times as much, and so does binding None.
         """
         width = sum(given)
         at, left = 0, len(values) // width
@@ -253,9 +265,9 @@ class SegmentWriter:
 
     @property
     def nbytes(self) -> int:
-        """What the events take, about, as of the last checkpoint, with what readers hold in the WAL.
+        """The approximate size of the events at the last checkpoint, with the part that readers hold in the WAL.
 
-        0 where that cannot be told.
+        It is 0 where the file's size is unknown.
         """
         try:
             return max(0, self.path.stat().st_size - _EMPTY_BYTES) + self._held_bytes
@@ -263,16 +275,17 @@ class SegmentWriter:
             return 0
 
     def checkpoint(self) -> None:
-        """Move what is in the WAL into the database, as far as no reader is in the way. Raises `sqlite3.Error`."""
+        """Move the WAL into the database, as far as no reader needs it. Raises `sqlite3.Error`."""
         _, frames, moved = self.connection.execute("pragma wal_checkpoint(passive)").fetchone()
         self.wal_bytes = 0
         self._held_bytes = (frames - moved) * PAGE_BYTES
 
     def finish(self) -> None:
-        """Have all of the WAL in the database, for good: it is never written again, and no longer in WAL mode.
+        """Move all of the WAL into the database and leave WAL mode; the segment is never written again.
 
-        Readers may go on, and so may whoever opens it on a disk that fails in the middle of this: SQLite's own way out
-        of WAL mode wants to be alone, and a rollback journal. Raises `sqlite3.Error`, `OSError`, `SegmentBusy`.
+        Other connections may stay open, and the file stays readable if the disk fails in the middle of this. SQLite's
+        own way out of WAL mode needs the only connection, and a rollback journal. Raises `sqlite3.Error`, `OSError`,
+        `SegmentBusy`.
         """
         self.connection.execute("pragma busy_timeout=0")
         if self.connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
@@ -283,14 +296,14 @@ class SegmentWriter:
             os.fsync(file.fileno())
 
     def close(self) -> None:
-        """Let go of it. Where nobody reads it, the WAL ends up in the database. Raises `sqlite3.Error`."""
+        """Close the segment. If no reader has it open, SQLite moves the WAL into it. Raises `sqlite3.Error`."""
         self._witness.close()
         self.connection.close()
 
     def abandon(self) -> sqlite3.Connection:
-        """Write it no more, and leave its files as they are: after a failed write nothing may touch them.
+        """Stop writing, and leave the files as they are: after a failed write nothing may change them.
 
-        While the connection that is returned is open, it can be read on a disk that takes nothing.
+        While the returned connection is open, the segment can be read even on a full or read-only disk.
         """
         with suppress(sqlite3.Error):
             self.connection.close()

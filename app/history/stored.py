@@ -1,7 +1,7 @@
 """A stored event: its columns, and the checksum over all of them.
 
-The one file that names the columns. Whoever reads a log (segments, `GET /log`, the pipeline's lake) gets exactly these,
-under these names, in this order.
+The only file that names the columns. Every reader of a log (segments, `GET /log`, the pipeline's lake) gets exactly
+these columns, with these names, in this order.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PURGED = "purged"
-"""The shape of what was erased: it keeps its offset, time and publication, and nothing else."""
+"""The shape of an erased event, which keeps its offset, time, publication and protocol, and nothing else."""
 
 
 class Stored(NamedTuple):
-    """One row.
+    """A row of a segment: one event.
 
+    offset           its position in the log, from 1
     time_us          the broker's wall clock when it was published, microseconds since 1970
-    topic            canonical (`app/broker/topics.py`); "" where it was purged
-    publication      its id, from 1 to 2^53
-    protocol, shape  what its publisher spoke, and how the payload is to be read (`app/broker/events.py`)
-    payload          JSON text; None where it was purged
-    details          JSON text of what the publisher's protocol says of it beside, or None
-    audience         JSON text of who may read it: the four fields of `Audience`; None: whoever may read the topic
-    authid, role     who published it; None where that is not known
+    topic            in canonical form (`app/broker/topics.py`); "" for a purged event
+    publication      its publication id, from 1 to 2^53
+    protocol, shape  the publisher's protocol, and how the payload is to be read (`app/broker/events.py`)
+    payload          JSON text; None for a purged event
+    details          JSON text of further details from the publisher's protocol, or None
+    audience         JSON text of the four fields of `Audience`; None: everybody who may read the topic
+    authid, role     of the publisher; None where unknown
     nt4_*            a NetworkTables value's type and time
-    crc              of all the others, in this order
+    idempotency_key  the publisher's key, or None
+    crc              `checksum` of all other columns, in this order
     """
 
     offset: int
@@ -53,15 +55,15 @@ class Stored(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Whether the checksum fits the rest."""
+        """Whether the checksum matches the other columns."""
         try:
             return self.crc == checksum(self[:-1])
-        except TypeError:  # a flipped bit has made bytes of a text
+        except TypeError:  # a flipped bit has turned a text into bytes
             return False
 
     @property
     def is_purged(self) -> bool:
-        """Whether it was erased."""
+        """Whether the event was erased."""
         return self.shape == PURGED
 
 
@@ -69,12 +71,12 @@ COLUMNS = Stored._fields
 
 
 def checksum(values: Sequence[str | int | None]) -> int:
-    """CRC-32 over the JSON array of all columns but itself."""
+    """CRC-32 of the JSON array of `values`: all columns of a row except `crc`."""
     return crc32(orjson.dumps(values))
 
 
 def row_of(event: Event, offset: int) -> Stored:
-    """An event as it is stored at that offset."""
+    """The row that stores an event at `offset`. Raises `TypeError`, `ValueError` where it cannot be stored."""
     values = (
         offset,
         event.time_us,
@@ -95,7 +97,7 @@ def row_of(event: Event, offset: int) -> Stored:
 
 
 def event_of(row: Stored) -> Event:
-    """The event that was stored as `row`, which is sound and not purged."""
+    """The event that was stored as `row`, which must be intact and not purged."""
     assert row.payload is not None
     event = Event(
         row.topic,
@@ -113,7 +115,7 @@ def event_of(row: Stored) -> Event:
 
 
 def audience_of(text: str | None) -> Audience | None:
-    """The audience that is stored as that text."""
+    """The audience from its JSON text in a row; None for None."""
     if text is None:
         return None
     eligible_authids, eligible_roles, excluded_authids, excluded_roles = orjson.loads(text)
@@ -126,6 +128,6 @@ def audience_of(text: str | None) -> Audience | None:
 
 
 def tombstone(row: Stored) -> Stored:
-    """What stays of a row that is erased: offsets have no holes, and ids keep their order."""
+    """The row that replaces an erased one, so that offsets have no holes and publication ids keep their order."""
     values = (row.offset, row.time_us, "", row.publication, row.protocol, PURGED, *(None,) * 8)
     return Stored(*values, checksum(values))

@@ -1,7 +1,7 @@
-"""Whether a log is what was written: every row's checksum, the order of offsets, seals, indexes and the mark.
+"""Verifies a log: every row's checksum, the order of offsets, seals, indexes and the mark.
 
-It only reads and takes no lock, so the log may be one that a server has open. What a server has removed or replaced
-meanwhile is no fault.
+It only reads and takes no lock, so a server may have the log open. Segments that the server deletes or replaces
+meanwhile are not reported as damage.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ _MOST_DAMAGE = 1_000
 
 @dataclass(slots=True)
 class Verdict:
-    """What was looked at, and what is wrong with it.
+    """The result of `verify`.
 
-    holes   offsets, first and last, that were lost in an earlier accident; known, and told to every reader
+    segments, rows  how many were checked
+    last            the last offset found
+    damage          what is damaged or missing, the first 1,000 faults
+    holes           ranges of offsets known to be lost permanently, both ends included; every reader gets them as gaps
     """
 
     segments: int = 0
@@ -40,18 +43,18 @@ class Verdict:
     holes: tuple[tuple[int, int], ...] = ()
 
     def add(self, first: int, last: int, file: str, what: str) -> None:
-        """Something is wrong; of very much not everything is told."""
+        """Add a fault to `damage`, unless it has very many already."""
         if len(self.damage) < _MOST_DAMAGE:
             self.damage.append(Damage(first, last, file, what))
 
 
 def verify(path: Path, tell: Tell = lambda _done, _of: None) -> Verdict:
-    """Look at all of the log in a folder; `tell` hears how many bytes are done, and of how many.
+    """Check all of the log in the folder `path`. Blocks. `tell(done, total)` is called with bytes, as progress.
 
-    Raises `FolderUnusable` where there is no log, or one of a later version, and `OSError`.
+    Raises `FolderUnusable` where the folder has no log, or one of a later version of Halley, and `OSError`.
     """
     verdict = Verdict()
-    marked = _marked(path / "mark")  # before the rows: what is committed later is above it
+    marked = _marked(path / "mark")  # before the rows: later commits are above the mark
     identity = _identity(path, verdict)
     files = segment_files(path)
     sizes = [_size(file) for _, file in files]
@@ -66,7 +69,7 @@ def verify(path: Path, tell: Tell = lambda _done, _of: None) -> Verdict:
         done += size
         tell(done, of)
     if marked > verdict.last and (verdict.segments or marked) and not _is_hole(verdict, verdict.last + 1, marked):
-        verdict.add(verdict.last + 1, marked, "mark", "was committed, and is not there")
+        verdict.add(verdict.last + 1, marked, "mark", "was committed but is missing")
     return verdict
 
 
@@ -76,7 +79,7 @@ def _identity(path: Path, verdict: Verdict) -> Identity | None:
     except FileNotFoundError:
         raise FolderUnusable(f"there is no log in {path}") from None
     except NotADirectoryError:
-        raise FolderUnusable(f"{path} is no folder") from None
+        raise FolderUnusable(f"{path} is not a folder") from None
     except DocumentDamaged as damaged:
         verdict.add(0, 0, "log.json", str(damaged))
         return None
@@ -95,7 +98,7 @@ def _is_hole(verdict: Verdict, first: int, last: int) -> bool:
 
 
 class _Look:
-    """One segment. `tell` hears the share of it that is done."""
+    """The check of one segment. `tell(share)` is called with the share that is done, from 0 to 1."""
 
     def __init__(
         self,
@@ -115,11 +118,11 @@ class _Look:
         self.last = first - 1
 
     def all(self) -> None:
-        """Look at everything in it, and note what is wrong."""
+        """Check everything in the segment, and add its faults to the verdict."""
         try:
             seal = self._seal()
             with closing(segment.read(self.file, is_sealed=seal is not None)) as connection:
-                connection.execute("begin")  # one moment of it, though somebody may go on writing
+                connection.execute("begin")  # a snapshot, since a server may go on writing
                 self._whole(connection)
                 self._rows(connection)
                 if seal is not None:
@@ -137,7 +140,7 @@ class _Look:
         self.verdict.last = max(self.verdict.last, self.last)
 
     def _gone(self) -> None:
-        """Retention has removed it meanwhile; the log begins behind it."""
+        """Skip a segment that retention has deleted meanwhile: the log begins behind it."""
         if self.following is not None:
             self.verdict.last = self.following - 1
 
@@ -145,11 +148,11 @@ class _Look:
         self.verdict.add(first, last, self.file.name, what)
 
     def _seal(self) -> Seal | None:
-        """Its seal, if it has one that can be read; its bytes are compared with it."""
+        """The segment's seal, after comparing its bytes; None if it has no readable seal."""
         try:
             seal = Seal.load(self.file)
         except FileNotFoundError:
-            return None  # not yet
+            return None  # not sealed yet
         except DocumentDamaged as damaged:
             self.verdict.add(0, 0, seal_path(self.file).name, str(damaged))
             return None
@@ -161,7 +164,7 @@ class _Look:
         return seal
 
     def _whole(self, connection: sqlite3.Connection) -> None:
-        """The database as such: whose it is, and whether its indexes fit its rows."""
+        """Check the database as a whole: which log it belongs to, and whether its indexes match its rows."""
         meta = dict(connection.execute("select name, value from meta"))
         if isinstance(meta.get("format"), int) and meta["format"] > segment.FORMAT:
             raise FolderUnusable(f"{self.file} was written by a later version of Halley")
@@ -174,7 +177,7 @@ class _Look:
                 self._wrong(f"the database is damaged: {problem}")
 
     def _rows(self, connection: sqlite3.Connection) -> None:
-        """Each row's checksum and place, and that every step back of the clock is listed."""
+        """Check each row's checksum and offset, and that `steps` lists every place where the clock was set back."""
         limit = connection.execute("select max(offset) from stored").fetchone()[0] or self.first - 1
         if self.following is not None:
             limit = min(limit, self.following - 1)
@@ -186,7 +189,7 @@ class _Look:
                     self._amiss(self.last + 1, row.offset - 1)
                 elif latest_us is not None and row.time_us < latest_us and row.offset not in steps:
                     self._wrong(
-                        "the clock went back there, and the table steps does not say so", row.offset, row.offset
+                        "the clock was set back there, but the table steps does not list it", row.offset, row.offset
                     )
                 latest_us = row.time_us
                 self.last = row.offset
@@ -196,7 +199,7 @@ class _Look:
             self.last = limit
 
     def _amiss(self, first: int, last: int) -> bool:
-        """Rows are not there; False, and nothing is wrong, where that is known."""
+        """Add missing rows to the verdict; False, and no fault, where they are in a known hole."""
         is_news = not _is_hole(self.verdict, first, last)
         if is_news:
             self._wrong("rows are missing or damaged", first, last)
@@ -205,11 +208,11 @@ class _Look:
     def _fits(self, seal: Seal) -> None:
         last = self.last if self.following is None else min(seal.last, self.following - 1)
         if seal.first != self.first or min(seal.last, last) != self.last:
-            self._wrong(f"its seal speaks of {seal.first} to {seal.last}", self.first, self.last)
+            self._wrong(f"its seal is for offsets {seal.first} to {seal.last}", self.first, self.last)
 
 
 def _marked(file: Path) -> int:
-    """The offset that the mark (`mark.py`) tells, without making one; 0 if there is none."""
+    """The offset in the mark (`mark.py`); 0 if the log has no readable mark. Does not create one."""
     try:
         return mark.read(file) or 0
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Ways through one segment, in the order of offsets: what each has looked at, and which rows may be wanted.
+"""Ways to read one segment in the order of offsets; each yields the rows that may be wanted and how far it has read.
 
-Of few topics: along the index, a walk for each topic and audience, merged. Of many: over all offsets. Both believe the
-file; `salvage` does not, and takes each row for itself.
+For few topics: along the index, one scan for each pair of topic and audience, merged. For many topics: over all
+offsets. Both need an intact file; `salvage` reads a damaged one row by row.
 """
 
 from __future__ import annotations
@@ -22,20 +22,25 @@ if TYPE_CHECKING:
     from app.history.wanted import Wanted
 
 MOST_PAIRS = 64
-"""Walks at once, of a topic and an audience each: beyond, a look at every row costs less."""
+"""Index scans at once, each for a topic and an audience; with more it costs less to look at every row."""
 
 MOST_ROWS = 20_000
-"""That a call touches, about 30 ms; then it says how far it has come, so that nobody waits behind it for long."""
+"""Rows that one call touches at most, about 30 ms; then it returns, so that no other call waits long."""
 
 MOST_S = 1.0
-"""That a call takes, where the disk is slow or much has to be checked for the first time."""
+"""Seconds that one call takes at most, where the disk is slow or digests are checked for the first time."""
 
 _FEWEST, _MOST_AT_ONCE, _BYTES_AT_ONCE = 32, 128, 1_048_576
 _WINDOW, _SALVAGED = 1_000, 256
 
 
 class Batch(NamedTuple):
-    """A part of a walk: the rows that may be wanted, how far it has come, and the offsets that cannot be read."""
+    """A part of a walk.
+
+    rows     the rows that may be wanted, in the order of reading
+    reached  the last offset that was read
+    gaps     ranges of offsets that cannot be read, both ends included
+    """
 
     rows: list[Stored]
     reached: int
@@ -43,7 +48,11 @@ class Batch(NamedTuple):
 
 
 class Budget:
-    """What one call may still do; `limit` is of its page, `fetched` how many rows it has had from the table."""
+    """The work that one call may still do.
+
+    limit    the page's limit of events
+    fetched  how many rows the call has read from the table
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -52,22 +61,22 @@ class Budget:
         self._until = monotonic() + MOST_S
 
     def spend(self, rows: int) -> None:
-        """So many rows, of an index or the table, have been touched."""
+        """Count `rows` rows of an index or the table as touched."""
         self._rows -= rows
 
     @property
     def is_spent(self) -> bool:
-        """Whether it is time to answer."""
+        """Whether the call has touched enough rows, or taken long enough, to return."""
         return self._rows <= 0 or self.is_late
 
     @property
     def is_late(self) -> bool:
-        """Whether it has taken as long as it may."""
+        """Whether the call has taken `MOST_S`."""
         return monotonic() >= self._until
 
 
 class Pair(NamedTuple):
-    """A topic's events for one audience, and the first of them that is wanted."""
+    """A topic's events for one audience; `floor` is the first wanted offset."""
 
     topic_id: int
     audience_id: int
@@ -75,7 +84,7 @@ class Pair(NamedTuple):
 
 
 class Walk:
-    """One query's way through one segment."""
+    """Reads one segment for one query."""
 
     def __init__(self, opened: Opened, wanted: Wanted, budget: Budget, *, is_reverse: bool) -> None:
         self._opened = opened
@@ -83,12 +92,12 @@ class Walk:
         self._budget = budget
         self._is_reverse = is_reverse
         self._at_once = _FEWEST
-        self._admitted: dict[int, bool] = {}  # the audiences met
-        self._refused: list[int] = []  # those of them that the next windows can do without
-        self._floors: dict[int, int] = {}  # the topics met
+        self._admitted: dict[int, bool] = {}  # by the number of each audience seen
+        self._refused: list[int] = []  # audiences that the next windows leave out
+        self._floors: dict[int, int] = {}  # by the number of each topic seen
 
     def pairs(self) -> list[Pair] | None:
-        """What there is of the wanted topics for who asks; None if that is too much to walk one by one."""
+        """The pairs of the wanted topics that the query may read; None if there are more than `MOST_PAIRS`."""
         opened, wanted = self._opened, self._wanted
         found = dict(opened.topics_named(wanted.exact)) if wanted.exact else {}
         for pattern, _ in wanted.wide:
@@ -112,20 +121,20 @@ class Walk:
         return [Pair(number, to, floors[number]) for number, to, audience in pairs if wanted.admits(audience)]
 
     def merge(self, pairs: list[Pair], low: int, high: int) -> Iterator[Batch]:
-        """The pairs' events, from one end to the other."""
+        """Read the pairs' events between two offsets along the index."""
         most = max(_MOST_AT_ONCE // len(pairs), 4)
         walks = [self._offsets(pair, low, high, most) for pair in pairs]
         offsets = walks[0] if len(walks) == 1 else merged(*walks, reverse=self._is_reverse)
         yield from self._fetch(offsets)
 
     def _fetch(self, offsets: Iterator[int]) -> Iterator[Batch]:
-        """The rows at these offsets: a few, then about as many as the page may still take, unless they are large."""
+        """Read the rows at these offsets in chunks: first a few, then about as many as fit the page, fewer if large."""
         while chunk := list(islice(offsets, self._at_once)):
             rows = self._opened.rows(sorted(chunk))
             if self._is_reverse:
                 rows.reverse()
             self._budget.fetched += len(rows)
-            self._budget.spend(2 * len(rows))  # which cost much more than what an index has of them
+            self._budget.spend(2 * len(rows))  # a row of the table costs much more than an index entry
             yield Batch(rows, chunk[-1], [])
             weight = sum(len(row.payload or "") for row in rows) // len(rows) + 1
             still = max(self._budget.limit + 1 - self._budget.fetched, _FEWEST)
@@ -146,7 +155,7 @@ class Walk:
             most = min(4 * most, 4 * _MOST_AT_ONCE)
 
     def scan(self, low: int, high: int) -> Iterator[Batch]:
-        """The events of all wanted topics, by looking at every offset."""
+        """Read the events of all wanted topics between two offsets by looking at every offset."""
         for first, last in _windows(low, high, 2 * _MOST_AT_ONCE, _WINDOW, is_reverse=self._is_reverse):
             window = self._opened.window(first, last, self._refused[:MOST_PAIRS])
             self._budget.spend(last - first + 1)
@@ -157,11 +166,11 @@ class Walk:
             yield Batch([], first if self._is_reverse else last, [])
 
     def _candidates(self, window: list[tuple[int, int, int]]) -> list[int]:
-        """The offsets of a window whose audience and topic are wanted; each of both is looked at once."""
+        """The offsets of a window whose audience and topic are wanted; each audience and topic is decided once."""
         admitted, floors = self._admitted, self._floors
         unknown = {audience for _, _, audience in window} - admitted.keys()
         if unknown:
-            self._budget.spend(2 * len(unknown))  # whose texts are parsed
+            self._budget.spend(2 * len(unknown))  # their texts are parsed
             admitted.update(dict.fromkeys(unknown, False))
             for number, audience in self._opened.audiences_numbered([*unknown]):
                 admitted[number] = self._wanted.admits(audience)
@@ -176,7 +185,7 @@ class Walk:
         return [offset for offset, topic in eligible if floors[topic] <= offset]
 
     def salvage(self, low: int, high: int) -> Iterator[Batch]:
-        """Every row that is sound, of a file that is not; what is missing is a gap."""
+        """Read every intact row between two offsets of a damaged file; missing rows are gaps."""
         for first, last in _windows(low, high, _SALVAGED, _SALVAGED, is_reverse=self._is_reverse):
             rows = self._opened.sound_rows(first, last)
             self._budget.spend(last - first + 1)

@@ -1,6 +1,6 @@
-"""What a query asks for, topic by topic: from which offset on, if at all, and whether its rights reach.
+"""The filters of a query for single events: from which offset a topic is wanted, and whether the audience admits.
 
-Whatever kinds of patterns there are, they are known to `app/broker/topics.py` alone (`matcher`, `span`).
+The kinds of patterns are defined in `app/broker/topics.py` alone (`matcher`, `span`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _audience_of = lru_cache(1_000)(audience_of)
 
 
 class Wanted:
-    """The filters of one query that look at a single event."""
+    """The filters of one query that look at a single event.
+
+    `wide` are its patterns other than exact ones, each with the offset after which its events are wanted.
+    """
 
     def __init__(self, query: Query, rules: Rules) -> None:
         self._query = query
@@ -35,7 +38,7 @@ class Wanted:
             else:
                 self.wide.append((pattern, after))
         self._matchers = [(matcher(pattern), after) for pattern, after in self.wide]
-        self._floors: dict[str, int] = {}  # of the topics met, at most as many as a call reads rows
+        self._floors: dict[str, int] = {}  # by topic seen; bounded by the rows that a call reads
 
     @property
     def exact(self) -> list[str]:
@@ -43,14 +46,14 @@ class Wanted:
         return list(self._after)
 
     def floor(self, topic: str) -> int:
-        """The first offset at which an event of that topic is wanted and can still be seen; `NEVER`: at none."""
+        """The first offset at which a topic's event is wanted and still visible; `NEVER` if there is none."""
         floor = self._floors.get(topic)
         if floor is None:
             floor = self._floors[topic] = self._find_floor(topic)
         return floor
 
     def _find_floor(self, topic: str) -> int:
-        if not topic:  # what was purged has none
+        if not topic:  # a purged event has no topic
             return NEVER
         afters = [after for matches, after in self._matchers if matches(topic)]
         if topic in self._after:
@@ -60,12 +63,12 @@ class Wanted:
         return max(min(afters) + 1, self._query.first, self._rules.of(topic).start)
 
     def admits(self, audience: str | None) -> bool:
-        """Whether who asks is among that audience."""
+        """Whether the query's user belongs to an audience, given as its JSON text; None admits everybody."""
         found = _audience_of(audience)
         return found is None or found.admits(self._query.authid, self._query.role)
 
     def has(self, row: Stored) -> bool:
-        """Whether a sound row is one that was asked for."""
+        """Whether an intact row matches the query."""
         query = self._query
         return (
             not row.is_purged

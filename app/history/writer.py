@@ -1,8 +1,8 @@
-"""The thread that writes: whatever came meanwhile is a group, and a group is one commit, on disk when it is reported.
+"""The writer's thread: events that arrive during a commit are the next group, which is one commit with fsync.
 
-A commit that fails is refused as a whole, and its segment is not written again: after an error nobody knows what of it
-the disk has (fsync(2)). The next group goes into a new segment, from the last good offset on. If there can be none,
-everything is refused at once until there can be one again, which is tried once a second.
+If a commit fails, its whole group is refused, and its segment is not written again: after an error it is unknown how
+much of the group is on disk (fsync(2)). The next group goes into a new segment, from the last good offset on. While no
+segment can be created, everything is refused at once; creating one is tried once a second.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WAL_BYTES = 8_388_608
 _MOST_ABANDONED = 64
 _NICENESS = 5
 _LOOK_S = 1.0
-"""How often the free space is looked at, and a broken disk tried again."""
+"""Seconds between two looks at the free space, and between two tries after a disk failure."""
 
 
 class _Roll(Flag):
@@ -51,7 +51,10 @@ class _Roll(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """All of `events` are through; those that are recorded are on disk, with the offsets from `first` on."""
+    """The outcome of a group: the recorded ones of `events` are on disk, with the offsets from `first` on.
+
+    Those that are not recorded have only had their turn.
+    """
 
     events: list[Event]
     first: int
@@ -59,7 +62,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """None of `events` is in the log, as far as anybody can say."""
+    """The outcome of a group that failed: none of `events` counts as stored, for the reason `refusal`."""
 
     events: list[Event]
     refusal: Refusal
@@ -69,9 +72,10 @@ Report = Committed | Refused
 
 
 class Writer:
-    """Writes the log that ends at `head`, going on in `current` if there is such a segment.
+    """Writes the log that ends at the offset `head`, going on in the segment `current` if it is not None.
 
-    `append` belongs to one thread, the event loop's. `report` is called on the writer's.
+    `append` is for one thread, the event loop's. `report` is called on the writer's thread. `last_number` is the number
+    of the newest publication; `groups` and `failures` count commits and disk failures, for telemetry.
     """
 
     def __init__(
@@ -96,9 +100,9 @@ class Writer:
         self._sealer = sealer
         self._publications = Publications(folder.identity.publication_key)
         self.later: Callable[[Callable[[], None]], object] | None = None
-        """Calls what it is given at the end of the event loop's turn, if there is a loop."""
+        """Calls a function at the end of the event loop's turn (`loop.call_soon`); None without a loop."""
         self._turn: deque[Event] = deque()  # not yet in the inbox
-        self._latest: object = None  # who has published the last of them
+        self._latest: object = None  # the source of its last event
         self._handing_over = Lock()
         self._inbox: SimpleQueue[list[Event] | Flag | None] = SimpleQueue()
         self._taken_bytes = 0  # by `append` alone
@@ -115,22 +119,23 @@ class Writer:
 
     @property
     def waiting_bytes(self) -> int:
-        """What is in the inbox, or being written."""
+        """Bytes of events that wait to be written or are being written."""
         return self._taken_bytes - self._done_bytes
 
     @property
     def refusal(self) -> HistoryUnavailable | None:
-        """Why nothing can be written at the moment, if so."""
+        """The error that `append` raises for a recorded event at present; None while it accepts events."""
         if self._is_broken or self._is_closed:
             return HistoryUnavailable()
         return DiskFull() if self._is_full else None
 
     def append(self, event: Event) -> None:
-        """See `broker.log.Log.append`. Never waits.
+        """Queue an event to be written, as `broker.log.Log.append` says; never waits.
 
-        What comes in one turn of the event loop is handed over together, when the turn is over: a writer that is woken
-        by the first event takes the interpreter, or the core, from the loop, and writes a group of few. What one source
-        publishes in a turn is in one group: the disk takes all of it or nothing.
+        The events of one turn of the event loop are handed over together at its end: a writer that is woken by the
+        first event takes the interpreter, or the core, from the loop, and writes a small group. The events of one
+        source in a turn are in one group: either all of them are stored or none. Raises `HistoryUnavailable`,
+        `DiskFull`, `InboxFull`.
         """
         if event.is_recorded and (self._is_broken or self._is_full or self._is_closed) and (refusal := self.refusal):
             raise refusal
@@ -149,7 +154,7 @@ class Writer:
             self.later(self.hand_over)
 
     def hand_over(self) -> None:
-        """Let the writer have what was appended. For any thread."""
+        """Hand the appended events over to the writer's thread. For any thread."""
         with self._handing_over:
             self._latest = None  # it may be as large as a request
             turn = [self._turn.popleft() for _ in range(len(self._turn))]
@@ -157,11 +162,11 @@ class Writer:
                 self._inbox.put(turn)
 
     def written(self, timeout_s: float) -> bool:
-        """Wait until everything appended before is reported; False if that takes too long. For any thread."""
+        """Wait until everything appended before is reported; False after `timeout_s` seconds. For any thread."""
         return self._flagged(Flag(), timeout_s)
 
     def roll(self, timeout_s: float) -> bool:
-        """Likewise, and end the current segment there, so that it is sealed."""
+        """Wait as `written` does, and end the current segment there, so that it is sealed."""
         return self._flagged(_Roll(), timeout_s)
 
     def _flagged(self, flag: Flag, timeout_s: float) -> bool:
@@ -172,7 +177,7 @@ class Writer:
         return flag.wait(timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Write what waits, and stop."""
+        """Write the waiting events and stop the thread; waits at most `timeout_s` seconds."""
         self._is_closed = True
         self.hand_over()
         self._inbox.put(None)
@@ -202,7 +207,7 @@ class Writer:
             each.close()
 
     def _collect(self, group: list[Event]) -> Flag | Literal[True] | None:
-        """Fill `group` with what there is; the flag that stands behind it, or None where the end does."""
+        """Fill `group` with the waiting events; returns the flag behind them, None to stop, or True for neither."""
         try:
             item = self._inbox.get(timeout=_LOOK_S)
             nbytes = 0
@@ -217,14 +222,14 @@ class Writer:
         return item
 
     def _write(self, group: list[Event]) -> None:
-        """Write a group, and report it: the rows that cannot be made are refused, in their place."""
+        """Write a group and report it; an event that cannot be made into a row is refused, in order."""
         part: list[Event] = []
         rows: list[Stored] = []
         for event in group:
             if event.is_recorded:
                 try:
                     rows.append(row_of(event, self.head + 1 + len(rows)))
-                except (TypeError, ValueError):  # nothing that the door lets in
+                except (TypeError, ValueError):  # input checks let no such event in
                     self._commit(part, rows)
                     self._refuse([event])
                     part, rows = [], []
@@ -241,7 +246,7 @@ class Writer:
             assert self._current is not None
             try:
                 self._current.write(rows)
-            except (sqlite3.Error, OSError, OverflowError):  # the last: a number that no 64 bits hold
+            except (sqlite3.Error, OSError, OverflowError):  # OverflowError: a number beyond 64 bits
                 self._abandon()
                 self._refuse(events)
                 return
@@ -261,14 +266,14 @@ class Writer:
         self.groups += 1
         try:
             self._folder.mark.write(self.head, self.last_number)
-        except OSError:  # it says too little then, which it may
+        except OSError:  # the mark is too low then, which is allowed
             self.failures += 1
 
     def _refuse(self, events: list[Event]) -> None:
         self._report(Refused(events, DiskFull() if self._is_full else HistoryUnavailable()))
 
     def _tend(self, *, is_over: bool = False) -> None:
-        """Keep the WAL short, and begin the next segment when this one is full, or over. Between groups."""
+        """Keep the WAL short, and begin the next segment when this one is full or `is_over`. Called between groups."""
         current, segment_bytes = self._current, self._options.segment_bytes
         assert current is not None
         if not is_over and current.wal_bytes < min(_WAL_BYTES, segment_bytes):
@@ -284,12 +289,12 @@ class Writer:
         self._is_ready()
 
     def _is_ready(self) -> bool:
-        """Have a segment to write to, if that can be; after a failure it is tried once in a while."""
+        """Make sure there is a segment to write to; False if there is none. After a failure tried once a second."""
         if self._current is None and monotonic() - self._tried_at >= _LOOK_S:
             first = self.head + 1
             path = self._folder.segment_path(first)
             try:
-                delete(path)  # a failed one without a row that counts; readers never saw it
+                delete(path)  # a failed segment without a row that counts; readers never saw it
                 self._current = segment.create(path, self._folder.log_id, first, **self._folder.identity.meta(first))
             except (sqlite3.Error, OSError):
                 self.failures += 1
@@ -298,7 +303,7 @@ class Writer:
         return not self._is_broken
 
     def _end_segment(self, nbytes: int) -> Segment:
-        """List the current segment as one that is full; there is none for now."""
+        """List the current segment as full; afterwards there is no current one."""
         listed, self._listed, self._current = self._listed, None, None
         assert listed is not None
         ended = replace(listed, last=self.head, nbytes=nbytes)
@@ -306,7 +311,7 @@ class Writer:
         return ended
 
     def _abandon(self) -> None:
-        """After a failure: leave the current segment as it is, and go on in another."""
+        """Leave the current segment as it is after a failure, and go on in another one."""
         current = self._current
         assert current is not None
         self.failures += 1
@@ -314,13 +319,13 @@ class Writer:
         if len(self._abandoned) > _MOST_ABANDONED:
             self._abandoned.pop(0).close()
         if self._listed is None:
-            self._current, self._tried_at = None, monotonic()  # the disk takes nothing: not again at once
+            self._current, self._tried_at = None, monotonic()  # the disk fails: do not try again at once
         else:
             self._end_segment(current.nbytes)
         self._is_ready()
 
     def _look(self) -> None:
-        """See how much of the disk is free, from time to time."""
+        """Update `_is_full` from the disk's free space, once a second at most."""
         now = monotonic()
         if now - self._looked_at >= _LOOK_S:
             self._looked_at = now
@@ -332,6 +337,6 @@ class Writer:
 
 
 def _give_way() -> None:
-    """Where both want the same core, let the event loop have it first: the writer's groups only grow meanwhile."""
+    """Lower this thread's priority: on a shared core the event loop goes first, and the groups only grow meanwhile."""
     with suppress(AttributeError, OSError):  # only Linux has priorities for threads
         os.setpriority(os.PRIO_PROCESS, get_native_id(), _NICENESS)

@@ -1,4 +1,4 @@
-"""TCP's own way to find out that a peer has left without a word, where the protocol spoken has none (nt4.md A7)."""
+"""TCP's own way to find out that a peer has left without a word, where the protocol spoken has none (NA7)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What `halley pipeline doctor` finds: each thing that the pipeline needs, whether it works, and how long it took.
+"""The checks of `halley pipeline doctor`: each requirement of the pipeline, whether it works, and how long that took.
 
-After the first step that fails nothing more is tried: the later ones need it.
+The first check that fails is the last: the later ones depend on it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LEAST_PYTHON = (3, 11)
 
 
 class Step(NamedTuple):
-    """One thing that was looked at: what was found, or the sentence that says why it does not work."""
+    """The result of one check: `found` is the finding, or the sentence that says why the check failed."""
 
     name: str
     found: str
@@ -38,12 +38,15 @@ class Step(NamedTuple):
 
 
 def diagnose(options: Pipeline, log_options: Mapping[str, str] | None = None) -> Iterator[Step]:
-    """Look at one thing after the other. `log_options`: the source's for the log to read a row of, if there is one."""
+    """Run the checks one after the other, up to the first that fails.
+
+    `log_options` are the source's options for the log of which the last check reads a row; None: a log made for that.
+    """
     for name, look in _Doctor(options, log_options).steps():
         began = time.monotonic()
         try:
             found, is_ok = look(), True
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what the user wants to know
+        except Exception as error:  # noqa: BLE001 - any error is a finding for the user
             found, is_ok = str(error) if isinstance(error, ImportError) else str(cause_of(error)), False
         yield Step(name, found, time.monotonic() - began, is_ok)
         if not is_ok:
@@ -56,7 +59,7 @@ class _Doctor:
         self._log_options = log_options
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        """What to look at, in order."""
+        """Return the checks' names and functions, in order."""
         yield "python", _python
         yield "pyspark", lambda: _package("pyspark")
         yield "java", _java
@@ -65,7 +68,7 @@ class _Doctor:
         yield "source", self._source
 
     def _session(self) -> str:
-        from app.pipeline import session  # noqa: PLC0415 - where PySpark is missing, that is a step's finding
+        from app.pipeline import session  # noqa: PLC0415 - a missing PySpark is a finding of this step
 
         spark = session.start(self._options)
         return f"Spark {spark.version} with master {spark.sparkContext.master}"
@@ -75,10 +78,10 @@ class _Doctor:
             return self._row(self._log_options)
         with tempfile.TemporaryDirectory(prefix="halley-doctor-") as folder:
             _make_log(Path(folder))
-            return self._row({"path": folder}) + " of a log made for this"
+            return self._row({"path": folder}) + " of a log made for this check"
 
     def _row(self, log_options: Mapping[str, str]) -> str:
-        from app.pipeline import session  # noqa: PLC0415 - likewise
+        from app.pipeline import session  # noqa: PLC0415 - as above
 
         spark = session.start(self._options)
         rows = spark.read.format("halley").options(**log_options).load().select("offset").limit(1).collect()
@@ -87,7 +90,7 @@ class _Doctor:
 
 def _python() -> str:
     if sys.version_info < _LEAST_PYTHON:
-        raise JobFailed(f"Python {platform.python_version()} is too old, 3.11 is the least")
+        raise JobFailed(f"Python {platform.python_version()} is too old: 3.11 or later is required")
     return f"{platform.python_version()} ({sys.executable})"
 
 
@@ -99,14 +102,14 @@ def _package(name: str) -> str:
 
 
 def _java() -> str:
-    from app.pipeline import session  # noqa: PLC0415 - likewise
+    from app.pipeline import session  # noqa: PLC0415 - as above
 
     found = session.find_java()
     return f"{found.version} ({found.found_by}: {found.own_home})"
 
 
 def _make_log(folder: Path) -> None:
-    """A log of one event."""
+    """Write a log of one event into a folder."""
     history = History.open(folder, HistoryOptions(free_bytes=0), Rules(), lambda _report: None)
     event = Event("halley/doctor", b'"well"')
     event.is_recorded = True

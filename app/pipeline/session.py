@@ -1,10 +1,10 @@
-"""A Spark session as the pipeline wants it, with the source `halley`: quick to start, quiet, and tidy when it ends.
+"""A Spark session with the pipeline's settings and the source `halley`: quick to start, quiet, and cleaned up at exit.
 
     from app.pipeline import session
     spark = session.start()
     spark.read.format("halley").load("halley-data").show()
 
-A session that there is already is taken as it is, and gets the source.
+If the process already has a session, that one is used with its own settings, and the source is registered in it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hal
 _STANDALONE = "spark://"
 _FLAGS = "spark.driver.extraJavaOptions"
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A JVM that is up in half the time: what takes long here is done by native code."""
+"""Flags for a JVM that starts in half the time: the expensive work is done by native code."""
 
 _QUIET = """\
 rootLogger.level = error
@@ -66,22 +66,22 @@ _REMARKS = ("Picked up ", "WARNING:", "NOTE:")
 _RAISED_IN_JAVA = re.compile(r'^Exception in thread "\w+" [\w.$]+: ')
 _END_S = 20.0
 _MASTER_S = 3.0
-"""For each address of a cluster's master to answer."""
+"""How long the connection to each address of a cluster's master may take."""
 
 _gateways: list[JavaGateway] = []
 
 
 class SparkFailed(Refused):
-    """Spark did not start, so nothing was begun."""
+    """Spark did not start, so no work was begun."""
 
 
 def start(
     options: Pipeline | None = None, app_name: str = "halley", *, configuration: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session; `configuration` are settings of Spark's own, which go before ours.
+    """Return a Spark session; `configuration` are settings of Spark's own, which override the pipeline's.
 
-    What Spark's processes say on standard error is kept from the console, in `spark.log` in the session's folder; what
-    matters of it comes as an exception. Raises `NoJava`, `SparkFailed`.
+    The standard error of Spark's processes is written to `spark.log` in the session's folder instead of the console;
+    what matters of it is raised as an exception. Raises `NoJava`, `SparkFailed`.
     """
     options = options or Pipeline()
     spark = SparkSession.getActiveSession()
@@ -93,14 +93,14 @@ def start(
 
 
 def find_java() -> java.Java:
-    """The Java that a session runs on. Raises `NoJava`."""
+    """Return the Java that a session runs on. Raises `NoJava`."""
     return java.find(os.environ, _CACHE)
 
 
 def find_master(master: str) -> None:
-    """See that a standalone cluster's master is there; any one of several will do. Raises `SparkFailed`.
+    """Check that a standalone cluster's master accepts connections; of several, one is enough. Raises `SparkFailed`.
 
-    Spark itself tries for a minute, and then speaks of something else.
+    Spark itself tries for a minute, and its message then names another problem.
     """
     if not master.startswith(_STANDALONE):
         return
@@ -108,7 +108,7 @@ def find_master(master: str) -> None:
     for address in master.removeprefix(_STANDALONE).split(","):
         host, _, port = address.rpartition(":")
         if not (host and port.isdecimal() and int(port) < 65_536):
-            raise SparkFailed(f"{master} is no master of Spark's: expected spark://HOST:PORT[,HOST:PORT...]")
+            raise SparkFailed(f"{master} is not a Spark master: expected spark://HOST:PORT[,HOST:PORT...]")
         try:
             socket.create_connection((host.strip("[]"), int(port)), _MASTER_S).close()
         except (OSError, UnicodeError) as error:  # a name that cannot be one
@@ -121,7 +121,7 @@ def find_master(master: str) -> None:
 
 
 def stop(spark: SparkSession) -> None:
-    """End it. The JVM stays for the next one, and ends with this process."""
+    """End a session. The JVM stays for the next session, and ends with this process."""
     spark.stop()
 
 
@@ -147,29 +147,29 @@ def _start(settings: dict[str, str], configuration: Mapping[str, str], niceness:
 
 
 def _complaint(text: str) -> str:
-    """The line in which a JVM that did not start says why: the first that is no remark."""
+    """Return the line in which a JVM that did not start says why: the first that is not a remark."""
     lines = (line.strip() for line in text.splitlines())
-    said = next((line for line in lines if line and not line.startswith(_REMARKS)), "Java has ended and said nothing")
+    said = next((line for line in lines if line and not line.startswith(_REMARKS)), "Java exited without a message")
     return _RAISED_IN_JAVA.sub("", said)
 
 
 @cache
 def _folder() -> Path:
-    """What this process and its JVM have on disk; it goes when they end."""
+    """Return the folder for the files of this process and its JVM; it is deleted when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix="halley-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def _gateway(conf: SparkConf, log: Path, niceness: int) -> JavaGateway:
-    """The one JVM of this process; a second session is in it too."""
+    """Return the one JVM of this process, which all sessions share."""
 
     def give_way() -> None:
         with suppress(AttributeError, OSError):  # only Linux has priorities for threads
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
 
     if not _gateways:
-        # What a thread starts has that thread's priority, and this process keeps its own.
+        # A child process inherits the priority of the thread that starts it, and this process keeps its own.
         with log.open("ab") as stderr, ThreadPoolExecutor(1, initializer=give_way) as thread:
             gateway = thread.submit(launch_gateway, conf, {"stderr": stderr}).result()
         _gateways.append(gateway)
@@ -178,7 +178,7 @@ def _gateway(conf: SparkConf, log: Path, niceness: int) -> JavaGateway:
 
 
 def _end(gateway: JavaGateway) -> None:
-    """End what nobody has ended, and the JVM, which does so when its standard input is closed."""
+    """Stop a session that is still active, then end the JVM, which exits when its standard input is closed."""
     spark = SparkSession.getActiveSession()
     if spark is not None:
         spark.stop()
@@ -201,14 +201,14 @@ def _settings(options: Pipeline) -> dict[str, str]:
         "spark.master": options.master,
         "spark.driver.memory": options.driver_memory,
         _FLAGS: f"{_QUICK} -Djava.io.tmpdir={folder} -Dlog4j2.configurationFile={quiet.as_uri()}",
-        "spark.scheduler.mode": "FAIR",  # jobs side by side share the cores, each in a pool of its own
+        "spark.scheduler.mode": "FAIR",  # concurrent jobs share the cores, each in a pool of its own
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 else, which has no statistics
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the default, INT96, has no statistics
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }
@@ -223,7 +223,7 @@ def _settings(options: Pipeline) -> dict[str, str]:
 
 
 def _variables(*, is_local: bool) -> dict[str, str]:
-    """What Spark wants in the environment when it starts."""
+    """Return the environment variables that Spark needs when it starts."""
     variables = {
         "JAVA_HOME": str(find_java().home),
         "PYSPARK_PYTHON": sys.executable,
@@ -233,7 +233,7 @@ def _variables(*, is_local: bool) -> dict[str, str]:
         variables["SPARK_LOCAL_IP"] = "127.0.0.1"
         if "SPARK_HOME" not in os.environ:
             variables["SPARK_HOME"] = str(_home())
-    elif "PYSPARK_PYTHON" in os.environ:  # where it is on the other machines
+    elif "PYSPARK_PYTHON" in os.environ:  # the path of Python on the other machines
         variables["PYSPARK_PYTHON"] = os.environ["PYSPARK_PYTHON"]
     ours = str(_PACKAGE.parent)
     if ours not in site.getsitepackages():  # a checkout: the workers must find it too
@@ -243,7 +243,7 @@ def _variables(*, is_local: bool) -> dict[str, str]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Variables that are set for a while."""
+    """Set environment variables for the block, and restore their former values after it."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -259,10 +259,10 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @cache
 def _home() -> Path:
-    """A home for Spark that is PySpark's but for an archive of itself.
+    """Return a home folder for Spark that is PySpark's without the archive of PySpark in it.
 
-    Spark puts that before the installed package on the workers' path, and what comes out of an archive is compiled anew
-    by every process: a second for each of the four kinds of worker that a source has.
+    Spark puts that archive before the installed package on the workers' path, and every process compiles anew what it
+    imports from an archive: a second for each of the four kinds of worker that a source has.
     """
     home = _folder() / "home"
     home.mkdir()
@@ -272,7 +272,7 @@ def _home() -> Path:
 
 
 def _zipped(folder: Path) -> Path:
-    """Our own code, for workers on machines that have none of it."""
+    """Write an archive of Halley's own code, for workers on machines without it; return its path."""
     root = _PACKAGE
     made = folder / "halley.zip"
     with zipfile.ZipFile(made, "w") as archive:

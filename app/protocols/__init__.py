@@ -1,1 +1,1 @@
-"""Protocol engines: messages in, messages out. They do no I/O and know no clock; none imports another."""
+"""Protocol engines: messages in, messages out. They do no I/O and use no clock; none imports another."""

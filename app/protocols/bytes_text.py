@@ -1,4 +1,4 @@
-r"""Bytes in JSON, as WAMP has them for all protocols here: `"\u0000"` and base64 (Basic Profile 3.2)."""
+r"""Bytes in JSON, in WAMP's form for all protocols here: `"\u0000"` followed by base64 (Basic Profile 3.2)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MARK = "\0"
 
 
 class NotBytes(ValueError):
-    """A text that stands for none."""
+    """The text does not stand for bytes."""
 
 
 def to_text(data: bytes) -> str:
@@ -27,5 +27,5 @@ def from_text(text: str) -> bytes:
 
 
 def is_for_bytes(text: str) -> bool:
-    """Whether a text begins as only those do that stand for bytes; somebody else's may happen to begin so too."""
+    """Whether a text begins with the mark of bytes; it may still be a peer's text that does so by chance."""
     return text.startswith(_MARK)

@@ -1,7 +1,7 @@
-"""JSON from outside: parsed fast where that is right, exactly where it matters, and bounded in what it becomes.
+"""Parsing of JSON from outside: fast where that is exact, exact for huge numbers, and bounded in depth and size.
 
-Not every protocol and peer can carry every number: integers beyond 64 bits and numbers that are infinite as doubles are
-marked `OutOfRange`, so that only the message that has one need be refused.
+Not every protocol and peer can carry every number. Integers beyond 64 bits and numbers that are infinite as doubles are
+replaced by `OutOfRange`, so that only the message that has one need be refused.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _MAYBE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class NotJson(ValueError):
-    """A text is no JSON; lone surrogates, NaN and bytes that are not UTF-8 are none either."""
+    """The text is not JSON, or has lone surrogates, NaN, Infinity or bytes that are not UTF-8."""
 
 
 class NestedTooDeeply(ValueError):
-    """A value has more levels than anyone needs."""
+    """The value has more levels of nesting than are allowed."""
 
 
 class OutOfRange:
-    """Stands in parsed JSON for a number that not every protocol can carry: beyond 64 bits, or infinite as a double."""
+    """A placeholder in parsed JSON for an integer beyond 64 bits, or a number that is infinite as a double."""
 
 
 def loads(text: bytes) -> tuple[Any, bool]:
-    """A JSON value, and whether some number in it may be an `OutOfRange`. Raises `NotJson`.
+    """Parse a JSON text; return the value, and whether it may contain an `OutOfRange`. Raises `NotJson`.
 
-    orjson reads integers beyond 64 bits as floats and refuses infinities; so a text that may have any is read again
-    with them marked.
+    orjson reads integers beyond 64 bits as floats and refuses infinities. So a text that may have either is parsed
+    again by `json`, which marks them.
     """
     try:
         value = orjson.loads(text)
@@ -55,9 +55,9 @@ def loads(text: bytes) -> tuple[Any, bool]:
 
 
 def may_have_huge_integer(text: bytes) -> bool:
-    """Whether some integer is beyond 64 bits, or stands in a string that looks like it.
+    """Whether the text may have an integer beyond 64 bits, also when a string only looks like one.
 
-    That takes 20 digits, or 19 behind a minus; so the nanoseconds of our time are no reason to look closely.
+    Such an integer has 20 digits, or 19 after a minus; so present times in nanoseconds do not cause a second parse.
     """
     zeros = text.translate(_DIGITS_AS_ZERO)
     at = zeros.find(_NINETEEN_DIGITS)
@@ -70,7 +70,7 @@ def may_have_huge_integer(text: bytes) -> bool:
 
 
 def has_out_of_range(value: object) -> bool:
-    """Whether an `OutOfRange` stands anywhere in a parsed value."""
+    """Whether a parsed value contains an `OutOfRange` at any level."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -84,9 +84,9 @@ def has_out_of_range(value: object) -> bool:
 
 
 def count_nodes(text: bytes, value: object, most_levels: int, enough: int) -> int:
-    """About how many values there are, never too few; no closer look where there are at most `enough`.
+    """An upper bound on the number of values in a JSON text; they are counted only if it may exceed `enough`.
 
-    Raises `NestedTooDeeply`.
+    `value` is the parsed text. Raises `NestedTooDeeply` if it has more than `most_levels` levels.
     """
     containers = text.count(b"[") + text.count(b"{")
     most_nodes = 1 + containers + text.count(b",")
@@ -96,9 +96,9 @@ def count_nodes(text: bytes, value: object, most_levels: int, enough: int) -> in
 
 
 def count_values(value: object, most_levels: int, enough: int | None = None) -> int:
-    """How many values there are in lists and dictionaries, they included. Raises `NestedTooDeeply`.
+    """Count the values in a parsed JSON value, the lists and dictionaries included. Raises `NestedTooDeeply`.
 
-    Counts no further where there are more than `enough`.
+    Counting stops once there are more than `enough`.
     """
     nodes = 1
     level = [value]
@@ -131,4 +131,4 @@ def _float(digits: str) -> float | OutOfRange:
 
 
 def _constant(_: str) -> float:
-    raise ValueError("NaN and Infinity are no JSON")
+    raise ValueError("NaN and Infinity are not JSON")

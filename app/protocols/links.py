@@ -1,7 +1,7 @@
-"""The way from an engine to its peer, whatever carries it: a WebSocket, or WAMP's long-polling.
+"""The interfaces between an engine and the transport of its peer: a WebSocket, or WAMP's long-polling.
 
-A transport makes a `Link` for each connection and gives it to a `Switchboard`, which returns the engine that speaks on
-it. What the engine has to say comes back by the switchboard's `answers`: frames to write, in order, or a `Close`.
+A transport makes a `Link` for each connection and gives it to a `Switchboard`, which returns the engine for it. The
+engine's output comes from the switchboard's `answers`: frames to write, in order, or a `Close`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, POLICY_VIOLATION, INTERNAL_ERROR = 1000, 1001, 1002, 1008, 1011
 TRY_AGAIN_LATER = 1013
-"""Why a WebSocket is closed (RFC 6455, 7.4.1)."""
+"""Status codes with which a WebSocket is closed (RFC 6455, 7.4.1)."""
 
 
 class Close(NamedTuple):
-    """The end of a connection: `frames` first, then a close with this code. Peers that linger are cut after a while."""
+    """The end of a connection: `frames` first, then a close with this code; a peer that then stays is cut off."""
 
     frames: list[bytes]
     code: int
@@ -25,42 +25,42 @@ class Close(NamedTuple):
 
 
 class Link(Protocol):
-    """One connection. Called on the event loop; nothing of it waits.
+    """One connection. Its methods are called on the event loop and never block.
 
-    Links of the same `kind` frame alike: what `text` and `binary` make may be written to all of them.
+    Links of the same `kind` use the same framing: the results of `text` and `binary` may be written to all of them.
     """
 
     kind: str
     subprotocol: str
 
     def text(self, message: bytes) -> bytes:
-        """A text message as it is written."""
+        """Frame a text message."""
 
     def binary(self, message: bytes) -> bytes:
-        """A binary message as it is written."""
+        """Frame a binary message."""
 
     @property
     def backlog_bytes(self) -> int:
-        """What has been written and has not left."""
+        """The number of bytes that were written and are not yet sent."""
 
     def answer(self, outcome: list[bytes] | Close) -> None:
-        """Write these frames, each made by `text` or `binary` of a link of the same kind; or write and close."""
+        """Write frames, each made by `text` or `binary` of a link of the same kind; or write a `Close`."""
 
 
 class Context(Protocol):
-    """What is known of the HTTP request that a connection began with, or that brought a message of Bayeux."""
+    """The HTTP request with which a connection began, or that carried a Bayeux message."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """By lower-case name; the first of each."""
+        """The request's headers by lower-case name; the first of each name."""
 
     @property
     def path(self) -> str:
-        """Without the query; decoded, but a WebSocket's as it was sent, escapes and all."""
+        """The URL's path without the query; percent-decoded, but a WebSocket's as it was sent."""
 
     @property
     def scheme(self) -> str:
-        """`http` or `https`, of WebSockets too."""
+        """The URL's scheme: `http` or `https`, for WebSockets too."""
 
     @property
     def address(self) -> str:
@@ -68,30 +68,30 @@ class Context(Protocol):
 
     @property
     def port(self) -> int:
-        """The peer's port; 0 where nobody knows."""
+        """The peer's port; 0 if it is not known."""
 
 
 class Speaker(Protocol):
-    """What a transport knows of an engine."""
+    """An engine as its transport sees it."""
 
     def split(self, data: bytes, now: float, *, is_binary: bool) -> Iterable[Any]:
-        """What one transport message has, each to be given to `receive`; made one by one, as far as that takes time."""
+        """Split a transport message into protocol messages for `receive`, one by one where that takes time."""
 
     def receive(self, message: Any, now: float) -> None:
-        """One of these. Many may have come, and each costs what it costs: others must get their turn in between."""
+        """Handle one message of `split`; the transport lets other connections have their turn between messages."""
 
     def paused(self) -> None:
-        """The link takes nothing for now."""
+        """Note that the link takes no more frames for now."""
 
     def resumed(self, now: float) -> None:
-        """It takes more."""
+        """Note that the link takes frames again."""
 
     def lost(self, now: float) -> None:
-        """The connection is gone, or will be: nothing more is read from it, and nothing need be written."""
+        """Note that the connection has ended or is about to: no more is read from it, and nothing need be written."""
 
 
 class Switchboard(Protocol):
-    """What a transport knows of all engines of a protocol."""
+    """A protocol's engines as their transports see them."""
 
     def connect(self, link: Link, context: Context, now: float) -> Speaker:
-        """Somebody has connected. The engine answers through `answers`, never before this returns."""
+        """Make the engine for a new connection. Its output comes from `answers`, never before this returns."""

@@ -1,8 +1,8 @@
 """Every number and switch of Halley, each with its unit, what zero means, and why it has this value.
 
 Nothing here reads or changes anything: `configuration/` fills these classes from defaults, a TOML file, the
-environment and flags (in that order), and the rooms take the part that is theirs. Standard library only, so that every
-room may import the types.
+environment and flags (in that order), and each package takes the part that it needs. It uses the standard library only,
+so that every package may import the types.
 """
 
 from dataclasses import dataclass, field
@@ -48,16 +48,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of it; the tables of the settings file are the fields of the same name."""
+    """All settings; the tables of the settings file are the fields of the same name."""
 
-    host: str = knob("127.0.0.1", why="only this machine can connect until told otherwise")
+    host: str = knob("127.0.0.1", why="only this machine can connect unless another host is set")
     port: int = knob(
         8080, low=0, high=65_535, zero="a free one is picked and printed", why="the usual port of local servers"
     )
     hosts: tuple[str, ...] = knob(
         [], why="names that the Host header may carry; empty: any, but on loopback only loopback names (DNS rebinding)"
     )
-    open: bool = knob(default=False, why="a listener that others can reach needs access rules or this word")
+    open: bool = knob(default=False, why="a listener that others can reach needs access rules or this setting")
     proxies: tuple[str, ...] = knob(
         [], why="addresses or networks whose X-Forwarded-For and -Proto are believed; from others these are forgeries"
     )

@@ -1,4 +1,4 @@
-"""Settings that say who may do what, and whose word is believed."""
+"""Settings of access control: rules, and the tokens that are accepted."""
 
 from dataclasses import MISSING, dataclass
 from datetime import datetime
@@ -7,7 +7,7 @@ from typing import Literal
 from app.settings.knob import knob
 
 Verb = Literal["publish", "subscribe", "call", "export", "erase"]
-"""All that access rules speak of: to publish and to hear, to call the WAMP router's procedures, to read the whole log
+"""The verbs of access rules: to publish and to subscribe, to call the WAMP router's procedures, to read the whole log
 and to purge it.
 """
 
@@ -42,7 +42,7 @@ class Jwt:
     """JSON Web Tokens (RFC 7519) that others sign; accepted as soon as one of the two files is named."""
 
     issuer: str = knob("", why="the only `iss` that is believed; needed")
-    audience: str = knob("", why="what `aud` must name, lest tokens for other services count here; needed")
+    audience: str = knob("", why="what `aud` must name, so that tokens for other services do not count here; needed")
     jwks: str = knob("", why="file of public keys (JWKS) for RS256 and ES256; read again when it changes")
     secret: str = knob("", why="file with the secret for HS256, at least 32 bytes; read again when it changes")
     algorithms: tuple[str, ...] = knob(

@@ -15,7 +15,7 @@ class Bayeux:
         25.0, unit="s", zero="connects are never held", low=0, why="below the 30 s after which proxies cut a request"
     )
     max_interval_s: float = knob(
-        10.0, unit="s", low=0.1, why="a client that sends no connect for so long has left; CometD's default"
+        10.0, unit="s", low=0.1, why="a session without a connect for so long ends; CometD's default"
     )
     interval_s: float = knob(
         0.0, unit="s", low=0, zero="clients reconnect at once", why="long-polling is only instant without a pause"
@@ -43,7 +43,7 @@ class Bayeux:
         default=False, why="events also ride on other replies, which saves a wake-up; true keeps strict order"
     )
     handshake_delivery: bool = knob(
-        default=False, why="few clients understand events beside a handshake reply (x-messages)"
+        default=False, why="few clients understand events after a handshake reply (x-messages)"
     )
     anonymous_publish: Literal["auto", "on", "off"] = knob(
         "auto",
@@ -61,10 +61,10 @@ class Bayeux:
     timestamp: bool = knob(default=False, why="the timestamp extension costs an encoding for each receiver")
     replay_in_data: bool = knob(
         default=True,
-        why="Salesforce's clients read an event's position in its data; only who asks for replay gets that",
+        why="Salesforce's clients read an event's position in its data; only sessions that replay get that",
     )
     policy_s: float = knob(
-        10.0, unit="s", low=0.01, why="a policy or service that has not answered by then counts as no"
+        10.0, unit="s", low=0.01, why="a policy that has not answered by then denies; a service sends no answer"
     )
 
 

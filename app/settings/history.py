@@ -43,13 +43,13 @@ class History:
         unit="bytes",
         low=0,
         zero="all from disk",
-        why="of the youngest events, kept in memory for who resumes",
+        why="of the newest events, kept in memory for sessions that resume",
     )
     consumer_grace_s: float = knob(
         3_600.0,
         unit="s",
         low=0,
-        zero="nobody is waited for",
+        zero="retention waits for no consumer",
         why="retention waits so long for consumers to read what lapses, and the log may grow by half meanwhile",
     )
     consumers: int = knob(
@@ -57,7 +57,9 @@ class History:
     )
     readers: int = knob(2, unit="threads", low=1, high=64, why="reads of the disk at once; the others wait")
     page_events: int = knob(300, unit="events", low=1, high=1_000, why="in one page of a replay or a query")
-    page_bytes: int = knob(524_288, unit="bytes", low=65_536, why="likewise; one event always fits")
+    page_bytes: int = knob(
+        524_288, unit="bytes", low=65_536, why="in one page of a replay or a query; one event always fits"
+    )
     read_s: float = knob(10.0, unit="s", low=0.1, why="a page that is not there by then: the reply comes without it")
     keys: int = knob(100_000, unit="keys", low=0, zero="repeats are not noticed", why="idempotency keys remembered")
     key_age_s: float = knob(600.0, unit="s", low=1, why="how long each is remembered")

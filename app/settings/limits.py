@@ -1,4 +1,4 @@
-"""Settings that keep everyone within bounds."""
+"""Settings that bound what clients can use."""
 
 from dataclasses import dataclass, fields
 
@@ -9,7 +9,7 @@ from app.settings.knob import knob
 class Limits:
     """Bounds on what clients can make the server do or keep."""
 
-    head_bytes: int = knob(16_384, unit="bytes", low=512, why="h11's and nginx' order of size; then 431")
+    head_bytes: int = knob(16_384, unit="bytes", low=512, why="h11's and nginx's order of size; then 431")
     headers: int = knob(100, unit="headers", low=8, why="browsers send about 20; then 431")
     query_bytes: int = knob(8_192, unit="bytes", low=256, why="JSONP clients stay below 2,000; then 414")
     body_bytes: int = knob(262_144, unit="bytes", low=1_024, why="parsed JSON is up to 31 times larger; then 413")
@@ -23,7 +23,9 @@ class Limits:
         low=0.1,
         why="a request head, with TLS its handshake too, not there by then is slowloris; closed",
     )
-    body_s: float = knob(10.0, unit="s", low=0.1, why="likewise a body; then 408")
+    body_s: float = knob(
+        10.0, unit="s", low=0.1, why="a request body that is not complete by then is slowloris; then 408"
+    )
     write_s: float = knob(10.0, unit="s", low=0.1, why="a peer that reads nothing for so long is cut (NATS' number)")
     linger_s: float = knob(1.0, unit="s", low=0, zero="cut at once", why="a refused sender may still read why")
     keep_alive_s: float = knob(75.0, unit="s", low=1, why="longer than a hold, so that idle connections are reused")
@@ -44,13 +46,15 @@ class Limits:
     topic_segments: int = knob(16, unit="segments", low=1, why="matching walks them; then 405 or 403")
     audience_chars: int = knob(4_096, unit="characters", low=64, why="of all names in one publish's audience; then 400")
     queue_events: int = knob(1_000, unit="events", low=1, why="waiting for one session (Mercure's); then it ends")
-    queue_bytes: int = knob(1_048_576, unit="bytes", low=1_024, why="likewise (Centrifugo's)")
+    queue_bytes: int = knob(
+        1_048_576, unit="bytes", low=1_024, why="waiting for one session (Centrifugo's); then it ends"
+    )
     conflated_topics: int = knob(
         10_000,
         unit="topics",
         low=0,
         zero="values are as other events",
-        why="whose newest NetworkTables value waits beside a full queue of one session; then it ends",
+        why="whose newest NetworkTables value waits apart from a full queue of one session; then it ends",
     )
     conflated_bytes: int = knob(1_048_576, unit="bytes", low=1_024, why="of these values; NetworkTables' own bound")
     token_chars: int = knob(8_192, unit="characters", low=128, why="JWTs with many groups reach 4,000; then refused")
@@ -80,4 +84,4 @@ LIMITS = (
     "control_bytes",
     *("free_bytes", "inbox_bytes", "commit_s", "consumers", "read_s", "key_chars"),  # of the history
 )
-"""The settings that say no to somebody; under these names /metrics counts how often each has."""
+"""The settings for which a request can be refused; under these names /metrics counts the refusals."""

@@ -9,10 +9,8 @@ from app.settings.knob import knob
 class Nt4:
     """How the NetworkTables server behaves towards its clients."""
 
-    enabled: bool = knob(
-        default=False, why="robots and dashboards ask for no password; so only who wants them has them"
-    )
-    host: str = knob("127.0.0.1", why="only this machine can connect until told otherwise")
+    enabled: bool = knob(default=False, why="robots and dashboards use no password, so it must be turned on explicitly")
+    host: str = knob("127.0.0.1", why="only this machine can connect unless another host is set")
     port: int = knob(
         5810,
         low=0,
@@ -21,7 +19,7 @@ class Nt4:
         why="the port that every client knows; plain, as they come: wss is the main port's, on /nt/NAME",
     )
     origins: tuple[str, ...] = knob(
-        ["file://"], why="pages that may connect beside those of cors.origins; AdvantageScope's come from its own files"
+        ["file://"], why="pages that may connect in addition to cors.origins; AdvantageScope's come from its own files"
     )
     bridge_out: tuple[str, ...] = knob(
         ["/"], why="names beginning so are topics of all protocols, and recorded; empty: NetworkTables keeps to itself"
@@ -38,7 +36,7 @@ class Nt4:
         600.0, unit="s", low=1, why="a topic that only requests without a session publish goes after so long in silence"
     )
     ping_s: float = knob(0.2, unit="s", low=0.05, why="clients of 4.1 are asked so often, as the specification has it")
-    pong_s: float = knob(1.0, unit="s", low=0.1, why="a client of 4.1 that was not heard of for so long has left")
+    pong_s: float = knob(1.0, unit="s", low=0.1, why="a client of 4.1 that has sent nothing for so long is closed")
     pings_per_s: float = knob(50.0, unit="pings/s", low=1, why="of a peer; beyond it is closed with 1008")
     kill_s: float = knob(1.0, unit="s", low=0, zero="cut at once", why="time for a peer that is sent away to read why")
     message_bytes: int = knob(

@@ -1,4 +1,4 @@
-"""Settings of WAMP v2: realms, who may come in and how, and its own bounds."""
+"""Settings of WAMP v2: realms, users and authentication, and its own limits."""
 
 from dataclasses import MISSING, dataclass
 from typing import Literal
@@ -29,7 +29,7 @@ class User:
     id: str = knob(MISSING, why="the authid")
     role: str = knob(MISSING, why="what access rules know them by")
     key: str = knob(MISSING, why="base64 of PBKDF2-SHA256 of the secret; the secret itself is kept by its owner only")
-    salt: str = knob(MISSING, why="sent to whoever wants to be this user")
+    salt: str = knob(MISSING, why="sent to clients that authenticate as this user")
     iterations: int = knob(100_000, unit="rounds", low=1_000, why="what guessing a secret costs who has stolen a key")
 
 

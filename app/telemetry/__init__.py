@@ -1,9 +1,9 @@
-"""What operators see: one structured line for each event they would ask about (`events.py` has them all).
+"""The log: one structured line for each event of interest to operators (`events.py` lists them all).
 
-Imported at the edges only; the broker and the engines expose plain numbers, which are read here. Nothing a peer sent
-is written unescaped or at length (`lines.py`), and no secret at all: query strings (a JSONP query carries its
-clientId), cookies, tokens and session ids stay out. Where lines must be told apart by session, a keyed hash of its id
-stands for it.
+Imported at the edges only; the broker and the engines expose plain numbers, which are read here. Nothing that a peer
+sent is written unescaped or at length (`lines.py`), and no secret at all: query strings (a JSONP query contains its
+clientId), cookies, tokens and session ids stay out. Where lines must be distinguished by session, a keyed hash stands
+for its id.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _throttle = Throttle()
 
 
 class _StandardError:
-    """Where lines go. A terminal that was closed, or a full disk behind it, must not end the server."""
+    """Standard error, without its errors: a closed terminal, or a full disk behind it, must not end the server."""
 
     def write(self, text: str) -> None:
         with suppress(OSError, ValueError):
@@ -45,7 +45,7 @@ class _StandardError:
 
 
 def configure(options: Log) -> None:
-    """Say how lines are written. Called once, before anything is logged, and not by programs that embed Halley."""
+    """Set up how lines are written. Call it once, before anything is logged; programs that embed Halley do not."""
     is_json = options.format == "json" or (options.format == "auto" and not sys.stderr.isatty())
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer(serializer=lambda line, **_: orjson.dumps(line, default=str).decode())
@@ -85,18 +85,21 @@ def _passes(record: logging.LogRecord) -> bool:
 
 
 def report_suppressed() -> None:
-    """Say which lines were left out because there were too many; to be called once a second."""
+    """Log how many lines of each event were left out because there were too many; to be called once a second."""
     for event, count in _throttle.dropped():
         log.warning("suppressed", of=event, count=count)
 
 
 def fingerprint(secret: str) -> str:
-    """Eight characters that stand for a session id in this process' log."""
+    """Eight hexadecimal digits that stand for a session id in this process's log."""
     return hashlib.blake2b(secret.encode(), key=_FINGERPRINT_KEY, digest_size=4).hexdigest()
 
 
 def request_refused(status: int, reason: str, *, head: Head | None = None, address: str = "") -> None:
-    """A request that no engine saw; `head` where it was read that far. At level debug every one is written."""
+    """Log a request that was refused before an engine saw it. At level debug every one is written.
+
+    `head` is given where it was read; `address` is the peer's, for a request without one.
+    """
     known = {"address": address}
     if head is not None:
         agent = head.fields.get(b"user-agent", b"").decode("latin-1")
@@ -106,5 +109,5 @@ def request_refused(status: int, reason: str, *, head: Head | None = None, addre
 
 
 def fault(what: str, error: BaseException) -> None:
-    """Something of ours, or of the program we serve, that should not have happened."""
+    """Log an error in Halley, or in a program that it loaded, with its traceback; `what` names the part that failed."""
     log.error("fault", what=what, error=repr(error), exc_info=error)

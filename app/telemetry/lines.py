@@ -1,4 +1,4 @@
-"""What is done to a line on its way to the log: nobody outside may forge one, stretch one, or write too many."""
+"""Processors of log lines: they keep peers from forging lines, and from making lines too long or too many."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _UNLISTED = LogEvent("a library's", 10)
 _WINDOW_S = 1.0
 _TRACE_TO_VALUE = 20
-"""A trace may be so many times longer than any other value; its end says most."""
+"""How many times longer than other values a traceback may be; its end is kept, which says most."""
 
 
 class Shortener:
@@ -28,7 +28,7 @@ class Shortener:
         self._most_chars = most_chars
 
     def __call__(self, _logger: object, _method: str, line: Line) -> Line:
-        """Tame every text in a line."""
+        """Escape and cut every text in a line."""
         for name, value in line.items():
             if name == "exception":
                 line[name] = _tame_trace(str(value), self._most_chars * _TRACE_TO_VALUE)
@@ -53,9 +53,9 @@ def _tame_trace(trace: str, most_chars: int) -> str:
 
 
 class Throttle:
-    """Lets only so many lines of a kind pass in a second, so that no peer can fill a disk; counts the others.
+    """Bounds the lines of a kind in one second, so that no peer can fill a disk; counts the lines that it drops.
 
-    Lines of level debug pass: whoever asks for them wants them all.
+    Lines of level debug pass: an operator who turns them on wants them all.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -65,7 +65,7 @@ class Throttle:
         self._dropped: Counter[str] = Counter()
 
     def __call__(self, _logger: object, method: str, line: Line) -> Line:
-        """Raises `DropEvent` for a line too many."""
+        """Pass a line on. Raises `DropEvent` for a line too many."""
         if method == "debug":
             return line
         if self._clock() >= self._window_ends:
@@ -81,6 +81,6 @@ class Throttle:
         return line
 
     def dropped(self) -> Iterator[tuple[str, int]]:
-        """The events of which lines were dropped since this was last asked, and how many."""
+        """The events of which lines were dropped since the previous call, each with their number."""
         dropped, self._dropped = self._dropped, Counter()
         yield from dropped.items()

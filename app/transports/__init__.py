@@ -1,1 +1,1 @@
-"""The only rooms that wait: bytes in, bytes out, and everything that is checked before an engine sees a message."""
+"""Transports: bytes in, bytes out, and every check before an engine sees a message. Only here is anything awaited."""

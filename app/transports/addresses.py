@@ -1,6 +1,6 @@
-"""Whose account an address is: sessions and publishes are charged to it, so that no machine can take all.
+"""Accounts of addresses: sessions and publishes are charged to them, so that no machine can take all.
 
-Not charged are the networks of `limits.exempt`: programs of this machine, and what stands in front of it.
+The networks of `limits.exempt` are not charged: programs of this machine, and proxies in front of it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _REMEMBERED = 4_096
-_IPV6_ACCOUNT_BITS = 64  # what one household is given; whoever has one address of it has all
+_IPV6_ACCOUNT_BITS = 64  # what one household is given; who has one of its addresses has them all
 
 
 def accounts(exempt: Iterable[str]) -> Callable[[str], str | None]:
-    """A function that tells an address' account; None for those of the `exempt` networks and for what is no address.
+    """Make a function that returns the account of an address, or None if nothing is charged to it.
 
-    No address is what comes by a Unix socket: from this machine too.
+    None is for addresses of the `exempt` networks and for text that is not an address: the peer of a Unix socket has
+    none, and is on this machine too. An IPv4 address is its own account; an IPv6 address belongs to that of its /64.
     """
     networks = [ipaddress.ip_network(network) for network in exempt]
 
     @lru_cache(_REMEMBERED)
     def account_of(address: str) -> str | None:
         try:
-            peer = ipaddress.ip_address(address.partition("%")[0])  # a scope is no part of who it is
+            peer = ipaddress.ip_address(address.partition("%")[0])  # a scope does not identify a peer
         except ValueError:
             return None
         if isinstance(peer, ipaddress.IPv6Address) and peer.ipv4_mapped is not None:

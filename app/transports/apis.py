@@ -1,4 +1,4 @@
-"""The paths beside Bayeux that programs ask: the history, the log, and what a caller may do; one ASGI application."""
+"""The HTTP APIs besides Bayeux, as one ASGI application: the history, the log, and the caller's rights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ OFF = "history is off on this server"
 
 
 class Apis:
-    """`archive` tells the log, None where history is off; `authenticate` is None where no token is known."""
+    """The ASGI application of all API paths.
+
+    `archive` returns the log, or None where the history is off. `authenticate` returns the identity that a token proves
+    at a wall clock time in seconds; it is None where the server accepts no tokens.
+    """
 
     def __init__(
         self,
@@ -48,7 +52,7 @@ class Apis:
         self._rights = RightsApi(door, visitors)
 
     def _archive(self) -> Archive:
-        """The log. Raises `Rejection` where there is none."""
+        """The log. Raises `Rejection` (404) where the history is off."""
         archive = self.archive()
         if archive is None:
             raise Rejection(404, OFF)
@@ -56,7 +60,7 @@ class Apis:
 
     @staticmethod
     def leads_to(path: str) -> bool:
-        """Whether a path is one of theirs."""
+        """Whether a path belongs to one of the APIs."""
         return path in (PATH, RIGHTS) or path.startswith((f"{PATH}/", PREFIX)) or path in PATHS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

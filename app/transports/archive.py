@@ -1,4 +1,4 @@
-"""The history as the HTTP paths beside Bayeux see it: what they ask of the house, which has the log and the threads."""
+"""The history as the HTTP APIs see it: an interface to the log and the threads that read it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Result = TypeVar("Result")
 
 
 class Archive(Protocol):
-    """A log that can be read. What takes time is awaited, and done by threads."""
+    """A log that can be read. Its coroutines do their blocking work on threads."""
 
     @property
     def log_id(self) -> str:
-        """Names this log among all."""
+        """The unique id of this log."""
 
     @property
     def start(self) -> int:
-        """The first offset that is still on disk, whether or not it is too old to be shown to clients."""
+        """The first offset that is still on disk, even if it is too old to be shown to clients."""
 
     @property
     def head(self) -> int:
@@ -31,37 +31,40 @@ class Archive(Protocol):
 
     @property
     def holes(self) -> list[tuple[int, int]]:
-        """Offsets, first and last, that were lost in an earlier accident and never come back."""
+        """Ranges of offsets, first and last, that were lost in an earlier accident and cannot be restored."""
 
     @property
     def damage(self) -> list[tuple[int, int]]:
-        """Likewise those at which rows are known to be missing for another reason, or may be."""
+        """Ranges of offsets, first and last, in which rows are missing, or may be, for another reason than `holes`."""
 
     @property
     def consumers(self) -> Mapping[str, int]:
-        """Who reads the log from outside, and the offset that it reads next."""
+        """The consumers of the log, by name, each with the offset that it reads next."""
 
     async def report(self, consumer: str, offset: int) -> None:
-        """A consumer reads that offset next. Raises `TooManyConsumers`, `TimeoutError`, `OSError`."""
+        """Note that `consumer` reads `offset` next. Raises `TooManyConsumers`, `TimeoutError`, `OSError`."""
 
     async def forget(self, consumer: str) -> bool:
-        """Wait for a consumer no more; False if there is none of that name. Raises `TimeoutError`, `OSError`."""
+        """Delete a consumer, so that retention no longer waits for it; False if there is none of that name.
+
+        Raises `TimeoutError`, `OSError`.
+        """
 
     async def settle(self) -> None:
-        """Returns when all that was published before is committed or refused, or has had its time."""
+        """Return when every event published before is committed or refused, or its wait for the commit timed out."""
 
     async def read(self, query: Query) -> Page:
-        """One page. Raises `UnknownPublication`, and `TimeoutError` past its deadline."""
+        """One page of the history. Raises `UnknownPublication`, and `TimeoutError` after `history.read_s`."""
 
     async def aside(self, work: Callable[[], Result]) -> Result:
-        """Have a thread of the readers do something that blocks. Raises `TimeoutError` likewise."""
+        """Run blocking `work` on a reader thread and return the result. Raises `TimeoutError` after `read_s`."""
 
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
-        """Blocks: the stored rows between two offsets, in batches of bounded size."""
+        """The stored rows from offset `first` to `last`, in batches of bounded size. Blocks."""
 
     async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
-        """Erase events; returns how many that were.
+        """Erase events and return their number.
 
-        `tell` is called by a thread with how many offsets are done, and of how many. It is carried to its end even if
-        nobody awaits it any more. Raises `PurgeUnderWay`, `OSError`.
+        A thread calls `tell` with the number of offsets that are done and the number of all. A purge runs to its end
+        even if its caller is cancelled. Raises `PurgeUnderWay`, `OSError`.
         """

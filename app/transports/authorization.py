@@ -1,12 +1,12 @@
-"""The Authorization header (RFC 9110, 11.6.2): the token in it, if it is a bearer's."""
+"""The bearer token of the Authorization header (RFC 9110, 11.6.2)."""
 
 from __future__ import annotations
 
 
 def bearer_token(header: bytes | None) -> str | None:
-    """The token of `Authorization: Bearer` (RFC 6750, 2.1); None without one.
+    """The token of an `Authorization: Bearer` header (RFC 6750, 2.1); None without one.
 
-    Other schemes are not ours: a proxy in front may have asked for them.
+    Other schemes are ignored: a proxy in front of the server may have asked for them.
     """
     if header is None:
         return None

@@ -1,8 +1,8 @@
-"""What a request's body or query says: bytes in, JSON objects out.
+"""The messages in a request's body or query: bytes in, JSON objects out.
 
-Clients send what they like: `application/json`, forms, Faye's `text/plain` with a form inside, nothing at all. So the
-text decides: what begins like JSON is JSON, what carries `message=` is a form. Everything is bounded before and after
-parsing, since parsed JSON can be thirty times larger than its text.
+Clients send various content types: `application/json`, forms, Faye's `text/plain` with a form inside, none at all. So
+the text decides: what begins like JSON is JSON, what contains `message=` is a form. Everything is bounded before and
+after parsing, since parsed JSON can be thirty times larger than its text.
 """
 
 from __future__ import annotations
@@ -29,28 +29,31 @@ _CHARSETS = re.compile(
     r"utf-8|ascii|iso8859-\d+|cp125\d|cp874|koi8-[ru]|utf-16|utf-16-[bl]e|utf-32|utf-32-[bl]e"
     r"|gb2312|gbk|gb18030|big5|shift_jis|euc_jp|euc_kr"
 )
-"""Python knows more, some of them no character sets (zip, rot13), some quadratic (idna)."""
+"""The codecs that are accepted. Python has more; some are not character sets (zip, rot13), some quadratic (idna)."""
 
 _CHARSET = re.compile(rb"""charset\s*=\s*["']?([A-Za-z0-9._:+-]{1,40})""", re.IGNORECASE)
 _REMEMBERED = 64
-"""Content types read lately; clients make them up, so never without end."""
+"""Content types whose charset is cached; clients choose them, so the number must be bounded."""
 _ODD_FIELDS = 8
-"""Form fields beside `message` that are tolerated."""
+"""Form fields besides `message` that are tolerated."""
 
 
 class Disconnected(Exception):
-    """The peer left before its request was whole."""
+    """The peer disconnected before its request was complete."""
 
 
 class Batch(NamedTuple):
-    """The messages of one request, and whether some `OutOfRange` stands in them."""
+    """The messages of one request, and whether any of them contains an `OutOfRange` number."""
 
     messages: list[dict[str, Any]]
     has_odd_numbers: bool
 
 
 async def read_body(receive: Receive, limits: Limits) -> bytes:
-    """All of a request's body. Raises `Rejection` at the first byte too many, `Disconnected` if the peer leaves."""
+    """Read a request's whole body.
+
+    Raises `Rejection` (413) at the first byte beyond `limits.body_bytes`, and `Disconnected` if the peer disconnects.
+    """
     chunks: list[bytes] = []
     nbytes = 0
     while True:
@@ -67,7 +70,7 @@ async def read_body(receive: Receive, limits: Limits) -> bytes:
 
 
 def messages_of_body(body: bytes, content_type: bytes, limits: Limits) -> Batch:
-    """The messages of a POST. Raises `Rejection`."""
+    """The messages of a POST: JSON, or the `message` fields of a form. Raises `Rejection`."""
     charset = _charset_of(content_type)
     text = body.strip()
     if charset != "utf-8":
@@ -79,14 +82,14 @@ def messages_of_body(body: bytes, content_type: bytes, limits: Limits) -> Batch:
         return parse([text], limits)
     if b"message=" in text and b"json" not in content_type.lower():
         return parse(_form_values(text, limits, charset), limits)
-    raise Rejection(400, "body is no Bayeux message")
+    raise Rejection(400, "body is not a Bayeux message")
 
 
 def plain_message(body: bytes, content_type: bytes, limits: Limits) -> dict[str, Any] | None:
-    """The message of a body that is one message in JSON; None where it is anything else, or must be looked at closely.
+    """The message of a body that is one message in JSON; None for any other body, or one that needs all checks.
 
-    A number that not every protocol can carry has many digits or is refused by orjson, and is no harm outside `data`;
-    deep nesting has many brackets; many values have many bytes.
+    The cheap tests here are enough to be safe: a number that not every protocol can carry has many digits or is refused
+    by orjson, and does no harm outside `data`; deep nesting has many brackets; many values have many bytes.
     """
     if (
         len(body) > limits.nodes
@@ -106,7 +109,10 @@ def plain_message(body: bytes, content_type: bytes, limits: Limits) -> dict[str,
 
 
 def form_fields(text: bytes, limits: Limits, charset: str = "utf-8") -> list[tuple[str, str]]:
-    """The fields of a query or form, with escapes in `charset`; `+` is a space. Raises `Rejection`."""
+    """The fields of a query or form, as pairs of name and value, with escapes in `charset`; `+` is a space.
+
+    Raises `Rejection`.
+    """
     most = limits.messages + _ODD_FIELDS
     if text.count(b"&") >= most:
         raise Rejection(413, "too many fields", limit="messages")
@@ -121,7 +127,7 @@ def _form_values(text: bytes, limits: Limits, charset: str) -> list[bytes]:
 
 
 def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
-    """Concatenate messages from JSON texts, each an object or an array of objects. Raises `Rejection`."""
+    """Concatenate the messages of JSON texts, each an object or an array of objects. Raises `Rejection`."""
     messages: list[dict[str, Any]] = []
     nodes = 0
     has_odd_numbers = False
@@ -137,7 +143,7 @@ def parse(texts: Iterable[bytes], limits: Limits) -> Batch:
         found = value if isinstance(value, list) else [value]
         for message in found:
             if not isinstance(message, dict):
-                raise Rejection(400, "body is no Bayeux message")
+                raise Rejection(400, "body is not a Bayeux message")
         if messages:
             messages.extend(found)
         else:

@@ -1,8 +1,8 @@
 """The callback-polling transport (Bayeux 1.0, 6.2), JSONP: messages in a query, replies as a call of a function.
 
 Any page may load a script from here and so read the answer; that is what JSONP is for, and why it can be switched off.
-What the guards below stop: a callback that is markup or code of its own (CometD #546), a response that a plug-in takes
-for something else (Rosetta Flash, CVE-2014-4671: `/**/` in front, nosniff, attachment), and one opened as a page.
+The guards below stop a callback that is markup or code of its own (CometD #546), a response that a plug-in takes for
+something else (Rosetta Flash, CVE-2014-4671: `/**/` in front, nosniff, attachment), and a response opened as a page.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PAGES = (b"document", b"iframe", b"frame", b"embed", b"object")
 
 
 def read(head: Head, options: Bayeux, limits: Limits) -> tuple[str, Batch]:
-    """The callback and the messages of a request. Raises `Rejection`."""
+    """Read a GET request: the name of the callback, and the messages. Raises `Rejection`."""
     if not options.callback_polling:
         raise Rejection(400, "callback-polling is switched off")
     if head.fields.get(b"sec-fetch-dest", b"").lower() in _PAGES:
@@ -52,7 +52,7 @@ def read(head: Head, options: Bayeux, limits: Limits) -> tuple[str, Batch]:
 
 
 def render(reply: Reply, callback: str) -> bytes:
-    """The body of a response: JSON that is also a script, and can be read as nothing else."""
+    """The body of a response: a script that calls `callback` with the reply, and cannot be read as anything else."""
     body = reply.body()
     # JSON allows these two inside strings, older JavaScript does not; `<` could begin a tag.
     for char, escaped in ((b"<", b"\\u003c"), ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029")):

@@ -1,4 +1,4 @@
-"""The browser cookie: found in a request, written into a response."""
+"""The browser cookie: read from requests, written into responses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from app.settings import Cookie
 
 _LOOKED_AT = 8
-"""Servers on other ports or paths of the same host may have set one of the same name; browsers send them all."""
+"""Values read of one name: servers on other ports or paths of the host may have set some, and browsers send all."""
 
 
 def cookie_values(header: bytes, name: bytes) -> tuple[str, ...]:
-    """All values that a Cookie header has for `name`, at most eight."""
+    """The first eight values that a Cookie header has for `name`."""
     values = []
     for pair in header.split(b";"):
         if name in pair:
@@ -23,14 +23,14 @@ def cookie_values(header: bytes, name: bytes) -> tuple[str, ...]:
 
 
 def lone_cookie(header: bytes, prefix: bytes) -> tuple[str, ...]:
-    """`cookie_values` for a header with no other cookie in it, as scripts send it; `prefix` is the name and `=`."""
+    """The same as `cookie_values`, faster where the header has one cookie only; `prefix` is the name and `=`."""
     if header.startswith(prefix) and b";" not in header and b'"' not in header:
         return (header[len(prefix) :].decode("latin-1").rstrip(),)
     return cookie_values(header, prefix[:-1])
 
 
 def browser_cookie(value: str, options: Cookie, *, is_secure: bool) -> bytes:
-    """A Set-Cookie header; `is_secure` tells whether the request came over https."""
+    """The value of a Set-Cookie header; `is_secure` is whether the request came over https."""
     parts = [f"{options.name}={value}", f"Path={options.path}"]
     if options.domain:
         parts.append(f"Domain={options.domain}")

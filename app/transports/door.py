@@ -1,4 +1,4 @@
-"""The way in for all HTTP but the hot requests: guard, methods, and one answer for each thing that can be wrong."""
+"""The way in for all HTTP requests that do not take the short way: guard, methods, and an answer to each failure."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ PRIVATE = (
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),  # no page of another site embeds it; CORS is another matter
 )
-"""Of every answer with something of the log in it."""
+"""The headers of every answer that contains events or other content of the log."""
 
 
 class Begun(Exception):
-    """What went wrong did so when the answer had begun: the connection must end, so that it is not taken for whole."""
+    """A failure after the answer had begun: the connection must end, so that the answer is not taken for complete."""
 
 
 class Visit:
-    """One request that has passed the guard: its `head`, what CORS adds to the answer, and ASGI's three."""
+    """One request that has passed the guard: its `head`, the CORS headers of its answer, and ASGI's three arguments."""
 
     def __init__(self, head: Head, cors: tuple[Header, ...], scope: Scope, receive: Receive, send: Send) -> None:
         self.head = head
@@ -44,30 +44,33 @@ class Visit:
 
     @property
     def base(self) -> str:
-        """Where this server is, as the visitor wrote it; the guard has seen that it is a host's name."""
+        """The server's URL without a slash at the end, as the caller wrote it; the guard has checked the host."""
         root: str = self.scope.get("root_path", "").rstrip("/")
         return f"{self.head.scheme}://{self.head.fields[b'host'].decode('latin-1')}{root}"
 
     async def answer(self, content_type: bytes, body: bytes, *more: Header) -> None:
-        """Send a whole answer with something of the log in it."""
+        """Send a complete 200 answer that contains content of the log; `more` are further headers."""
         await respond(self.send, 200, [(b"content-type", content_type), *PRIVATE, *more, *self.cors], body)
 
 
 class Door:
-    """`note` logs and counts a rejection."""
+    """Checks requests by a guard and answers those that fail; `note` logs and counts a rejection."""
 
     def __init__(self, guard: Guard, note: Callable[[Rejection, Head], None]) -> None:
         self._guard = guard
         self._note = note
 
     def check_same_site(self, head: Head) -> None:
-        """See `Guard.check_same_site`."""
+        """Check that no page of another site sends the request; see `Guard.check_same_site`. Raises `Rejection`."""
         self._guard.check_same_site(head)
 
     def check_order(self, head: Head) -> None:
-        """Likewise, of a request whose body orders something: that no form can have sent it. Raises `Rejection`."""
+        """Check that neither a form nor a page of another site sends a request that changes something.
+
+        Raises `Rejection`: 415 where the body is not declared as JSON, 403 for another origin.
+        """
         content_type = head.fields.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if content_type != b"application/json":  # a form of any site may be posted here, this may not
+        if content_type != b"application/json":  # a page of any site can post a form here, but not this type
             raise Rejection(415, "the body must be application/json")
         self.check_same_site(head)
 
@@ -79,7 +82,10 @@ class Door:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Have a request of one of `methods` served; answer what `serve` rejects or fails at."""
+        """Let `serve` answer a request of one of `methods`; answer OPTIONS and everything that goes wrong here.
+
+        A `Rejection` that `serve` raises is answered as it says, any other exception with 500; neither is raised on.
+        """
         head = Head.of(scope)
         cors: tuple[Header, ...] = ()
         try:
@@ -94,13 +100,13 @@ class Door:
             self._note(rejection, head)
             rejection.headers += tuple(header for header in cors if header not in rejection.headers)
             await reject(scope, send, rejection)
-        except Exception as error:  # noqa: BLE001 - ours, whatever it is: the peer learns nothing of it
+        except Exception as error:  # noqa: BLE001 - a fault of ours: the peer learns nothing of it
             telemetry.fault("request", error)
             await reject(scope, send, Rejection(500, "internal error", headers=cors))
 
 
 async def reject(scope: Scope, send: Send, rejection: Rejection) -> None:
-    """Answer a request that goes no further; where it asked for a WebSocket, some servers can only say 403."""
+    """Answer a request with a rejection; where it asked for a WebSocket, some ASGI servers can only answer 403."""
     socket = socket_of(scope)
     if rejection.closes and socket is not None:
         socket.refuse(rejection.status, rejection.text, rejection.headers, is_logged=True)

@@ -1,8 +1,9 @@
-"""The Bayeux endpoint: what becomes of any request below one of Bayeux' paths.
+"""The Bayeux endpoint: serves every request below one of Bayeux's paths.
 
-It has two faces. The ASGI application is one; it serves everything and runs under any server. The other is `request`
-and `headers`, by which our own host serves the hot requests without a task for each (`host/short_way.py`). A raw ASGI
-application on purpose: request and response objects of a framework cost more than all of Bayeux.
+It has two interfaces. One is the ASGI application, which serves everything and runs under any server. The other is
+`request` and `headers`, with which Halley's own host serves hot requests without a task for each
+(`host/short_way.py`). It is a raw ASGI application on purpose: the request and response objects of a framework cost
+more than all of Bayeux.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _RETRY_AFTER = (b"retry-after", b"5")
 
 
 class Endpoint:
-    """Serves Bayeux to whatever comes by HTTP."""
+    """Serves Bayeux over HTTP: long-polling by POST, callback-polling by GET."""
 
     def __init__(self, engine: Engine, guard: Guard, settings: Settings) -> None:
         self._engine = engine
@@ -44,10 +45,10 @@ class Endpoint:
         self._settings = settings
         self._cookie_field = settings.cookie.name.encode()
 
-    # The ASGI face
+    # The ASGI application
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; whatever it was, with a status and text of ours."""
+        """Answer one request; a bad one too is answered with a status and text of Halley's."""
         await self.door.let_in(("GET", "POST"), self._serve, scope, receive, send)
 
     async def _serve(self, visit: Visit) -> None:
@@ -68,23 +69,23 @@ class Endpoint:
             headers = [*callback_polling.HEADERS, *cors, *self.headers(reply, head.scheme)]
             await exchange.write(reply, headers, callback_polling.render(reply, callback))
 
-    # What both faces use
+    # Used by the ASGI application and by Halley's own host
 
     def note(self, rejection: Rejection, head: Head) -> None:
-        """Log that a request was rejected, and count it if a limit was the reason."""
+        """Log that a request was rejected, and count the rejection if a limit was the reason."""
         telemetry.request_refused(rejection.status, rejection.text, head=head)
         if rejection.limit:
             self._engine.broker.hits[rejection.limit] += 1
 
     def request(self, head: Head, body: bytes, connection: object) -> Request:
-        """What a POST asks of the engine. Raises `Rejection`."""
+        """Make the engine's `Request` from a POST; `connection` is where its reply will go. Raises `Rejection`."""
         batch = messages_of_body(body, head.fields.get(b"content-type", b""), self._settings.limits)
         request = self._request(long_polling.TRANSPORT, batch, head, connection)
         request.token = bearer_token(head.fields.get(b"authorization"))
         return request
 
     def headers(self, reply: Reply, scheme: str) -> list[Header]:
-        """What a reply adds to the headers that every answer of its transport has."""
+        """The headers that a reply adds to those of its transport: the cookie, `Retry-After`, `Connection: close`."""
         headers: list[Header] = []
         if reply.set_cookie is not None:
             cookie = browser_cookie(reply.set_cookie, self._settings.cookie, is_secure=scheme == "https")
@@ -102,5 +103,5 @@ class Endpoint:
 
 
 def leaving() -> Rejection:
-    """For a request that is still under way when the server's patience is at an end."""
-    return Rejection(503, "the server is leaving", closes=True, headers=(_RETRY_AFTER,))
+    """The answer to a request that is still under way when the server's grace period for it is over."""
+    return Rejection(503, "the server is shutting down", closes=True, headers=(_RETRY_AFTER,))

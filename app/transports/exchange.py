@@ -1,8 +1,8 @@
 """One HTTP request on its way through the engine and back.
 
 This is where Halley waits: for hooks of the program (with a deadline), for a held connect's reply or for the log (with
-the engine's deadline, and one of our own behind it) and for a slow socket. A peer that leaves is noticed in each case,
-and the engine is told what became of every reply.
+the engine's deadline, and a later one here), and for a slow socket. A peer that disconnects is noticed in each case,
+and for every reply the engine is notified whether it was written.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
     Header = tuple[bytes, bytes]
 
 _OVERDUE_S = 60.0
-"""A hold this long past its time means that the sweeper is dead: better an error than a poll that never ends."""
+"""A hold this long past its deadline means that the sweeper is dead: better an error than a poll that never ends."""
 
 
 class Socket(Protocol):
-    """What Halley's own host tells of a connection (`app/host/connection.py`); other servers tell nothing."""
+    """A connection of Halley's own host (`app/host/connection.py`); other ASGI servers have no such interface."""
 
     def settle(self, report: Callable[[bool], None]) -> None:
-        """Report True when all that was written has left, False when it never will."""
+        """Call `report(True)` when all that was written has left for the kernel, `report(False)` if it never will."""
 
     def cut(self, reason: str) -> None:
-        """Close without a further byte."""
+        """Close without sending another byte; `reason` is for the log."""
 
     def refuse(self, status: int, text: str, headers: tuple[Header, ...] = (), *, is_logged: bool = False) -> None:
-        """Answer before the request is whole, and close."""
+        """Answer before the request is complete, and close."""
 
 
 def socket_of(scope: Scope) -> Socket | None:
-    """The connection a request came on, if the host is ours."""
+    """The connection on which a request came, under Halley's own host; None under another server."""
     socket: Socket | None = (scope.get("extensions") or {}).get("halley")
     return socket
 
 
 class Exchange:
-    """The engine's `connection` for one request."""
+    """One request under way; it is the engine's `connection` for that request."""
 
     def __init__(self, engine: Engine, scope: Scope, receive: Receive, send: Send) -> None:
         self._engine = engine
@@ -57,7 +57,7 @@ class Exchange:
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def answer(self, outcome: Outcome | None) -> None:
-        """What was waited for has come; None means that a newer connect makes this connection useless."""
+        """Take the outcome that the request waits for; None: a newer connect has replaced it, and the socket is cut."""
         if outcome is None:
             if self._socket is not None:
                 self._socket.cut("replaced")
@@ -67,7 +67,10 @@ class Exchange:
             self._outcome.set_result(outcome)
 
     async def reply_to(self, request: Request) -> Reply | None:
-        """Take a request through the engine; None if its peer has left before there was a reply."""
+        """Process a request until there is a reply; None if its peer disconnected before.
+
+        Raises `TimeoutError` if a hold or commit is not answered long after its deadline.
+        """
         engine = self._engine
         outcome: Outcome | None = engine.receive(request, monotonic())
         departure: asyncio.Future[None] | None = None
@@ -85,7 +88,10 @@ class Exchange:
         return outcome
 
     async def _later(self, waiting: Hold | Pending, departure: asyncio.Future[None]) -> Outcome | None:
-        """What `answer` brings; None if nobody is there for it. Whatever a peer has sent is worked through even so."""
+        """Wait for the outcome that `answer` brings; None if the peer has disconnected.
+
+        A request whose peer has disconnected is processed to its end nevertheless.
+        """
         ends: list[asyncio.Future[Any]] = [self._outcome]
         limit_s = self._engine.broker.recording.options.commit_s
         if isinstance(waiting, Hold):
@@ -97,11 +103,11 @@ class Exchange:
             has_left = departure.done()
         finally:
             if isinstance(waiting, Hold):
-                self._engine.gone(waiting, monotonic())  # nothing, if it has been answered
+                self._engine.gone(waiting, monotonic())  # does nothing if the hold has been answered
             come, self._outcome = self._outcome, asyncio.get_running_loop().create_future()
             outcome = come.result() if come.done() else None
             if outcome is None:
-                self._outcome.cancel()  # what comes now is let go of at once
+                self._outcome.cancel()  # an outcome that comes from now on is returned to the engine at once
             elif has_left and not isinstance(outcome, Wait):
                 self._let_go(outcome)
                 outcome = None
@@ -110,20 +116,20 @@ class Exchange:
         return outcome
 
     def _let_go(self, outcome: Outcome) -> None:
-        """Nobody is there any more for what has come."""
+        """Return an outcome to the engine because the peer has disconnected."""
         if isinstance(outcome, Reply):
             self._engine.unwritten(outcome)
         elif isinstance(outcome, Hold):
             self._engine.gone(outcome, monotonic())
 
     async def _departure(self) -> None:
-        """Returns when the peer has closed the connection."""
+        """Return when the peer has closed the connection."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
     async def write(self, reply: Reply, headers: list[Header], body: bytes) -> None:
-        """Send a response and report what became of it."""
-        # Our own host cuts a peer that reads nothing; a foreign one may wait for ever.
+        """Send a response, and report to the engine whether it was written."""
+        # Halley's own host cuts a peer that reads nothing; a foreign one may wait forever.
         limit_s = self._engine.broker.limits.write_s if self._socket is None else None
         try:
             async with asyncio.timeout(limit_s):
@@ -148,7 +154,10 @@ class Exchange:
 
 
 async def verdict_on(wait: Wait, limit_s: float) -> Verdict:
-    """What the program answers within `limit_s`, or in the time that the wait itself allows."""
+    """Await a program's hook: its value, or the error that it raised.
+
+    `limit_s` is the deadline unless the wait has one of its own; a hook that misses it has raised `TimeoutError`.
+    """
     try:
         async with asyncio.timeout(limit_s if wait.limit_s is None else wait.limit_s):
             return Verdict(value=await wait.awaitable)
@@ -157,7 +166,7 @@ async def verdict_on(wait: Wait, limit_s: float) -> Verdict:
 
 
 async def respond(send: Send, status: int, headers: list[Header], body: bytes, kind: str = "http.response") -> None:
-    """Send one whole response; `kind` begins the names of ASGI's events."""
+    """Send one complete response; `kind` is the prefix of the ASGI events' names."""
     length = (b"content-length", b"%d" % len(body))
     start: dict[str, Any] = {"type": f"{kind}.start", "status": status, "headers": [*headers, length]}
     await send(start)

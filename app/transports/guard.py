@@ -1,6 +1,7 @@
-"""The door: what is wrong with a request before its messages are looked at.
+"""The guard: the checks of a request before its messages are looked at.
 
-Methods, Host, Origin and CORS, sizes and encodings. Answers are fixed texts: nothing of the request is repeated.
+They cover methods, Host, Origin and CORS, sizes and encodings. Answers are fixed texts that repeat nothing of the
+request.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _PREFLIGHT = (
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{0,5}))?")
 _LAST_PORT = 65_535
 _REMEMBERED = 256
-"""Hosts and origins judged lately; clients make them up, so never without end."""
+"""Hosts and origins whose result is cached; clients choose them, so the number must be bounded."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 TEXT_HEADERS = (
@@ -35,14 +36,14 @@ TEXT_HEADERS = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
 )
-"""Of every answer that only says why there is no other."""
+"""The headers of an answer that consists of an error text."""
 
 
 class Rejection(Exception):
-    """A request that no engine sees: an HTTP status and one fixed sentence.
+    """A request that is answered with an HTTP `status` and one fixed sentence, without reaching an engine.
 
-    `closes` asks for the connection to be closed, where the rest of the request must not be read. `limit` is the
-    setting that said no, if it was one.
+    `closes` asks for the connection to be closed, where the rest of the request must not be read. `limit` is the name
+    of the setting that was exceeded, or empty.
     """
 
     def __init__(
@@ -57,12 +58,12 @@ class Rejection(Exception):
 
 
 class Guard:
-    """Decides by a listener's settings which requests come in."""
+    """Decides by a listener's settings which requests are served."""
 
     def __init__(self, settings: Settings, *, takes_nameless: bool = False) -> None:
-        """`takes_nameless`: an empty Host will do. Browsers always name one, so this lets no page in."""
+        """Make a guard; with `takes_nameless` it accepts an empty Host, which no browser sends."""
         self.is_loopback = is_loopback(settings.host)
-        self.is_private = self.is_loopback and not settings.proxies  # only this machine can connect, nobody through it
+        self.is_private = self.is_loopback and not settings.proxies  # only programs of this machine can connect
         self._takes_nameless = takes_nameless
         self._hosts = frozenset(name.lower() for name in settings.hosts)
         self._origins = frozenset(origin.lower() for origin in settings.cors.origins)
@@ -74,33 +75,35 @@ class Guard:
 
     @property
     def serves_other_origins(self) -> bool:
-        """Whether pages of any other site may speak to this server."""
+        """Whether pages of any other site may send requests to this server."""
         return self.is_private or bool(self._origins)
 
     def check_host(self, *hosts: bytes) -> None:
-        """That Host is there, once, and names this server. Raises `Rejection`.
+        """Check that there is exactly one Host header and that it names this server. Raises `Rejection`.
 
-        A page whose own name was made to point to 127.0.0.1 is stopped here (DNS rebinding).
+        This stops a page whose own name was made to point to 127.0.0.1 (DNS rebinding).
         """
         if len(hosts) != 1:
-            raise Rejection(400, "one Host header is needed", closes=True)
+            raise Rejection(400, "expected exactly one Host header", closes=True)
         if not self._serves(hosts[0]):
             raise Rejection(400, "this Host is not served here")
 
     def check(self, head: Head, methods: tuple[str, ...]) -> tuple[Header, ...]:
-        """Everything else about a request to a path that knows these methods; returns what CORS adds to any answer.
+        """Check everything but the Host of a request to a path that accepts `methods`.
 
-        Raises `Rejection`.
+        Returns the CORS headers of its answer, whatever that will be. Raises `Rejection`.
         """
         if head.method not in methods:
             *others, last = methods
-            raise Rejection(405, f"only {', '.join(others)} and {last}", headers=(_allow(methods),))
+            raise Rejection(
+                405, f"method not allowed; expected {', '.join(others)} or {last}", headers=(_allow(methods),)
+            )
         fields = head.fields
         cors = self.check_origin(head)
         try:
             self._check_body(fields)
             if b"upgrade" in fields and fields[b"upgrade"].lower() == b"websocket":
-                raise Rejection(400, "no WebSocket here; use long-polling", closes=True)
+                raise Rejection(400, "this path does not accept WebSockets; use long-polling", closes=True)
             if len(head.query_string) > self._query_bytes:
                 raise Rejection(414, "query too long", limit="query_bytes")
         except Rejection as rejection:
@@ -109,9 +112,12 @@ class Guard:
         return cors
 
     def check_origin(self, head: Head) -> tuple[Header, ...]:
-        """That the page which sends it, if one does, may; returns what CORS adds to any answer. Raises `Rejection`."""
+        """Check that the page that sends the request, if a page does, may do so.
+
+        Returns the CORS headers of its answer, whatever that will be. Raises `Rejection`.
+        """
         fields = head.fields
-        if b"origin" not in fields:  # curl, robots and a page's own scripts send none
+        if b"origin" not in fields:  # curl, robots and a page of this server send none
             return ()
         cors = self._cors_of(fields[b"origin"], fields.get(b"host", b""), head.scheme)
         if cors is None:
@@ -119,7 +125,10 @@ class Guard:
         return cors
 
     def judge_post(self, fields: dict[bytes, bytes], scheme: str) -> tuple[Header, ...] | None:
-        """`check_host` and `check` for a POST with one of each header: what CORS adds, or None for a closer look."""
+        """The same as `check_host` and `check`, for a POST in which no header occurs twice.
+
+        Returns the CORS headers of its answer; None for a request that needs those checks in full.
+        """
         length = fields[b"content-length"]
         if b"content-encoding" in fields or len(length) > 9 or not length.isdigit() or int(length) > self._body_bytes:
             return None
@@ -128,15 +137,15 @@ class Guard:
         return self._cors_of(fields[b"origin"], fields[b"host"], scheme) if b"origin" in fields else ()
 
     def preflight(self, cors: tuple[Header, ...], methods: tuple[str, ...]) -> tuple[Header, ...]:
-        """The headers that answer OPTIONS."""
+        """The headers of an answer to OPTIONS."""
         return (*cors, *self._preflight) if cors else (_allow(methods),)
 
     def check_same_site(self, head: Head) -> None:
-        """That no page of another site sends it, not even of those that may speak Bayeux. Raises `Rejection`."""
+        """Check that no page of another site sends the request, even one that may use Bayeux. Raises `Rejection`."""
         if b"origin" in head.fields:
             origin, host = (head.fields[name].decode("latin-1").lower() for name in (b"origin", b"host"))
             if origin != f"{head.scheme}://{host}":
-                raise Rejection(403, "pages of other origins must not do that")
+                raise Rejection(403, "not allowed for pages of other origins")
 
     def _is_our_host(self, host: bytes) -> bool:
         if not host:
@@ -176,13 +185,13 @@ class Guard:
             return False
         name, port = _split(host)
         is_same_site = parts.hostname == name and origin_port == (port or _DEFAULT_PORTS.get(parts.scheme))
-        if scheme == "https":  # what seems http may be so only behind a proxy that is not listed; https is https
+        if scheme == "https":  # http may be https before a proxy that is not listed; https is certain
             is_same_site = is_same_site and parts.scheme == "https"
         return is_same_site or (self.is_private and is_loopback(parts.hostname))
 
 
 def _split(host: str) -> tuple[str, int | None]:
-    """A Host header's name and port; the name is empty where it is no host (RFC 9112, 3.2)."""
+    """The name and port of a Host header; the name is empty if the header is invalid (RFC 9112, 3.2)."""
     match = _HOST.fullmatch(host.lower())
     if match is None or int(match[2] or 0) > _LAST_PORT:
         return "", None

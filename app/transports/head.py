@@ -1,6 +1,7 @@
-"""The head of one HTTP request, the same whichever way it came: by the short way or as an ASGI scope.
+"""The head of one HTTP request, the same for requests of the short way and for ASGI scopes.
 
-The door looks at the raw fields; hooks may ask about the rest (`exchanges.HttpContext`), which is worked out only then.
+The guard looks at the raw fields. Hooks may ask for the other properties (`exchanges.HttpContext`), which are computed
+only then.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Head:
     """Method, path (decoded), query, and the first of each header field by lower-case name.
 
     `address` and `port` are the peer's, empty and 0 where the server does not know them; `scheme` is `http` or `https`.
-    A WebSocket's path is as it was sent, escapes and all, as its engine reads it (`links.Context`).
+    A WebSocket's path keeps its percent escapes, since its engine decodes it (`links.Context`).
     """
 
     __slots__ = ("_headers", "address", "fields", "method", "path", "port", "query_string", "scheme")
@@ -48,7 +49,7 @@ class Head:
 
     @classmethod
     def of(cls, scope: Scope) -> Head:
-        """The head that an ASGI scope tells of; a WebSocket's has no method, since only GET opens one."""
+        """Make the head of a request from its ASGI scope; a WebSocket scope has no method, since only GET opens one."""
         client = scope.get("client")
         scheme: str = scope["scheme"]
         return cls(
@@ -63,7 +64,7 @@ class Head:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The fields as text."""
+        """The header fields as text, by lower-case name."""
         if self._headers is None:
             pairs = self.fields.items()
             self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
@@ -71,7 +72,7 @@ class Head:
 
     @property
     def cookies(self) -> Mapping[str, str]:
-        """By name; none if the header is malformed."""
+        """The cookies by name; empty if the header is malformed."""
         jar: SimpleCookie = SimpleCookie()
         try:
             jar.load(self.fields.get(b"cookie", b"").decode("latin-1"))
@@ -81,7 +82,7 @@ class Head:
 
     @property
     def query(self) -> Mapping[str, str]:
-        """The parameters of the URL; the first of each."""
+        """The parameters of the URL by name; the first of each."""
         found: dict[str, str] = {}
         text = self.query_string.decode("latin-1")
         for name, value in parse_qsl(text, keep_blank_values=True)[:_PARAMETERS_LOOKED_AT]:

@@ -1,6 +1,6 @@
-"""`GET /history/CHANNEL`: the events of a channel or pattern, page by page, to whoever may subscribe to it.
+"""`GET /history/CHANNEL`: the events of a channel or pattern, page by page, for callers that may subscribe to it.
 
-What it answers is written here; what it takes is in `history_query.py`.
+This module writes the answers; `history_query.py` reads the parameters.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
     Header = tuple[bytes, bytes]
 
 PATH = "/history"
-UNKNOWN_PUBLICATION = "unknown publication, or no longer in the history"
-BUSY = "the history cannot be read fast enough; try later"
+UNKNOWN_PUBLICATION = "the publication is unknown or no longer in the history"
+BUSY = "reading the history took too long; try again later"
 _JSON, _LINES = b"application/json", b"application/x-ndjson"
 _QUALITY = re.compile(r";\s*q=([0-9.]{1,5})")
 _RETRY_AFTER = (b"retry-after", b"5")
 
 
 class Links(NamedTuple):
-    """The URLs of the pages beside this one; None where there is none."""
+    """The URLs of the next and the previous page; None where there is none."""
 
     next: str | None
     previous: str | None
 
 
 class HistoryApi:
-    """`archive` tells the log, or raises `Rejection` where there is none."""
+    """The ASGI application of `/history`; `archive` returns the log, or raises `Rejection` where the history is off."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class HistoryApi:
     async def _page(
         self, archive: Archive, reading: Reading, visitor: Identity, visit: Visit, channel: str
     ) -> tuple[Page, Links]:
-        """One page in the order that was asked for, and the links to those beside it."""
+        """Read one page in the requested order, and make the links to its neighbours. Raises `Rejection`."""
         try:
             await archive.settle()
             start, head = archive.start, archive.head
@@ -121,7 +121,7 @@ class HistoryApi:
 
 
 def render(event: Event) -> bytes:
-    """An event as a JSON object."""
+    """An event as a JSON object with its channel, data, position, time, publication and protocol."""
     return b'{"channel":"%b","data":%b,"position":%d,"time":"%b","publication":%d,"protocol":"%b"%b}' % (
         to_channel(event.topic).encode(),  # nothing in it needs escaping
         event.payload,
@@ -141,7 +141,7 @@ def _body(page: Page, links: Links) -> bytes:
 
 
 def _headers(page: Page, links: Links) -> list[Header]:
-    """What stands beside the events in JSON, as headers."""
+    """The links and gaps of a page as headers, for JSON lines, which have room for events only."""
     headers: list[Header] = [(b"vary", b"Accept")]
     related = [f'<{url}>; rel="{name}"' for name, url in zip(Links._fields, links, strict=True) if url is not None]
     if related:
@@ -152,7 +152,7 @@ def _headers(page: Page, links: Links) -> list[Header]:
 
 
 def _wants_lines(accept: str) -> bool:
-    """Whether JSON lines are asked for by name, and not liked less than JSON."""
+    """Whether an Accept header names JSON lines, with a quality that is not below that of JSON."""
     liked = {}
     for entry in accept.lower().split(","):
         name, _, _ = entry.partition(";")

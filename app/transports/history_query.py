@@ -1,8 +1,8 @@
-"""What `GET /history/CHANNEL?...` asks for: its parameters, and the query of the log that they amount to.
+"""The parameters of `GET /history/CHANNEL?...`, and the query of the log that they make.
 
-Names and meanings of the filters are those of WAMP's event history: bounds in the order of the log whatever the order
-of reading, all of them at once, then `reverse`, then `limit`. What is wrong is answered with the one sentence of its
-parameter; nothing that was sent is repeated.
+Names and meanings of the filters are those of WAMP's event history: bounds follow the order of the log regardless of
+the order of reading; all bounds apply together, then `reverse`, then `limit`. A wrong parameter is answered with one
+fixed sentence; nothing that was sent is repeated.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ _TIME = "an RFC 3339 time with its offset, such as 2026-07-01T12:00:00Z or 2026-
 _PUBLICATION = f"the publication of an event, a whole number from 1 to {LAST_PUBLICATION}"
 EXPECTED = {
     "reverse": "true (newest first) or false",
-    "limit": "a whole number from 1 on",
+    "limit": "a whole number of at least 1",
     **{f"{bound}_time": _TIME for bound in BOUNDS},
     "topic": "a channel without a wildcard",
     **{f"{bound}_publication": _PUBLICATION for bound in BOUNDS},
-    "after_position": "a position, a whole number from 0 on",
-    "before_position": "a position, a whole number from 1 on",
-    "cursor": "nothing of your own; it stands in the links next and previous",
+    "after_position": "a position, a whole number of at least 0",
+    "before_position": "a position, a whole number of at least 1",
+    "cursor": "a cursor from a next or previous link",
 }
-"""What each parameter takes: the second half of the answer to a bad one."""
+"""What each parameter expects: the second half of the answer to a bad one."""
 
 UNKNOWN = f"unknown parameter; expected one of {', '.join(name for name in EXPECTED if name != 'cursor')}"
-TWICE = "a parameter stands there twice"
+TWICE = "duplicate parameter"
 UNREADABLE = "the query is not UTF-8"
-NO_CHANNEL = "no channel; expected /history/CHANNEL, which may end in /* or /**"
+NO_CHANNEL = "expected /history/CHANNEL, where the channel may end in /* or /**"
 
 
 class Cursor(NamedTuple):
-    """Where a page begins: `after` that position, or `before` it."""
+    """Where a page begins: after `position`, or before it."""
 
     is_before: bool
     position: int
@@ -63,7 +63,10 @@ class Cursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One request, read. `after` and `before` bound its positions; `cursor` is the page's place within them."""
+    """One parsed request.
+
+    `after` and `before` bound the positions of all its pages together; `cursor` is where this page begins within them.
+    """
 
     pattern: Pattern
     topic: str | None
@@ -76,16 +79,16 @@ class Reading:
 
     @property
     def wanted(self) -> Pattern | None:
-        """What is looked for in the log; None where nothing can be found."""
+        """The pattern to look for in the log; None if nothing can match, as `topic` is outside `pattern`."""
         return self.pattern if self.topic is None else narrowed(self.pattern, self.topic)
 
     @property
     def is_backward(self) -> bool:
-        """Whether the log is read from its young end; the answer's own order may be the other."""
+        """Whether the log is read from its newest events back; the order of the answer may differ."""
         return self.is_reverse if self.cursor is None else self.cursor.is_before
 
     def query(self, wanted: Pattern, start: int, head: int, visitor: Identity, max_bytes: int) -> Query:
-        """The query for one page of a log that has the offsets from `start` to `head`."""
+        """The query for one page of a log that has the offsets from `start` to `head`, as `visitor` may see it."""
         first, last = self.bounds(start, head)
         if self.cursor is not None:
             if self.cursor.is_before:
@@ -110,7 +113,10 @@ class Reading:
 
 
 def read(channel: str, query_string: bytes, bounds: Bounds, most: int) -> Reading:
-    """What a request asks for; `most` events at once. Raises `Rejection`."""
+    """Parse a request for `/history` + `channel`; `most` is the largest number of events on a page.
+
+    Raises `Rejection`.
+    """
     if len(channel) < 2:
         raise Rejection(400, NO_CHANNEL)
     try:
@@ -143,14 +149,17 @@ def read(channel: str, query_string: bytes, bounds: Bounds, most: int) -> Readin
 
 
 def link(base: str, channel: str, query_string: bytes, cursor: str) -> str:
-    """The URL of another page of the same reading."""
+    """The URL of another page of the same request, which begins at `cursor`."""
     pairs = parse_qsl(query_string.decode(), keep_blank_values=True)
     pairs = [(name, value) for name, value in pairs if name != "cursor"]
     return f"{base}/history{quote(channel, safe=_PLAIN_IN_PATHS)}?{urlencode([*pairs, ('cursor', cursor)])}"
 
 
 def parameters(query_string: bytes, known: dict[str, str], unknown: str) -> dict[str, str]:
-    """The parameters of a query, each known and there once. Raises `Rejection`."""
+    """The parameters of a query by name. Raises `Rejection` with the text `unknown` for one that is not in `known`.
+
+    Raises `Rejection` also for a duplicate and for a query that is not UTF-8.
+    """
     try:
         pairs = parse_qsl(
             query_string.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS
@@ -158,7 +167,7 @@ def parameters(query_string: bytes, known: dict[str, str], unknown: str) -> dict
     except UnicodeError:
         raise Rejection(400, UNREADABLE) from None
     except ValueError:
-        raise Rejection(400, TWICE) from None  # there are not so many different ones
+        raise Rejection(400, TWICE) from None  # there are fewer known parameters than were sent
     given = dict(pairs)
     if not given.keys() <= known.keys():
         raise Rejection(400, unknown)
@@ -168,7 +177,7 @@ def parameters(query_string: bytes, known: dict[str, str], unknown: str) -> dict
 
 
 def whole(given: dict[str, str], name: str, low: int, high: int = _LAST_OFFSET, expected: str = "") -> int:
-    """A parameter that is a whole number. Raises `Rejection`."""
+    """The value of the parameter `name`, a whole number from `low` to `high`. Raises `Rejection`."""
     text = given[name]
     if not _WHOLE.fullmatch(text) or not low <= int(text) <= high:
         raise bad(name, expected)
@@ -176,7 +185,7 @@ def whole(given: dict[str, str], name: str, low: int, high: int = _LAST_OFFSET, 
 
 
 def bad(name: str, expected: str = "") -> Rejection:
-    """The answer to a parameter that is not what it should be."""
+    """Make the answer to a bad parameter: its name and what was expected."""
     return Rejection(400, f"{name}: expected {expected or EXPECTED[name]}")
 
 

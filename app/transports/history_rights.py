@@ -1,7 +1,7 @@
-"""Whether a program's own policy and authorizers let a channel's history be read: what they say to a subscriber.
+"""Whether a program's own policy and authorizers let a channel's history be read: what they decide for a subscriber.
 
-They are asked as for a subscription that has no session. A policy that looks into the session raises then, and whoever
-raises says no.
+They are called as for a subscription without a session. A policy that reads the session raises then, which denies the
+request.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from app.protocols.bayeux.hooks import Hooks
     from app.transports.head import Head
 
-DENIED = "the server's policy does not let you read that"
+DENIED = "the server's policy does not allow reading this history"
 
 
 async def may_read(hooks: Hooks, channel: str, pattern: Pattern, head: Head, limit_s: float) -> None:
-    """That nobody minds. Raises `Rejection`."""
+    """Check that the program's policy and authorizers allow reading the history of `channel`.
+
+    Each hook has `limit_s` seconds. Raises `Rejection` (403).
+    """
     ask: Callable[..., Any] | None = getattr(hooks.policy, "can_subscribe", None)
     authorizers = hooks.authorizers_over(pattern)
     if ask is None and not authorizers:
@@ -46,7 +49,7 @@ async def may_read(hooks: Hooks, channel: str, pattern: Pattern, head: Head, lim
 
 
 async def _answer(hooks: Hooks, limit_s: float, what: str, hook: Callable[..., Any], *arguments: object) -> object:
-    """What a hook says, within its time; False if it refuses, raises or takes longer."""
+    """The answer of a hook within `limit_s` seconds; False if it refuses, raises or takes longer."""
     try:
         answer = hook(*arguments)
         if inspect.isawaitable(answer):

@@ -1,7 +1,8 @@
 """`/log`: the whole log for programs that have the right to it, and `/log/purge`, which erases from it.
 
-`GET /log` streams every stored row with all of its columns, batch by batch: no more than one is in memory, and who does
-not read is cut by the deadline for writing. An answer that cannot be ended well ends without its last chunk.
+`GET /log` streams every stored row with all of its columns, batch by batch: at most one batch is in memory, and a peer
+that does not read is cut by the deadline for writing. An answer that fails half-way ends without its last chunk, so
+that it is not taken for complete.
 """
 
 from __future__ import annotations
@@ -42,22 +43,22 @@ if TYPE_CHECKING:
 
 PATHS = ("/log", "/log/head", "/log/purge")
 MOST_ROWS = 100_000
-"""In one answer; where it goes on stands in its `Link`."""
+"""The most rows in one answer; its `Link` header says where to continue."""
 
 EVERYTHING = Pattern(Match.DESCENDANTS, "")
 _PROGRESS_S = 0.2
 _CUT_S = 1.0
-_OFFSET = "an offset, a whole number from 1 on"
+_OFFSET = "an offset, a whole number of at least 1"
 _RANGE = {"from_offset": _OFFSET, "until_offset": _OFFSET}
 UNKNOWN = "unknown parameter; expected from_offset or until_offset"
-NONE_KNOWN = "no parameter is known here"
+NONE_KNOWN = "unknown parameter; this path takes none"
 BAD_ORDER = 'the body must be {"channel": CHANNEL} or {"publisher": AUTHID}'
-GONE = "that offset is no longer there; /log/head tells the first one"
-AHEAD = "from_offset: expected at most the next offset, which /log/head tells"
+GONE = "from_offset is no longer in the log; see /log/head for the first offset"
+AHEAD = "from_offset: expected at most the next offset; see /log/head"
 
 
 class LogApi:
-    """`archive` tells the log, or raises `Rejection` where there is none."""
+    """The ASGI application of `/log`; `archive` returns the log, or raises `Rejection` where the history is off."""
 
     def __init__(self, settings: Settings, door: Door, visitors: Visitors, archive: Callable[[], Archive]) -> None:
         self._door = door
@@ -75,7 +76,7 @@ class LogApi:
             serve = self._head if path == "/log/head" else self._rows
             await self._door.let_in(("GET", "HEAD"), serve, scope, receive, send)
 
-    # What there is
+    # GET /log/head
 
     async def _head(self, visit: Visit) -> None:
         archive = self._archive()
@@ -93,7 +94,7 @@ class LogApi:
         }
         await visit.answer(b"application/json", orjson.dumps(told))
 
-    # Its rows
+    # GET /log
 
     async def _rows(self, visit: Visit) -> None:
         archive = self._archive()
@@ -134,7 +135,7 @@ class LogApi:
         self, archive: Archive, form: Format, first: int, last: int, visit: Visit, gone: asyncio.Future[None]
     ) -> None:
         def batch(first: int) -> tuple[bytes, int]:
-            """Some rows as bytes, and the offset behind them. Nothing of the log stays open for a slow reader."""
+            """Some rows as bytes, and the offset after them. Nothing of the log stays open for a slow reader."""
             rows = next(iter(archive.rows(first, last)), None) if first <= last else None
             return (form.write(rows), rows[-1].offset + 1) if rows else (form.end(), 0)
 
@@ -144,7 +145,7 @@ class LogApi:
                 await visit.send({"type": "http.response.body", "body": data, "more_body": True})
         await visit.send({"type": "http.response.body", "body": b""})
 
-    # Erasing
+    # POST /log/purge
 
     async def _purge(self, visit: Visit) -> None:
         head = visit.head
@@ -194,7 +195,7 @@ class LogApi:
         raise Rejection(400, BAD_ORDER)
 
     def _write_s(self, visit: Visit) -> float | None:
-        """How long a peer may read nothing. Our own host cuts it by itself; a foreign one may wait for ever."""
+        """How long a peer may read nothing; None under Halley's own host, which cuts it. Others may wait forever."""
         return None if socket_of(visit.scope) is not None else self._limits.write_s
 
     async def _tell(self, visit: Visit, what: dict[str, Any]) -> None:
@@ -208,7 +209,7 @@ async def _disconnect(visit: Visit) -> None:
 
 
 async def _cut(visit: Visit, gone: asyncio.Future[None]) -> None:
-    """End the connection without the last chunk; a foreign server does that when nothing more comes."""
+    """End the connection without the last chunk; a foreign server does that when no more events are sent."""
     socket = socket_of(visit.scope)
     if socket is not None:
         socket.cut("log")
@@ -216,10 +217,10 @@ async def _cut(visit: Visit, gone: asyncio.Future[None]) -> None:
 
 
 def _form(accept: str) -> Format:
-    """How rows are written. Raises `Rejection`."""
+    """The format that an Accept header asks for. Raises `Rejection` (406) if it is not installed."""
     if Arrow.content_type.decode() not in accept.lower():
         return JsonLines()
     try:
         return Arrow()
     except ImportError:
-        raise Rejection(406, "Arrow is not installed here; JSON lines are there without it") from None
+        raise Rejection(406, "Arrow needs pyarrow, which is not installed on this server; use JSON lines") from None

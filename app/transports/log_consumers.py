@@ -1,6 +1,6 @@
-"""`/log/consumers/NAME`: who reads the log from another machine says how far it is, so that retention waits.
+"""`/log/consumers/NAME`: a consumer on another machine reports its position, so that retention waits for it.
 
-What they have made of it is their own business; here it delays what retention deletes, and no more.
+The only effect here is that retention deletes later; what a consumer does with the events is not known.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from app.transports.visitors import Visitors
 
 PREFIX = "/log/consumers/"
-BAD_NAME = "a consumer's name is 1 to 64 letters, digits, _ and -, and does not begin with draft-"
-BAD_REPORT = 'the body must be {"offset": N}, the offset that is read next, from 1 on'
-OUT_OF_RANGE = "offset: expected one from first to next, which /log/head tells"
-TOO_MANY = "there are as many consumers as may be; delete one that is no more"
+BAD_NAME = "a consumer's name must have 1 to 64 letters, digits, _ and -, and must not begin with draft-"
+BAD_REPORT = 'the body must be {"offset": N}, where N is the next offset to read, at least 1'
+OUT_OF_RANGE = "offset: expected a number from first to next; see /log/head"
+TOO_MANY = "too many consumers; delete one that is unused"
 UNKNOWN = "no such consumer"
-NO_DISK = "that cannot be written at the moment; try later"
+NO_DISK = "the server cannot write the consumer's position at the moment; try again later"
 _RETRY_AFTER = (b"retry-after", b"5")
 
 
 class LogConsumers:
-    """`archive` tells the log, or raises `Rejection` where there is none."""
+    """The ASGI application of `/log/consumers`; `archive` returns the log, or raises `Rejection` if history is off."""
 
     def __init__(self, settings: Settings, door: Door, visitors: Visitors, archive: Callable[[], Archive]) -> None:
         self._door = door
@@ -64,14 +64,14 @@ class LogConsumers:
             raise Rejection(400, BAD_NAME)
         try:
             answer = await (self._report if visit.head.method == "POST" else self._forget)(archive, name, visit)
-        except OSError as error:  # a deadline that has passed is one too
+        except OSError as error:  # TimeoutError is one too
             if not isinstance(error, TimeoutError):
                 telemetry.fault("consumers", error)
             raise Rejection(503, NO_DISK, headers=(_RETRY_AFTER,)) from None
         await visit.answer(b"application/json", answer)
 
     async def _report(self, archive: Archive, name: str, visit: Visit) -> bytes:
-        """It may also go back: who has lost what it made of the log must read it again, and is waited for likewise."""
+        """Note a consumer's offset. It may also go back: a consumer that has lost its results must read again."""
         offset = _offset_of(await read_body(visit.receive, self._limits))
         await archive.settle()
         if not archive.start <= offset <= archive.head + 1:
@@ -89,7 +89,7 @@ class LogConsumers:
 
 
 def _offset_of(body: bytes) -> int:
-    """Raises `Rejection`."""
+    """The offset in the body of a report. Raises `Rejection`."""
     try:
         told = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""How `GET /log` writes stored rows: as JSON lines, or as an Arrow stream where that library is installed."""
+"""The formats in which `GET /log` writes stored rows: JSON lines, or an Arrow stream where pyarrow is installed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _WHOLE_NUMBERS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "
 
 
 class JsonLines:
-    """An object a row, with every column."""
+    """JSON lines: one object for each row, with every column."""
 
     content_type = b"application/x-ndjson"
 
     def write(self, rows: Sequence[Stored]) -> bytes:
-        """Some rows; never none."""
+        """The bytes of some rows, at least one."""
         return b"".join(orjson.dumps(row._asdict(), option=orjson.OPT_APPEND_NEWLINE) for row in rows)
 
     def end(self) -> bytes:
-        """What stands behind all rows."""
+        """The bytes after the last row."""
         return b""
 
 
 class Arrow:
-    """The same as record batches of one stream. Raises `ImportError` where pyarrow is not installed."""
+    """Record batches of one Arrow stream, with every column. Raises `ImportError` where pyarrow is not installed."""
 
     content_type = b"application/vnd.apache.arrow.stream"
 
@@ -44,14 +44,14 @@ class Arrow:
         self._stream = pa.ipc.new_stream(self._sink, self._schema)
 
     def write(self, rows: Sequence[Stored]) -> bytes:
-        """Some rows; never none."""
+        """The bytes of some rows, at least one."""
         columns = [list(column) for column in zip(*rows, strict=True)]
         arrays = [self._arrow.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
         self._stream.write_batch(self._arrow.record_batch(arrays, schema=self._schema))
         return self._taken()
 
     def end(self) -> bytes:
-        """What stands behind all rows."""
+        """The bytes after the last row."""
         self._stream.close()
         return self._taken()
 

@@ -1,7 +1,7 @@
-"""NetworkTables' place in the house: what becomes of whatever comes to `/nt/<name>`, and the page of its own listener.
+"""The endpoint of NetworkTables: serves all requests for `/nt/<name>`, and the page of its own listener.
 
-Clients of 4.1 hang up on a server that they have not heard for a second, and ours are pinged at Halley's own host. A
-foreign ASGI server must be told to do that itself (of uvicorn: `--ws-ping-interval 0.2 --ws-ping-timeout 1`).
+Clients of 4.1 disconnect after a second without a message from the server. Halley's own host therefore pings them; a
+foreign ASGI server must be configured to do so (uvicorn: `--ws-ping-interval 0.2 --ws-ping-timeout 1`).
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ if TYPE_CHECKING:
     from app.transports.head import Head
 
 _LOOKS = 4
-"""At each client, in one `ping_s`; so precisely a silent one is told from one that has left."""
+"""Looks at each client in one `ping_s`: how precisely silence is measured, by which a lost client is recognized."""
 
 _UPGRADE = ((b"upgrade", b"websocket"), (b"connection", b"upgrade"))
-_PAGE = "NetworkTables 4.1 is served here, over WebSockets on /nt/NAME.\n"
+_PAGE = "This is a NetworkTables 4.1 server; connect a WebSocket to /nt/NAME.\n"
 _FOR_ALL = {"access-control-allow-origin": "*", "cache-control": "no-store", "x-content-type-options": "nosniff"}
-"""Dashboards ask from pages of their own whether a server is here (nt4.md A5), and the page is no secret."""
+"""Any page may read it: dashboards request it to find out whether a server is there, and it holds no secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nt4Family(Family):
-    """NetworkTables': clients tell their names by the path, and the newest version that both know is spoken."""
+    """The family of NetworkTables: clients give their name in the path, and the newest common version is chosen."""
 
     name_bytes: int
 
     def leads_to(self, path: str) -> bool:
-        """See `Family`."""
+        """Whether a path is one of NetworkTables, with or without a client's name."""
         return path == BASE or path.startswith(f"{BASE}/")
 
     def check_path(self, path: str) -> None:
-        """See `Family`; that it has a name, which is not too long, in UTF-8 (nt4.md A1)."""
+        """Check that a path has a client's name in UTF-8 of at most `name_bytes` bytes. Raises `Rejection`."""
         try:
             name = client_name(path)
         except UnicodeDecodeError:
             raise Rejection(400, "the name in the path must be UTF-8") from None
         if not name:
-            raise Rejection(404, f"clients connect to {BASE}/NAME, with a name of theirs")
+            raise Rejection(404, f"expected {BASE}/NAME, where NAME is the client's name")
         if len(name.encode()) > self.name_bytes:
-            raise Rejection(414, "name too long", limit="name_bytes")
+            raise Rejection(414, "the name in the path is too long", limit="name_bytes")
 
     def choose(self, offered: Iterable[str]) -> str:
-        """See `Family`; some clients list the old one first (nt4.md A2)."""
+        """The newest common subprotocol, since some clients list the old one first. Raises `Rejection`."""
         wanted = frozenset(offered)
         for name in self.subprotocols:
             if name in wanted:
@@ -69,9 +69,9 @@ class Nt4Family(Family):
 
 
 class Nt4Endpoint:
-    """An ASGI application; Halley's own host serves WebSockets itself, by one of the two families.
+    """The ASGI application of NetworkTables. Halley's own host serves WebSockets itself, by one of the two families.
 
-    `family` is that of the server's main listener, `own_family` that of NetworkTables' own (`nt4.host`).
+    `family` is for the server's main listener, `own_family` for NetworkTables' own listener (`nt4.host`).
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Nt4Endpoint:
         self._door = door
 
     def leads_to(self, path: str) -> bool:
-        """Whether a path is NetworkTables'."""
+        """Whether a path is one of NetworkTables."""
         return self.family.leads_to(path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve what has come to one of its paths."""
+        """Serve a WebSocket or a request at one of its paths."""
         if scope["type"] == "websocket":
             await self._sockets(scope, receive, send)
         else:
@@ -95,11 +95,11 @@ class Nt4Endpoint:
 
 
 async def _turn_away(_visit: object) -> None:
-    raise Rejection(426, "WebSocket is spoken here", headers=_UPGRADE)
+    raise Rejection(426, "this path accepts only WebSockets", headers=_UPGRADE)
 
 
 def own_page() -> Starlette:
-    """The ASGI application of NetworkTables' own listener, beside its WebSockets."""
+    """The ASGI application of NetworkTables' own listener: the page that it serves besides WebSockets."""
 
     async def show(_: Request) -> PlainTextResponse:
         return PlainTextResponse(_PAGE, headers=_FOR_ALL)
@@ -108,7 +108,7 @@ def own_page() -> Starlette:
 
 
 def guard_at(host: str, settings: Settings) -> Guard:
-    """Who may come to a listener on that host: pages of `nt4.origins` too, and clients that name no Host."""
+    """The guard of NetworkTables on a listener at `host`: it admits pages of `nt4.origins` too, and an empty Host."""
     cors = replace(settings.cors, origins=(*settings.cors.origins, *settings.nt4.origins))
     return Guard(replace(settings, host=host, cors=cors), takes_nameless=True)
 

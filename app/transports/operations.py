@@ -1,7 +1,7 @@
 """Health and metrics, on a listener of their own.
 
 `/health/live` fails slowly: only when the event loop or the sweeper has stopped, where a restart helps.
-`/health/ready` fails at once: whenever new clients should go elsewhere.
+`/health/ready` fails at once: as soon as new clients should connect to another server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 def operations_app(
     *, is_live: Callable[[], bool], is_ready: Callable[[], bool], metrics: Callable[[], bytes]
 ) -> Starlette:
-    """The ASGI application of the operations listener."""
+    """The ASGI application of the operations listener; `metrics` returns them in Prometheus's text format."""
 
     async def live(_: Request) -> Response:
         return _state("live", is_true=is_live())

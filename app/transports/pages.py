@@ -1,7 +1,7 @@
-"""The console and its files: what `static/` holds, served at `/`.
+"""The console and the other files of `static/`, served at `/`.
 
-The few files are read once, at start, and found by their exact path in a dictionary: there is no path to climb out of,
-no range to compute and no thread to wait for.
+The files are few. They are read once, at start, and looked up by their exact path in a dictionary: no path can climb
+out of the folder, no range is computed and no thread is needed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 _ROOM = Path(__file__).resolve().parent.parent
 FOLDERS = (_ROOM / "static", _ROOM.parent / "static")
-"""Where an installed package has its pages, and where a checkout has them."""
+"""The folder of the pages in an installed package, and that in a checkout."""
 
 _SECURITY_POLICY = (
     b"default-src 'self'; img-src 'self' data:; "
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
 )
-"""For the JSONP page too: a link that names a foreign server must not run that server's scripts in this origin."""
+"""Of all pages, the JSONP page too: a link that names a foreign server must not run its scripts in this origin."""
 
 
 class _File(NamedTuple):
@@ -38,7 +38,7 @@ class _File(NamedTuple):
 
 
 class Pages:
-    """The files of a folder as an ASGI application."""
+    """An ASGI application that serves the files of `folder`, by default those of `FOLDERS`."""
 
     def __init__(self, folder: Path | None = None) -> None:
         folder = folder or next((place for place in FOLDERS if place.is_dir()), None)
@@ -49,9 +49,11 @@ class Pages:
                 self._files[name] = self._files[name.removesuffix("index.html")] = _read(path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's form
-        """Serve one file, or 404; always the same text, whatever was asked for."""
+        """Serve one file; a path that has none is answered with 404 and a fixed text."""
         if scope["method"] not in ("GET", "HEAD"):
-            await respond(send, 405, [*TEXT_HEADERS, (b"allow", b"GET, HEAD")], b"only GET and HEAD")
+            await respond(
+                send, 405, [*TEXT_HEADERS, (b"allow", b"GET, HEAD")], b"method not allowed; expected GET or HEAD"
+            )
             return
         file = self._files.get(route_path(scope))
         if file is None:
@@ -66,14 +68,14 @@ class Pages:
 
 
 def route_path(scope: Scope) -> str:
-    """The path below the place where the application is mounted."""
+    """The path of a request below the path at which the application is mounted, percent escapes decoded."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "").rstrip("/")
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
 def raw_path(scope: Scope) -> str:
-    """The same as it was sent, escapes and all."""
+    """The path of a request below the mount path, as it was sent: with its percent escapes."""
     sent: bytes | None = scope.get("raw_path")
     path = quote(scope["path"]) if sent is None else sent.partition(b"?")[0].decode("latin-1")
     return route_path({**scope, "path": path})

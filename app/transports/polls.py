@@ -1,7 +1,7 @@
-"""One WAMP long-poll connection: a `Link` that keeps what the engine says until the peer comes for it.
+"""One WAMP long-poll connection: a `Link` that keeps the engine's messages until the peer fetches them.
 
-Nothing of this waits. What a receive takes stays here until it is known to have been written: if that poll died before,
-the next one gets it.
+Nothing here waits. The messages that a receive takes must be settled by `written` or `put_back`: if a receive died
+before its answer was written, the next one gets them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def _copied(message: bytes) -> bytes:
-    """A message that waits without a frame: a copy, since what orjson makes keeps kilobytes behind its end."""
+    """A message that waits without a frame: a copy, since a result of orjson keeps kilobytes behind its end."""
     return bytes(memoryview(message))
 
 
 class Poll:
-    """One connection. `speaker` is its engine's, `account` whose address it comes from (`addresses.py`)."""
+    """One connection. `speaker` is its engine, `account` that of the peer's address (`addresses.py`)."""
 
     kind = "poll"
     text = binary = staticmethod(_copied)
@@ -37,16 +37,16 @@ class Poll:
         self.account = account
         self.speaker: Speaker
         self.backlog_bytes = 0
-        self.heard_at = now  # of the peer, by a receive
-        self.wake: Callable[[], None] | None = None  # tells the receive that waits to look
-        self.is_ending = False  # the engine has said its last
+        self.heard_at = now  # the latest receive of the peer
+        self.wake: Callable[[], None] | None = None  # wakes the receive that waits
+        self.is_ending = False  # the engine has sent its last message
         self._waiting: deque[bytes] = deque()
         self._is_paused = False  # the engine is
         self._is_settled = True  # what was taken last has been written
-        self._has_lost = False  # the engine knows
+        self._has_lost = False  # the engine has been notified that the peer is lost
 
     def answer(self, outcome: list[bytes] | Close) -> None:
-        """See `Link`."""
+        """Keep messages for the peer; a `Close` ends the connection after them. See `Link`."""
         if self.is_ending or self._has_lost:
             return
         if isinstance(outcome, Close):
@@ -61,18 +61,18 @@ class Poll:
 
     @property
     def has_news(self) -> bool:
-        """Whether a receive need not wait."""
+        """Whether a receive can be answered at once."""
         return self._is_settled and (bool(self._waiting) or self.is_ending or self._has_lost)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing will ever come of it."""
+        """Whether the connection has ended, with nothing left to fetch."""
         return self._has_lost or (self.is_ending and self._is_settled and not self._waiting)
 
     def take(self) -> list[bytes]:
-        """What one receive brings: one message, or all that wait where there are batches; may be none.
+        """Take the messages for one receive: one, or all that wait if the subprotocol is batched; may be empty.
 
-        Nothing before the last is settled by `written` or `put_back`: messages must come in order.
+        It is empty until the messages taken before are settled by `written` or `put_back`, to keep their order.
         """
         if not (self._waiting and self._is_settled):
             return []
@@ -82,7 +82,7 @@ class Poll:
         return taken
 
     def put_back(self, taken: list[bytes]) -> None:
-        """That receive died before it was written."""
+        """Put back the messages of a receive that died before its answer was written."""
         self._is_settled = True
         if not self._has_lost:
             self._waiting.extendleft(reversed(taken))
@@ -90,7 +90,7 @@ class Poll:
             self._tell()
 
     def written(self) -> None:
-        """That receive has reached the peer."""
+        """Note that the messages taken last have been written to the peer."""
         self._is_settled = True
         if self._waiting or self.is_over:
             self._tell()
@@ -99,7 +99,7 @@ class Poll:
             self.speaker.resumed(monotonic())
 
     def lose(self, now: float) -> None:
-        """The peer has left, or is not heard of any more."""
+        """End the connection: the peer has closed it or has timed out."""
         if not self._has_lost:
             self._has_lost = True
             self._waiting.clear()

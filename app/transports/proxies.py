@@ -1,7 +1,7 @@
-"""Who a request really came from, where a proxy that is listed in the settings says so.
+"""The real client of a request that came through a proxy listed in the settings.
 
-A peer that is not listed may write these headers too, so from it they mean nothing (S44). `X-Forwarded-Host` and
-`Forwarded` are read from nobody: a proxy passes Host on, which is checked as anyone's.
+A peer that is not listed can write these headers too, so from it they mean nothing (S44). `X-Forwarded-Host` and
+`Forwarded` are never read: a proxy passes Host on, which is checked as for any other request.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     Header = tuple[bytes, bytes]
 
 _HOPS = 16
-"""Of `X-Forwarded-For`, counted from us; whoever is behind more proxies than that is the last of them."""
+"""Entries of `X-Forwarded-For` that are read, from its end; beyond as many proxies the last of them is the client."""
 
 _REMEMBERED = 256
-"""Peers judged lately."""
+"""Peers whose result is cached."""
 
 _ENTRY = re.compile(
     r"\[(?P<v6>[0-9a-f:.]{2,45})\](?::\d{1,5})?|(?P<v4>[0-9.]{7,15}):\d{1,5}|(?P<bare>[0-9a-f:.]{2,45})"
@@ -32,34 +32,34 @@ _SCHEMES = {b"http": "http", b"https": "https"}
 
 
 class Proxies:
-    """The proxies that are trusted; `listed` are addresses and networks."""
+    """The trusted proxies; `listed` are their addresses and networks."""
 
     def __init__(self, listed: Iterable[str]) -> None:
         self._networks = tuple(map(ipaddress.ip_network, listed))
         self._knows = lru_cache(_REMEMBERED)(self._is_listed)
 
     def __contains__(self, address: str) -> bool:
-        """Whether that is the address of a listed proxy."""
+        """Whether an address is that of a listed proxy."""
         return bool(self._networks) and self._knows(address)
 
     def reveal(self, scope: Scope) -> None:
-        """Put the real client and scheme into a request's scope, for all who look there after."""
+        """Put the real client and scheme into the scope of a request that came through a listed proxy."""
         peer = scope.get("client")
         if peer is not None and peer[0] in self:
             address, scope["scheme"] = self.seen_through(peer[0], scope["scheme"], scope["headers"])
             scope["client"] = (address, 0)
 
     def seen_through(self, proxy: str, scheme: str, headers: Sequence[Header]) -> tuple[str, str]:
-        """The client's address and scheme, as a listed proxy tells them; where it does not, what is known without."""
+        """The client's address and scheme as a listed proxy reports them, else the proxy's address and `scheme`."""
         schemes = [value for name, value in headers if name == b"x-forwarded-proto"]
-        if len(schemes) == 1:  # one that was appended to may be a client's own word
+        if len(schemes) == 1:  # several may include one that the client itself has sent
             scheme = _SCHEMES.get(schemes[0].strip().lower(), scheme)
         return self._client(headers) or proxy, scheme
 
     def _client(self, headers: Iterable[Header]) -> str | None:
-        """The first address, walking away from us, that is no listed proxy's; None if what is said makes no sense.
+        """The last address in `X-Forwarded-For` that is not a listed proxy's; None if an entry cannot be read.
 
-        Each proxy appends the peer it saw, so everything beyond the first unlisted one is that peer's invention.
+        Each proxy appends the peer it saw, so anything to the left of the last unlisted one is that peer's invention.
         """
         told = b",".join(value for name, value in headers if name == b"x-forwarded-for")
         client: Address | None = None
@@ -78,7 +78,7 @@ class Proxies:
 
 
 def _parse(text: str) -> Address | None:
-    """An address as proxies write it, some with a port; one of IPv4 in IPv6's clothes is taken for what it is."""
+    """An address as proxies write it, some with a port; an IPv4-mapped IPv6 address is returned as IPv4."""
     match = _ENTRY.fullmatch(text.lower())
     if match is None:
         return None

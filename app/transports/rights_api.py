@@ -1,7 +1,7 @@
-"""`GET /rights`: who a token says that the caller is, and for each verb whether its role may do that to anything.
+"""`GET /rights`: the identity that the caller's token proves, and for each verb whether its role has any such right.
 
-For pages that leave out what their reader may not do; what may be done to one channel the server says when asked.
-A program's own policies are asked then too, and are not known here.
+It is for pages that hide what their reader may not do. Whether a verb is allowed on one channel is decided at the
+request itself, together with a program's own policies, which this answer does not consider.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATH = "/rights"
 
 
 class RightsApi:
-    """Answers `{"authid", "role", "may": {VERB: true or false, ...}}`; 401 where the token proves nothing."""
+    """Answers `{"authid", "role", "may": {VERB: true or false, ...}}`; 401 where the token is invalid."""
 
     def __init__(self, door: Door, visitors: Visitors) -> None:
         self._door = door

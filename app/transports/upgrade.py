@@ -1,7 +1,7 @@
-"""What may be spoken over WebSockets, and what the request that opens one must be like, whoever serves it.
+"""The subprotocols of WebSockets, and the checks of a request that opens one.
 
-The same checks and the same sentences for Halley's own host and for foreign ones. A page's scripts may open a WebSocket
-to anywhere, and the browser asks nobody: so the Origin is looked at here, or never (S25).
+Halley's own host and foreign ones share these checks and answers. A page's scripts may open a WebSocket to any server
+without a preflight, so the Origin must be checked here (S25).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 _REASON_BYTES = 123
 
 TURN_S = 0.01
-"""One peer's messages are taken for so long at once; the rest waits until the others have had their turn."""
+"""How long one peer's messages are taken in one turn; the rest waits until the other peers have had their turn."""
 
 
 class Pings(NamedTuple):
-    """How it is found out that a peer has left without a word.
+    """How to find out that a peer is lost without having closed its connection.
 
-    One that is silent for `ping_s` is asked, and has `pong_s` to answer. Where they are `is_steady` each peer is asked
-    so often, since it may itself hang up on who is silent, and has left once it has been silent for `pong_s`.
+    A peer that is silent for `ping_s` is pinged, and has `pong_s` to answer. With `is_steady` each peer is pinged every
+    `ping_s`, since it may itself disconnect from a silent server, and is lost once it is silent for `pong_s`.
     """
 
     ping_s: float
@@ -38,9 +38,9 @@ class Pings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Subprotocols with the same paths and bounds, who may come to speak them, and with whom.
+    """Subprotocols with the same paths, bounds, guard and engine.
 
-    `subprotocols` are those that are spoken, each with its pings, if it has any; those we like best stand first.
+    `subprotocols` are in the order of the server's preference, each with its pings, if it has any.
     """
 
     paths: tuple[str, ...]
@@ -51,28 +51,31 @@ class Family:
     pings_per_s: float
     kill_s: float
     look_s: float
-    """How often each peer is looked at. To note each message somewhere would cost more than reading it."""
+    """The interval at which each peer is looked at. To note each message would cost more than reading it."""
 
     def leads_to(self, path: str) -> bool:
-        """Whether a path is one at which it is spoken."""
+        """Whether the family is served at a path."""
         return path.removesuffix("/") in self.paths
 
     def check_path(self, path: str) -> None:
-        """That such a path, as it was sent, has what the engines need. Raises `Rejection`."""
+        """Check that a path, as it was sent, has what the engine needs. Raises `Rejection`."""
 
     def choose(self, offered: Iterable[str]) -> str:
-        """The first that the peer names and we speak (wamp.md 58). Raises `Rejection`."""
+        """The first of the offered subprotocols that the family has. Raises `Rejection`."""
         for name in offered:
             if name in self.subprotocols:
                 return name
         raise self._nothing_in_common()
 
     def _nothing_in_common(self) -> Rejection:
-        return Rejection(400, f"no subprotocol in common; spoken here: {', '.join(self.subprotocols)}")
+        return Rejection(400, f"no common subprotocol; expected one of {', '.join(self.subprotocols)}")
 
 
 def check(head: Head, hosts: Iterable[bytes], offered: Iterable[bytes], family: Family) -> str:
-    """Which of the subprotocols that a peer has `offered`, all headers of them, is to be spoken. Raises `Rejection`."""
+    """Check a request that opens a WebSocket, and choose one of the subprotocols in all its `offered` headers.
+
+    Raises `Rejection`.
+    """
     family.guard.check_host(*hosts)
     family.guard.check_origin(head)
     family.check_path(head.path)
@@ -80,5 +83,5 @@ def check(head: Head, hosts: Iterable[bytes], offered: Iterable[bytes], family: 
 
 
 def reason_bytes(reason: str) -> bytes:
-    """Why a WebSocket is closed, as far as a close frame has room for it."""
+    """The reason of a close frame in UTF-8, cut to the 123 bytes for which it has room."""
     return reason.encode()[:_REASON_BYTES].decode(errors="ignore").encode()  # not cut in the middle of a character

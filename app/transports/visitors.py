@@ -1,7 +1,7 @@
-"""Who sends a request that has no session, and whether that one may: the paths beside Bayeux.
+"""The identity and the rights of a caller without a session, for the HTTP APIs besides Bayeux.
 
-A token that is wrong is refused, never taken for none. While the server knows no token at all none is looked at: it may
-be meant for a proxy.
+An invalid token is refused, never ignored. Where the server accepts no tokens, none is read: it may be meant for a
+proxy.
 """
 
 from __future__ import annotations
@@ -25,20 +25,23 @@ if TYPE_CHECKING:
 NOT_ALLOWED = {
     "subscribe": "not allowed to subscribe to that, so not to read its history",
     "export": "not allowed: a rule must grant export on /**",
-    "erase": "not allowed: a rule must grant erase on all of that",
+    "erase": "not allowed: a rule must grant erase on all events to be erased",
 }
-"""What is said to those who lack a right, by its verb."""
+"""The answer to a caller that lacks a right, by its verb."""
 
 
 class Visitors:
-    """`authenticate` tells whom a token names at a moment of the wall clock; None where no token is known."""
+    """Identifies callers by their tokens.
+
+    `authenticate` returns the identity that a token proves at a wall clock time in seconds; None if no tokens are used.
+    """
 
     def __init__(self, rights: Rights, authenticate: Callable[[str, float], Identity] | None) -> None:
         self._rights = rights
         self._authenticate = authenticate
 
     def identify(self, head: Head) -> Identity:
-        """Whom the request's token names. Raises `Rejection`."""
+        """The identity of a request's bearer token, or `ANONYMOUS`. Raises `Rejection` (401) for an invalid token."""
         token = bearer_token(head.fields.get(b"authorization"))
         if token is None or self._authenticate is None:
             return ANONYMOUS
@@ -49,11 +52,11 @@ class Visitors:
             raise Rejection(401, refused.reason, headers=(challenge,)) from None
 
     def may_any(self, verb: Verb, visitor: Identity) -> bool:
-        """Whether there is anything at all to which somebody may do that."""
+        """Whether a caller has the right `verb` on anything at all."""
         return self._rights.grants_any(verb, visitor.role)
 
     def demand(self, verb: Verb, what: Pattern, visitor: Identity) -> None:
-        """That somebody may do that. Raises `Rejection`: 401 where a token could help, else 403."""
+        """Check a caller's right `verb` on `what`. Raises `Rejection`: 401 if a token could help, else 403."""
         if self._rights.may(None, verb, what, visitor):
             return
         if visitor is ANONYMOUS and self._authenticate is not None:

@@ -1,4 +1,4 @@
-"""WAMP's place in the house: what becomes of whatever comes to one of its paths, over WebSockets or by long-polling."""
+"""The endpoint of WAMP: serves all requests for one of its paths, over WebSockets or by long-polling."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from app.transports.guard import Guard
 
 _LOOKS = 4
-"""At each peer, in one `ping_s`."""
+"""Looks at each peer in one `ping_s`."""
 
 
 class WampEndpoint:
-    """An ASGI application; Halley's own host serves WebSockets itself, by `family`."""
+    """The ASGI application of WAMP; Halley's own host serves WebSockets itself, by `family`."""
 
     def __init__(self, switchboard: Switchboard, endpoint: Endpoint, guard: Guard, settings: Settings) -> None:
         self.family = _family(switchboard, guard, settings.wamp)
@@ -38,7 +38,7 @@ class WampEndpoint:
         return any(path == mount or path.startswith(f"{mount}/") for mount in self.family.paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve what has come to one of its paths."""
+        """Serve a WebSocket or a request at one of its paths."""
         if scope["type"] == "websocket":
             await self._sockets(scope, receive, send)
         else:

@@ -1,11 +1,12 @@
-"""WAMP over HTTP long-polling, as autobahn-js speaks it where WebSockets do not get through (wamp.md 61).
+"""WAMP over HTTP long-polling, as autobahn-js uses it where WebSockets do not get through.
 
-`POST <path>/open` names a transport, a secret; below it are `send`, `receive` and `close`. autobahn-js reads an answer
-with 200, takes 204 for "nothing", and any other status for the end of the transport: so once the engine has said its
-last, and a receive has fetched it, there is 404. Without batches it takes one message from each receive.
+`POST <path>/open` answers with the name of a transport, a secret; below it are `send`, `receive` and `close`.
+autobahn-js reads an answer with 200, takes 204 for "nothing", and any other status for the end of the transport: so
+after a receive has fetched the engine's last message the answer is 404. Without batches it takes one message from each
+receive.
 
-A receive that nobody waits for any more (a newer one came) ends empty. What a receive was to bring that died before it
-was written is brought by the next.
+A receive that a newer one replaces ends empty. The messages of a receive that died before its answer was written are
+sent with the next.
 """
 
 from __future__ import annotations
@@ -55,16 +56,18 @@ class WampPolling:
         self._limits = limits
         self._door = door
         self._polls: dict[str, Poll] = {}
-        self._is_leaving = False  # along with the server
+        self._is_leaving = False  # the server drains
 
     async def __call__(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
-        """Answer one request, for the `path` below one of WAMP's: `open`, or an id with `send` and the like."""
+        """Answer one request for the `path` below one of WAMP's: `open`, or a transport with `send` and the like."""
         await self._door.let_in(_METHODS if path else _ANY, partial(self._serve, path), scope, receive, send)
 
     async def _serve(self, path: str, visit: Visit) -> None:
         name, _, verb = path.partition("/")
         if not path:
-            raise Rejection(426, "WebSocket is spoken here, and long-polling below", headers=_UPGRADE)
+            raise Rejection(
+                426, "this path accepts only WebSockets; long-polling begins at /open below it", headers=_UPGRADE
+            )
         if path == "open":
             await self._open(visit)
             return
@@ -80,9 +83,9 @@ class WampPolling:
             await _answer_nothing(visit)
 
     def sweep(self, now: float) -> None:
-        """Forget those whose peer has not come for so long that it will not.
+        """Forget connections without a receive for `poll_gone_s`.
 
-        One that is over is kept as long: autobahn-js closes it then, and waits for ever if that gets 404.
+        One that is over is kept as long: autobahn-js closes it then, and waits forever if that is answered with 404.
         """
         for name, poll in list(self._polls.items()):
             if poll.is_over:
@@ -91,7 +94,7 @@ class WampPolling:
                 self._forget(name, poll, now)
 
     def leave(self, now: float) -> None:
-        """The server leaves, and engines have said so: no receive waits any more. Last words can still be fetched."""
+        """End all waiting receives because the server drains; the engines' last messages can still be fetched."""
         self._is_leaving = True
         for poll in self._polls.values():
             if poll.wake is not None:
@@ -112,7 +115,7 @@ class WampPolling:
         await _answer(visit, False, opened)  # noqa: FBT003 - it is JSON
 
     def _admit(self, account: str | None) -> None:
-        """That there is room for one more, before any HELLO. Raises `Rejection`."""
+        """Check that the limits allow one more connection, before any HELLO. Raises `Rejection` (503)."""
         limit = ""
         if len(self._polls) >= self._options.polls:
             limit = "polls"
@@ -145,7 +148,7 @@ class WampPolling:
             await _answer_nothing(visit)
 
     async def _wait(self, visit: Visit, poll: Poll) -> bool:
-        """Returns when there is something, or has not been for `poll_s`; False if a newer receive has come.
+        """Wait for messages, at most `poll_s`; False if a newer receive has replaced this one.
 
         Raises `Disconnected`.
         """
@@ -187,7 +190,7 @@ def _unknown() -> Rejection:
 
 
 def _offered(body: bytes) -> list[str]:
-    """The subprotocols that an open names. Raises `Rejection`."""
+    """The subprotocols in the body of an `open`. Raises `Rejection`."""
     try:
         asked = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -204,7 +207,7 @@ def _set(news: asyncio.Future[None]) -> None:
 
 
 async def _departure(receive: Receive) -> None:
-    """Returns when the peer has closed the connection."""
+    """Return when the peer has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -1,7 +1,7 @@
 """WebSockets under a foreign ASGI server, which does the framing: the same checks, the same engines.
 
-Messages go through `send`, one at a time, and that waits for a slow peer. So the engine is told to pause as soon as
-something waits here; what it answers even so is bounded by its own look at the backlog.
+Messages go through `send`, one at a time, which waits for a slow peer. So the engine is paused as soon as a message
+waits here; what it sends nevertheless is bounded by its own check of the backlog.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WebSockets:
         self._note = note
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one from its opening request to its end."""
+        """Serve one WebSocket from its opening request to its end."""
         if (await receive())["type"] != "websocket.connect":
             return
         head = Head.of(scope)
@@ -46,7 +46,7 @@ class WebSockets:
             path = route_path(scope)
             family = next((each for each in self._families if each.leads_to(path)), None)
             if family is None:
-                raise Rejection(403, "no WebSocket here")
+                raise Rejection(403, "this path does not accept WebSockets")
             head.path = raw_path(scope)
             hosts, offered = (
                 [value for name, value in scope["headers"] if name == wanted]
@@ -62,19 +62,19 @@ class WebSockets:
 
 
 class _Text(bytes):
-    """A text message that waits: a copy, since what orjson makes keeps kilobytes behind its end."""
+    """A text message that waits: a copy, since a result of orjson keeps kilobytes behind its end."""
 
     __slots__ = ()
 
 
 class _Binary(bytes):
-    """Likewise a binary one."""
+    """A binary message that waits, also a copy."""
 
     __slots__ = ()
 
 
 class _Socket:
-    """One of them; a `Link`."""
+    """One WebSocket; the engine's `Link`."""
 
     kind = "asgi"
     text, binary = _Text, _Binary
@@ -94,7 +94,7 @@ class _Socket:
         self.backlog_bytes = 0
 
     def answer(self, outcome: list[bytes] | Close) -> None:
-        """See `Link`."""
+        """Send messages to the peer; a `Close` ends the WebSocket after them. See `Link`."""
         if self._is_over:
             return
         if isinstance(outcome, Close):
@@ -121,7 +121,7 @@ class _Socket:
             self._speaker.lost(monotonic())
 
     async def _read(self, receive: Receive) -> None:
-        """Returns when the peer has left."""
+        """Return when the peer has disconnected."""
         began = monotonic()
         while (event := await receive())["type"] == "websocket.receive":
             for message in () if self._is_over else self._messages(event):
@@ -131,7 +131,7 @@ class _Socket:
                 self._speaker.receive(message, monotonic())
 
     def _messages(self, event: Any) -> Iterable[Any]:
-        """What one WebSocket message has; nothing where that is wrong."""
+        """The engine's messages in one WebSocket message; none if it is too long."""
         data, text = event.get("bytes"), event.get("text")
         message: bytes = text.encode() if data is None else data
         if len(message) > self._family.message_bytes:
@@ -140,7 +140,7 @@ class _Socket:
         return self._speaker.split(message, monotonic(), is_binary=data is not None)
 
     async def _write(self) -> None:
-        """Returns when the last has been written, or the peer takes nothing any more."""
+        """Return when the close has been written, or the peer takes nothing any more."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -158,11 +158,11 @@ class _Socket:
             self._speaker.resumed(monotonic())
 
     async def _sends(self, event: dict[str, object]) -> bool:
-        """Whether an event has gone out: the peer is there, and reads."""
+        """Whether an event could be sent: the peer is connected, and reads."""
         try:
             async with asyncio.timeout(self._limits.write_s):
                 await self._send(event)
-        except Exception:  # noqa: BLE001 - servers have their own ways to say that a peer is gone; or it is too slow
+        except Exception:  # noqa: BLE001 - servers raise different errors for a peer that is lost; or it is too slow
             return False
         return True
 

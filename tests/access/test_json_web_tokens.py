@@ -214,7 +214,7 @@ def test_a_header_nested_beyond_reason_is_refused(keys):
     """It costs no stack, before any signature is looked at."""
     deep = b'{"alg":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
     token = jwt.utils.base64url_encode(deep).decode() + ".e30.e30"
-    assert refusal(keys.verifier(), token) == ("token_invalid", "no JWT")
+    assert refusal(keys.verifier(), token) == ("token_invalid", "not a JWT")
 
 
 # Files of keys

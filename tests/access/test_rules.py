@@ -59,7 +59,7 @@ def may(access, verb, what, role="user"):
     ],
 )
 def test_a_rule_speaks_of_a_role_and_a_verb(role, verb, expected):
-    """Issue 4, Guarded 2: role, verb, pattern; `*` is anyone or anything."""
+    """Role, verb, pattern; `*` is anyone or anything."""
     deny_sensor = deny("/a", role="sensor", verb="subscribe")
     access = rules(rule("/a", role="sensor", verb="publish"), deny_sensor, rule("/a", verb="subscribe"))
     assert may(access, verb, "/a", role) is expected
@@ -72,7 +72,7 @@ def test_the_first_rule_that_speaks_decides():
 
 
 def test_what_no_rule_allows_is_denied():
-    """Issue 4, Guarded 2: default deny once any rule exists."""
+    """Default deny once any rule exists."""
     assert may(rules("/a"), "publish", "/b") is False
     assert may(rules(deny("/a")), "publish", "/b") is False
 
@@ -102,12 +102,12 @@ def test_the_servers_own_sessions_may_do_everything():
     ],
 )
 def test_a_wildcard_above_does_not_reach_the_servers_own_topics(what, verb, expected):
-    """S15, design 3: they must be named; `/service/**` need not, and a subscriber of `/**` hears none of /halley."""
+    """S15: they must be named; `/service/**` need not, and a subscriber of `/**` hears none of /halley."""
     assert may(rules("/**"), verb, what) is expected
 
 
 def test_the_servers_own_topics_can_be_granted_by_name():
-    """Design 3: published by roles that a rule grants; read by grant."""
+    """Published by roles that a rule grants; read by grant."""
     access = rules(rule("/stats/**", role="pipeline"), rule("/halley/**", verb="subscribe"))
     assert may(access, "publish", "/stats/1m/a", "pipeline") is True
     assert may(access, "publish", "/stats/1m/a") is False
@@ -214,7 +214,7 @@ def test_a_topic_and_the_pattern_of_that_topic_are_one_question(written, verb, t
 
 
 def test_without_a_session_the_visitors_role_counts():
-    """Design 4.7: publishing without a session is a right that a rule must grant."""
+    """Publishing without a session is a right that a rule must grant."""
     access = rules(rule("/a", role="sensor"))
     assert access.may(None, "publish", "a", Identity("s1", "sensor")) is True
     assert access.may(None, "publish", "a", ANONYMOUS) is False

@@ -172,7 +172,7 @@ def test_a_secret_pasted_for_its_key_is_not_repeated(write):
 
 
 def test_realms_and_users_are_read(write):
-    """A rule may name any realm there is, also the first, whose name may be left out (design 4.10)."""
+    """A rule may name any realm there is, also the first, whose name may be left out."""
     text = REALMS + USER + "".join(f'{RULE}realm = "{realm}"\n' for realm in ("", "com.first", "more"))
     settings = load(write(text), {}, {}).settings
     assert settings.realm == (Realm("com.first"), Realm("more"))

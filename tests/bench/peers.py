@@ -8,7 +8,7 @@ What to trust on a shared machine are ratios within one run. The peers get what 
 a long accept queue, no limit of sessions per browser; all three hold polls for 25 s.
 
 `--halley CMD` measures another Halley, `{port}` stands for its port; by default it is this interpreter's. `--only`
-names the loads to run. `--readme` writes the table into README.md, between the two comments that mark its place.
+names the loads to run. `--readme` writes the table into README.md of this folder, between two comments.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from app.bench import Result
 
 HERE = Path(__file__).parent
-README = HERE.parents[1] / "README.md"
+README = HERE / "README.md"
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 HALLEY = "Halley"
 PEERS = {

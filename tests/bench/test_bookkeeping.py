@@ -9,6 +9,8 @@ from bench.faulty_server import faulty
 
 from app.bench import BenchFailed, Load, attached, measure
 
+pytestmark = pytest.mark.slow
+
 LOST = {"grace_s": 1}
 """Where events are lost, all the grace is waited for them."""
 

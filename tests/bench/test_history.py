@@ -7,7 +7,10 @@ import os
 import re
 from pathlib import Path
 
+import pytest
 from support.process import ended, started
+
+pytestmark = pytest.mark.slow
 
 DONE, WRONG_USE = 0, 2
 QUICK = ("--rounds", "1", "--seconds", "0.3", "--warm-up", "0.1", "--publishers", "4", "--batch", "3", "--rate", "90")

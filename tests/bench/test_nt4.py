@@ -18,6 +18,8 @@ from app.bench.nt4_figures import NTCORE, OFF, ON, Nt4Figures
 from app.bench.nt4_table import nt4_table
 from app.bench.usage import Usage
 
+pytestmark = pytest.mark.slow
+
 DONE, WRONG_USE = 0, 2
 STAND_IN = "python", "stand_in_tables.py"  # started as a Python with pyntcore is
 QUICK = ("--rounds", "1", "--seconds", "0.3", "--warm-up", "0.1", "--subscribers", "3", "--rates", "1000,5000")
@@ -59,7 +61,7 @@ async def test_beside_ntcore(tmp_path):
 
 
 async def test_ntcore_itself(tmp_path):
-    """The real one starts, takes every value and passes each on once (nt4.md E)."""
+    """The real one starts, takes every value and passes each on once."""
     require_module("ntcore", "pip install -r tests/clients/requirements.txt")
     found = await measured(tmp_path, python=Path(sys.executable))
     assert found.is_clean

@@ -92,7 +92,7 @@ async def test_the_peers_get_the_same_load(monkeypatch):
     require_program("node")
     if not (peers.HERE / "node_modules").is_dir():
         unavailable("the peers are missing: npm ci --prefix tests/bench")
-    monkeypatch.delenv("HALLEY_NO_SKIP", raising=False)  # to the server that is started it would be a wrong setting
+    monkeypatch.delenv("TESTS_NO_SKIP", raising=False)  # to the server that is started it would be a wrong setting
     short = replace(Load("fanout", receivers=5, rate=20), seconds=0.5, warm_up_s=0.2)
     results = await peers.compare({"fanout": short}, {peers.HALLEY: peers.halley_command(), **peers.PEERS}, 1)
     assert all(each.is_clean and each.deliveries == 5 * each.published > 0 for (each,) in results.values())

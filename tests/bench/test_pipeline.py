@@ -1,6 +1,6 @@
 """`halley bench pipeline`: every figure that it is asked for, and no figure where there is none.
 
-A whole run starts Spark three times, so it is left out unless `HALLEY_NO_SKIP=1` asks for everything.
+A whole run starts Spark three times, so it is left out unless `TESTS_NO_SKIP=1` asks for everything.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def titles(text):
 
 async def test_a_whole_run(tmp_path):
     """Every figure that the pipeline is judged by, as JSON and in the table, compared; nothing is left on the disk."""
-    if os.environ.get("HALLEY_NO_SKIP") != "1":
-        unavailable("a whole run starts Spark three times: HALLEY_NO_SKIP=1")
+    if os.environ.get("TESTS_NO_SKIP") != "1":
+        unavailable("a whole run starts Spark three times: TESTS_NO_SKIP=1")
     (tmp_path / "lakes").mkdir()
     (tmp_path / "temporary").mkdir()
     (tmp_path / "before.json").write_text(json.dumps({"load": {}, "medians": {"ingest": 1.0}}))

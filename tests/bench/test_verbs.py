@@ -17,6 +17,8 @@ from support.programs import require_module
 from support.terminal import LOGIN, terminal
 from support.wire import DEADLINE_S
 
+pytestmark = pytest.mark.slow
+
 DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 QUICK = ("--seconds", "0.5", "--warm-up", "0.2")
 

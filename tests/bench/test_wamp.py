@@ -15,6 +15,8 @@ from app.bench.wamp import measure_wamp
 from app.bench.wamp_figures import CROSSBAR, OFF, ON, WampFigures
 from app.bench.wamp_table import wamp_table
 
+pytestmark = pytest.mark.slow
+
 DONE, FAILED, WRONG_USE = 0, 1, 2
 STAND_IN = "crossbar", "stand_in_router.py"  # started as crossbar is
 QUICK = ("--rounds", "1", "--seconds", "0.3", "--warm-up", "0.1", "--subscribers", "5", "--rate", "30")
@@ -23,7 +25,7 @@ PHASES = ["window", "single", "paced"]
 
 async def measured(folder, monkeypatch, fault=""):
     """What is found at a stand-in for crossbar alone."""
-    monkeypatch.delenv("HALLEY_NO_SKIP", raising=False)
+    monkeypatch.delenv("TESTS_NO_SKIP", raising=False)
     short = {"subscribers": 5, "rounds": 1, "seconds": 0.3, "warm_up_s": 0, "rate": 50, "grace_s": 0.5}
     plan = WampPlan(**short, crossbar=stand_in(folder, *STAND_IN, fault), is_pinned=False)
     return await measure_wamp(plan, servers=[CROSSBAR])

@@ -130,7 +130,7 @@ def test_subscribing_twice_counts_once(broker):
 
 
 def test_a_subscription_is_one_object_for_all_its_sessions(broker):
-    """Design 3: so that an event is matched and encoded once, not once for each receiver."""
+    """So that an event is matched and encoded once, not once for each receiver."""
     first, second = join(broker, "1"), join(broker, "2")
     broker.subscribe(first, A)
     broker.subscribe(second, A)
@@ -170,7 +170,7 @@ def test_no_wildcards_at_all_is_a_setting():
 
 
 def test_an_event_is_stamped_when_it_is_published(broker):
-    """Design 3: a number of its own, and wall-clock time worked out from the clock that was given."""
+    """A number of its own, and wall-clock time worked out from the clock that was given."""
     broker.clock_offset_s = 1_700_000_000.0
     first, second = event(), event()
     broker.publish(first, 50.25)
@@ -224,7 +224,7 @@ def test_events_wait_in_the_order_they_were_published(broker):
 
 
 def test_a_full_outbox_is_its_owners_matter():
-    """Design 4.12: it is asked once for each event that does not fit; the broker drops and ends nothing itself."""
+    """It is asked once for each event that does not fit; the broker drops and ends nothing itself."""
     broker = limited(queue_events=2)
     owner = Owner()
     me, other = join(broker, "1", owner), join(broker, "2")
@@ -281,7 +281,7 @@ def test_a_flush_is_asked_for_once_however_much_comes():
 
 
 def test_a_large_flush_is_spread_over_turns():
-    """P5, design 3: at most 500 sessions in one turn, and another turn is asked for until all have had theirs."""
+    """P5: at most 500 sessions in one turn, and another turn is asked for until all have had theirs."""
     woken = []
     broker = Broker(Limits(), lambda: woken.append(True))
     owner = Owner()

@@ -1,4 +1,4 @@
-"""The heap of deadlines: no session without one, none called early, none forgotten (reliability.md 4; CometD #674)."""
+"""The heap of deadlines: no session without one, none called early, none forgotten (CometD #674)."""
 
 from __future__ import annotations
 

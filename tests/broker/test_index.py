@@ -1,4 +1,4 @@
-"""Who hears a topic: the index against a matcher that looks at every subscription (bayeux.md A50; wamp.md 17, 20)."""
+"""Who hears a topic: the index against a matcher that looks at every subscription (A50, W17, W20)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Index(RuleBasedStateMachine):
 
     @rule(topic=topics)
     def ask(self, topic):
-        """A50, wamp.md 20: each session once, each subscription once, however many of them match."""
+        """A50, W20: each session once, each subscription once, however many of them match."""
         counted = self.index.count_hearers(topic)
         heard = self.index.heard(topic)
         assert counted == self.index.count_hearers(topic) == len(heard.sessions)
@@ -76,7 +76,7 @@ TestIndex = Index.TestCase
 
 
 def test_one_who_names_the_servers_own_room_hears_it():
-    """Design 3: no wildcard above `/halley` matches it; one below, or its name, does."""
+    """No wildcard above `/halley` matches it; one below, or its name, does."""
     index = TopicIndex()
     below, named = session("below"), session("named")
     index.add(Pattern(Match.DESCENDANTS, "halley"), below)
@@ -95,7 +95,7 @@ def test_subscribers_hear_in_the_order_of_their_subscribing():
 
 @pytest.mark.parametrize("match", [Match.DESCENDANTS, Match.PREFIX])
 def test_made_up_topics_do_not_grow_the_index_without_end(monkeypatch, match):
-    """Design 5.3: what is kept about topics is bounded, and answers stay right when it is thrown away."""
+    """What is kept about topics is bounded, and answers stay right when it is thrown away."""
     monkeypatch.setattr(index_module, "_CACHED_TOPICS", 10)
     index = TopicIndex()
     who = session()

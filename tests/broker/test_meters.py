@@ -30,7 +30,7 @@ def test_s24_a_silence_is_worth_one_burst_however_long():
 
 
 def test_each_name_has_its_own():
-    """Design 7.8: per address where there is no session."""
+    """Per address where there is no session."""
     meters = Meters(1, 1)
     assert meters.admits("a", 0.0)
     assert not meters.admits("a", 0.0)
@@ -38,7 +38,7 @@ def test_each_name_has_its_own():
 
 
 def test_names_are_forgotten_when_they_know_nothing():
-    """Design 5.3: the table is as large as the number of addresses that publish just now."""
+    """The table is as large as the number of addresses that publish just now."""
     meters = Meters(1, 1)
     meters.admits("a", 0.0)
     meters.sweep(0.9)
@@ -48,7 +48,7 @@ def test_names_are_forgotten_when_they_know_nothing():
 
 
 def test_newcomers_to_a_full_table_share_a_meter():
-    """Design 5.3: made-up addresses cannot make the table grow, nor take the meter of one that is in it."""
+    """Made-up addresses cannot make the table grow, nor take the meter of one that is in it."""
     meters = Meters(1, 1, most=2)
     assert all(meters.admits(name, 0.0) for name in ("a", "b", "c"))
     assert not meters.admits("d", 0.0)

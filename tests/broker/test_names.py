@@ -1,4 +1,4 @@
-"""Canonical names: one topic, however its protocols write it (design 3, Topics)."""
+"""Canonical names: one topic, however its protocols write it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def shown(text, grammar):
 
 @given(texts, grammars)
 def test_a_name_survives_the_way_in_and_out(text, grammar):
-    """Design 3: whatever a protocol can show comes back as it was written; inside it is canonical."""
+    """Whatever a protocol can show comes back as it was written; inside it is canonical."""
     name = shown(text, grammar)
     canonical = to_segment(name, shows(grammar))
     assert CANONICAL.fullmatch(canonical)
@@ -57,7 +57,7 @@ def test_a_name_survives_the_way_in_and_out(text, grammar):
 
 @given(texts, grammars, grammars)
 def test_a_name_is_the_same_topic_in_every_protocol(text, one, other):
-    """Design 3: two protocols' ways to write the same bytes lead to one canonical name, and from one to the other."""
+    """Two protocols' ways to write the same bytes lead to one canonical name, and from one to the other."""
     canonical = to_segment(shown(text, one), shows(one))
     assert canonical == to_segment(shown(text, other), shows(other))
     assert from_segment(canonical, shows(other)) == shown(text, other)
@@ -65,14 +65,14 @@ def test_a_name_is_the_same_topic_in_every_protocol(text, one, other):
 
 @given(texts, texts, grammars)
 def test_different_names_are_different_topics(one, other, grammar):
-    """Design 3: names map one to one."""
+    """Names map one to one."""
     assume(one != other)
     assert to_segment(shown(one, grammar), shows(grammar)) != to_segment(shown(other, grammar), shows(grammar))
 
 
 @given(texts, grammars)
 def test_only_the_shortest_form_is_a_name(text, grammar):
-    """Design 3: what is accepted is exactly what would be shown, so no topic has a second name."""
+    """What is accepted is exactly what would be shown, so no topic has a second name."""
     try:
         canonical = to_segment(text, shows(grammar))
     except InvalidName:
@@ -98,7 +98,7 @@ def test_only_the_shortest_form_is_a_name(text, grammar):
     ],
 )
 def test_how_bayeux_writes_it(name, canonical):
-    """A16, design 3: its marks are plain to it and escaped inside; `!` is plain unless two digits follow."""
+    """A16: its marks are plain to it and escaped inside; `!` is plain unless two digits follow."""
     assert to_segment(name, shows("Bayeux")) == canonical
     assert from_segment(canonical, shows("Bayeux")) == name
 
@@ -107,7 +107,7 @@ def test_how_bayeux_writes_it(name, canonical):
     "name", ["", ".", " ", "é", "a.b", "a*", "!21", "!21b", "!61", "!7e", "!ff", "!c3", "!80", "a\n"]
 )
 def test_what_bayeux_must_not_write(name):
-    """Design 3: `/a!21b` is refused, as `/a!b` is fine; so is what it cannot show, and bytes that are no UTF-8."""
+    """`/a!21b` is refused, as `/a!b` is fine; so is what it cannot show, and bytes that are no UTF-8."""
     with pytest.raises(InvalidName):
         to_segment(name, shows("Bayeux"))
 

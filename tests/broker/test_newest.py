@@ -1,4 +1,4 @@
-"""Values that find an outbox full: the newest of each topic is what a slow reader gets (design 4.12, nt4.md G8)."""
+"""Values that find an outbox full: the newest of each topic is what a slow reader gets (G8)."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_queue_in_order_then_the_newest():
 
 
 def test_a_value_that_comes_back_yields_to_a_newer_one():
-    """Design 4.12: what a dead poll had is outdated by what waits beside the queue."""
+    """What a dead poll had is outdated by what waits beside the queue."""
     outbox = filled(value("a", b"1"), value("b", b"2"))
     taken = outbox.take()
     for number in range(10, 16):
@@ -203,7 +203,7 @@ def test_what_is_unwanted_goes_wherever_it_waits():
 
 
 def test_what_can_be_read_again_does_not_yield():
-    """Design 4.12: a session that replays goes back to reading, and misses nothing that is recorded."""
+    """A session that replays goes back to reading, and misses nothing that is recorded."""
     broker = Broker(Limits(queue_events=2))
     session = join(broker, "s")
     session.cursor = cursor = Cursor()

@@ -1,4 +1,4 @@
-"""A session's queue: bounded, in order, and nothing put back is lost or moved (design 3: front of the outbox)."""
+"""A session's queue: bounded, in order, and nothing put back is lost or moved."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_peer_that_never_acknowledges_fills_its_outbox():
 
 
 def test_events_that_came_back_may_stand_above_the_bound():
-    """Design 4.12: they passed it when they first came; newer ones are refused until there is room again."""
+    """They passed it when they first came; newer ones are refused until there is room again."""
     outbox = Outbox(2, 1_000_000)
     outbox.put(event(0))
     outbox.put(event(1))

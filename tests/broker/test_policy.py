@@ -1,4 +1,4 @@
-"""The house rules: who may do what while nobody has written access rules (design 3, Topics; design 4.7)."""
+"""The house rules: who may do what while nobody has written access rules."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def rules(*, loopback, anonymous_publish=True):
 @pytest.mark.parametrize("topic", OWN + FREE)
 @pytest.mark.parametrize("verb", ["publish", "subscribe"])
 def test_where_only_this_machine_connects_everyone_may_do_everything(verb, topic):
-    """Design 3: on a loopback listener without access rules, by anyone."""
+    """On a loopback listener without access rules, by anyone."""
     assert rules(loopback=True).may(session(), verb, topic) is True
 
 
 @pytest.mark.parametrize("topic", OWN)
 def test_elsewhere_only_the_server_publishes_its_own_topics(topic):
-    """S15, design 3: `/halley`, `/stats`, `/alerts` and `/replay`, with all below them."""
+    """S15: `/halley`, `/stats`, `/alerts` and `/replay`, with all below them."""
     elsewhere = rules(loopback=False)
     server = session()
     server.role = SERVER
@@ -43,14 +43,14 @@ def test_elsewhere_other_topics_are_everyones(verb, topic):
 
 @pytest.mark.parametrize(("topic", "expected"), [("halley", False), ("halley/rates", False), ("stats/1m/a", True)])
 def test_elsewhere_the_servers_own_room_is_not_heard(topic, expected):
-    """Design 3: `/halley` is readable on loopback, later by grant; statistics and alerts are for everyone."""
+    """`/halley` is readable on loopback, later by grant; statistics and alerts are for everyone."""
     assert rules(loopback=False).may(session(), "subscribe", topic) is expected
 
 
 @pytest.mark.parametrize("loopback", [False, True])
 @pytest.mark.parametrize("allowed", [False, True])
 def test_publishing_without_a_session_is_a_right_of_its_own(loopback, allowed):
-    """A48, design 4.7: it is asked for nothing else."""
+    """A48: it is asked for nothing else."""
     house = rules(loopback=loopback, anonymous_publish=allowed)
     assert house.may(None, "publish", "a") is allowed
     assert house.may(None, "subscribe", "a") is True
@@ -59,7 +59,7 @@ def test_publishing_without_a_session_is_a_right_of_its_own(loopback, allowed):
 @pytest.mark.parametrize("topic", ["a", "halley", "halley/sessions", "stats/1m/a"])
 @pytest.mark.parametrize("loopback", [False, True])
 def test_history_is_read_without_a_session_by_whoever_could_open_one(loopback, topic):
-    """Design 6: rights as for subscribing; the server's own room only where only this machine connects."""
+    """Rights as for subscribing; the server's own room only where only this machine connects."""
     house = rules(loopback=loopback)
     assert house.may(None, "subscribe", topic) is house.may(session(), "subscribe", topic)
 
@@ -67,7 +67,7 @@ def test_history_is_read_without_a_session_by_whoever_could_open_one(loopback, t
 @pytest.mark.parametrize("verb", ["export", "erase"])
 @pytest.mark.parametrize("loopback", [False, True])
 def test_the_whole_log_is_only_this_machines(verb, loopback):
-    """Design 6: what lies in it was often meant for few; elsewhere a rule must grant it."""
+    """What lies in it was often meant for few; elsewhere a rule must grant it."""
     assert rules(loopback=loopback).may(session(), verb, "a") is loopback
     assert rules(loopback=loopback).may(None, verb, Pattern(Match.DESCENDANTS, "")) is loopback
 
@@ -93,7 +93,7 @@ def test_a_pattern_is_asked_for_as_a_topic_is():
     ],
 )
 def test_procedures_that_end_sessions_are_this_machines(procedure, expected, space):
-    """wamp.md 47, design 7.12: the others are everyone's, in every realm."""
+    """W47: the others are everyone's, in every realm."""
     assert rules(loopback=False).may(session(), "call", space + procedure) is expected
     assert rules(loopback=True).may(session(), "call", space + procedure) is True
 

@@ -1,4 +1,4 @@
-"""Events on their way through the log (design 3, "Publishing", "Replay"; promises P1 and P2)."""
+"""Events on their way through the log (P1, P2)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_positions_have_no_holes_and_follow_the_order_of_publishing(broker, log)
 
 
 def test_hearers_are_looked_up_when_the_event_is_on_disk(broker, log):
-    """Design 3: who subscribed meanwhile hears it, who left does not."""
+    """Who subscribed meanwhile hears it, who left does not."""
     early = hearer(broker, "early")
     publish(broker, 1)
     late = hearer(broker, "late")
@@ -112,7 +112,7 @@ def test_a_publisher_does_not_get_its_own_where_that_was_wished(broker, log):
 
 
 def test_recorded_events_that_are_not_durable_are_delivered_at_once(broker, log):
-    """Design 3: the log gets a copy, and delivery does not come twice."""
+    """The log gets a copy, and delivery does not come twice."""
     me = hearer(broker)
     published = publish(broker, 1, "loose/a")
     assert (published.is_pending, waiting(me)) == (False, [b"1"])
@@ -121,7 +121,7 @@ def test_recorded_events_that_are_not_durable_are_delivered_at_once(broker, log)
 
 
 def test_a_publisher_s_events_stay_in_order_whatever_they_are(broker, log):
-    """Design 3: behind a pending event of the same source everything waits; other sources go ahead."""
+    """Behind a pending event of the same source everything waits; other sources go ahead."""
     me, source = hearer(broker), object()
     publish(broker, 1, "a", source=source)
     publish(broker, 2, "none/a", source=source)
@@ -138,7 +138,7 @@ def test_a_publisher_s_events_stay_in_order_whatever_they_are(broker, log):
 
 
 def test_a_refused_event_is_delivered_to_nobody_and_its_publisher_is_told(broker, log):
-    """P1, B4: neither is what waited behind it lost."""
+    """P1, H4: neither is what waited behind it lost."""
     me, source, told = hearer(broker), object(), Told()
     publish(broker, 1, source=source).waiters.append(told)
     publish(broker, 2, "none/a", source=source).waiters.append(told)
@@ -153,14 +153,14 @@ def test_a_refused_event_is_delivered_to_nobody_and_its_publisher_is_told(broker
 
 
 def test_recorded_rows_that_are_lost_are_counted(broker, log):
-    """Design 3, `history_lost`: delivered, and then not written."""
+    """Delivered, and then not written: `history_lost`."""
     publish(broker, 1, "loose/a")
     log.refuse(now=NOW)
     assert (broker.recording.lost, broker.recording.refusals) == (1, 0)
 
 
 def test_a_full_log_refuses_what_is_durable_and_sheds_the_rest(broker, log):
-    """Design 3: nothing of a refused publish has happened."""
+    """Nothing of a refused publish has happened."""
     me = hearer(broker)
     log.is_full = True
     with pytest.raises(HistoryUnavailable):
@@ -172,7 +172,7 @@ def test_a_full_log_refuses_what_is_durable_and_sheds_the_rest(broker, log):
 
 
 def test_after_its_deadline_nobody_knows_what_becomes_of_an_event():
-    """Design 3: its publisher is told so once; the event still comes, in its order, if the log gets there."""
+    """Its publisher is told so once; the event still comes, in its order, if the log gets there."""
     broker = Broker(Limits(), history=replace(History(), commit_s=10))
     log, me, told = recorded(broker), hearer(broker), Told()
     publish(broker, 1).waiters.append(told)
@@ -187,7 +187,7 @@ def test_after_its_deadline_nobody_knows_what_becomes_of_an_event():
 
 
 def test_one_event_s_fault_does_not_keep_the_others_from_their_publishers(broker, log):
-    """Design 5: a waiter that raises is heard of when all have had their turn."""
+    """A waiter that raises is heard of when all have had their turn."""
 
     class Broken:
         def settled(self, event, refusal, now):
@@ -214,7 +214,7 @@ def fleeting(broker, payload, topic="a", **fields):
 
 @pytest.mark.parametrize("topic", ["a", "loose/a", "none"])
 def test_what_is_meant_for_sessions_is_heard_at_once_and_never_stored(broker, log, topic):
-    """wamp.md 37: whatever the topic's rule says, a list of sessions means nothing to who reads it later."""
+    """W37: whatever the topic's rule says, a list of sessions means nothing to who reads it later."""
     me = hearer(broker)
     meant = fleeting(broker, b"1", topic)
     assert (meant.is_recorded, meant.is_durable, meant.is_pending) == (False, False, False)
@@ -226,7 +226,7 @@ def test_what_is_meant_for_sessions_is_heard_at_once_and_never_stored(broker, lo
 
 
 def test_what_is_meant_for_sessions_keeps_its_place_behind_its_publisher_s_others(broker, log):
-    """wamp.md 31: it waits for what was published before it, and takes no offset."""
+    """W31: it waits for what was published before it, and takes no offset."""
     me, source, told = hearer(broker), object(), Told()
     publish(broker, 1, source=source)
     fleeting(broker, b"2", source=source).waiters.append(told)
@@ -241,7 +241,7 @@ def test_what_is_meant_for_sessions_keeps_its_place_behind_its_publisher_s_other
 
 
 def test_an_audience_holds_for_every_session(broker, log):
-    """Design 3, "Audience": by authid and role, whatever the session's protocol."""
+    """By authid and role, whatever the session's protocol."""
     ann, bob, eve = (hearer(broker, name) for name in ("ann", "bob", "eve"))
     ann.authid, bob.authid, eve.authid = "ann", "bob", "eve"
     ann.role = bob.role = "staff"
@@ -262,7 +262,7 @@ def replaying(broker):
 
 
 def test_a_live_replay_session_hears_recorded_events_when_they_are_committed(broker, log):
-    """Design 3, "Replay": the committed position is the one border; what is never recorded comes at once."""
+    """The committed position is the one border; what is never recorded comes at once."""
     me = replaying(broker)
     publish(broker, 1, "loose/a")
     publish(broker, 2, "none/a")
@@ -273,7 +273,7 @@ def test_a_live_replay_session_hears_recorded_events_when_they_are_committed(bro
 
 
 def test_a_replay_session_that_reads_is_given_nothing_that_it_will_read(broker, log):
-    """Design 3: and what no log has, it gets as everyone does."""
+    """And what no log has, it gets as everyone does."""
     me = replaying(broker)
     publish(broker, 1)
     log.commit(now=NOW)
@@ -288,7 +288,7 @@ def test_a_replay_session_that_reads_is_given_nothing_that_it_will_read(broker, 
 
 
 def test_a_live_replay_session_that_overflows_goes_back_to_reading():
-    """Design 4.12: what can be read again is read again, and the session does not end."""
+    """What can be read again is read again, and the session does not end."""
     broker = Broker(replace(Limits(), queue_events=2))
     log, me = recorded(broker), replaying(broker)
     for number in range(4):
@@ -302,7 +302,7 @@ def test_a_live_replay_session_that_overflows_goes_back_to_reading():
 
 
 def test_the_tail_has_the_youngest_events_without_a_hole(broker, log):
-    """Design 3: who has read up to it goes live in the same step; who has not is told to read on."""
+    """Who has read up to it goes live in the same step; who has not is told to read on."""
     for number in range(3):
         publish(broker, number)
     log.commit(now=NOW)
@@ -331,7 +331,7 @@ def test_the_tail_is_bounded_by_bytes():
 
 
 def test_a_repeat_is_known_while_it_is_pending_and_after(broker, log):
-    """Design 3, "Publishing twice"."""
+    """It is answered with the first one's publication, and with its position once there is one."""
     first = publish(broker, 1, idempotency_key="k")
     repeat = Event("a", b"1", idempotency_key="k")
     wall_s = first.time_us / 1_000_000
@@ -365,7 +365,7 @@ def test_a_key_belongs_to_one_identity_and_one_channel(broker, log):
 
 
 def test_keys_are_bounded_by_number_and_age():
-    """Design 3: 100,000 keys, 10 minutes, both settings; the oldest go first."""
+    """100,000 keys, 10 minutes, both settings; the oldest go first."""
     broker = Broker(Limits(), history=replace(History(), keys=2, key_age_s=600))
     keys = broker.recording.keys
     for number in range(3):
@@ -380,7 +380,7 @@ def test_keys_are_bounded_by_number_and_age():
 
 
 def test_time_does_not_run_backwards_by_a_little(broker):
-    """Clocks are corrected all the time; only a step of a second or more is told as what it is (B9)."""
+    """Clocks are corrected all the time; only a step of a second or more is told as what it is (H9)."""
     times = []
     for offset_s in (100.0, 99.9, 100.0, 90.0, 90.1):
         broker.clock_offset_s = offset_s

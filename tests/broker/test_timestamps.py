@@ -14,7 +14,7 @@ YEAR_9999 = 253_402_300_799_999_999
 
 @given(st.integers(YEAR_1, YEAR_9999))
 def test_what_is_written_is_read_back(time_us):
-    """Spec A7.39: six digits, so that a returned time is a bound that drops no neighbour."""
+    """W39: six digits, so that a returned time is a bound that drops no neighbour."""
     text = to_text(time_us)
     assert len(text) == len("2026-07-01T12:00:00.000000Z")
     assert to_ns(text) == time_us * 1_000
@@ -54,7 +54,7 @@ def test_what_is_no_moment(text):
     st.integers(-8, 8),
 )
 def test_bounds_compare_moments(bound, time_ns, time_us):
-    """Spec A7.38: >=, >, < and <= of moments, though events know microseconds only."""
+    """W38: >=, >, < and <= of moments, though events know microseconds only."""
     span = Span()
     span.narrow(bound, time_ns)
     event_ns = time_us * 1_000

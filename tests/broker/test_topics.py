@@ -1,4 +1,4 @@
-"""Patterns of five kinds against what their protocols say in words (bayeux.md A17, A18; wamp.md 11, 19)."""
+"""Patterns of five kinds against what their protocols say in words (A17, A18, W11, W19, G4)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def raw(pattern, topic):
 
 @given(patterns, topics)
 def test_a_pattern_matches_what_its_protocol_says(pattern, topic):
-    """A17, A18, wamp.md 19: whoever asks for it gets just that; and all of it lies within the pattern's span."""
+    """A17, A18, W19: whoever asks for it gets just that; and all of it lies within the pattern's span."""
     assert matches(pattern, topic) is matches_by_the_word(pattern, topic)
     assert matcher(pattern)(topic) is matches(pattern, topic)
     if matches(pattern, topic):
@@ -83,7 +83,7 @@ def test_the_patterns_over_a_topic_go_from_wide_to_narrow(topic):
     ],
 )
 def test_a_prefix_ends_anywhere_in_a_name_as_wamp_shows_it(pattern, topic, expected):
-    """wamp.md 19: a plain string prefix, not by component; escapes of ours are part of the shown name."""
+    """W19: a plain string prefix, not by component; escapes of ours are part of the shown name."""
     prefix = Pattern(Match.PREFIX, pattern)
     assert matches(prefix, topic) is expected
     assert matcher(prefix)(topic) is expected
@@ -108,14 +108,14 @@ def test_a_prefix_ends_anywhere_in_a_name_as_wamp_shows_it(pattern, topic, expec
     ],
 )
 def test_what_bayeux_wildcards_over_everything_do_not_hear(topic, expected):
-    """A18, design 3: `/meta/**`, `/service/**`, and `/halley` with all below it; what only looks alike is heard."""
+    """A18: `/meta/**`, `/service/**`, and `/halley` with all below it; what only looks alike is heard."""
     assert is_apart(topic) is expected
     assert matches(Pattern(Match.DESCENDANTS, ""), topic) is not expected
 
 
 @pytest.mark.parametrize("pattern", ["", "h", "ha", "halle"])
 def test_a_prefix_hears_the_servers_own_topics_only_by_their_name(pattern):
-    """Design 3: no wildcard above `/halley` matches it."""
+    """No wildcard above `/halley` matches it."""
     assert not matches(Pattern(Match.PREFIX, pattern), "halley/sessions")
     assert matches(Pattern(Match.PREFIX, "halley"), "halley/sessions")
     assert matches(Pattern(Match.PREFIX, "halley/s"), "halley/sessions")
@@ -141,7 +141,7 @@ CROSSBARS = """"" . a..c a.b. a.. .b. .. x.. .x. ..x x..x x.x. .x.x x.x.x""".rep
     ],
 )
 def test_a_wildcard_stands_for_one_component_each(topic, heard_by):
-    """wamp.md D12: as many components, of which the empty ones are any."""
+    """WD12: as many components, of which the empty ones are any."""
     canonical = topic.replace(".", "/")
     found = [each for each in CROSSBARS if matches(Pattern(Match.WILDCARD, each.replace(".", "/")), canonical)]
     assert found == heard_by

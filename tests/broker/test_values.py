@@ -40,7 +40,7 @@ def _replaying(broker: Broker, name: str) -> Outbox:
 
 
 def test_what_is_published_on_a_typed_topic_becomes_a_value(broker: Broker) -> None:
-    """nt4.md G5: a stamped event, at once, however durable the topic is otherwise (design 7.13)."""
+    """G5: a stamped event, at once, however durable the topic is otherwise."""
     values, log = FakeValues(broker, a="double"), MemoryLog(broker)
     publisher, hearer = join(broker, "p"), join(broker, "h")
     broker.subscribe(publisher, _A)
@@ -83,7 +83,7 @@ def test_a_value_is_for_all_or_it_is_none(broker: Broker, narrowing: dict[str, o
 
 
 def test_what_is_refused_is_not_published(broker: Broker) -> None:
-    """nt4.md G5: the JSON side is told; a limit that said no is counted, and a repeat is a new attempt."""
+    """G5: the JSON side is told; a limit that said no is counted, and a repeat is a new attempt."""
     FakeValues(broker, a="double", b="")
     wrong = Event("a", b'"text"', idempotency_key="k")
     with pytest.raises(WrongType) as refused:
@@ -97,7 +97,7 @@ def test_what_is_refused_is_not_published(broker: Broker) -> None:
 
 
 def test_a_repeated_value_is_known(broker: Broker) -> None:
-    """Design 5, publishing twice: it is answered as the first was, recorded or not."""
+    """It is answered as the first was, recorded or not."""
     FakeValues(broker, a="double", b="double")
     MemoryLog(broker)
     first = Event("a", b"1", idempotency_key="k")
@@ -109,7 +109,7 @@ def test_a_repeated_value_is_known(broker: Broker) -> None:
 
 
 def test_values_are_told_of_sessions_that_end(broker: Broker) -> None:
-    """nt4.md G1: what topics a session published go with it."""
+    """G1: what topics a session published go with it."""
     values = FakeValues(broker)
     session = join(broker, "s")
     broker.close(session, "left")
@@ -118,7 +118,7 @@ def test_values_are_told_of_sessions_that_end(broker: Broker) -> None:
 
 
 def test_live_sessions_are_shown_values_and_replaying_ones_get_what_is_kept(broker: Broker) -> None:
-    """Design 7.13: a replay subscriber of an NT4 topic gets the recorded values only; nobody gets one twice."""
+    """A replay subscriber of an NT4 topic gets the recorded values only; nobody gets one twice."""
     log, values = MemoryLog(broker), FakeValues(broker, a="double")
     live = join(broker, "live")
     broker.subscribe(live, _A)
@@ -149,7 +149,7 @@ def test_what_is_shown_may_be_what_is_kept(broker: Broker) -> None:
 
 
 def test_a_value_yields_whether_it_is_on_disk_or_not(broker: Broker) -> None:
-    """Design 4.12: that it can be read again helps no session that does not replay."""
+    """That it can be read again helps no session that does not replay."""
     broker = Broker(Limits(queue_events=3))
     log, values = MemoryLog(broker), FakeValues(broker, a="double")
     live = join(broker, "live")
@@ -182,7 +182,7 @@ def test_publications_of_the_log_ascend(broker: Broker) -> None:
 
 
 def test_what_the_log_does_not_take_is_no_error(broker: Broker) -> None:
-    """Design 7.13: below the disk floor values are delivered and not recorded, and counted by themselves."""
+    """Below the disk floor values are delivered and not recorded, and counted by themselves."""
     log = MemoryLog(broker)
     replaying = _replaying(broker, "replaying")
     log.is_full = True

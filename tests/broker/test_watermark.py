@@ -1,4 +1,4 @@
-"""Two marks: too much above the high one, enough room again below the low one (reliability.md 1, RabbitMQ)."""
+"""Two marks: too much above the high one, enough room again below the low one (RabbitMQ)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_it_does_not_flap():
 
 
 def test_an_event_weighs_until_the_last_reader_has_let_go():
-    """Reliability.md 3, "waiting in total": once for all who hear it, wherever it waits; nothing if nobody does."""
+    """Once for all who hear it, wherever it waits; nothing if nobody does."""
     broker = Broker(Limits())
     first, second = join(broker, "first"), join(broker, "second")
     broker.publish(event("x" * 1_000), 0.0)

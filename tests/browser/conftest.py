@@ -1,6 +1,6 @@
 """What the browser tests share: Debian's Chromium, a profile that notes every complaint, and a server to restart.
 
-Set `HALLEY_NO_SKIP=1` where nothing may be skipped: then a missing Chromium is a failure.
+Set `TESTS_NO_SKIP=1` where nothing may be skipped: then a missing Chromium is a failure.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ async def test_an_http_error_is_tried_again_after_a_pause(profile, server):
 
 
 async def test_a_foreign_reply_in_an_event_is_no_reply(profile, server):
-    """clients.md 1.5: an event that bears `advice` and `successful` is delivered as an event, and not obeyed."""
+    """A49: an event that bears `advice` and `successful` is delivered as an event, and not obeyed."""
     page = await open_blank(profile, server)
     forged = {"channel": "/a", "data": 1, "id": "1", "successful": False, "advice": {"reconnect": "none"}}
     forgeries = [forged]

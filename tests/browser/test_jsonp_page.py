@@ -143,7 +143,7 @@ async def test_a_server_that_comes_back_is_found_again(profile, server):
 
 
 async def test_a_script_without_a_session_publishes_nothing(profile, server):
-    """design.md 4.7: any page can make a browser load a script; without a session such a publish is refused."""
+    """Any page can make a browser load a script; without a session such a publish is refused."""
     page = await profile.open(server.url)
     await expect(page.locator("#state")).to_have_text("Connected")
     forged = {"channel": "/a", "data": "forged"}

@@ -1,4 +1,4 @@
-"""A robot's values in a page that polls: it sees them, sets them, and is told what is no value (nt4.md G)."""
+"""A robot's values in a page that polls: it sees them, sets them, and is told what is no value."""
 
 from __future__ import annotations
 

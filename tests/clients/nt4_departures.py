@@ -1,4 +1,4 @@
-"""Where Halley departs from ntcore 2026.2.2, and why: by the obligation's number in nt4.md, with all lines that differ.
+"""Where Halley departs from ntcore 2026.2.2, and why: by the number of the NA code, with all lines that differ.
 
 Those that begin with `-` only ntcore's clients hear, those with `+` only Halley's, in the scripts of `nt4_scenarios`.
 """

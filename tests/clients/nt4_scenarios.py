@@ -1,4 +1,4 @@
-"""What is played before Halley and before ntcore (nt4.md A1 to A10, D); by number and name of what it is about."""
+"""What is played before Halley and before ntcore ; by the number of the NA code and a name."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ KINDS: dict[str, tuple[int, list[Any]]] = {
 }
 
 TOPICS = sub("", uid=99, prefix=True, topicsonly=True)
-"""What a client says that publishes several topics: ntcore tells it of them for certain only if it hears them (F1)."""
+"""What a client says that publishes several topics: ntcore tells it of them for certain only if it hears them (NF1)."""
 
 TWO = [("a", sub("/x")), ("b", pub("/x"))]
 """Somebody who hears and somebody who publishes."""

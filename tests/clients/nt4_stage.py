@@ -93,7 +93,7 @@ class _Stage:
             client.times.clear()
 
     def plain(self, line: str) -> str:
-        """Without the numbers that ntcore gives clients whose names are unique anyhow (A11)."""
+        """Without the numbers that ntcore gives clients whose names are unique anyhow (NA11)."""
         return re.sub(r"([\w /]+)@\d+", lambda found: found[self._named[found[1]] == 1], line)
 
     async def _join(self, who: str, how: Join) -> None:
@@ -145,7 +145,7 @@ class _Stage:
 
 
 def _rows(value: nt4.Value) -> list[str]:
-    """What a meta topic lists, in no order. Ports differ; `ver` is ntcore's own; `periodic` has 32 bits (A58, A59)."""
+    """What a meta topic lists, in no order. Ports differ; `ver` is ntcore's; `periodic` has 32 bits (NA58, NA59)."""
     rows = msgpack.unpackb(value.value)
     for row in rows:
         row.pop("ver", None)

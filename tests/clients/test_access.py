@@ -43,7 +43,7 @@ def member(token, expires=None):
 
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_token_opens_what_a_rule_grants(place, site):
-    """Issue 4: its bearer publishes, a client without one hears it and may not publish itself."""
+    """Its bearer publishes, a client without one hears it and may not publish itself."""
     token = new_token()
     server = await site.serve(access=RULES, tokens=member(token))
     async with client(server) as stranger, client(server, **PLACES[place](token)) as ada:
@@ -67,7 +67,7 @@ async def test_a_wrong_token_is_told_once_and_not_tried_again(place, site):
 
 
 async def test_a_token_that_expires_ends_the_session_and_the_next_handshake(site):
-    """Issue 4: cometd.js is told by its held connect, shakes hands again as advised, and is told why that fails."""
+    """cometd.js is told by its held connect, shakes hands again as advised, and is told why that fails."""
     token = new_token()
     server = await site.serve(access=RULES, tokens=member(token, datetime.fromtimestamp(time.time() + 3, UTC)))
     async with client(server, **PLACES["ext"](token)) as ada:

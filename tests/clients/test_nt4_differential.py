@@ -24,7 +24,7 @@ async def play(server, script):
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("script", SCRIPTS)
 async def test_as_ntcore(script, tmp_path):
-    """nt4.md A1 to A59, D8: Halley's clients hear what ntcore's do; a listed departure must be one, line by line."""
+    """ND8: Halley's clients hear what ntcore's do; a listed departure must be one, line by line."""
     theirs = await play(NtcoreServer(tmp_path), script)
     ours = await play(HalleyServer(tmp_path / "halley"), script)
     differences = [line for line in difflib.ndiff(theirs, ours) if line[0] in "+-"]

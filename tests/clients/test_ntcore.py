@@ -61,7 +61,7 @@ async def place(request, tmp_path):
 
 @pytest.mark.parametrize("kind", VALUES)
 async def test_values_both_ways(kind, place):
-    """D15, A22, A29, A50: values of every type come as they were sent, to who was there and to who comes later."""
+    """ND15, NA22, NA29, NA50: values of every type come as they were sent, to who was there and to who comes later."""
     one, other = await place.joined("one"), await place.joined("other")
     kept = []  # what Python forgets, ntcore ends
     for publisher, hearer, name in ((one, other, "/there"), (other, one, "/back")):
@@ -78,7 +78,7 @@ async def test_values_both_ways(kind, place):
 
 
 async def test_prefixes(place):
-    """A49: a prefix is of the name as text, and finds topics that come later, too."""
+    """NA49: a prefix is of the name as text, and finds topics that come later, too."""
     one, other = await place.joined("one"), await place.joined("other")
     published = [one.publish(name) for name in ("/robot/arm", "/robots", "/other")]
     multi = one.ntcore.MultiSubscriber(other.instance, ["/robot"], other.options())
@@ -90,13 +90,13 @@ async def test_prefixes(place):
 
 
 async def test_properties(place):
-    """A44 to A46: what one sets the other sees, whoever publishes; what it deletes is gone."""
+    """NA44 to NA46: what one sets the other sees, whoever publishes; what it deletes is gone."""
     one, other = await place.joined("one"), await place.joined("other")
     published = one.publish("/x")
     heard = other.subscribe("/x")
     await other.until(heard.exists)
     mine, theirs = heard.getTopic(), published.getTopic()
-    kept = one.subscribe("/x")  # ntcore tells nobody who only publishes (F1)
+    kept = one.subscribe("/x")  # ntcore tells nobody who only publishes (NF1)
     mine.setRetained(True)
     mine.setProperty("colour", '{"rgb": [1, 2, 3]}')
     await one.until(lambda: theirs.isRetained() and "rgb" in str(theirs.getProperty("colour")))
@@ -109,7 +109,7 @@ async def test_properties(place):
 
 
 async def test_the_server_restarts(place):
-    """D13, F8: clients come back to the same port, publish again what they have, and hear again what others say."""
+    """ND13, NF8: clients come back to the same port, publish again what they have, and hear again what others say."""
     one, other = await place.joined("one"), await place.joined("other")
     published, heard = one.publish("/x"), other.subscribe("/x")
     published.set(1.0)
@@ -127,7 +127,7 @@ async def test_the_server_restarts(place):
 
 @pytest.mark.parametrize("first", ["dashboard", "coprocessor"])
 async def test_whoever_comes_back_first(first, place):
-    """D13: a default of the coprocessor's never wins over what the user has set, in either order after a restart."""
+    """ND13: a default of the coprocessor's never wins over what the user has set, in either order after a restart."""
     ways = {name: await place.proxy() for name in ("dashboard", "coprocessor")}
     clients = {name: await place.joined(name, way.port) for name, way in ways.items()}
     default = clients["coprocessor"].publish("/speed")
@@ -151,7 +151,7 @@ async def test_whoever_comes_back_first(first, place):
 
 
 async def test_two_of_one_name(place):
-    """A11, A12, D1: both are welcome and hear each other; `$clients` tells them apart."""
+    """NA11, NA12, ND1: both are welcome and hear each other; `$clients` tells them apart."""
     one, other = await place.joined("test"), await place.joined("test")
     heard, published = other.subscribe("/x"), one.publish("/x")
     published.set(1.0)
@@ -164,7 +164,7 @@ async def test_two_of_one_name(place):
 
 
 async def test_topics_only(place):
-    """A55, D3: who wants topics only learns of them, and of no value; who wants values later gets the last one."""
+    """NA55, ND3: who wants topics only learns of them, and of no value; who wants values later gets the last one."""
     one, other = await place.joined("one"), await place.joined("other")
     published = one.publish("/x")
     published.set(1.0)
@@ -178,7 +178,7 @@ async def test_topics_only(place):
 
 
 async def test_all_or_the_newest(place):
-    """A56: who asks for all gets each value in order; who does not gets the last one, and not all."""
+    """NA56: who asks for all gets each value in order; who does not gets the last one, and not all."""
     one, other, third = [await place.joined(name) for name in ("one", "other", "third")]
     published = one.publish("/x")
     every, newest = other.subscribe("/x"), third.subscribe("/x", sendAll=False, periodic=0.2)
@@ -195,13 +195,13 @@ async def test_all_or_the_newest(place):
 
 
 async def test_time(place):
-    """A26 to A28: the client knows the server's time, which is the clock's."""
+    """NA26 to NA28: the client knows the server's time, which is the clock's."""
     one = await place.joined("one")
     assert abs(one.instance.getServerTimeOffset()) < 1_000_000  # both have this machine's clock
 
 
 async def test_last_values(place):
-    """A39, A41, D5: a default gives way to a value, and not the other way round, not even to one of long ago."""
+    """NA39, NA41, ND5: a default gives way to a value, and not the other way round, not even to one of long ago."""
     one, other = await place.joined("one"), await place.joined("other")
     default, chosen = one.publish("/x"), other.publish("/x")
     default.setDefault(1.0)
@@ -224,7 +224,7 @@ async def test_last_values(place):
 
 
 async def test_unpublished(place):
-    """A34, A35, D4: a topic ends with its last publisher, whether that says so or is gone."""
+    """NA34, NA35, ND4: a topic ends with its last publisher, whether that says so or is gone."""
     one, other = await place.joined("one"), await place.joined("other")
     heard = {name: other.subscribe(name) for name in ("/x", "/y")}
     first, _second = one.publish("/x"), one.publish("/y")
@@ -237,7 +237,7 @@ async def test_unpublished(place):
 
 
 async def test_persistent(place, tmp_path):
-    """A48: what is persistent is there again after a restart, with nobody to publish it."""
+    """NA48: what is persistent is there again after a restart, with nobody to publish it."""
     one = await place.joined("one")
     published = one.publish("/kept")
     published.getTopic().setPersistent(True)
@@ -258,7 +258,7 @@ def saved(folder):
 
 
 async def test_meta_topics(place):
-    """A58: who is there, who hears a topic and who publishes it, read by a client of ntcore's."""
+    """NA58: who is there, who hears a topic and who publishes it, read by a client of ntcore's."""
     one, other = await place.joined("one"), await place.joined("other")
     metas = {name: other.subscribe(name, "msgpack") for name in ("$clients", "$sub$/x", "$pub$/x")}
     published, heard = one.publish("/x"), other.subscribe("/x")
@@ -279,7 +279,7 @@ async def test_meta_topics(place):
 
 
 async def test_an_unknown_type_is_bytes(place):
-    """A22: a struct and its schema, as WPILib's own programs publish them."""
+    """NA22: a struct and its schema, as WPILib's own programs publish them."""
     one, other = await place.joined("one"), await place.joined("other")
     one.instance.addSchema("struct:Twist", "structschema", "double dx; double dy")
     schema = other.subscribe("/.schema/struct:Twist", "structschema")

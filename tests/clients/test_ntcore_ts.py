@@ -56,7 +56,7 @@ async def place(request, tmp_path):
 
 @pytest.mark.parametrize("kind", VALUES)
 async def test_values_both_ways(kind, place):
-    """D15, A23, A30: its publish is answered, its values come as their type says, and it hears others' as they are."""
+    """ND15, NA23, NA30: its publish is answered, its values come as their type says, and others' as they are."""
     number, values = VALUES[kind]
     client, raw = await place.joined(), await place.raw()
     await raw.heed_marks()
@@ -79,7 +79,7 @@ async def test_values_both_ways(kind, place):
 
 
 async def test_announces(place):
-    """A29, A34: it learns of topics by their prefix, with the last values, and of their end."""
+    """NA29, NA34: it learns of topics by their prefix, with the last values, and of their end."""
     raw = await place.raw()
     await raw.heed_marks()
     await raw.publish("/robot/arm", 1)
@@ -106,7 +106,7 @@ async def is_announced(client, name, *, wanted):
 
 
 async def test_a_topic_that_is_there_already(place):
-    """A30, F1: a second publisher is answered, too; without that its promise is rejected after three seconds."""
+    """NA30, NF1: a second publisher is answered, too; without that its promise is rejected after three seconds."""
     raw = await place.raw()
     await raw.publish("/x", 1, "double", {"retained": True})
     await raw.quiet()
@@ -116,7 +116,7 @@ async def test_a_topic_that_is_there_already(place):
 
 @pytest.mark.parametrize("place", [HALLEY], indirect=True)
 async def test_properties_with_ack(place):
-    """A46: it reads `properties` only with a boolean `ack`, which ntcore never sends; what it publishes lives on."""
+    """NA46: it reads `properties` only with a boolean `ack`, which ntcore never sends; what it publishes lives on."""
     client, raw = await place.joined(), await place.raw()
     await told(client, "publish", "/x", "double")
     await told(client, "subscribe", "/x", "double", {})

@@ -1,4 +1,4 @@
-"""Pages of other sites in a real browser (S19 to S21; A62): only those that the settings name may speak to us."""
+"""Pages of other sites in a real browser (S19 to S21, A62): only those that the settings name may speak to us."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_an_unlisted_origin_gets_nowhere_by_long_polling(site):
 
 
 async def test_a_name_that_was_made_to_point_here_is_no_host_of_ours(site):
-    """Design 4.8: a page at a foreign name that resolves to this machine (DNS rebinding) is refused by Host."""
+    """A page at a foreign name that resolves to this machine (DNS rebinding) is refused by Host."""
     server = await site.serve()
     tab = await (await site.profile()).new_page()
     answer = await tab.goto(f"http://evil.example:{server.port}/bayeux")

@@ -40,7 +40,7 @@ def events(shown):
 
 
 async def test_it_hears_what_others_publish(site):
-    """A1, A57, clients.md 4.3: from its handshake to its disconnect, with a bare object in every request."""
+    """A1, A57: from its handshake to its disconnect, with a bare object in every request."""
     server = await site.serve(bayeux={"hold_s": 1.0})
     said = [{"text": AWKWARD}, {"number": 2}]
     shown = await run_program(

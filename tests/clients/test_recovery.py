@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @every_plain_client
 async def test_a_poll_cut_while_it_is_held_loses_nothing(kind, site):
-    """Design 4.9: what is published while the client is cut off waits for it, and comes in order, once."""
+    """What is published while the client is cut off waits for it, and comes in order, once."""
     server = await site.serve()
     proxy = await site.relay(server)
     client = await site.join(kind, proxy.port)

@@ -1,4 +1,4 @@
-"""What clients do with a no: they tell their program once, go on, and do not ask again (spec/clients.md 1.4)."""
+"""What clients do with a no: they tell their program once, go on, and do not ask again (A61, A68)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Salesforce's clients replay with Halley as they are (issue 5.5): jsforce's extension in Faye, aiosfstream-ng's."""
+"""Salesforce's clients replay with Halley as they are: jsforce's extension in Faye, aiosfstream-ng's."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_jsforce(site, tmp_path):
 
 @pytest.mark.node
 async def test_jsforce_is_refused(site, tmp_path):
-    """A position of the future is refused in Salesforce's words, which Faye shows (B6)."""
+    """A position of the future is refused in Salesforce's words, which Faye shows (H6)."""
     server = await site.serve(**stored(tmp_path))
     client = await jsforce(server, "/room", 999_999)
     try:

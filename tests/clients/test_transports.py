@@ -1,4 +1,4 @@
-"""How cometd.js finds the transport that works (A29, spec/clients.md 4.2)."""
+"""How cometd.js finds the transport that works (A29, A60)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @clients("cometd9-node", "cometd7-node", "cometd-same-origin", "cometd-cross-origin")
 async def test_cometd_with_websocket_left_on_falls_back_to_long_polling(kind, site):
-    """Design 6: the upgrade is refused at once; cometd.js goes on by long-polling and does not try WebSocket again."""
+    """The upgrade is refused at once; cometd.js goes on by long-polling and does not try WebSocket again."""
     server = await site.serve(bayeux={"hold_s": 1.0})
     proxy = await site.relay(server)
     client = await site.join(kind, proxy.port)

@@ -32,7 +32,7 @@ def ada():
 
 @every_client
 async def test_a_ticket(kind, site):
-    """wamp.md 56, 57: the bearer token; who has it is known by its name and role, and may what the rules grant."""
+    """W56, W57: the bearer token; who has it is known by its name and role, and may what the rules grant."""
     token = new_token()
     server = await site.serve(access=RULES, tokens=(Token("ada", "member", hash_of(token), None),))
     client = await start(site, kind, server.port)
@@ -48,7 +48,7 @@ async def test_a_ticket(kind, site):
 
 @every_client
 async def test_a_wrong_ticket(kind, site):
-    """wamp.md 56: denied, and the program is told with what."""
+    """W56: denied, and the program is told with what."""
     server = await site.serve(access=RULES, tokens=(Token("ada", "member", hash_of(new_token()), None),))
     client = await start(site, kind, server.port)
     assert DENIED in (await client.join(authmethod="ticket", authid="ada", secret=new_token())).error
@@ -56,7 +56,7 @@ async def test_a_wrong_ticket(kind, site):
 
 @every_client
 async def test_wampcra(kind, site):
-    """wamp.md 56: a salted secret that never crosses the wire."""
+    """W56: a salted secret that never crosses the wire."""
     server = await site.serve(access=RULES, user=ada())
     client = await start(site, kind, server.port)
     assert (await client.join(authmethod="wampcra", authid="ada", secret=SECRET)).error is None
@@ -69,7 +69,7 @@ async def test_wampcra(kind, site):
 @every_client
 @pytest.mark.parametrize("who", ["ada", "eve"])
 async def test_wampcra_refused(kind, who, site):
-    """wamp.md 56: a wrong secret and an unknown user are refused with the same words."""
+    """W56: a wrong secret and an unknown user are refused with the same words."""
     server = await site.serve(access=RULES, user=ada())
     client = await start(site, kind, server.port)
     assert DENIED in (await client.join(authmethod="wampcra", authid=who, secret="wrong")).error
@@ -77,7 +77,7 @@ async def test_wampcra_refused(kind, who, site):
 
 @every_client
 async def test_nobody_in_particular(kind, site):
-    """wamp.md 55: without a method a client is anonymous, and may what anybody may."""
+    """W55: without a method a client is anonymous, and may what anybody may."""
     server = await site.serve(access=RULES, user=ada())
     client = await start(site, kind, server.port)
     assert (await client.join()).error is None
@@ -88,7 +88,7 @@ async def test_nobody_in_particular(kind, site):
 
 @every_client
 async def test_a_method_that_nobody_can_do(kind, site):
-    """wamp.md 55: no ticket is known here."""
+    """W55: no ticket is known here."""
     server = await site.serve(access=RULES)
     client = await start(site, kind, server.port)
     answer = await client.join(authmethod="wampcra", authid="ada", secret=SECRET)

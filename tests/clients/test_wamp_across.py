@@ -18,7 +18,7 @@ PAYLOAD = ([1, AWKWARD, {"deep": [True, None, -0.5]}], {"key": [2**53 - 1, "", {
 
 
 async def test_what_one_publishes_reaches_all_others(site):
-    """wamp.md 25, 34: each library in each serializer publishes once, and all others get just that."""
+    """W25, W34: each library in each serializer publishes once, and all others get just that."""
     server = await site.serve()
     clients = {name: await join(site, name, server.port) for name in MANY}
     for client in clients.values():
@@ -34,7 +34,7 @@ async def test_what_one_publishes_reaches_all_others(site):
 
 @pytest.mark.parametrize("kind", ["autobahn-python-cbor", "autobahn-js-msgpack", "wampy-json"])
 async def test_from_bayeux(kind, site):
-    """Design 3, topics and payloads: /chat/demo is chat.demo, and its data is the one argument, whatever it is."""
+    """/chat/demo is chat.demo, and its data is the one argument, whatever it is."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     await client.subscribe("chat.demo")
@@ -45,7 +45,7 @@ async def test_from_bayeux(kind, site):
 
 @pytest.mark.parametrize("kind", ["autobahn-python-cbor", "autobahn-js-msgpack", "wampy-json"])
 async def test_to_bayeux(kind, site):
-    """Design 3, payloads: one argument is the data; anything else is shown as args and kwargs."""
+    """One argument is the data; anything else is shown as args and kwargs."""
     server = await site.serve()
     listener = await site.join("aiocometd", server.port)
     assert await listener.subscribe("/chat/demo") == OK
@@ -61,7 +61,7 @@ async def test_to_bayeux(kind, site):
 
 
 async def test_a_pattern_hears_both_protocols(site):
-    """Design 3, topics: a prefix of WAMP's hears what Bayeux publishes below, and tells where."""
+    """A prefix of WAMP's hears what Bayeux publishes below, and tells where."""
     server = await site.serve()
     client = await join(site, "autobahn-js-json", server.port)
     await client.subscribe("chat.", match="prefix")
@@ -71,7 +71,7 @@ async def test_a_pattern_hears_both_protocols(site):
 
 
 async def test_history_of_all_protocols(site, tmp_path):
-    """Design 3, history: what Bayeux and WAMP publish is one log, read by get_events and by /history alike."""
+    """What Bayeux and WAMP publish is one log, read by get_events and by /history alike."""
     server = await site.serve(history={"enabled": True, "free_bytes": 0}, data_dir=str(tmp_path))
     client = await join(site, "wampy-cbor", server.port)
     await publish(server.port, ("/chat/demo", {"from": "bayeux"}))
@@ -85,7 +85,7 @@ async def test_history_of_all_protocols(site, tmp_path):
 
 
 async def test_publishing_at_once_keeps_each_publishers_order(site):
-    """wamp.md 31: however many publish, every listener hears each of them in order, and nothing twice."""
+    """W31: however many publish, every listener hears each of them in order, and nothing twice."""
     server = await site.serve()
     clients = [
         await join(site, name, server.port) for name in ("autobahn-python-msgpack", "autobahn-js-cbor", "wampy-json")

@@ -1,4 +1,4 @@
-"""Every WAMP client goes through every step of a client's life, in every serializer that it has (wamp.md D 16).
+"""Every WAMP client goes through every step of a client's life, in every serializer that it has (WD16).
 
 Join, subscribe (exact, prefix, wildcard), publish with acknowledgement, receive, exclusion, disclosure, history by
 pages, meta calls, errors as the client tells them, unsubscribe, leave: a test for each, and each runs with each of
@@ -36,7 +36,7 @@ async def other(server):
 
 
 async def test_join(kind, site):
-    """wamp.md 6: a session, as nobody in particular."""
+    """W6: a session, as nobody in particular."""
     server = await site.serve()
     client = await start(site, kind, server.port)
     assert (await client.join()).error is None
@@ -46,14 +46,14 @@ async def test_join(kind, site):
 
 
 async def test_a_realm_that_is_not_there(kind, site):
-    """wamp.md 5: refused with the reason, as far as the client shows it."""
+    """W5: refused with the reason, as far as the client shows it."""
     server = await site.serve()
     client = await start(site, kind, server.port)
     assert "no_such_realm" in (await client.join("nowhere")).error
 
 
 async def test_publish_and_receive(kind, site):
-    """wamp.md 24, 25: others' events come as they were sent, its own are acknowledged and arrive at others."""
+    """W24, W25: others' events come as they were sent, its own are acknowledged and arrive at others."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     async with await other(server) as stranger:
@@ -79,7 +79,7 @@ async def test_publish_and_receive(kind, site):
     ids=["both", "kwargs", "args", "none"],
 )
 async def test_shapes(kind, payload, site):
-    """wamp.md 25: args, kwargs, both or none, there and back."""
+    """W25: args, kwargs, both or none, there and back."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     async with await other(server) as stranger:
@@ -96,7 +96,7 @@ async def test_shapes(kind, payload, site):
 
 
 async def test_publisher_exclusion(kind, site):
-    """wamp.md 26: the publisher does not get its own event, unless it says exclude_me: false (which Wampy.js drops)."""
+    """W26: the publisher does not get its own event, unless it says exclude_me: false (which Wampy.js drops)."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     await client.subscribe("com.room")
@@ -111,7 +111,7 @@ async def test_publisher_exclusion(kind, site):
 
 @pytest.mark.parametrize("match", PATTERNS)
 async def test_patterns(kind, match, site):
-    """wamp.md 19, 29: what the pattern names is heard, nothing else, and each event tells its topic."""
+    """W19, W29: what the pattern names is heard, nothing else, and each event tells its topic."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     pattern, named, others = PATTERNS[match]
@@ -124,7 +124,7 @@ async def test_patterns(kind, match, site):
 
 
 async def test_disclosure(kind, site):
-    """wamp.md 28: who publishes is told where the publisher asks for that, and not otherwise."""
+    """W28: who publishes is told where the publisher asks for that, and not otherwise."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     async with await other(server) as stranger:
@@ -140,7 +140,7 @@ async def test_disclosure(kind, site):
 
 
 async def test_excluding_and_choosing_by_session(kind, site):
-    """wamp.md 13, 27: session ids are beyond 32 bits, and JavaScript's binary encoders write those as floats."""
+    """W13, W27: session ids are beyond 32 bits, and JavaScript's binary encoders write those as floats."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     async with await other(server) as one, await other(server) as two:
@@ -154,7 +154,7 @@ async def test_excluding_and_choosing_by_session(kind, site):
 
 
 async def test_binary(kind, site):
-    """wamp.md 64: bytes come as bytes where the serializer has them, and as WAMP's text for them where not."""
+    """W64: bytes come as bytes where the serializer has them, and as WAMP's text for them where not."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     data = bytes(range(256))
@@ -171,7 +171,7 @@ async def test_binary(kind, site):
 
 
 async def test_unsubscribe(kind, site):
-    """wamp.md 22: nothing more is heard of it, and what is still subscribed is heard as before."""
+    """W22: nothing more is heard of it, and what is still subscribed is heard as before."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     left = (await client.subscribe("com.left")).value
@@ -184,7 +184,7 @@ async def test_unsubscribe(kind, site):
 
 
 async def test_meta_calls(kind, site):
-    """wamp.md 47: what there is of sessions and subscriptions, asked in each client's way."""
+    """W47: what there is of sessions and subscriptions, asked in each client's way."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     subscription = (await client.subscribe("com.room")).value
@@ -215,7 +215,7 @@ async def test_meta_calls(kind, site):
 
 
 async def test_errors(kind, site):
-    """wamp.md 54: refusals reach the program by their URIs, and the session lives on."""
+    """W54: refusals reach the program by their URIs, and the session lives on."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     assert (await client.call("com.nobody.serves.this")).error == "wamp.error.no_such_procedure"
@@ -229,7 +229,7 @@ async def test_errors(kind, site):
 
 
 async def test_history_by_pages(kind, site, tmp_path):
-    """wamp.md 38, 40: forwards and backwards with `limit` and the last id, every event is visited once and in order."""
+    """W38, W40: forwards and backwards with `limit` and the last id, every event is visited once and in order."""
     server = await site.serve(history={"enabled": True, "free_bytes": 0}, data_dir=str(tmp_path))
     client = await join(site, kind, server.port)
     async with await other(server) as stranger:
@@ -252,7 +252,7 @@ async def test_history_by_pages(kind, site, tmp_path):
 
 
 async def test_retained(kind, site):
-    """wamp.md 44: who asks for it gets the last retained event after its subscription, and knows it as such."""
+    """W44: who asks for it gets the last retained event after its subscription, and knows it as such."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     async with await other(server) as stranger:
@@ -267,7 +267,7 @@ async def test_retained(kind, site):
 
 
 async def test_leaving(kind, site):
-    """wamp.md 8: GOODBYE is answered, and the session is gone for others."""
+    """W8: GOODBYE is answered, and the session is gone for others."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     async with await other(server) as stranger:
@@ -280,7 +280,7 @@ async def test_leaving(kind, site):
 
 
 async def test_being_sent_away(kind, site):
-    """wamp.md 8, 47: a killed session's program is told; it is not there any more."""
+    """W8, W47: a killed session's program is told; it is not there any more."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     async with await other(server) as stranger:

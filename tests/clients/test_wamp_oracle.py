@@ -18,7 +18,7 @@ BAD = {
 
 @pytest.mark.parametrize("what", BAD)
 def test_what_a_strict_client_refuses(what):
-    """wamp.md 7, 9, 13: a router that says so has failed the test that heard it."""
+    """W7, W9, W13: a router that says so has failed the test that heard it."""
     require_module("autobahn", "pip install -r tests/clients/requirements.txt")
     wamp.check(GOOD)
     with pytest.raises(Exception, match=r"(?i)invalid|unexpected|expected"):

@@ -1,6 +1,6 @@
 """The pipeline on a standalone Spark cluster, as `deploy/spark-standalone` starts one.
 
-It takes a minute, so it is left out unless `HALLEY_NO_SKIP=1` asks for everything.
+It takes a minute, so it is left out unless `TESTS_NO_SKIP=1` asks for everything.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def offsets(lake):
 
 async def test_l14_a_worker_that_is_killed_mid_run_changes_nothing(tmp_path):
     """L14: ingest on two workers; one is killed with its executor, the job ends well, and every event is there once."""
-    if os.environ.get("HALLEY_NO_SKIP") != "1":
-        unavailable("a cluster takes a minute: HALLEY_NO_SKIP=1")
+    if os.environ.get("TESTS_NO_SKIP") != "1":
+        unavailable("a cluster takes a minute: TESTS_NO_SKIP=1")
     data_dir, lake = tmp_path / "data", tmp_path / "lake"
     fill(data_dir, EVENTS, channels=10)
     async with cluster("--workers", "2") as (url, workers):

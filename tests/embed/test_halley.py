@@ -57,7 +57,7 @@ async def test_a_program_sees_sessions_and_acts_on_them():
         for channel in ("/b", "/c"):
             served.halley.publish(channel, channel)
         assert (await wire.post(connect(client_id))).messages[1:] == [{"channel": "/c", "data": "/c"}]
-        with pytest.raises(ValueError, match="no channel or pattern"):
+        with pytest.raises(ValueError, match="not a channel or pattern"):
             session.deliver("no channel", 1)
 
 
@@ -161,7 +161,7 @@ async def test_authorizers_decide_about_their_part_of_the_channels():
 
 
 async def test_hooks_that_fail_do_not_fail_the_request():
-    """Ruling 11: a listener counts as silent, a service as without answer, a policy and an authorizer as no."""
+    """A listener counts as silent, a service as without answer, a policy and an authorizer as no."""
 
     def fail(*_):
         raise RuntimeError("a program's own mistake")
@@ -187,7 +187,7 @@ async def test_hooks_that_fail_do_not_fail_the_request():
 
 
 async def test_a_policy_that_takes_too_long_counts_as_no():
-    """Design 3: the deadline of a policy means no, and the session is as it was."""
+    """The deadline of a policy means no, and the session is as it was."""
 
     class Policy:
         async def can_subscribe(self, session, channel, message):
@@ -310,8 +310,8 @@ async def test_a_sweeper_that_meets_an_error_goes_on():
 
 
 def test_a_host_that_others_can_reach_needs_a_word_of_consent():
-    """Design 4.8: no listener is open to others by accident."""
-    with pytest.raises(NotProtected, match="or say --open"):
+    """No listener is open to others by accident."""
+    with pytest.raises(NotProtected, match="or use --open"):
         Halley(Settings(host="0.0.0.0"))
     assert Halley(Settings(host="0.0.0.0", open=True)).house.rights.anonymous_publish is False
 

@@ -1,4 +1,4 @@
-"""Rights and tokens over raw sockets (reliability.md 7: S12 to S15 and S38 as far as they touch rights; issue 4)."""
+"""Rights and tokens over raw sockets (S12 to S15 and S38 as far as they touch rights)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 import pytest
 from access.signing import AUDIENCE, ISSUER, ec_key, jwk, jwks, rsa_key, sign
 from support.messages import HANDSHAKE, connect, publish, subscribe
-from support.server import brisk, serving
+from support.server import THOROUGHLY, brisk, serving
 from support.wire import request
 
 from app.access.tokens import hash_of, new_token
 from app.settings import Access, Token
+
+pytestmark = pytest.mark.faces(*THOROUGHLY[:2])
 
 TOKEN, SENSOR, ENDED = new_token(), new_token(), new_token()
 TOKENS = (
@@ -39,7 +41,7 @@ def bearer(token):
 
 
 async def test_a_token_in_either_place_makes_a_session_somebody():
-    """Issue 4: `Authorization: Bearer`, or `ext.authentication`; the embedding API tells who it is."""
+    """`Authorization: Bearer`, or `ext.authentication`; the embedding API tells who it is."""
     async with serving(guarded()) as served:
         wire = await served.wire()
         shown = [
@@ -75,7 +77,7 @@ async def test_a_token_in_either_place_makes_a_session_somebody():
     ],
 )
 async def test_a_bad_token_is_refused_without_a_word_of_it(headers, ext, reason):
-    """Issue 4: in a handshake and in a publish without a session; nothing of a token is echoed or logged."""
+    """In a handshake and in a publish without a session; nothing of a token is echoed or logged."""
     async with serving(guarded()) as served:
         wire = await served.wire()
         handshake = HANDSHAKE | ({"ext": ext} if ext else {})
@@ -139,7 +141,7 @@ async def test_s15_what_no_rule_allows_is_refused_and_delivered_to_nobody():
 
 
 async def test_s15_a_role_reaches_the_servers_own_topics_only_by_name():
-    """S15, design 3: `user` may do everything on `/**`, which is not /halley, and not to publish /stats."""
+    """S15: `user` may do everything on `/**`, which is not /halley, and not to publish /stats."""
     async with serving(guarded()) as served:
         wire = await served.wire()
         client_id = (await wire.post(HANDSHAKE, **bearer(TOKEN))).messages[0]["clientId"]
@@ -252,7 +254,7 @@ async def test_s38_another_sessions_cookie_opens_nothing_over_jsonp():
 
 
 async def test_a_token_that_expires_ends_its_session_over_the_wire():
-    """Issue 4: the held connect is told, with advice to shake hands again; the next one is unknown; then denied."""
+    """The held connect is told, with advice to shake hands again; the next one is unknown; then denied."""
     short = new_token()
     ends = datetime.fromtimestamp(time.time() + 1.0, UTC)
     async with serving(guarded(tokens=(Token("ada", "user", hash_of(short), ends),))) as served:
@@ -271,7 +273,7 @@ async def test_a_token_that_expires_ends_its_session_over_the_wire():
 
 
 async def test_keys_can_be_rotated_while_serving(tmp_path):
-    """Issue 4: a JWT of a key that has just come is good at once, one of a key that has gone soon is not."""
+    """A JWT of a key that has just come is good at once, one of a key that has gone soon is not."""
     file = tmp_path / "jwks.json"
     file.write_text(jwks(jwk(rsa_key(), kid="r1")))
     options = {"issuer": ISSUER, "audience": AUDIENCE, "jwks": str(file), "keys_check_s": 0.1}

@@ -77,7 +77,7 @@ async def test_d4_an_answer_reset_while_it_is_written_comes_again(ack):
 
 @pytest.mark.parametrize("ack", [True, False])
 async def test_d4_an_answer_lost_behind_the_kernel_is_covered_by_acks_alone(ack):
-    """D4, design 3: it was written, so without ack it counts as read; with ack the client's old number brings it again.
+    """D4: it was written, so without ack it counts as read; with ack the client's old number brings it again.
 
     Later events come in either case: the loss is of that answer, and of nothing else.
     """

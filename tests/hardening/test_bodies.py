@@ -1,4 +1,4 @@
-"""Bodies that no engine may see: too large, encoded, not JSON, not messages (reliability.md 7, S5, S6, S8-S10)."""
+"""Bodies that no engine may see: too large, encoded, not JSON, not messages (S5, S6, S8-S10)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from urllib.parse import quote
 import pytest
 from support.messages import publish
 from support.refusals import CANARY, refusal
+from support.server import ASGI, SHORT_WAY
 from support.wire import chunked, head, post
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
 
 MESSAGE = json.dumps(publish("/canary", CANARY)).encode()
 LIMIT = 262_144
@@ -48,7 +49,7 @@ async def test_s5_a_chunked_body_gets_413_at_the_first_byte_too_many(served):
     ],
 )
 async def test_s5_chunk_extensions_and_trailers_count_towards_the_limit(served, data):
-    """Design 7.18: what is neither head nor content is bounded too; then 413, or 431 where trailers are too long."""
+    """What is neither head nor content is bounded too; then 413, or 431 where trailers are too long."""
     before = served.books()
     wire = await served.wire()
     answer = await wire.request(
@@ -60,7 +61,7 @@ async def test_s5_chunk_extensions_and_trailers_count_towards_the_limit(served, 
 
 
 async def test_s5_content_and_framing_together_may_not_pass_the_limit(served):
-    """Design 7.18: chunk extensions count towards the body's cap, so half content and half framing is too much."""
+    """Chunk extensions count towards the body's cap, so half content and half framing is too much."""
     chunks = b"".join(b"%x;%b\r\n%b\r\n" % (1_000, b"x" * 1_000, b" " * 1_000) for _ in range(200))
     data = head("POST /bayeux HTTP/1.1", "Host: 127.0.0.1", "Transfer-Encoding: chunked", body=chunks)
     last = b"%x\r\n%b\r\n0\r\n\r\n" % (len(MESSAGE), MESSAGE)
@@ -111,7 +112,7 @@ async def test_s6_identity_is_no_encoding(served):
 )
 async def test_s8_what_is_not_json_gets_400_and_none_of_it_is_processed(served, body):
     """S8: not JSON (RFC 8259), byte order mark, lone surrogates in any number of disguises, bad UTF-8."""
-    await refusal(served, post(body), 400, "body is not JSON" if body[:1] in b"[{" else "body is no Bayeux message")
+    await refusal(served, post(body), 400, "body is not JSON" if body[:1] in b"[{" else "body is not a Bayeux message")
 
 
 @pytest.mark.parametrize(
@@ -134,12 +135,12 @@ async def test_s8_a_body_that_is_not_in_its_charset_gets_400(served, charset):
     "body", [b"1", b'"c4n4ry"', b"null", b"true", b"c4n4ry", b"", b" \r\n", b"\xff\xfe", b"<c4n4ry/>"]
 )
 async def test_s9_what_is_neither_object_nor_array_gets_400(served, body):
-    """S9, A.9: scalars and empty bodies."""
-    await refusal(served, post(body), 400, "body is no Bayeux message")
+    """S9, A69: scalars and empty bodies."""
+    await refusal(served, post(body), 400, "body is not a Bayeux message")
 
 
 async def test_s9_an_empty_array_gets_400(served):
-    """S9, A.9: nothing to answer."""
+    """S9, A69: nothing to answer."""
     await refusal(served, post(b"[]"), 400, "no message")
     await refusal(served, post(b"message=%5B%5D", content_type="application/x-www-form-urlencoded"), 400, "no message")
 
@@ -147,20 +148,20 @@ async def test_s9_an_empty_array_gets_400(served):
 @pytest.mark.parametrize("element", [b"1", b"null", b'"c4n4ry"', b"[]", b"[{}]", b"true"])
 async def test_s9_an_array_of_other_things_than_objects_gets_400(served, element):
     """S9: also when one of them is a message, which is not processed."""
-    await refusal(served, post(b"[" + element + b"]"), 400, "body is no Bayeux message")
-    await refusal(served, post(b"[" + MESSAGE + b"," + element + b"]"), 400, "body is no Bayeux message")
+    await refusal(served, post(b"[" + element + b"]"), 400, "body is not a Bayeux message")
+    await refusal(served, post(b"[" + MESSAGE + b"," + element + b"]"), 400, "body is not a Bayeux message")
 
 
 async def test_s9_a_form_without_a_message_gets_400(served):
     """A.9: no field `message`, an empty one, or one that is not JSON."""
     form = "application/x-www-form-urlencoded"
     await refusal(
-        served, post(b"massage=" + quote(MESSAGE).encode(), content_type=form), 400, "body is no Bayeux message"
+        served, post(b"massage=" + quote(MESSAGE).encode(), content_type=form), 400, "body is not a Bayeux message"
     )
     await refusal(served, post(b"message=", content_type=form), 400, "body is not JSON")
     await refusal(served, post(b"message=c4n4ry", content_type=form), 400, "body is not JSON")
     await refusal(served, post(b"message=%ff", content_type=form), 400, "form is not in its charset")
-    await refusal(served, post(b"message=1", content_type=form), 400, "body is no Bayeux message")
+    await refusal(served, post(b"message=1", content_type=form), 400, "body is not a Bayeux message")
 
 
 def nested(levels):
@@ -188,13 +189,13 @@ async def test_s10_deeper_nesting_gets_400(served, levels):
 
 
 async def test_s10_nesting_cannot_hide_behind_an_odd_number(served):
-    """Design 7.16: what must be parsed more slowly is bounded all the same."""
+    """What must be parsed more slowly is bounded all the same."""
     body = b'{"channel":"/canary","data":[1e999,' + b"[" * 60_000 + b"]" * 60_000 + b"]}"
     await refusal(served, post(body), 400, "body is not JSON")
 
 
 async def test_s10_1000_messages_are_served_and_1001_get_413(served):
-    """S10, design 7.7."""
+    """S10."""
     wire = await served.wire()
     answer = await wire.request(post(b"[" + b",".join([MESSAGE] * 1_000) + b"]"))
     assert len(answer.messages) == 1_000

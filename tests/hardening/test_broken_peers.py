@@ -8,8 +8,10 @@ import json
 import pytest
 from support.messages import connect, publish, subscribe
 from support.refusals import PUBLISH
-from support.server import brisk, serving
+from support.server import THOROUGHLY, brisk, serving
 from support.wire import chunked, post
+
+pytestmark = pytest.mark.faces(*THOROUGHLY)
 
 BODY = json.dumps([publish("/b", 1)]).encode()
 LARGE = "x" * 60_000
@@ -71,7 +73,7 @@ async def test_a_peer_may_leave_in_any_phase_of_a_connect(leave):
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_events_are_lost_at_no_turn_of_the_loop_when_a_peer_ends_its_stream(turns):
-    """Design 3: what a half-closed peer has not read by then comes with the next connect, and only that."""
+    """What a half-closed peer has not read by then comes with the next connect, and only that."""
     async with serving() as served:
         client_id = await served.open_session("/a")
         wire = await served.hold(client_id)
@@ -118,7 +120,7 @@ async def comes_again(served, client_id, events):
     ],
 )
 async def test_events_of_an_unread_answer_survive_whatever_its_peer_sends_next(nonsense):
-    """Design 3: the connection is ended with part of an answer unsent, so that answer's events were not written."""
+    """The connection is ended with part of an answer unsent, so that answer's events were not written."""
     settings = brisk(limits={"queue_bytes": 64_000_000, "linger_s": 0.1, "body_s": 0.2, "write_s": 1})
     async with serving(settings) as served:
         client_id = await served.open_session("/a")

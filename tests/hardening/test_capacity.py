@@ -49,7 +49,7 @@ async def test_s22_the_201st_session_of_an_address_gets_503_and_others_are_welco
 
 
 async def test_s22_programs_of_this_machine_are_not_counted():
-    """S22, design 7.8: a load test on loopback is one address, and may have as many sessions as there are."""
+    """S22: a load test on loopback is one address, and may have as many sessions as there are."""
     async with serving() as served:
         wire = await served.wire()
         for _ in range(201):
@@ -86,7 +86,7 @@ async def test_s22_while_memory_is_short_nothing_new_begins():
 
 
 async def test_s22_while_too_much_waits_nothing_new_begins_until_a_part_of_it_is_gone():
-    """S22, reliability.md 3: a second mark, 5 % lower, so that the answer does not change with each event."""
+    """S22: a second mark, 5 % lower, so that the answer does not change with each event."""
     async with serving(brisk(limits={"waiting_bytes": 200_000, "queue_bytes": 1_000_000})) as served:
         little, much = await served.open_session("/little"), await served.open_session("/much")
         wire = await served.wire()
@@ -102,7 +102,7 @@ async def test_s22_while_too_much_waits_nothing_new_begins_until_a_part_of_it_is
 
 
 async def test_s22_an_event_that_waits_for_many_weighs_once():
-    """Reliability.md 3: a thousand readers share one event, so a burst to them is no reason to refuse the next."""
+    """A thousand readers share one event, so a burst to them is no reason to refuse the next."""
     async with serving() as served:
         for _ in range(20):
             await served.open_session("/a")
@@ -111,6 +111,7 @@ async def test_s22_an_event_that_waits_for_many_weighs_once():
         assert 10_000 < served.house.broker.waiting.value < 30_000
 
 
+@pytest.mark.slow
 async def test_s23_ten_thousand_handshakes_without_a_connect_leave_nothing():
     """S23: every session is gone by its deadline, with its entries in all books."""
     sessions, at_once = 10_000, 10
@@ -164,7 +165,7 @@ async def test_s24_publishes_one_by_one_are_limited_too():
 
 
 async def test_s24_without_a_session_the_address_is_limited():
-    """Design 7.8: whatever connections it uses; another address is not touched."""
+    """Whatever connections it uses; another address is not touched."""
     async with serving(brisk(limits={"publishes_per_s": 0.001, "publish_burst": 2, **CHARGED})) as served:
         for is_accepted in (True, True, False, False):
             answer = await (await served.wire()).post(publish("/a", 1))
@@ -186,7 +187,7 @@ async def test_s24_who_waits_may_publish_again():
 
 
 async def test_s24_programs_of_this_machine_are_not_limited():
-    """Design 7.8: rates are off on loopback unless `limits.exempt` says otherwise; with a session or without."""
+    """Rates are off on loopback unless `limits.exempt` says otherwise; with a session or without."""
     async with serving() as served:
         client_id = await served.open_session()
         wire = await served.wire()
@@ -207,7 +208,7 @@ async def test_s24_programs_of_this_machine_are_not_limited():
     ids="+".join,
 )
 async def test_s44_who_a_peer_claims_to_be_is_ignored(claim):
-    """S44, design 7.18: limits count the peer itself, and so does the log; loopback is no trusted proxy either."""
+    """S44: limits count the peer itself, and so does the log; loopback is no trusted proxy either."""
     async with serving(brisk(limits={"sessions_per_address": 2, "exempt": ["127.0.0.1"]})) as served:
         for number in range(3):
             headers = {name: value.format(f"203.0.113.{number}") for name, value in claim.items()}

@@ -1,14 +1,14 @@
-"""The error texts of CometD, on which its clients match, as they come over the wire (bayeux.md A.9, A.10)."""
+"""The error texts of CometD, on which its clients match, as they come over the wire (A68, A69)."""
 
 from __future__ import annotations
 
 import pytest
 from support.messages import HANDSHAKE, connect, publish, subscribe, unsubscribe
-from support.server import brisk, serving
+from support.server import ASGI, SHORT_WAY, brisk, serving
 
 from app.embed import Refused
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
 
 UNKNOWN = "0" * 40
 
@@ -34,7 +34,7 @@ UNKNOWN = "0" * 40
         (publish("/a", 1, advice=1), "400::advice_invalid"),
     ],
 )
-async def test_a9_a_refused_message_gets_200_and_its_text(served, message, error):
+async def test_a69_a_refused_message_gets_200_and_its_text(served, message, error):
     """A.9, A68: HTTP is in order, so the status is 200."""
     wire = await served.wire()
     answer = await wire.post(message)

@@ -1,4 +1,4 @@
-"""When code of ours or of the program raises: nobody learns of it but the log (S42, A.9, design 7.11)."""
+"""When code of ours or of the program raises: nobody learns of it but the log (S42, A69)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 from support.messages import HANDSHAKE, connect, publish, subscribe
-from support.server import brisk, serving
+from support.server import ASGI, SHORT_WAY, brisk, serving
+
+pytestmark = pytest.mark.faces(SHORT_WAY, ASGI)
 
 SECRET = "s3cr3t in the trace"
 
@@ -37,7 +39,7 @@ async def test_s42_a_fault_of_ours_gets_500_without_a_trace(monkeypatch, is_get)
 
 
 async def test_s42_a_session_whose_request_failed_still_expires(monkeypatch):
-    """S42, A.9: no failure leaves a session without a deadline (CometD #674, #1134, #1716)."""
+    """S42, A69: no failure leaves a session without a deadline (CometD #674, #1134, #1716)."""
     async with serving(brisk(bayeux={"max_interval_s": 0.2})) as served:
         client_id = await served.open_session("/a")
         wire = await served.wire()
@@ -50,7 +52,7 @@ async def test_s42_a_session_whose_request_failed_still_expires(monkeypatch):
 
 
 async def test_s42_a_policy_that_raises_denies():
-    """S42, design 7.11: at once, or when it has been awaited; the reply says no more than a denial."""
+    """S42: at once, or when it has been awaited; the reply says no more than a denial."""
 
     class Policy:
         def can_subscribe(self, *_):
@@ -76,7 +78,7 @@ async def test_s42_a_policy_that_raises_denies():
 
 
 async def test_s42_a_policy_that_never_answers_denies_in_time():
-    """Design 3: a policy's deadline means no; then the session goes on."""
+    """A policy's deadline means no; then the session goes on."""
 
     class Policy:
         async def can_publish(self, *_):
@@ -90,8 +92,8 @@ async def test_s42_a_policy_that_never_answers_denies_in_time():
         assert served.house.broker.published == 0
 
 
-async def test_a9_listeners_services_and_extensions_that_raise_cost_nobody_an_answer():
-    """A.9, design 7.11: a listener counts as silent, a vetoing one as no, a service has no answer."""
+async def test_a69_listeners_services_and_extensions_that_raise_cost_nobody_an_answer():
+    """A69: a listener counts as silent, a vetoing one as no, a service has no answer."""
 
     def register(halley):
         halley.listener("/plain")(breaks)

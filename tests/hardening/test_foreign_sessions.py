@@ -1,4 +1,4 @@
-"""Guessing and stealing sessions: nobody can tell why a clientId is refused (reliability.md 7, S12, S13, S18)."""
+"""Guessing and stealing sessions: nobody can tell why a clientId is refused (S12, S13, S18)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 
 import pytest
 from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe, unsubscribe
-from support.server import brisk, serving
+from support.server import ASGI, SHORT_WAY, brisk, serving
 from support.wire import post
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
 
 UNKNOWN = "0123456789abcdef0123456789abcdef01234567"
 
@@ -79,7 +79,7 @@ async def test_s12_an_expired_session_is_as_unknown_as_any(kind):
 
 
 async def test_s12_the_cookie_binds_from_the_first_request_that_shows_it(served):
-    """Design 4.6: until then the id alone opens the session; from then on both are needed."""
+    """Until then the id alone opens the session; from then on both are needed."""
     wire = await served.wire()
     answer = await wire.post(HANDSHAKE)
     client_id = answer.messages[0]["clientId"]
@@ -123,7 +123,7 @@ async def test_s13_the_second_session_in_a_batch_is_refused_even_with_its_cookie
 
 
 async def test_s18_of_two_connects_at_once_the_older_is_answered_empty(served):
-    """S18, design 4.5: 200 with its own reply and no events, also when the events are there already."""
+    """S18: 200 with its own reply and no events, also when the events are there already."""
     client_id = await served.open_session("/a")
     older = await served.hold(client_id)
     newer = await served.wire()

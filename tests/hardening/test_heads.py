@@ -1,4 +1,4 @@
-"""Request heads that no application may see: answered by the host, then closed (reliability.md 7, S1, S2, S4, S7)."""
+"""Request heads that no application may see: answered by the host, then closed (S1, S2, S4, S7)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import json
 import pytest
 from support.messages import publish
 from support.refusals import CANARY, PUBLISH, refusal
+from support.server import ASGI, SHORT_WAY
 from support.wire import head, request
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
 
 BODY = json.dumps(publish("/canary", CANARY)).encode()
 POST = "POST /bayeux HTTP/1.1"
@@ -50,7 +51,7 @@ CHUNKED = "Transfer-Encoding: chunked"
     ],
 )
 async def test_s1_a_malformed_head_or_chunk_gets_400_and_the_connection_is_closed(served, data):
-    """S1, design 7.18: 400 where the parser does not understand, and no application is asked."""
+    """S1: 400 where the parser does not understand, and no application is asked."""
     await refusal(served, data, 400, "bad request", closes=True)
 
 
@@ -66,7 +67,7 @@ async def test_s1_a_malformed_head_or_chunk_gets_400_and_the_connection_is_close
 )
 async def test_s1_one_host_header_is_needed(served, data):
     """S1: no Host or two of them is 400, on every path."""
-    await refusal(served, data, 400, "one Host header is needed", closes=True)
+    await refusal(served, data, 400, "expected exactly one Host header", closes=True)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ async def test_s1_one_host_header_is_needed(served, data):
     ],
 )
 async def test_s1_a_head_over_16_kib_gets_431_and_the_connection_is_closed(served, data):
-    """S1 as design 7.18 rules it: 431."""
+    """S1: 431, once there is more of it than may be."""
     await refusal(served, data, 431, "request head too large", closes=True)
 
 
@@ -114,7 +115,7 @@ async def test_s2_a_query_over_8_kib_gets_414(served, path):
     "length", [262_145, 10**15, 2**63, 2**64, 10**30, 10**300], ids=lambda length: f"{len(str(length))}-digits"
 )
 async def test_s1_s5_a_length_that_is_too_large_gets_413_before_anything_is_read(served, length):
-    """S5, design 7.18: a huge number is 413, however many digits it has."""
+    """S5: a huge number is 413, however many digits it has."""
     data = head(POST, HOST, f"Content-Length: {length}")
     await refusal(served, data, 413, "request body too large", closes=True)
 
@@ -163,7 +164,7 @@ async def test_s7_other_methods_get_405_with_allow(served, method, path):
         assert answer.startswith(b"HTTP/1.1 405 ")
         assert b"\r\nallow: GET, POST, OPTIONS\r\n" in answer
     else:
-        answer = await refusal(served, request(method, path), 405, "only GET, POST and OPTIONS")
+        answer = await refusal(served, request(method, path), 405, "method not allowed; expected GET, POST or OPTIONS")
         assert answer.headers["allow"] == "GET, POST, OPTIONS"
 
 
@@ -182,7 +183,7 @@ async def test_s7_other_methods_get_405_with_allow(served, method, path):
 )
 @pytest.mark.parametrize("path", ["/bayeux", "/"])
 async def test_s7_a_host_that_is_not_ours_gets_400(served, host, path):
-    """S7, design 4.8: a name that was made to point to this machine (DNS rebinding) is refused, on every path."""
+    """S7: a name that was made to point to this machine (DNS rebinding) is refused, on every path."""
     await refusal(served, request("GET", path, host=host), 400, "this Host is not served here")
 
 
@@ -204,6 +205,6 @@ async def test_s7_a_host_that_is_no_host_gets_400(served, host):
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8080", "127.0.0.1:1", "127.1.2.3", "[::1]:8080", "[::1]"])
 async def test_s7_loopback_names_are_served(served, host):
-    """Design 4.8: whatever the port, since a proxy or tunnel may have another."""
+    """Whatever the port, since a proxy or tunnel may have another."""
     wire = await served.wire()
     assert (await wire.request(request("POST", "/bayeux", BODY, host=host))).status == 200

@@ -42,12 +42,12 @@ MESSAGE = quote(json.dumps([HANDSHAKE]))
     ],
 )
 async def test_s35_an_illegal_callback_gets_400_as_text_and_is_not_echoed(served, query):
-    """S35, A65, design 7.2: twice, too long, or any character that is not part of a dotted name."""
+    """S35, A65: twice, too long, or any character that is not part of a dotted name."""
     await refusal(served, request("GET", f"/bayeux?{query}&message={MESSAGE}"), 400, "bad callback")
 
 
 @pytest.mark.parametrize("query", ["", "?jsonp=cb", "?jsonp=cb&massage=[]", "?jsonp=cb&Message=[]"])
-async def test_a9_jsonp_without_a_message_gets_400(served, query):
+async def test_a69_jsonp_without_a_message_gets_400(served, query):
     """A.9."""
     await refusal(served, request("GET", f"/bayeux{query}"), 400, "no message")
 
@@ -56,14 +56,14 @@ async def test_a9_jsonp_without_a_message_gets_400(served, query):
     ("message", "text"),
     [
         ("c4n4ry", "body is not JSON"),
-        ("1", "body is no Bayeux message"),
+        ("1", "body is not a Bayeux message"),
         ("[]", "no message"),
         ("%ff", "form is not in its charset"),
         ("[{}", "body is not JSON"),
         ("", "body is not JSON"),
     ],
 )
-async def test_a9_jsonp_with_a_message_that_is_none_gets_400(served, message, text):
+async def test_a69_jsonp_with_a_message_that_is_none_gets_400(served, message, text):
     """S8, S9 by JSONP: the answer is text, no script."""
     await refusal(served, request("GET", f"/bayeux?jsonp=c4n4ry&message={message}"), 400, text)
 
@@ -127,7 +127,7 @@ async def test_s39_as_a_script_of_any_site_it_is_served(served):
 
 
 async def test_s38_a_script_cannot_publish_without_a_session(served):
-    """Design 4.7: by POST only, or any page could publish here with a `<script>` tag."""
+    """By POST only, or any page could publish here with a `<script>` tag."""
     wire = await served.wire()
     before = served.books()
     for channel in ("/a", "/service/a"):

@@ -21,13 +21,15 @@ from support.nt4_doors import doors
 from support.nt4_limits import CASES as NT4_CASES
 from support.nt4_limits import ENGINE_CASES as NT4_ENGINE_CASES
 from support.refusals import PUBLISH
-from support.server import brisk, serving
+from support.server import THOROUGHLY, brisk, serving
 from support.values import FakeValues
 from support.wamp_limits import CASES as WAMP_CASES
 from support.wire import chunked, head, post, request
 
 from app.metrics import exposition
 from app.settings import LIMITS, Token
+
+pytestmark = pytest.mark.faces(*THOROUGHLY[:2])
 
 CHARGED = {"exempt": []}
 """Settings under which this machine's own address has its limits too."""
@@ -346,7 +348,7 @@ async def test_a_limit_of_networktables_engines_says_no_and_is_counted(limit, tm
 
 @pytest.mark.parametrize("limit", CASES)
 async def test_a_limit_says_no_and_is_counted(limit, tmp_path):
-    """Reliability.md 3: each limit is one setting, one answer, one count in /metrics; no other limit is counted."""
+    """Each limit is one setting, one answer, one count in /metrics; no other limit is counted."""
     limits, provoke = CASES[limit]
     bayeux = {limit: BAYEUX[limit]} if limit in BAYEUX else {}
     history = {"enabled": limit in HISTORY, "free_bytes": 0, **HISTORY.get(limit, {})}
@@ -360,5 +362,5 @@ async def test_a_limit_says_no_and_is_counted(limit, tmp_path):
 
 
 def test_every_limit_is_in_the_table():
-    """Reliability.md 3: no limit without a test; those of WAMP and NT4 are in `support/`."""
+    """No limit without a test; those of WAMP and NT4 are in `support/`."""
     assert set(CASES) | set(WAMP_CASES) | set(NT4_CASES) | set(NT4_ENGINE_CASES) == set(LIMITS)

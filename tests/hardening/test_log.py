@@ -13,12 +13,12 @@ import pytest
 import pytest_asyncio
 from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
 from support.process import launched, started
-from support.server import FACES
+from support.server import ASGI, SHORT_WAY
 from support.wire import Wire, post, request
 
 from app.settings import LIMITS
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
 
 LONG = "x" * 10_000
 ESCAPES = "\r\nforged line\x1b[31m\x07"
@@ -31,7 +31,11 @@ MOST_CHARS = 200
 async def process(tmp_path_factory, face):
     """A server for each face: one for both would leave out what a test of the other face made it say in that second."""
     folder = tmp_path_factory.mktemp("log")
-    settings = {"HALLEY_LOG_LEVEL": "debug", "HALLEY_LOG_FORMAT": "json", "HALLEY_SHORT_WAY": str(FACES[face]).lower()}
+    settings = {
+        "HALLEY_LOG_LEVEL": "debug",
+        "HALLEY_LOG_FORMAT": "json",
+        "HALLEY_SHORT_WAY": str(face == SHORT_WAY).lower(),
+    }
     async with launched(cwd=folder, **settings) as process:
         yield process
 
@@ -177,7 +181,7 @@ async def test_s41_a_trace_is_tame_as_well(tmp_path):
 
 
 async def test_no_attack_fills_the_disk(tmp_path):
-    """Issue 4: at level info a flood makes a few lines a second, and a count of those that were left out."""
+    """At level info a flood makes a few lines a second, and a count of those that were left out."""
     count = 300
     async with launched(cwd=tmp_path) as process:
         wire = await process.wire()
@@ -201,7 +205,7 @@ async def test_a_log_that_nobody_reads_any_more_costs_nobody_anything(tmp_path):
     reading, writing = os.pipe()
     options = ("--port", "0", "--operations-port", "0")
     with os.fdopen(reading) as log:
-        async with started("serve", *options, cwd=tmp_path, stderr=writing) as process:
+        async with started("serve", *options, cwd=tmp_path, is_fresh=True, stderr=writing) as process:
             os.close(writing)
             said = await asyncio.to_thread(lambda: next(line for line in log if "halley is listening" in line))
             log.close()

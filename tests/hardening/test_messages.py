@@ -8,10 +8,10 @@ import json
 import pytest
 from support.messages import HANDSHAKE, connect, publish, subscribe, unsubscribe
 from support.refusals import CANARY
-from support.server import brisk, serving
+from support.server import ASGI, SHORT_WAY, brisk, serving
 from support.wire import post
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
 
 WITNESS = publish("/witness", "came after")
 
@@ -148,7 +148,7 @@ async def test_s15_nobody_subscribes_to_meta_channels(served, subscription):
 
 @pytest.mark.parametrize("channel", ["/halley/sessions", "/stats/10s/a", "/alerts/a", "/replay/a"])
 async def test_s15_the_servers_own_channels_are_closed_to_others_where_others_can_connect(channel):
-    """S15, design 3: on a listener that other machines reach only the server publishes there."""
+    """S15: on a listener that other machines reach only the server publishes there."""
     async with serving(brisk(host="0.0.0.0", open=True, bayeux={"anonymous_publish": "on"})) as served:
         client_id = await served.open_session("/stats/**", "/alerts/**", "/replay/**", "/**")
         wire = await served.wire()
@@ -161,7 +161,7 @@ async def test_s15_the_servers_own_channels_are_closed_to_others_where_others_ca
 
 
 async def test_s15_wildcards_above_it_do_not_hear_the_servers_own_room(served):
-    """Design 3: no wildcard above `/halley` matches it."""
+    """No wildcard above `/halley` matches it."""
     client_id = await served.open_session("/**", "/*", "/halley/*")
     wire = await served.wire()
     await wire.post(publish("/halley", "no one"), publish("/halley/rates", "by its name"), publish("/x", "everyone"))
@@ -225,7 +225,7 @@ async def wire_all(wire, messages):
     ids=lambda name: ascii(name)[:24],
 )
 async def test_s16_a_name_beyond_the_grammar_is_refused(served, name):
-    """S16, design 7.3: too long, too deep, other characters; 405 as channel, 403 as subscription; markup stays text."""
+    """S16: too long, too deep, other characters; 405 as channel, 403 as subscription; markup stays text."""
     client_id = await served.open_session("/keeps")
     wire = await served.wire()
     before = served.books()
@@ -242,7 +242,7 @@ async def test_s16_names_at_the_limit_are_served(served, name):
     """S16: 16 segments, 255 characters, every mark of the grammar."""
     client_id = await served.open_session()
     wire = await served.wire()
-    if name == "/!41":  # design 3: not the shortest form of /A
+    if name == "/!41":  # not the shortest form of /A
         assert (await wire.post(publish(name, 1))).messages[0]["error"] == "405::channel_invalid"
         return
     answer = await wire.post(subscribe(client_id, name), publish(name, 1, clientId=client_id))
@@ -267,7 +267,7 @@ async def test_s16_names_at_the_limit_are_served(served, name):
     ids=lambda value: ascii(value)[:20],
 )
 async def test_s17_an_id_that_is_none_is_refused_and_not_echoed(served, message_id):
-    """S17, design 7.1."""
+    """S17."""
     wire = await served.wire()
     for message in (publish("/a", 1, id=message_id), HANDSHAKE | {"id": message_id}):
         before = served.books()
@@ -283,7 +283,7 @@ async def test_s17_an_id_that_is_none_is_refused_and_not_echoed(served, message_
 
 @pytest.mark.parametrize("message_id", ["1", 1, 0, -1, "a.B-c_d:9", "x" * 64, 2**63, 2**64 - 1])
 async def test_s17_an_id_is_echoed_as_it_came(served, message_id):
-    """A2, design 7.1: with its type."""
+    """A2: with its type."""
     wire = await served.wire()
     (reply,) = (await wire.post(publish("/a", 1, id=message_id))).messages
     assert reply == {"id": message_id, "channel": "/a", "successful": True}
@@ -293,7 +293,7 @@ async def test_s17_an_id_is_echoed_as_it_came(served, message_id):
 @pytest.mark.parametrize("timeout", ["x", True, [], {}, "1000"], ids=repr)
 @pytest.mark.parametrize("field", ["timeout", "interval"])
 async def test_s17_advice_that_is_no_number_refuses_the_connect(served, timeout, field):
-    """S17, design 7.4: that message alone; the session can go on."""
+    """S17: that message alone; the session can go on."""
     client_id = await served.open_session()
     wire = await served.wire()
     (reply,) = (await wire.post(connect(client_id, advice={field: timeout}))).messages
@@ -303,7 +303,7 @@ async def test_s17_advice_that_is_no_number_refuses_the_connect(served, timeout,
 
 @pytest.mark.parametrize(("timeout_ms", "held_s"), [(-1, 0), (-1e308, 0), (1e308, 25), (3_600_000, 25), (2**63, 25)])
 async def test_s17_the_timeout_a_client_asks_for_is_clamped(served, timeout_ms, held_s):
-    """S17, design 7.4: to 0..hold; a client cannot keep a poll, nor its session, for longer."""
+    """S17: to 0..hold; a client cannot keep a poll, nor its session, for longer."""
     client_id = await served.open_session()
     wire = await served.wire()
     await wire.send(post(json.dumps(connect(client_id, advice={"timeout": timeout_ms})).encode()))
@@ -321,7 +321,7 @@ async def test_s17_the_timeout_a_client_asks_for_is_clamped(served, timeout_ms, 
 
 @pytest.mark.parametrize(("interval_ms", "kept_s"), [(-5, 0), (30_000, 30), (1e300, 60), (2**63, 60)])
 async def test_s17_the_interval_a_client_asks_for_is_clamped(served, interval_ms, kept_s):
-    """Design 7.4: to 0..60 s, beyond which nobody keeps a session for it (CometD #322)."""
+    """To 0..60 s, beyond which nobody keeps a session for it (CometD #322)."""
     client_id = await served.open_session()
     wire = await served.wire()
     (reply,) = (await wire.post(connect(client_id, advice={"timeout": 0, "interval": interval_ms}))).messages
@@ -362,7 +362,7 @@ async def test_e2_markup_comes_back_as_json_text_at_most(served):
 
 
 async def test_e6_an_empty_object_gets_its_error(served):
-    """E6, A.9: 200 and `400::channel_missing`."""
+    """E6, A69: 200 and `400::channel_missing`."""
     wire = await served.wire()
     answer = await wire.post({})
     assert (answer.status, answer.messages) == (200, [{"successful": False, "error": "400::channel_missing"}])

@@ -1,4 +1,4 @@
-"""What is no message, on real sockets: it harms nobody but its sender, who is told what was wrong (S28, S31, F9)."""
+"""What is no message, on real sockets: it harms nobody but its sender, who is told what was wrong (S28, S31, NF9)."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ def books(room):
 
 
 async def test_s28_all_bad_texts_leave_everybody_alone():
-    """nt4.md A14 to A20: one after the other on one connection, which stays, each counted, and nothing has changed."""
+    """NA14 to NA20: one after the other on one connection, which stays, each counted, and nothing has changed."""
     async with opened() as room:
         neighbour, hearer = await watched(room)
         attacker = await room.enter("attacker")
@@ -53,7 +53,7 @@ async def test_s28_all_bad_texts_leave_everybody_alone():
 
 
 async def test_s28_a_bad_element_leaves_its_neighbours_alone():
-    """nt4.md A15: of a frame that has all of them those count that are right."""
+    """NA15: of a frame that has all of them those count that are right."""
     bad = [element for text in BAD_TEXTS.values() if text.startswith('[{"') for element in json.loads(text)]
     async with opened() as room:
         client = await room.enter()
@@ -63,7 +63,7 @@ async def test_s28_a_bad_element_leaves_its_neighbours_alone():
 
 
 async def test_s28_after_all_bad_values_everything_is_as_before():
-    """nt4.md A24, F9: each ends its sender with 1001 and the reason in words, and what it published goes with it."""
+    """NA24, NF9: each ends its sender with 1001 and the reason in words, and what it published goes with it."""
     async with opened() as room:
         neighbour, hearer = await watched(room)
         before = books(room)
@@ -100,7 +100,7 @@ async def test_hostile_names_do_not_reach_the_log(name, tmp_path):
 
 
 async def test_it_saves_and_says_goodbye_on_sigterm(tmp_path):
-    """A48, A7: clients hear 1001, the process ends with 0, and what was persistent is there."""
+    """NA48, NA7: clients hear 1001, the process ends with 0, and what was persistent is there."""
     flags = ("--nt4", "--nt4-port", "0", "--data-dir", str(tmp_path))
     async with launched(*flags, cwd=tmp_path) as server:
         client = await nt4.connect(address(server))

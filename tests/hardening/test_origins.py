@@ -7,10 +7,10 @@ import json
 import pytest
 from support.messages import HANDSHAKE, publish
 from support.refusals import CANARY, refusal
-from support.server import brisk, serving
+from support.server import ASGI, SHORT_WAY, brisk, serving
 from support.wire import post, request
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
 
 BODY = json.dumps(publish("/canary", CANARY)).encode()
 FOREIGN = [
@@ -62,7 +62,7 @@ async def test_s20_a_preflight_from_a_foreign_origin_gets_400_and_no_permission(
 
 @pytest.mark.parametrize("origin", ["http://127.0.0.1", "https://localhost:3000", "http://[::1]:8080"])
 async def test_s21_a_loopback_origin_gets_itself_back(served, origin):
-    """S21, design 4.8: that very origin, `Vary: Origin`, credentials; never `*`."""
+    """S21: that very origin, `Vary: Origin`, credentials; never `*`."""
     wire = await served.wire()
     answer = await wire.request(post(BODY, origin=origin))
     assert answer.status == 200

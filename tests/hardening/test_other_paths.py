@@ -85,7 +85,7 @@ async def test_s43_health_and_metrics_are_not_on_the_public_listener(served, pat
     "path", ["/bayeuxx", "/Bayeux", "/bayeux%2fconnect", "/bayeux;x", "/cometd2/connect", "/b%61yeux"]
 )
 async def test_mounts_are_matched_by_whole_segments(served, path):
-    """Design 6: what only begins like a mount is no mount; an escaped letter is the letter itself."""
+    """What only begins like a mount is no mount; an escaped letter is the letter itself."""
     wire = await served.wire()
     answer = await wire.request(request("GET", path))
     is_mount = path in ("/b%61yeux", "/bayeux%2fconnect")

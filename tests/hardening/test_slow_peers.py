@@ -10,8 +10,10 @@ import time
 import pytest
 from support.messages import connect, publish
 from support.refusals import PUBLISH
-from support.server import brisk, serving
+from support.server import ASGI, SHORT_WAY, THOROUGHLY, brisk, serving
 from support.wire import chunked, head, post, request
+
+pytestmark = pytest.mark.faces(*THOROUGHLY)
 
 BRIEF = {"head_s": 0.2, "body_s": 0.2, "linger_s": 0.1}
 BODY = json.dumps(publish("/a", "x" * 100)).encode()
@@ -59,7 +61,7 @@ async def test_s3_a_byte_now_and_then_buys_no_time():
 
 
 async def test_s3_half_a_head_after_an_answer_is_under_the_deadline_too():
-    """S3, design 7.18: keep-alive gives time for silence, none for half a head, even one that came with a request."""
+    """S3: keep-alive gives time for silence, none for half a head, even one that came with a request."""
     async with serving(brisk(limits=BRIEF)) as served:
         for first, second in ((PUBLISH, b"POST /bay"), (PUBLISH + b"POST /bay", b"")):
             wire = await served.wire()
@@ -71,7 +73,7 @@ async def test_s3_half_a_head_after_an_answer_is_under_the_deadline_too():
 
 
 async def test_s3_half_a_head_behind_a_held_connect_waits_for_its_turn():
-    """S3, design 3: during a hold nothing is parsed, and the deadline begins with the answer."""
+    """S3: during a hold nothing is parsed, and the deadline begins with the answer."""
     async with serving(brisk(limits=BRIEF)) as served:
         client_id = await served.open_session("/a")
         wire = await served.wire()
@@ -136,7 +138,7 @@ async def test_s3_deadlines_of_heads_and_bodies_do_not_end_a_hold_or_an_idle_con
 
 
 async def test_s3_half_a_body_behind_a_held_connect_is_not_blamed_for_the_hold():
-    """Design 3: what came during a hold waits unparsed, so the peer that sent it in time must not get 408."""
+    """What came during a hold waits unparsed, so the peer that sent it in time must not get 408."""
     async with serving(brisk(limits=BRIEF)) as served:
         client_id = await served.open_session("/a")
         wire = await served.wire()
@@ -153,7 +155,7 @@ async def test_s3_half_a_body_behind_a_held_connect_is_not_blamed_for_the_hold()
 
 
 async def test_an_idle_connection_ends_after_its_keep_alive():
-    """Design 5.3: every wait has a deadline."""
+    """Every wait has a deadline."""
     async with serving(brisk(limits={"keep_alive_s": 1})) as served:
         wire = await served.wire()
         await wire.request(PUBLISH)
@@ -161,7 +163,7 @@ async def test_an_idle_connection_ends_after_its_keep_alive():
 
 
 async def test_an_answer_before_the_end_of_the_request_leaves_a_deadline():
-    """Design 5.3: when the rest of the body has come after its answer, the idle connection still ends by itself."""
+    """When the rest of the body has come after its answer, the idle connection still ends by itself."""
     async with serving(brisk(limits={"keep_alive_s": 1})) as served:
         wires = []
         for early, status in [
@@ -222,6 +224,7 @@ async def test_s3_a_server_that_is_always_late_still_ends_the_slow():
         assert served.watch.cut == 1
 
 
+@pytest.mark.faces(SHORT_WAY, ASGI)  # 200 TLS handshakes take longer than the deadlines
 async def test_d1_many_slow_peers_cost_the_others_nothing():
     """D1: 100 half heads and 100 half bodies are all gone in time, and a good client was served all along."""
     async with serving(brisk(limits=BRIEF)) as served:

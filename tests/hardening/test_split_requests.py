@@ -1,4 +1,4 @@
-"""One recorded session, cut into pieces in every possible place, and changed in every single byte (E3)."""
+"""One recorded session, cut into pieces in every possible place, and changed in every single byte (D7)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_a_session_sent_at_once_gets_the_same_answers(served, same_ids):
 
 @pytest.mark.parametrize("name", RECORDED)
 async def test_a_session_cut_in_two_at_any_byte_gets_the_same_answers(served, same_ids, name):
-    """E3: the cut lies within this request."""
+    """D7: the cut lies within this request."""
     expected = await record(served)
     begin = SESSION.index(RECORDED[name])
     for cut in range(begin, begin + len(RECORDED[name])):
@@ -99,7 +99,7 @@ async def test_a_session_cut_in_two_at_any_byte_gets_the_same_answers(served, sa
 
 
 async def test_a_session_sent_byte_by_byte_gets_the_same_answers(served, same_ids):
-    """E3: each byte in a packet of its own."""
+    """D7: each byte in a packet of its own."""
     expected = await record(served)
     pieces = [bytes([byte]) for byte in SESSION]
     assert await replay(served, *pieces, nbytes=len(expected)) == expected
@@ -128,7 +128,7 @@ async def answer_to(served, data):
 
 @pytest.mark.parametrize("name", RECORDED)
 async def test_a_request_that_ends_anywhere_is_not_answered_and_does_nothing(served, same_ids, name):
-    """E3: every prefix, then the end of the stream."""
+    """D7: every prefix, then the end of the stream."""
     await with_a_session(served)
     books, connections = served.books(), served.watch.connections
     for end in range(len(RECORDED[name])):
@@ -141,7 +141,7 @@ async def test_a_request_that_ends_anywhere_is_not_answered_and_does_nothing(ser
 @pytest.mark.parametrize("change", [b"", b"\x00", b'"', b"\n"], ids=["removed", "nul", "quote", "line-feed"])
 @pytest.mark.parametrize("name", RECORDED)
 async def test_a_request_with_any_byte_changed_gets_a_documented_answer(served, same_ids, name, change):
-    """E3, P8: accepted or refused by the statuses of A.9, never by an error of ours; then the next is served."""
+    """D7, P8: accepted or refused by the statuses of A69, never by an error of ours; then the next is served."""
     data = RECORDED[name]
     statuses = set()
     for place in range(len(data)):

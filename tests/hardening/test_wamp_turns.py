@@ -52,7 +52,7 @@ class Turns:
 
 @pytest.mark.parametrize("face_of_it", ["plain", "tls", "foreign"])
 async def test_what_came_at_once_is_taken_in_turns(face_of_it):
-    """Reliability.md S32: messages of one read of a socket; all are taken, in order, and the last is answered."""
+    """S32: messages of one read of a socket; all are taken, in order, and the last is answered."""
     served_by = speaking_plainly() if face_of_it == "foreign" else speaking(tls=face_of_it == "tls")
     async with served_by as served:
         wire = await (Wire.open(served.port) if face_of_it == "foreign" else served.wire())
@@ -72,7 +72,7 @@ async def test_what_came_at_once_is_taken_in_turns(face_of_it):
 
 @pytest.mark.parametrize("serializer", ["json", "msgpack", "cbor"])
 async def test_a_batch_of_a_thousand_is_answered_whole_and_in_order(serializer):
-    """Wamp.md 59: in turns too; with a message that is none of the protocol's, what came before it has been done."""
+    """W60, W50: in turns too; with a message that is none of the protocol's, what came before it has been done."""
     async with serving(brisk()) as served, await join(served.url, f"wamp.2.{serializer}.batched") as client:
         requests = [client.next_request() for _ in range(1_000)]
         await client.send(*([PUBLISH, request, {"acknowledge": True}, f"t{request}", [1]] for request in requests))
@@ -99,7 +99,7 @@ async def test_tls_and_the_end_behind_messages():
 
 
 async def test_sessions_that_have_ended_leave_nothing():
-    """Reliability.md S29: their engines and sockets go with them, at once or with the next garbage collection."""
+    """S29: their engines and sockets go with them, at once or with the next garbage collection."""
     async with serving(brisk()) as served:
         for _ in range(20):
             async with await join(served.url):

@@ -97,7 +97,7 @@ async def test_s27_what_breaks_the_protocol_is_told_its_code(tls, wrong, code):
 
 
 async def test_s27_a_text_message_with_a_binary_serializer_is_a_violation(tls):
-    """Wamp.md 50: the engine says ABORT, and the transport closes with 1002."""
+    """W50: the engine says ABORT, and the transport closes with 1002."""
     async with speaking(tls=tls) as served:
         wire = await served.wire()
         await shake(wire, protocol="wamp.2.cbor")
@@ -107,6 +107,7 @@ async def test_s27_a_text_message_with_a_binary_serializer_is_a_violation(tls):
         assert (farewell.code, farewell.reason) == (1002, "a text message with wamp.2.cbor")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fragment_bytes", [0, 1, 3])
 async def test_s27_100_000_fragments_are_refused_and_leave_no_memory(tls, fragment_bytes):
     """S27: 1009 whether they are too long together or only too many; RSS delta under 1 MB."""

@@ -1,4 +1,4 @@
-"""Values of the wrong type in any field of any message: always 200 and a reply, never an error of ours (S17, A.9)."""
+"""Values of the wrong type in any field of any message: always 200 and a reply, never an error of ours (S17, A69)."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def with_field(message, field, value):
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("kind", MESSAGES)
 async def test_wrong_types_are_refused_and_never_an_error_of_ours(served, kind, field):
-    """S17, A.9: 200, one reply for each message, `successful` either way; the neighbour is processed."""
+    """S17, A69: 200, one reply for each message, `successful` either way; the neighbour is processed."""
     wire = await served.wire()
     client_id = ""
     for value in VALUES:

@@ -58,7 +58,7 @@ def test_a_backup_while_publishers_go_on_is_consistent(tmp_path):
 
 
 def test_a_copy_that_is_opened_begins_a_log_of_its_own(tmp_path):
-    """Design 3: a new log_id, once; positions and publications go on behind what was copied."""
+    """A new log_id, once; positions and publications go on behind what was copied."""
     with logbook(tmp_path / "log") as book:
         book.fill(count=10)
         assert book.history.written(10)

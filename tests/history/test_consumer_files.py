@@ -19,9 +19,9 @@ BAD = {
     "no-document": (lambda file: file.write_text('{"offset":5}'), "is damaged"),
     "binary": (lambda file: file.write_bytes(bytes(range(256))), "is damaged"),
     "huge": (lambda file: file.write_bytes(b"[" * 10_000), "is damaged"),
-    "folder": (lambda file: file.mkdir(), "is no consumer's file"),
-    "pipe": (os.mkfifo, "is no consumer's file"),
-    "link": (lambda file: file.symlink_to("/etc/hostname"), "is no consumer's file"),
+    "folder": (lambda file: file.mkdir(), "is not a consumer's file"),
+    "pipe": (os.mkfifo, "is not a consumer's file"),
+    "link": (lambda file: file.symlink_to("/etc/hostname"), "is not a consumer's file"),
 }
 
 
@@ -59,7 +59,7 @@ def test_a_file_without_an_offset_says_nothing(offset, kept):
     log.retain()
     assert log.history.consumers.positions == {}
     (told,) = log.news()
-    assert told in (Ignored("ingest.json", "says no offset"), Ignored("ingest.json", "is damaged"))
+    assert told in (Ignored("ingest.json", "has no valid offset"), Ignored("ingest.json", "is damaged"))
     log.consume("ingest", 4)
     log.retain()
     assert log.history.consumers.positions == {"ingest": 4}
@@ -88,7 +88,7 @@ def test_what_is_no_name_is_none(name, kept):
         shutil.copy(log.consumer("ingest"), log.consumer(name))
         log.retain()
         assert log.history.consumers.positions == {"ingest": 1}
-        assert log.news() == [Ignored(f"{name}.json", "is no consumer's file")]
+        assert log.news() == [Ignored(f"{name}.json", "is not a consumer's file")]
 
 
 def test_no_more_than_so_many_are_heard(kept):
@@ -100,7 +100,7 @@ def test_no_more_than_so_many_are_heard(kept):
     for _ in range(3):
         log.retain()
     assert log.history.consumers.positions == {"c2": 3, "c3": 4, "c4": 5}
-    assert log.news() == [Ignored("consumers", "has more than 3 consumers: those that said something last are heard")]
+    assert log.news() == [Ignored("consumers", "has more than 3 consumers; only those that changed last are used")]
     with pytest.raises(TooManyConsumers):
         log.history.consumers.report("c9", 1)
     assert not log.consumer("c9").exists()

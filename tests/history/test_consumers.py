@@ -48,7 +48,7 @@ def full(kept):
 
 
 def test_what_a_consumer_has_not_read_stays_for_the_grace_although_the_log_is_too_large(full):
-    """Issue 6, 4: then it goes, the log is as small as it has to be, and operators are told what was not read."""
+    """Then it goes, the log is as small as it has to be, and operators are told what was not read."""
     log = full()
     log.retain()
     assert log.history.start == 1
@@ -83,7 +83,7 @@ def test_what_consumers_have_read_is_not_held_for_them(full):
 
 
 def test_the_log_never_grows_by_more_than_half_for_a_consumer(kept):
-    """Issue 6, 4: whatever the grace, after each step and between them, and the oldest goes first."""
+    """Whatever the grace, after each step and between them, and the oldest goes first."""
     log = kept(max_bytes=MAX_BYTES, consumer_grace_s=30 * DAY)
     log.consume("ingest", 1)
     log.retain()
@@ -150,7 +150,7 @@ def test_a_grace_of_0_waits_for_nobody(full):
 
 
 def test_what_is_too_old_is_hidden_as_ever_and_still_there_for_consumers(kept):
-    """Issue 6, 4: /history and replay see what they saw without one; /log and the folder have all, for the grace."""
+    """/history and replay see what they saw without one; /log and the folder have all, for the grace."""
     logs = [kept(*AGED, name=name, consumer_grace_s=2 * HOUR) for name in ("with", "without")]
     for log in logs:
         log.fill(2)
@@ -260,7 +260,7 @@ def test_one_that_is_ahead_of_the_log_holds_nothing(full):
 
 @pytest.mark.parametrize("jump_s", [-HOUR, DAY, -DAY, 1_000 * DAY, -1_000 * DAY])
 def test_setting_the_clock_neither_shortens_the_grace_nor_makes_it_longer(full, jump_s):
-    """B9: what is seen to change while the server runs is judged by a clock that nobody sets."""
+    """H9: what is seen to change while the server runs is judged by a clock that nobody sets."""
     log = full()
     log.retain()
     log.clock.pass_(HOUR / 2)
@@ -276,7 +276,7 @@ def test_setting_the_clock_neither_shortens_the_grace_nor_makes_it_longer(full, 
 
 
 def test_a_clock_that_was_wrong_at_the_start_makes_no_consumer_seem_dead_if_it_is_set_right(full, kept):
-    """B9: a server that starts a year ahead waits for all at first; set right within that time, it waits on."""
+    """H9: a server that starts a year ahead waits for all at first; set right within that time, it waits on."""
     log = full()
     log.consume("ingest", 2)
     log.history.close()
@@ -295,7 +295,7 @@ def test_a_clock_that_was_wrong_at_the_start_makes_no_consumer_seem_dead_if_it_i
 
 
 def test_a_file_from_the_future_is_not_believed_for_longer_than_the_grace(full, kept):
-    """B9: the clock was wrong when it was written; the bound holds all the same."""
+    """H9: the clock was wrong when it was written; the bound holds all the same."""
     log = full()
     os.utime(log.consumer("ingest"), (log.clock.wall + 365 * DAY,) * 2)
     log.history.close()

@@ -1,4 +1,4 @@
-"""B7: a crash between any two steps of a commit leaves a log that keeps P1 and P2."""
+"""H7: a crash between any two steps of a commit leaves a log that keeps P1 and P2."""
 
 import signal
 import subprocess
@@ -13,8 +13,8 @@ DYING = Path(__file__).with_name("dying.py")
 
 @pytest.mark.parametrize("commit", [2, 3, 7])
 @pytest.mark.parametrize("point", ["before-fsync", "after-fsync", "after-report"])
-def test_b7_a_crash_within_a_commit_loses_and_doubles_nothing(tmp_path, faulty, point, commit):
-    """B7: what was acknowledged before is there; the group that was being committed is there wholly or not at all."""
+def test_h7_a_crash_within_a_commit_loses_and_doubles_nothing(tmp_path, faulty, point, commit):
+    """H7: what was acknowledged before is there; the group that was being committed is there wholly or not at all."""
     folder = tmp_path / "log"
     command = [sys.executable, DYING, folder, point, str(commit)]
     done = subprocess.run(command, env=faulty, capture_output=True, text=True, timeout=60, check=False)

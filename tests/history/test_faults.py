@@ -1,4 +1,4 @@
-"""B4: a disk that fails at any call loses nothing that was acknowledged, and acknowledges nothing that it lost.
+"""H4: a disk that fails at any call loses nothing that was acknowledged, and acknowledges nothing that it lost.
 
 `HALLEY_FULL=1` lets each call fail in turn; else a seeded share of them does.
 """
@@ -29,8 +29,8 @@ UNTIL_REPAIRED = 1_000_000
         pytest.param(SHORT, 3, WRITE, id="a-write-is-short-and-then-there-is-no-room"),
     ],
 )
-def test_b4_what_the_disk_refuses_is_not_acknowledged_and_nothing_else_is_lost(tmp_path, faulty, fault, times, kinds):
-    """B4: whichever call fails, acknowledged events are read and no others, and the log recovers with the disk."""
+def test_h4_what_the_disk_refuses_is_not_acknowledged_and_nothing_else_is_lost(tmp_path, faulty, fault, times, kinds):
+    """H4: whichever call fails, acknowledged events are read and no others, and the log recovers with the disk."""
     seed = os.environ.get("HALLEY_SEED", "5")
     command = [sys.executable, FAILING, tmp_path, fault, times, kinds, SHARE, seed]
     done = subprocess.run(list(map(str, command)), env=faulty, capture_output=True, text=True, timeout=300, check=False)

@@ -1,4 +1,4 @@
-"""B3: one bit flipped anywhere in a log's folder. What is served is right, and what is not is told."""
+"""H3: one bit flipped anywhere in a log's folder. What is served is right, and what is not is told."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def flip(folder, choose):
 
 
 def test_an_unharmed_log_serves_everything(whole, tmp_path):
-    """B3: without a flipped bit there is neither damage nor a gap."""
+    """H3: without a flipped bit there is neither damage nor a gap."""
     kept, truth = whole
     shutil.copytree(kept, tmp_path / "log")
     with OpenLog(tmp_path / "log", Rules(), lambda: 2_000.0, **SMALL) as log:
@@ -132,7 +132,7 @@ def test_an_unharmed_log_serves_everything(whole, tmp_path):
 
 
 def test_a_flipped_bit_is_never_served(whole, tmp_path):
-    """B3: wherever it is, the log opens, all that it serves is right, and what it does not serve it tells."""
+    """H3: wherever it is, the log opens, all that it serves is right, and what it does not serve it tells."""
     kept, truth = whole
     choose = random.Random(int(os.environ.get("HALLEY_SEED", "11")))
     for number in range(FLIPS):
@@ -149,7 +149,7 @@ def test_a_flipped_bit_is_never_served(whole, tmp_path):
 
 
 def test_what_the_whole_log_lacks_is_told(whole, tmp_path):
-    """Issue 6, 2: who reads all rows finds each offset there or among what is known to be damaged, and no other."""
+    """Who reads all rows finds each offset there or among what is known to be damaged, and no other."""
     kept, _ = whole
     choose = random.Random(int(os.environ.get("HALLEY_SEED", "12")))
     for number in range(FLIPS):
@@ -169,7 +169,7 @@ def test_what_the_whole_log_lacks_is_told(whole, tmp_path):
 
 
 def test_a_step_that_is_missing_is_noticed(whole, tmp_path):
-    """B3: nothing has a checksum over where the clock was set back, so the newest segment's times are compared."""
+    """H3: nothing has a checksum over where the clock was set back, so the newest segment's times are compared."""
     kept, truth = whole
     shutil.copytree(kept, tmp_path / "log")
     newest = max((tmp_path / "log").glob("seg-*.db"))

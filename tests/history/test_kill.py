@@ -1,4 +1,4 @@
-"""B1: a log whose process is killed at any time has every event that was acknowledged, once and in order."""
+"""H1: a log whose process is killed at any time has every event that was acknowledged, once and in order."""
 
 import os
 import random
@@ -9,7 +9,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import orjson
+import pytest
 from support.history import SMALL, OpenLog
+
+pytestmark = pytest.mark.slow
 
 ROUNDS = int(os.environ.get("HALLEY_KILL_ROUNDS", "12"))
 APPENDING = Path(__file__).with_name("appending.py")
@@ -26,8 +29,8 @@ def acknowledged_until_killed(folder, round_, delay_s, environment):
     return [tuple(map(int, line.split())) for line in lines]
 
 
-def test_b1_nothing_acknowledged_is_lost_doubled_or_reordered_by_kill_9(tmp_path, environment):
-    """B1: after each of many kill -9 every acknowledged event stands at the offset that was told, and none twice."""
+def test_h1_nothing_acknowledged_is_lost_doubled_or_reordered_by_kill_9(tmp_path, environment):
+    """H1: after each of many kill -9 every acknowledged event stands at the offset that was told, and none twice."""
     seed = int(os.environ.get("HALLEY_SEED", "5"))
     chance = random.Random(seed)
     expected = {}
@@ -49,8 +52,8 @@ def test_b1_nothing_acknowledged_is_lost_doubled_or_reordered_by_kill_9(tmp_path
     assert len(expected) > ROUNDS
 
 
-def test_b1_a_log_goes_on_where_it_was_killed(tmp_path, environment):
-    """B1: after a kill the next event has the next offset."""
+def test_h1_a_log_goes_on_where_it_was_killed(tmp_path, environment):
+    """H1: after a kill the next event has the next offset."""
     acknowledged_until_killed(tmp_path, 0, 0.2, environment)
     with OpenLog(tmp_path, **SMALL) as log:
         head = log.history.head

@@ -115,7 +115,7 @@ def test_a_log_of_a_later_version_is_refused(tmp_path):
 
 @pytest.mark.parametrize("how", ["missing", "empty", "flipped"])
 def test_a_lost_log_json_is_restored_from_the_segments(tmp_path, how):
-    """B3: log_id and publication key come back, all is served, and the loss is told."""
+    """H3: log_id and publication key come back, all is served, and the loss is told."""
     stored = filled(tmp_path)
     document = tmp_path / "log.json"
     before = document.read_bytes()
@@ -147,7 +147,7 @@ def test_the_segment_of_another_log_is_told_and_left_out(tmp_path):
     with OpenLog(tmp_path / "own") as log:
         assert log.stored() == {1: "own"}
         (damage,) = log.history.damage
-        assert (damage.file, damage.what) == (stray.name, "belongs to another log; it is left out")
+        assert (damage.file, damage.what) == (stray.name, "belongs to another log and is ignored")
         log.write("after")
         assert "after" in log.stored().values()
     assert (tmp_path / "own" / stray.name).read_bytes() == stray.read_bytes()
@@ -155,7 +155,7 @@ def test_the_segment_of_another_log_is_told_and_left_out(tmp_path):
 
 @pytest.mark.parametrize("what", [b"", b"{}", None])
 def test_a_segment_with_a_bad_seal_is_looked_through_and_sealed_again(tmp_path, what):
-    """B3: a seal that is damaged or missing costs a scan and nothing else."""
+    """H3: a seal that is damaged or missing costs a scan and nothing else."""
     stored = filled(tmp_path)
     seal = min(tmp_path.glob("*.seal"))
     before = seal.read_bytes()
@@ -167,7 +167,7 @@ def test_a_segment_with_a_bad_seal_is_looked_through_and_sealed_again(tmp_path, 
 
 
 def test_a_sealed_segment_that_was_cut_is_served_as_far_as_it_goes(tmp_path):
-    """B3: half a file serves its sound rows, its missing ones are told, and it stays as it is."""
+    """H3: half a file serves its sound rows, its missing ones are told, and it stays as it is."""
     stored = filled(tmp_path)
     file = segments(tmp_path)[0]
     last = int(segments(tmp_path)[1].name[4:24]) - 1
@@ -182,7 +182,7 @@ def test_a_sealed_segment_that_was_cut_is_served_as_far_as_it_goes(tmp_path):
 
 
 def test_a_segment_that_is_no_database_is_one_range_of_damage(tmp_path):
-    """B3: what SQLite cannot open is told as a whole; everything else is served."""
+    """H3: what SQLite cannot open is told as a whole; everything else is served."""
     stored = filled(tmp_path)
     file, following = segments(tmp_path)[1:3]
     first, last = int(file.name[4:24]), int(following.name[4:24]) - 1
@@ -194,7 +194,7 @@ def test_a_segment_that_is_no_database_is_one_range_of_damage(tmp_path):
 
 
 def test_a_missing_segment_is_told(tmp_path):
-    """B3: offsets between two segments that are not there are told, at every start."""
+    """H3: offsets between two segments that are not there are told, at every start."""
     stored = filled(tmp_path)
     file, following = segments(tmp_path)[1:3]
     file.unlink()

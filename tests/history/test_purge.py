@@ -33,7 +33,7 @@ def folder_bytes(folder):
 
 @pytest.mark.parametrize("erasure", [ONE, Erasure(None, "user-1")], ids=["channel", "publisher"])
 def test_nothing_is_left_of_what_was_erased(erasure, tmp_path):
-    """Issue 5.6: not in rows, indexes, free pages, WAL or names; while the log is open, and after."""
+    """Not in rows, indexes, free pages, WAL or names; while the log is open, and after."""
     with logbook(tmp_path) as book:
         book.fill()
         before = book.rows()
@@ -117,6 +117,7 @@ class _Crash(Exception):
     """The process ends here."""
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_step_leaves_each_segment_old_or_new(tmp_path, monkeypatch):
     """Each rename, unlink and fsync of the folder in turn is the last: the log is whole; a repeat erases the rest."""
     with logbook(tmp_path / "log") as book:
@@ -180,6 +181,7 @@ def test_damaged_rows_become_holes_of_the_log(tmp_path):
     assert _faults(tmp_path) == dict.fromkeys(lost, "hole")
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_step_leaves_no_row_missing_without_a_record(tmp_path, monkeypatch):
     """Each rename, unlink and fsync in turn is the last: damaged rows are damaged or holes, and others are there."""
     with logbook(tmp_path / "log") as book:

@@ -158,7 +158,7 @@ def test_paging_either_way_to_the_end_gives_exactly_what_was_asked_for(made, mos
 @settings(max_examples=40, deadline=None)
 @given(logs_and_queries(), st.sets(st.integers(1, 160)), st.integers(0, 3), st.sampled_from([64, 0]))
 def test_what_is_damaged_or_lost_is_never_served_and_always_told(made, damaged, skip, most_pairs):
-    """B3: a row whose checksum does not fit is a gap, and so is a hole between segments; all else is found as ever."""
+    """H3: a row whose checksum does not fit is a gap, and so is a hole between segments; all else is found as ever."""
     segments, options, _ = made
     lost = set()
     end = 0
@@ -213,7 +213,7 @@ def test_a_call_touches_so_many_rows_and_says_where_to_go_on():
 
 @pytest.mark.parametrize("is_reverse", [False, True])
 def test_a_page_without_events_names_a_publication_to_go_on_from(is_reverse):
-    """wamp.md 40: a rare audience far away; each page has looked further, whoever may read what lies there."""
+    """W40: a rare audience far away; each page has looked further, whoever may read what lies there."""
     rows = [[Row(f"many/{number % 200}", audience=AUDIENCES[1]) for number in range(15_000)] for _ in range(3)]
     rows[1][7_000] = Row("many/1")
     with log(rows) as (reader, _, stored):
@@ -227,7 +227,7 @@ def test_a_page_without_events_names_a_publication_to_go_on_from(is_reverse):
 @pytest.mark.parametrize("damaged", [{*range(1, 60)}, {*range(40, 61)}, {1, *range(3, 61)}])
 @pytest.mark.parametrize("is_reverse", [False, True])
 def test_the_publication_to_go_on_from_is_never_one_that_cannot_be_read(damaged, is_reverse):
-    """B3: in a damaged segment it is that of the last sound row; paging still comes to the end."""
+    """H3: in a damaged segment it is that of the last sound row; paging still comes to the end."""
     rows = [[Row("b")] * 30, [Row(f"a/{number % 3}", audience=AUDIENCES[1]) for number in range(60)], [Row("a/x")] * 5]
     damaged = {30 + each for each in damaged}
     with pytest.MonkeyPatch.context() as patch, log(rows, damaged=damaged) as (reader, _, _):
@@ -255,7 +255,7 @@ def test_the_publication_to_go_on_from_is_never_one_that_cannot_be_read(damaged,
     ],
 )
 def test_a_page_says_whether_older_events_are_gone(filters, forward, backward):
-    """wamp.md 40, 41: once it has come to where the log begins, if more than that was asked for."""
+    """W40, W41: once it has come to where the log begins, if more than that was asked for."""
     rules = Rules([(Pattern(Match.DESCENDANTS, "a"), 60, True)])
     rules.of("a/b").start = 5
     with log([[Row("a/b", number * 10) for number in range(1, 11)]], rules) as (reader, _, rows):
@@ -288,6 +288,7 @@ def open_segments():
     return [target for target in targets if "/seg-" in target]
 
 
+@pytest.mark.slow
 def test_pages_are_whole_while_the_log_is_written_sealed_and_deleted(tmp_path):
     """Readers that go from page to page miss nothing that is not told, whatever happens to the segments meanwhile."""
     with OpenLog(tmp_path / "log", Rules(), segment_bytes=65_536, max_bytes=1_048_576) as opened:

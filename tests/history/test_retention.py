@@ -123,7 +123,7 @@ def test_a_publication_that_has_gone_is_unknown(kept):
 
 @pytest.mark.parametrize("jump_s", [-HOUR, DAY, -DAY, 1_000 * DAY])
 def test_setting_the_clock_neither_empties_the_log_nor_takes_offsets_back(kept, jump_s):
-    """B9: an hour back, a day ahead: everything younger than its age is there, in order, and is found by its time."""
+    """H9: an hour back, a day ahead: everything younger than its age is there, in order, and is found by its time."""
     log = kept((ALL, HOUR, True))
     log.retain()
     log.publish(times=60)
@@ -144,7 +144,7 @@ def test_setting_the_clock_neither_empties_the_log_nor_takes_offsets_back(kept, 
 
 
 def test_a_clock_that_was_wrong_at_the_start_deletes_nothing_if_it_is_set_right(kept, tmp_path):
-    """B9: started a year ahead, everything is hidden; set right within the grace, it is back."""
+    """H9: started a year ahead, everything is hidden; set right within the grace, it is back."""
     log = kept((ALL, HOUR, True))
     log.fill(2)
     here = log.offsets()

@@ -86,7 +86,7 @@ def test_where_several_rules_decide_the_one_that_reaches_back_furthest_counts():
     ],
 )
 def test_another_realm_has_rules_of_its_own(topic, keeping):
-    """Design 4.10: it has a history of its own; what the router says of its sessions is in none (wamp.md 48)."""
+    """It has a history of its own; what the router says of its sessions is in none (W48)."""
     rules = Rules([(under("chat"), 0, True), (under(":r", Match.CHILDREN), 60, False)], [":r"])
     assert rules.keeping(topic) is keeping
 

@@ -52,8 +52,8 @@ def cuts(ends, frame_bytes):
     return sorted({*borders, *random.Random(SEED).sample(everywhere, 40)} & set(everywhere))
 
 
-def test_b2_a_wal_cut_anywhere_loses_what_is_cut_off_and_says_so(tmp_path, killed):
-    """B2: every whole record is kept, the missing offsets are told and never used again, and the log goes on."""
+def test_h2_a_wal_cut_anywhere_loses_what_is_cut_off_and_says_so(tmp_path, killed):
+    """H2: every whole record is kept, the missing offsets are told and never used again, and the log goes on."""
     wal = next(killed.glob("*.db-wal"))
     ends = commit_ends(wal)
     assert len(ends) == COMMITS
@@ -76,16 +76,16 @@ def test_b2_a_wal_cut_anywhere_loses_what_is_cut_off_and_says_so(tmp_path, kille
         shutil.rmtree(folder)
 
 
-def test_b2_new_publication_ids_do_not_repeat_lost_ones(killed):
-    """B2: what was lost had publication ids too, and nobody else gets them."""
+def test_h2_new_publication_ids_do_not_repeat_lost_ones(killed):
+    """H2: what was lost had publication ids too, and nobody else gets them."""
     os.truncate(next(killed.glob("*.db-wal")), 0)
     with OpenLog(killed) as log:
         assert log.history.last_number == len(TRUTH)
 
 
 @pytest.mark.parametrize("ending", [".db", ".db-wal"])
-def test_b3_a_flipped_bit_in_the_newest_segment_is_told_and_nothing_wrong_is_served(tmp_path, killed, ending):
-    """B3: with any bit of the newest segment flipped, each event is served as it was, or is in a range that is told."""
+def test_h3_a_flipped_bit_in_the_newest_segment_is_told_and_nothing_wrong_is_served(tmp_path, killed, ending):
+    """H3: with any bit of the newest segment flipped, each event is served as it was, or is in a range that is told."""
     chance = random.Random(SEED)
     name = next(killed.glob(f"seg-*{ending}")).name
     if ending == ".db":  # all of it in the database, as after a while

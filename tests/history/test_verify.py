@@ -60,7 +60,7 @@ def test_a_log_that_a_server_has_open_can_be_verified(tmp_path):
 
 
 def test_a_flipped_bit_is_found_in_its_block(folder):
-    """B3: in a sealed segment, wherever it is, the digest of its block tells."""
+    """H3: in a sealed segment, wherever it is, the digest of its block tells."""
     file = writable(sealed(folder)[1])
     data = bytearray(file.read_bytes())
     data[BLOCK_BYTES + 77] ^= 1
@@ -95,7 +95,7 @@ def test_a_missing_row_and_a_missing_segment_are_found(folder):
 
 
 def test_a_lost_end_is_found(folder):
-    """B2: the mark knows of more than there is."""
+    """H2: the mark knows of more than there is."""
     newest = max(folder.glob("seg-*.db"))
     with closing(sqlite3.connect(newest)) as connection, connection:
         connection.execute("delete from stored where offset > 615")

@@ -100,7 +100,7 @@ def test_what_waits_to_be_written_is_bounded(tmp_path):
 
 
 def test_below_the_floor_of_free_space_publishes_are_refused_and_reads_go_on(tmp_path, monkeypatch):
-    """B4: `free_bytes` refuses with its own name, passes on what needs no room, and recovers with the space."""
+    """H4: `free_bytes` refuses with its own name, passes on what needs no room, and recovers with the space."""
     monkeypatch.setattr(writer, "_LOOK_S", 0.01)
     real = os.statvfs
     is_full = False
@@ -157,6 +157,7 @@ def test_a_segment_is_sealed_under_its_readers(tmp_path):
         assert list(log.stored()) == list(range(1, log.history.head + 1))
 
 
+@pytest.mark.slow
 def test_a_log_takes_no_more_memory_or_files_for_having_more_segments(tmp_path):
     """Memory is independent of what is stored: a hundred segments later there are as many open files, and objects."""
 

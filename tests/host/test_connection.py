@@ -9,10 +9,10 @@ import json
 
 import pytest
 from support.messages import connect, publish
-from support.server import brisk, serving
+from support.server import ASGI, SHORT_WAY, TLS, brisk, serving
 from support.wire import chunked, post, request
 
-pytestmark = pytest.mark.usefixtures("face")
+pytestmark = [pytest.mark.usefixtures("face"), pytest.mark.faces(SHORT_WAY, ASGI, TLS)]
 
 BODY = json.dumps(publish("/a", 1)).encode()
 ANSWER = [{"channel": "/a", "successful": True}]
@@ -51,14 +51,14 @@ async def test_the_body_of_a_request_that_asks_for_an_upgrade_is_no_request():
 
 
 async def test_an_upgrade_to_websocket_is_refused_at_once():
-    """Design 6: 400, so that cometd.js goes on by long-polling; on every mount, by GET as browsers do it."""
+    """400, so that cometd.js goes on by long-polling; on every mount, by GET as browsers do it."""
     async with serving() as served:
         for path in ("/bayeux", "/cometd/", "/cometd/connect"):
             wire = await served.wire()
             key = {"sec_websocket_key": "dGhlIHNhbXBsZSBub25jZQ==", "sec_websocket_version": "13"}
             asked = request("GET", path, upgrade="websocket", connection="Upgrade", **key)
             answer = await wire.request(asked)
-            assert (answer.status, answer.text) == (400, "no WebSocket here; use long-polling")
+            assert (answer.status, answer.text) == (400, "this path does not accept WebSockets; use long-polling")
             assert await wire.is_closed()
 
 
@@ -80,7 +80,7 @@ async def test_requests_ahead_of_their_answers_are_answered_in_order():
 
 
 async def test_a_peer_that_asks_on_and_on_without_reading_is_cut():
-    """Design 5.3: requests ahead of their answers are bounded; a browser sends none at all."""
+    """Requests ahead of their answers are bounded; a browser sends none at all."""
     async with serving() as served:
         wire = await served.wire()
         await wire.send(post(BODY) * 100)

@@ -1,4 +1,4 @@
-"""Where the server listens: a port of its own, or a word about which flag to change (design 6)."""
+"""Where the server listens: a port of its own, or a word about which flag to change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def taken():
 
 
 def test_port_0_is_a_free_one():
-    """Design 6: and clients that come before the server runs wait instead of being refused."""
+    """And clients that come before the server runs wait instead of being refused."""
     with bind("127.0.0.1", 0, "--port") as listener:
         host, port = listener.getsockname()
         assert port != 0
@@ -29,7 +29,7 @@ def test_port_0_is_a_free_one():
 
 @pytest.mark.parametrize("flag", ["--port", "--operations-port"])
 def test_a_port_that_is_taken_names_its_flag(taken, flag):
-    """Design 6: what to do stands in the message."""
+    """What to do stands in the message."""
     port = taken.getsockname()[1]
     with pytest.raises(
         CannotListen, match=rf"^cannot listen on 127\.0\.0\.1:{port} \(.+\); choose another with {flag}$"
@@ -39,7 +39,7 @@ def test_a_port_that_is_taken_names_its_flag(taken, flag):
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
 def test_an_address_that_is_not_this_machines_is_refused(host):
-    """Design 6: also a name that nobody knows; never an error of ours."""
+    """Also a name that nobody knows; never an error of ours."""
     with pytest.raises(CannotListen, match=f"cannot listen on {host}"):
         bind(host, 0, "--port")
 

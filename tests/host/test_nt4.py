@@ -47,8 +47,8 @@ def door(request):
         ("/nt/" + "%C3%A9" * 512, "é" * 512),
     ],
 )
-async def test_a1_the_path_tells_a_clients_name(path, name, door):
-    """A1: percent-decoded, of up to 1,024 bytes; a slash belongs to it, a query does not."""
+async def test_na1_the_path_tells_a_clients_name(path, name, door):
+    """NA1: percent-decoded, of up to 1,024 bytes; a slash belongs to it, a query does not."""
     async with doors() as open_doors:
         answer = await (await open_doors.wire(door)).request(opening(path, NEW))
         assert answer.status == 101
@@ -62,13 +62,13 @@ async def test_a1_the_path_tells_a_clients_name(path, name, door):
         ("/nt/", 404, "/nt/NAME"),
         ("/nt/?a", 404, "/nt/NAME"),
         ("/nt/%FF", 400, "UTF-8"),
-        ("/nt/" + "a" * 1_025, 414, "name too long"),
-        ("/nt/" + "%C3%A9" * 513, 414, "name too long"),
+        ("/nt/" + "a" * 1_025, 414, "the name in the path is too long"),
+        ("/nt/" + "%C3%A9" * 513, 414, "the name in the path is too long"),
         ("/ntx/robot", 404, ""),
     ],
 )
-async def test_a1_a_path_without_a_name_opens_nothing(path, status, named, door):
-    """A1: no 101 that is then cut, as ntcore has it, but an answer that says why."""
+async def test_na1_a_path_without_a_name_opens_nothing(path, status, named, door):
+    """NA1: no 101 that is then cut, as ntcore has it, but an answer that says why."""
     async with doors() as open_doors:
         answer = await (await open_doors.wire(door)).request(opening(path, NEW))
         assert answer.status == status
@@ -87,8 +87,8 @@ async def test_a1_a_path_without_a_name_opens_nothing(path, status, named, door)
         (RTT, RTT),
     ],
 )
-async def test_a2_a6_the_newest_that_both_know_is_spoken(offered, spoken, door):
-    """A2: whatever order the client has (Elastic lists 4.0 first); A6: AdvantageScope's second socket is welcome."""
+async def test_na2_na6_the_newest_that_both_know_is_spoken(offered, spoken, door):
+    """NA2: whatever order the client has (Elastic lists 4.0 first); NA6: AdvantageScope's second socket is welcome."""
     async with doors() as open_doors:
         answer = await (await open_doors.wire(door)).request(opening("/nt/robot", offered))
         assert answer.headers["sec-websocket-protocol"] == spoken
@@ -96,8 +96,8 @@ async def test_a2_a6_the_newest_that_both_know_is_spoken(offered, spoken, door):
 
 
 @pytest.mark.parametrize("offered", ["", "wamp.2.json", f"{NEW}x"])
-async def test_a3_s26_without_a_common_subprotocol_there_is_no_connection(offered, door):
-    """A3, S26, design 7.13: and the answer lists what is spoken."""
+async def test_na3_s26_without_a_common_subprotocol_there_is_no_connection(offered, door):
+    """NA3, S26: and the answer lists what is spoken."""
     async with doors() as open_doors:
         answer = await (await open_doors.wire(door)).request(opening("/nt/robot", offered))
         assert answer.status == 400
@@ -105,8 +105,8 @@ async def test_a3_s26_without_a_common_subprotocol_there_is_no_connection(offere
         assert open_doors.tables.engines == []
 
 
-async def test_a10_no_extension_is_agreed_on(door):
-    """A10: ntcore-ts-client offers compression."""
+async def test_na10_no_extension_is_agreed_on(door):
+    """NA10: ntcore-ts-client offers compression."""
     async with doors() as open_doors:
         asked = opening("/nt/robot", NEW, sec_websocket_extensions="permessage-deflate; client_max_window_bits")
         assert "sec-websocket-extensions" not in (await (await open_doors.wire(door)).request(asked)).headers
@@ -155,7 +155,7 @@ async def test_a_listener_that_others_reach_takes_any_name():
 
 
 async def test_only_who_wants_networktables_has_them():
-    """Design 7.13: without, `/nt/NAME` is no path of the public listener's."""
+    """Without, `/nt/NAME` is no path of the public listener's."""
     async with serving(brisk()) as served:
         assert (await (await served.wire()).request(opening("/nt/robot", NEW))).status == 404
 
@@ -176,8 +176,8 @@ async def test_only_who_wants_networktables_has_them():
         ("POST", "/bayeux", 404),
     ],
 )
-async def test_a5_its_own_listener_has_one_page(method, path, status):
-    """A5: AdvantageScope looks for it before it connects, from a page of its own; there is nothing else."""
+async def test_na5_its_own_listener_has_one_page(method, path, status):
+    """NA5: AdvantageScope looks for it before it connects, from a page of its own; there is nothing else."""
     async with doors() as open_doors:
         wire = await open_doors.wire()
         await wire.send(request(method, path, origin="file://"))
@@ -198,7 +198,7 @@ async def test_on_the_public_one_a_plain_request_hears_what_is_spoken():
 
 @pytest.mark.parametrize("protocol", [NEW, OLD, RTT])
 async def test_text_and_binary_messages_come_and_go(protocol, door):
-    """A14, A21: each as what it is, in order."""
+    """NA14, NA21: each as what it is, in order."""
     async with doors() as open_doors:
         wire = await open_doors.shaken(door, protocol)
         messages = [(TEXT, "é".encode()), (BINARY, b"\xff\x00"), (TEXT, b""), (BINARY, b"")]
@@ -208,8 +208,8 @@ async def test_text_and_binary_messages_come_and_go(protocol, door):
         assert open_doors.tables.last.received == [Heard(data, opcode == BINARY) for opcode, data in messages]
 
 
-async def test_a8_a_message_may_come_in_fragments_with_pings_between(door):
-    """A8: of either kind."""
+async def test_na8_a_message_may_come_in_fragments_with_pings_between(door):
+    """NA8: of either kind."""
     async with doors({"ping_s": 50, "pong_s": 100}) as open_doors:
         wire = await open_doors.shaken(door)
         for opcode in (TEXT, BINARY):
@@ -227,8 +227,8 @@ async def test_a8_a_message_may_come_in_fragments_with_pings_between(door):
         (sent(TEXT, b"\xff"), 1007),
     ],
 )
-async def test_a8_what_breaks_the_protocol_is_told_its_code(wrong, code, door):
-    """A8: message_bytes; a client's frames are masked; text is UTF-8."""
+async def test_na8_what_breaks_the_protocol_is_told_its_code(wrong, code, door):
+    """NA8: message_bytes; a client's frames are masked; text is UTF-8."""
     async with doors({"message_bytes": 1_024}) as open_doors:
         wire = await open_doors.shaken(door)
         await wire.send(wrong)
@@ -237,8 +237,8 @@ async def test_a8_what_breaks_the_protocol_is_told_its_code(wrong, code, door):
         assert open_doors.tables.last.received == []
 
 
-async def test_a8_the_largest_message_is_taken():
-    """A8: 2 MiB, ntcore's."""
+async def test_na8_the_largest_message_is_taken():
+    """NA8: 2 MiB, ntcore's."""
     async with doors({"ping_s": 50, "pong_s": 100}) as open_doors:
         wire = await open_doors.shaken()
         await wire.send(sent(BINARY, b"x" * 2_097_152))
@@ -246,7 +246,7 @@ async def test_a8_the_largest_message_is_taken():
 
 
 async def test_a_message_is_split_no_further_than_it_is_taken(door):
-    """Reliability.md S32: a message of very many values must not be made all at once, nor keep others waiting."""
+    """S32: a message of very many values must not be made all at once, nor keep others waiting."""
     async with doors() as open_doors:
         wire = await open_doors.shaken(door)
         await wire.send(text(PARTS))
@@ -301,8 +301,8 @@ def looked_at():
 
 
 @pytest.mark.parametrize("protocol", [NEW, RTT])
-def test_a7_a_client_of_4_1_is_asked_steadily(protocol, looked_at):
-    """A7: every 200 ms, also while it is heard, since it hangs up itself when it has heard nothing for a second."""
+def test_na7_a_client_of_4_1_is_asked_steadily(protocol, looked_at):
+    """NA7: every 200 ms, also while it is heard, since it hangs up itself when it has heard nothing for a second."""
     connection, written, _, tables = looked_at(protocol)
     began = monotonic()
     for step in range(200):
@@ -314,8 +314,8 @@ def test_a7_a_client_of_4_1_is_asked_steadily(protocol, looked_at):
 
 
 @pytest.mark.parametrize("protocol", [NEW, RTT])
-def test_a7_a_client_of_4_1_that_was_not_heard_for_a_second_has_left(protocol, looked_at):
-    """A7: 1001 "connection timed out", and counted."""
+def test_na7_a_client_of_4_1_that_was_not_heard_for_a_second_has_left(protocol, looked_at):
+    """NA7: 1001 "connection timed out", and counted."""
     connection, written, watch, tables = looked_at(protocol)
     heard_at = connection._heard_at
     for step in range(20):
@@ -326,8 +326,8 @@ def test_a7_a_client_of_4_1_that_was_not_heard_for_a_second_has_left(protocol, l
     assert (tables.lost_times, watch.hits["pong_s"]) == (1, 1)
 
 
-def test_a7_nobody_is_blamed_for_a_server_that_stood_still(looked_at):
-    """A7: after SIGSTOP or a long turn of ours a peer is asked first, and then has as long as ever to answer."""
+def test_na7_nobody_is_blamed_for_a_server_that_stood_still(looked_at):
+    """NA7: after SIGSTOP or a long turn of ours a peer is asked first, and then has as long as ever to answer."""
     connection, written, _, tables = looked_at(NEW)
     heard_at = connection._heard_at
     connection.look(heard_at)
@@ -339,8 +339,8 @@ def test_a7_nobody_is_blamed_for_a_server_that_stood_still(looked_at):
     assert (written[-1].opcode, tables.lost_times) == (CLOSE, 1)
 
 
-def test_a7_a_client_of_4_0_is_never_asked(looked_at):
-    """A7: it must not be, however long it is silent."""
+def test_na7_a_client_of_4_0_is_never_asked(looked_at):
+    """NA7: it must not be, however long it is silent."""
     connection, written, _, tables = looked_at(OLD)
     for step in range(10_000):
         connection.look(connection._heard_at + step)
@@ -348,8 +348,8 @@ def test_a7_a_client_of_4_0_is_never_asked(looked_at):
 
 
 @pytest.mark.parametrize(("protocol", "is_probed"), [(OLD, True), (NEW, False)])
-async def test_a7_tcp_finds_out_that_a_client_of_4_0_has_left(protocol, is_probed, door):
-    """A7: by keepalive, within half a minute."""
+async def test_na7_tcp_finds_out_that_a_client_of_4_0_has_left(protocol, is_probed, door):
+    """NA7: by keepalive, within half a minute."""
     async with doors() as open_doors:
         await open_doors.shaken(door, protocol)
         ours = open_doors.tables.last.link._transport.get_extra_info("socket")
@@ -362,8 +362,8 @@ async def test_a7_tcp_finds_out_that_a_client_of_4_0_has_left(protocol, is_probe
             assert idle_s + interval_s * probes <= 30
 
 
-async def test_a7_pings_come_in_time_although_the_sweeper_is_slow(door):
-    """A7: it sweeps as often as NetworkTables' clients need; one that answers stays, one that does not goes."""
+async def test_na7_pings_come_in_time_although_the_sweeper_is_slow(door):
+    """NA7: it sweeps as often as NetworkTables' clients need; one that answers stays, one that does not goes."""
     async with doors({"ping_s": 0.05, "pong_s": 0.5}, sweep_s=30.0) as open_doors:
         quiet, lively = await open_doors.shaken(door), await open_doors.shaken(door)
         began = monotonic()

@@ -1,4 +1,4 @@
-"""A server leaves promptly, whatever comes to it in that very moment (design 3)."""
+"""A server leaves promptly, whatever comes to it in that very moment."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def tls(request):
 
 
 async def test_the_first_common_subprotocol_of_the_peer_is_echoed(tls):
-    """Wamp.md 58: the client's order counts, and what it offers beside does not; no extension is ever agreed on."""
+    """W58: the client's order counts, and what it offers beside does not; no extension is ever agreed on."""
     async with speaking(tls=tls) as served:
         wire = await served.wire()
         offer = "wamp.2.ubjson, wamp.2.msgpack.batched, wamp.2.json"
@@ -56,7 +56,7 @@ async def test_the_first_common_subprotocol_of_the_peer_is_echoed(tls):
 
 @pytest.mark.parametrize("path", ["/wamp", "/wamp/", "/ws", "/ws/", "/ws?token=1"])
 async def test_a_foreign_client_speaks_on_each_path(tls, path):
-    """Wamp.md 58: the websockets library's client, which offers compression, with and without TLS."""
+    """W58: the websockets library's client, which offers compression, with and without TLS."""
     async with speaking(tls=tls) as served:
         url = f"{'wss' if tls else 'ws'}://localhost:{served.port}{path}"
         options = {"subprotocols": ["wamp.2.json"], "ssl": authority.context() if tls else None}
@@ -106,7 +106,7 @@ async def test_s25_the_servers_own_pages_and_scripts_may(tls):
 
 
 async def test_elsewhere_an_upgrade_is_what_it_was():
-    """Design 6: refused at once on Bayeux' paths; passed over where there is only a page; below /wamp nothing is."""
+    """Refused at once on Bayeux' paths; passed over where there is only a page; below /wamp nothing is."""
     async with speaking() as served:
         for path, status in (("/bayeux", 400), ("/", 200), ("/wampum", 404)):
             assert (await (await served.wire()).request(opening(path))).status == status
@@ -171,7 +171,7 @@ async def test_messages_of_every_size_come_and_go(protocol, opcode, nbytes):
 
 
 async def test_a_message_may_come_in_fragments_with_pings_between(tls):
-    """Wamp.md 58: one WAMP message is one WebSocket message; a character may be split; an empty fragment is one."""
+    """W58: one WAMP message is one WebSocket message; a character may be split; an empty fragment is one."""
     async with speaking(tls=tls) as served:
         wire = await served.wire()
         await shake(wire)
@@ -198,7 +198,7 @@ async def test_a_byte_at_a_time_is_as_good():
 
 
 async def test_s32_a_peer_that_does_not_read_pauses_the_engine_and_is_cut(tls):
-    """S32, design 7.12: events wait in the outbox meanwhile; a socket that takes nothing for write_s is closed."""
+    """S32: events wait in the outbox meanwhile; a socket that takes nothing for write_s is closed."""
     async with speaking(tls=tls, limits={"write_s": 0.3}) as served:
         wire = await served.wire(receive_buffer_bytes=4_096)
         await shake(wire)
@@ -226,7 +226,7 @@ async def test_a_peer_that_reads_again_gets_all_and_the_engine_goes_on(tls):
 
 
 async def test_a_silent_peer_is_asked_and_one_that_answers_stays():
-    """Design 7.9: a ping by time, none while messages come."""
+    """A ping by time, none while messages come."""
     async with speaking(wamp={"ping_s": 0.1, "pong_s": 0.3}) as served:
         wire = await served.wire()
         await shake(wire)
@@ -237,7 +237,7 @@ async def test_a_silent_peer_is_asked_and_one_that_answers_stays():
 
 
 async def test_a_peer_that_does_not_answer_is_closed_with_1011():
-    """Design 7.9: 1011 after pong_s; that it said something else would have done."""
+    """1011 after pong_s; that it said something else would have done."""
     async with speaking(wamp={"ping_s": 0.1, "pong_s": 0.2, "kill_s": 0.1}) as served:
         wire = await served.wire()
         await shake(wire)
@@ -275,7 +275,7 @@ async def test_an_empty_close_is_echoed_empty():
 
 
 async def test_the_engines_close_comes_behind_its_frames_and_the_echo_is_waited_for(tls):
-    """Wamp.md 8: ABORT or GOODBYE is read before the end; the reason is cut to what a frame holds, between letters."""
+    """W8: ABORT or GOODBYE is read before the end; the reason is cut to what a frame holds, between letters."""
     async with speaking(tls=tls, wamp={"kill_s": 5}) as served:
         wire = await served.wire()
         await shake(wire)
@@ -293,7 +293,7 @@ async def test_the_engines_close_comes_behind_its_frames_and_the_echo_is_waited_
 
 
 async def test_who_does_not_answer_the_engines_close_is_cut_after_a_while(tls):
-    """Design 7.12: the connection is aborted after kill_s."""
+    """The connection is aborted after kill_s."""
     async with speaking(tls=tls, wamp={"kill_s": 0.1}) as served:
         wire = await served.wire()
         await shake(wire)
@@ -328,7 +328,7 @@ async def test_a_fault_of_ours_ends_one_connection_with_1011():
 
 
 async def test_the_server_leaves_and_the_sockets_end_in_time(tls):
-    """Design 3: 1001 for whom no engine has sent away; a peer that says nothing to that does not hold the server up."""
+    """1001 for whom no engine has sent away; a peer that says nothing to that does not hold the server up."""
     async with speaking(tls=tls, wamp={"kill_s": 0.1}) as served:
         wire = await served.wire()
         await shake(wire)

@@ -14,6 +14,8 @@ from app.pipeline.jobs.usual import LEARNT_WINDOWS, WINDOW_US, Bounds, Part, Sta
 from app.pipeline.lake import tables
 from app.settings import Pipeline
 
+pytestmark = pytest.mark.slow
+
 BOUNDS = Bounds(5.0, 50, 60_000_000)
 DEADLINE_S = 60
 

@@ -111,7 +111,7 @@ def test_of_two_rewrites_of_the_same_files_one_is_refused(tmp_path):
     other = tables.open_table(tmp_path, "events")
     old = tables.files_of(one)
     commit_rows(one, rows_of([stored(1), stored(2)]), removed=old, is_rewrite=True)
-    with pytest.raises(Conflict, match="were replaced by others meanwhile"):
+    with pytest.raises(Conflict, match="were replaced by another process meanwhile"):
         commit_rows(other, rows_of([stored(1), stored(2)]), removed=old, is_rewrite=True)
     assert offsets(other) == [1, 2]
 

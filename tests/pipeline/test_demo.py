@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import httpx
+import pytest
 from support.process import environment
+
+pytestmark = pytest.mark.slow
 
 DONE = 0
 DEADLINE_S = 120.0

@@ -2,11 +2,14 @@
 
 import sys
 
+import pytest
 from support.history import OpenLog
 
 from app.pipeline import java
 from app.pipeline.doctor import diagnose
 from app.settings import Pipeline
+
+pytestmark = pytest.mark.slow
 
 OPTIONS = Pipeline(master="local[2]", driver_memory="1g")
 

@@ -346,7 +346,7 @@ def test_a_folder_on_which_no_server_was_started(tmp_path):
 def test_a_file(tmp_path):
     """One sentence."""
     (tmp_path / "letter.txt").write_text("Dear")
-    with pytest.raises(Refused, match=r"letter.txt is no data folder"):
+    with pytest.raises(Refused, match=r"letter.txt is not a data folder"):
         FolderLog(tmp_path / "letter.txt").head()
 
 

@@ -43,8 +43,9 @@ def by_duckdb_from_files(folder):
 READERS = [by_pyarrow, by_polars, by_duckdb, by_duckdb_from_files]
 
 
+@pytest.mark.slow
 def test_all_readers_see_the_same_rows_through_the_life_of_a_table(spark, tmp_path):
-    """Issue 6, 5 and L12: before and after a column was added, after an erasure, compaction and vacuum."""
+    """L12: before and after a column was added, after an erasure, compaction and vacuum."""
     rows = some_rows(300)
     folder = path(tmp_path, "events")
     names = [name for name in COLUMNS if name != "extra"]

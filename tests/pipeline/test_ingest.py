@@ -221,7 +221,7 @@ def test_a_lifted_column_of_another_type_is_refused(lake, ingest):
     """A schema that changed: one sentence, and nothing is changed."""
     list(ingest(lift=lifts_of(Settings(lift=(Lift("/news", "/price", "price", "double"),)))).once())
     before = versions(lake)
-    with pytest.raises(Refused, match=r"column price of .* is double, and settings now say string"):
+    with pytest.raises(Refused, match=r"column price of .* is double, but the settings say string"):
         list(ingest(lift=lifts_of(Settings(lift=(Lift("/news", "/price", "price", "string"),)))).once())
     assert versions(lake) == before
 
@@ -231,7 +231,7 @@ def test_another_log_is_refused(tmp_path, spark, lake, ingest):
     list(ingest().once())
     before = versions(lake)
     write(tmp_path / "other", 1, 500)
-    with pytest.raises(Refused, match=r"was made from log .*, and this is log .*: choose another --lake"):
+    with pytest.raises(Refused, match=r"was made from log .*, but this is log .*: choose another --lake"):
         list(Ingest(spark, {"path": str(tmp_path / "other")}, lake, OPTIONS).once())
     assert versions(lake) == before
 
@@ -248,7 +248,7 @@ def test_a_log_that_ends_below_the_lake_is_refused(data, lake, ingest):
 
 def test_l6_a_second_ingest_is_refused(lake, ingest):
     """L6: while one runs; it says which process that is."""
-    with lock.ingest(lake), pytest.raises(lock.Busy, match=rf"running already \(process {os.getpid()}\)"):
+    with lock.ingest(lake), pytest.raises(lock.Busy, match=rf"is already running \(process {os.getpid()}\)"):
         list(ingest().once())
 
 

@@ -20,6 +20,8 @@ from app.pipeline.lake.commit import committed
 from app.pipeline.lake.verify import verify
 from app.settings import Pipeline
 
+pytestmark = pytest.mark.slow
+
 DYING = Path(__file__).with_name("dying_ingest.py")
 EVENTS = 6_000
 

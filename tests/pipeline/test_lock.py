@@ -35,7 +35,7 @@ def holder(tmp_path):
 
 def test_l6_a_second_ingest_is_refused_and_told_by_whom(tmp_path, holder):
     """L6: one ingest a lake; the sentence names the process that is at it."""
-    sentence = rf"an ingest into .* is running already \(process {holder.pid}\)"
+    sentence = rf"an ingest into .* is already running \(process {holder.pid}\)"
     with pytest.raises(lock.Busy, match=sentence), lock.ingest(tmp_path):
         pass
 

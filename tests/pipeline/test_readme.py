@@ -1,11 +1,11 @@
-"""The README's section on the pipeline says what there is: its commands, tables, settings and queries."""
+"""The pipeline's page says what there is: its commands, tables, settings and queries."""
 
 import os
 import re
 
 import click
 from readme.table import block
-from support.readme import PIPELINE, ROOT
+from support.readme import ROOT, page, section, without_blocks
 
 from app.cli import main
 from app.configuration import load
@@ -13,12 +13,14 @@ from app.pipeline.jobs.progress import consumer
 from app.pipeline.lake.tables import TABLES
 from app.pipeline.source.columns import Lifting, lifts_of
 
+PIPELINE = without_blocks(page("app/pipeline/README.md"))
 GROUPS = ("pipeline", "lake")
 
 
 def rows():
     """The tables' rows: their first cell, and the second."""
-    return [line.strip("| ").split(" | ", 1) for line in PIPELINE.splitlines() if line.startswith("| `")]
+    tables = "".join(section("app/pipeline/README.md", title) for title in ("Commands", "The lake"))
+    return [line.strip("| ").split(" | ", 1) for line in tables.splitlines() if line.startswith("| `")]
 
 
 def group(name):
@@ -74,8 +76,8 @@ def test_the_settings_are_accepted(tmp_path):
     file.write_text(block("lift"))
     settings = load(file, {}, {}).settings
     assert Lifting(lifts_of(settings)).columns == {"price": "double"}
-    for section, name in re.findall(r"`(pipeline|history)\.(\w+)`", PIPELINE):
-        assert hasattr(getattr(settings, section), name), name
+    for table, name in re.findall(r"`(pipeline|history)\.(\w+)`", PIPELINE):
+        assert hasattr(getattr(settings, table), name), name
 
 
 def test_consumers_are_called_as_it_says(tmp_path):

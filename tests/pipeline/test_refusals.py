@@ -97,11 +97,12 @@ def half_a_table(lake):
     shutil.rmtree(tables.folder_of(ingested(lake, [stored(1)])) / "_delta_log")
 
 
+NO_LOG = "halley-data/lake/events has files but no Delta log: it is not a table, or an incomplete one; move it away"
 NO_TABLES = {
     a_file: "halley-data/lake/events cannot be used as a table: Not a directory",
-    others_files: "halley-data/lake/events has files but no Delta log: it is not a table, or half of one; move it away",
-    others_table: "halley-data/lake/events is a Delta table, but Halley has not made it: choose another --lake",
-    half_a_table: "halley-data/lake/events has files but no Delta log: it is not a table, or half of one; move it away",
+    others_files: NO_LOG,
+    others_table: "halley-data/lake/events is a Delta table that was not made by Halley: choose another --lake",
+    half_a_table: NO_LOG,
 }
 
 
@@ -142,7 +143,7 @@ def test_another_logs_lake(refused, place, verb):
     """Its offsets mean other events; also for jobs whose own table is not there yet."""
     log_id = a_log(place)
     ingested(place / "halley-data" / "lake", [stored(1)])
-    assert f"was made from log 1111{'1' * 28}, and this is log {log_id}: choose another --lake" in refused(*JOBS[verb])
+    assert f"was made from log 1111{'1' * 28}, but this is log {log_id}: choose another --lake" in refused(*JOBS[verb])
 
 
 @pytest.mark.parametrize("verb", ["ingest", "run"])
@@ -155,7 +156,7 @@ def test_a_lifted_column_of_another_type(refused, place, verb):
     )
     said = refused(*JOBS[verb], "--config", "halley.toml")
     assert said.endswith(
-        "lake/events is double, and settings now say string: give the [[lift]] a column of another name"
+        "lake/events is double, but the settings say string: give the [[lift]] a column of another name"
     )
 
 
@@ -176,7 +177,7 @@ def test_a_file_of_a_table_is_lost(refused, place, verb, how):
         path.write_bytes(content[:-1])
     said = refused(*{**READERS, **KEEPERS}[verb], code=1)
     assert f"{path} {'has' if how == 'cut' else 'cannot be read'}" in said
-    assert said.endswith("halley pipeline verify names all that is wrong with the lake")
+    assert said.endswith("halley pipeline verify reports everything that is wrong with the lake")
 
 
 @pytest.mark.parametrize("url", [NOBODY, "nonsense"])

@@ -116,7 +116,7 @@ async def test_each_event_keeps_its_audience(tmp_path):
 
 
 async def test_what_the_server_said_itself_is_never_replayed(tmp_path):
-    """Design 7.14: statistics, alerts, sessions and replays of old would look like news; not even if asked for."""
+    """Statistics, alerts, sessions and replays of old would look like news; not even if asked for."""
     topics = ["stats/10s/a", "alerts/a", "halley/sessions", "replay/a", "statistics/a"]
     add(tmp_path / "lake", "events", [row(n, topic=topic) for n, topic in enumerate(topics, 1)])
     async with serving(brisk(data_dir=str(tmp_path), history=KEEPING)) as served:
@@ -168,6 +168,7 @@ async def test_it_can_be_stopped_anywhere_and_goes_on(tmp_path, monkeypatch, sto
         assert await heard(served) == expected([*rows, *rows])
 
 
+@pytest.mark.slow
 async def test_a_killed_replay_goes_on_without_a_gap_or_a_double(tmp_path):
     """Kill -9 at any moment, of the replay and of the server: each event is there once, in order."""
     rows = make(tmp_path / "lake", 1_500)
@@ -260,7 +261,7 @@ async def test_a_disk_that_stays_full_ends_it_in_a_sentence(tmp_path, monkeypatc
         writer = served.house.apis.archive().history._writer
         monkeypatch.setattr(writer, "_look", lambda: None)  # at how much is free
         writer._is_full = True
-        with pytest.raises(JobFailed, match=r"^the server takes nothing more: 503::history_unavailable$"):
+        with pytest.raises(JobFailed, match=r"^the server accepts no more events: 503::history_unavailable$"):
             await replay(served, tmp_path / "lake", at_full_speed(served))
         assert await heard(served) == []
         writer._is_full = False
@@ -301,7 +302,7 @@ def test_long_after_a_kill_the_doubt_is_told(tmp_path):
     assert (again.is_resumed, again.doubt) == (True, (1, 7))
     assert Replay(tmp_path / "lake", plan, is_new=True).doubt is None
     file.write_text("{}")
-    with pytest.raises(Refused, match="--restart begins it anew"):
+    with pytest.raises(Refused, match="--restart begins from the start"):
         Replay(tmp_path / "lake", plan)
 
 

@@ -228,7 +228,7 @@ def test_only_the_busiest_channels_are_told_and_the_table_has_all(place):
 
 
 def test_nobody_is_told_of_another_realms_topics(place):
-    """Design 4.10: no other protocol sees them; the lake, which is the operator's, counts them as any other."""
+    """No other protocol sees them; the lake, which is the operator's, counts them as any other."""
     place.log.append({"price": 1}, topic=":lab/secret")
     place.log.append({"price": 1}, topic="news")
     assert place.log.history.written(30)
@@ -271,6 +271,7 @@ def test_a_log_that_was_set_back_is_refused(place, tmp_path, spark):
         Rollup(spark, {"path": str(tmp_path / "old")}, place.lake, Pipeline())
 
 
+@pytest.mark.slow
 def test_ten_thousand_channels(place):
     """Each has its own rollups, in one turn; kept in the next, and added to where there is more."""
     rng, rollup = random.Random(3), place.rollup(channels=5)

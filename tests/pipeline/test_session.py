@@ -41,7 +41,7 @@ def test_one_of_several_masters_is_enough(closed_port):
 @pytest.mark.parametrize("master", ["spark://", "spark://here", "spark://:7077", "spark://here:99999", "spark://a:7,b"])
 def test_what_is_no_address_of_a_master(master):
     """The sentence says what one looks like."""
-    with pytest.raises(session.SparkFailed, match=r"is no master of Spark's: expected spark://HOST:PORT"):
+    with pytest.raises(session.SparkFailed, match=r"is not a Spark master: expected spark://HOST:PORT"):
         session.find_master(master)
 
 

@@ -135,6 +135,7 @@ def predicate(chance, depth=0):
     )
 
 
+@pytest.mark.slow
 def test_no_row_is_lost_by_a_skipped_file_whatever_is_asked(spark, lake):
     """Random conditions: each file that has a row of which Spark says that it is true is among those that are read.
 

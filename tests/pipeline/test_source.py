@@ -137,12 +137,12 @@ def test_an_empty_log_has_no_rows(spark, tmp_path):
     ("options", "said"),
     [
         ({"colour": "red"}, "the source halley has no option colour"),
-        ({"from_offset": "x"}, "the option from_offset must be a whole number from 1 on, not x"),
-        ({"partition_rows": "0"}, "partition_rows must be a whole number from 1 on"),
+        ({"from_offset": "x"}, "the option from_offset must be a whole number, at least 1, not x"),
+        ({"partition_rows": "0"}, "partition_rows must be a whole number, at least 1"),
         ({"faults": "perhaps"}, "the option faults must be true or false, not perhaps"),
         ({"consumer": "../x"}, "the option consumer must be"),
-        ({"from_offset": "99"}, "from_offset is 99, and the log has only come to 3"),
-        ({"until_offset": "4"}, "until_offset is 4, and the log has only come to 3"),
+        ({"from_offset": "99"}, "from_offset is 99, but the log ends before 3"),
+        ({"until_offset": "4"}, "until_offset is 4, but the log ends before 3"),
     ],
 )
 def test_options_that_cannot_be(spark, tmp_path, options, said):
@@ -162,7 +162,9 @@ def test_what_retention_has_deleted_is_said(tmp_path):
         write(opened, 1, 600)
     firsts = sorted(files(tmp_path))
     files(tmp_path)[1].unlink()
-    with pytest.raises(Gone, match=rf"offsets 5 to {firsts[1] - 1} of the log are gone, it begins at {firsts[1]} now"):
+    with pytest.raises(
+        Gone, match=rf"offsets 5 to {firsts[1] - 1} of the log are deleted, it now begins at {firsts[1]};"
+    ):
         list(Table(Options({"path": str(tmp_path)})).batches(5, 600))
     table = Table(Options({"path": str(tmp_path), "accept_gap": "true", "faults": "true"}))
     batches = list(table.batches(5, 600))
@@ -251,7 +253,7 @@ def test_a_checkpoint_of_another_log_is_refused(spark, tmp_path):
         stream(spark, tmp_path / "other", tmp_path, seen)
     cause = cause_of(failed.value)
     assert isinstance(cause, Refused)
-    assert str(cause).startswith("the checkpoint is of the log ")
+    assert str(cause).startswith("the checkpoint belongs to the log ")
     assert seen == [[1, 2]]
 
 

@@ -188,6 +188,7 @@ def halley(spark, lake, monkeypatch):
     return lambda *arguments: CliRunner().invoke(main, ["lake", *arguments, "--lake", str(lake)])
 
 
+@pytest.mark.slow
 def test_verbs_write_files_whole_and_over_nothing(halley, tmp_path):
     """A file that is there already stays as it is; what cannot be made is one sentence."""
     out = tmp_path / "top.json"

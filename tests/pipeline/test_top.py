@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from support.lakes import START_US, add, row
 
 from app.pipeline.questions.top import top
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_busiest_channels_come_first(spark, tmp_path):

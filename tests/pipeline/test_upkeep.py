@@ -14,6 +14,8 @@ from app.pipeline.errors import JobFailed
 from app.pipeline.lake import compaction, lock, staging, tables, upkeep
 from app.pipeline.lake.commit import Step, commit_files, commit_rows, committed, write
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def small_files(monkeypatch):
@@ -197,7 +199,7 @@ def test_t5_vacuum_never_takes_the_files_of_a_commit_under_way(tmp_path, monkeyp
 def test_two_compactions_at_once_are_refused(tmp_path):
     """The second is told, and may be started again later."""
     ingested(tmp_path, [stored(1)])
-    with lock.rewrite(tmp_path), pytest.raises(lock.Busy, match="somebody compacts"):
+    with lock.rewrite(tmp_path), pytest.raises(lock.Busy, match="another process already compacts"):
         upkeep.compact(tmp_path, "events")
 
 

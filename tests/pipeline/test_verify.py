@@ -41,22 +41,22 @@ def test_a_sound_lake_is_sound(tmp_path):
     put(tmp_path, "rejected", {"first": 3, "last": 4, "reason": "damaged"})
     put(tmp_path, "gaps", {"first": 6, "last": 8, "reason": "hole"})
     assert wrong(tmp_path, is_thorough=True) == []
-    assert told(tmp_path, "offsets") == ["1 to 9: each is there once"]
+    assert told(tmp_path, "offsets") == ["1 to 9: each is present once"]
     assert "4 rows in 2 files" in told(tmp_path, "events")
-    assert told(tmp_path, "checksums") == ["4 rows are what was logged (a sample)"]
+    assert told(tmp_path, "checksums") == ["4 rows are as in the log (a sample)"]
 
 
 def test_an_offset_that_is_not_there_is_named(tmp_path):
     """What is in none of the tables."""
     ingested(tmp_path, [stored(1), stored(4)])
-    assert wrong(tmp_path) == ["offsets: offsets 2 to 3 not there"]
+    assert wrong(tmp_path) == ["offsets: offsets 2 to 3 missing"]
 
 
 def test_an_offset_that_is_there_twice_is_named(tmp_path):
     """What is in two of the tables, or in one of them twice."""
     ingested(tmp_path, [stored(1), stored(2), stored(2), stored(3)])
     put(tmp_path, "rejected", {"first": 3, "last": 3, "reason": "damaged"})
-    assert wrong(tmp_path) == ["offsets: offset 2 there twice", "offsets: offset 3 there twice"]
+    assert wrong(tmp_path) == ["offsets: offset 2 duplicate", "offsets: offset 3 duplicate"]
 
 
 def test_faults_of_a_batch_that_is_not_committed_do_not_count(tmp_path):
@@ -85,14 +85,14 @@ def test_l4_all_else_is_looked_at_where_a_file_is_broken(tmp_path, is_there):
     path.unlink()
     if is_there:
         path.write_bytes(content[:-1])
-        said = f"has {broken.nbytes - 1} bytes, and should have {broken.nbytes}"
+        said = f"has {broken.nbytes - 1} bytes instead of {broken.nbytes}"
     else:
         said = "cannot be read: No such file or directory"
     assert wrong(tmp_path, is_thorough=True) == [
         f"events: {broken.path} {said}",
         "events: 2 rows in 1 files, and 1 files that are not what was committed",
-        "offsets: offsets 1 to 2 not there",
-        "checksums: 1 of 2 rows are not what was logged, such as offset 4",
+        "offsets: offsets 1 to 2 missing",
+        "checksums: 1 of 2 rows differ from the log, such as offset 4",
         "recount: nothing can be compared while files are not what was committed",
     ]
 
@@ -117,21 +117,21 @@ def test_l4_a_file_with_other_rows_than_its_log_says_is_named(tmp_path):
     path = tables.folder_of(table) / file
     nbytes = path.stat().st_size
     pq.write_table(pq.read_table(path, partitioning=None).slice(1), path)
-    assert f"events: {file} has {path.stat().st_size} bytes, and should have {nbytes}" in wrong(tmp_path)
+    assert f"events: {file} has {path.stat().st_size} bytes instead of {nbytes}" in wrong(tmp_path)
 
 
 def test_a_row_that_is_not_what_was_logged_is_named(tmp_path):
     """The log's own checksum over all columns, also over those that stand in a folder's name."""
     row = stored(2)._replace(payload='{"n":3}')
     ingested(tmp_path, [stored(1), row])
-    assert wrong(tmp_path) == ["checksums: 1 of 2 rows are not what was logged, such as offset 2"]
+    assert wrong(tmp_path) == ["checksums: 1 of 2 rows differ from the log, such as offset 2"]
 
 
 def test_events_beyond_what_ingest_says_are_named(tmp_path):
     """L5: an app version that was set back by somebody."""
     table = ingested(tmp_path, [stored(1)])
     commit_rows(table, rows_of([stored(7)]), Step("other", None, 1))
-    assert wrong(tmp_path)[0] == "ingest: there are events up to offset 7, and ingest says that it is at 2"
+    assert wrong(tmp_path)[0] == "ingest: there are events up to offset 7, but the recorded position of ingest is 2"
 
 
 def test_l13_rollups_are_counted_again(tmp_path):
@@ -141,7 +141,7 @@ def test_l13_rollups_are_counted_again(tmp_path):
     nbytes = [sum(len(event.payload) for event in events[at : at + 10]) for at in range(0, 100, 10)]
     put(tmp_path, "rollups", *(rollup(at * 10, 10, nbytes[at]) for at in range(10)))
     assert wrong(tmp_path) == []
-    assert told(tmp_path, "recount") == ["3 windows hold what a recount says"]
+    assert told(tmp_path, "recount") == ["3 windows agree with a recount"]
 
 
 def test_l13_late_events_are_told_and_are_no_fault(tmp_path):
@@ -149,14 +149,14 @@ def test_l13_late_events_are_told_and_are_no_fault(tmp_path):
     ingested(tmp_path, [stored(n, time_us=NOON_US + n * 1_000_000) for n in range(100)])
     put(tmp_path, "rollups", rollup(0, 8, 40), rollup(10, 10, 80), rollup(20, 10, 80))
     assert wrong(tmp_path) == []
-    assert "but for 2 events that came late" in told(tmp_path, "recount")[0]
+    assert "except for 2 events that came late" in told(tmp_path, "recount")[0]
 
 
 def test_l13_a_window_that_holds_more_than_the_lake_is_named(tmp_path):
     """L13: counted twice, or of another log."""
     ingested(tmp_path, [stored(n, time_us=NOON_US + n * 1_000_000) for n in range(100)])
     put(tmp_path, "rollups", rollup(0, 11, 99))
-    assert any("windows hold what the events do not" in each and "11 events" in each for each in wrong(tmp_path))
+    assert any("windows disagree with the events" in each and "11 events" in each for each in wrong(tmp_path))
 
 
 @pytest.mark.parametrize("topic", ["stats/10s/a", "alerts/a", "halley/sessions", "replay/a"])
@@ -168,7 +168,7 @@ def test_l13_topics_of_the_pipelines_own_are_not_counted(tmp_path, topic):
         "rollups",
         *(rollup(at, 5, sum(len(stored(n).payload) for n in range(at, at + 10, 2))) for at in (0, 10, 20)),
     )
-    assert told(tmp_path, "recount") == ["3 windows hold what a recount says"]
+    assert told(tmp_path, "recount") == ["3 windows agree with a recount"]
 
 
 def test_no_lake_is_refused(tmp_path):

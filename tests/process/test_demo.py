@@ -16,6 +16,8 @@ from support.process import ended, environment, started
 from support.programs import unavailable
 from support.wire import DEADLINE_S
 
+pytestmark = pytest.mark.slow
+
 DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 TALK_S = 30.0
 """Until everybody has said something, who all take their time."""

@@ -25,7 +25,7 @@ async def positions(server, channel):
 
 
 async def test_its_folder_is_told_at_start_and_can_be_chosen(tmp_path):
-    """Issue 5, 1: `halley-data` where the server was started, unless somebody says otherwise."""
+    """`halley-data` where the server was started, unless somebody says otherwise."""
     (tmp_path / "here").mkdir()
     for arguments, folder in (((), tmp_path / "here/halley-data"), (("--data-dir", "../else"), tmp_path / "else")):
         async with launched(*arguments, cwd=tmp_path / "here") as server:
@@ -35,7 +35,7 @@ async def test_its_folder_is_told_at_start_and_can_be_chosen(tmp_path):
 
 
 async def test_without_history_nothing_is_written(tmp_path):
-    """Issue 5, 1: `--history off` runs in memory alone, and whoever asks for the history is told."""
+    """`--history off` runs in memory alone, and whoever asks for the history is told."""
     async with launched("--history", "off", cwd=tmp_path) as server:
         wire = await server.wire()
         assert (await wire.post(publish("/a", 1))).messages == [{"channel": "/a", "successful": True}]
@@ -64,7 +64,7 @@ async def test_what_was_acknowledged_is_there_after_a_restart(end, tmp_path):
 
 
 async def test_a_repeat_with_its_key_is_answered_as_the_first_was_and_delivers_nothing(tmp_path):
-    """Issue 5, 3: in the same batch, later, and over a restart; without a session as with one."""
+    """In the same batch, later, and over a restart; without a session as with one."""
     once = publish("/a", "once", ext={"idempotency_key": "job 7/1"})
     async with launched(cwd=tmp_path) as server:
         wire = await server.wire()
@@ -100,7 +100,7 @@ async def test_a_key_that_is_none_is_refused(key, tmp_path):
 
 
 async def test_an_audience_holds_in_the_history_too_and_over_a_restart(tmp_path):
-    """Design 3, audience: whoever may not hear an event may not read it later either."""
+    """Whoever may not hear an event may not read it later either."""
     hidden = publish("/a", "hidden", ext={"audience": {"excluded_roles": ["anonymous"]}})
     async with launched(cwd=tmp_path) as server:
         wire = await server.wire()
@@ -117,7 +117,7 @@ async def test_an_audience_holds_in_the_history_too_and_over_a_restart(tmp_path)
 
 
 async def test_a_second_server_on_the_same_folder_does_not_start(tmp_path):
-    """F6, issue 5, 2: code 2 and a sentence that names the folder; the first is unharmed."""
+    """F6: code 2 and a sentence that names the folder; the first is unharmed."""
     async with launched(cwd=tmp_path) as server:
         code, output, lines = await ended("serve", "--port", "0", "--operations-port", "0", cwd=tmp_path)
         assert (code, output) == (WRONG_USE, [])
@@ -137,7 +137,7 @@ async def test_a_second_server_on_the_same_folder_does_not_start(tmp_path):
     ],
 )
 async def test_a_rule_that_cannot_be_kept_ends_with_2(record, setting, sentence, tmp_path):
-    """Issue 5, 1: it is named, with its line, and nothing is served."""
+    """It is named, with its line, and nothing is served."""
     (tmp_path / "halley.toml").write_text(f"[[record]]\n{record}\n")
     for verb in (("serve", "--port", "0", "--operations-port", "0"), ("check-config",)):
         code, _, lines = await ended(*verb, cwd=tmp_path)
@@ -148,7 +148,7 @@ async def test_a_rule_that_cannot_be_kept_ends_with_2(record, setting, sentence,
 
 
 async def test_record_rules_say_what_is_kept(tmp_path):
-    """Issue 5, 1: not at all, after delivery, or first of all; services are not recorded unless a rule names them."""
+    """Not at all, after delivery, or first of all; services are not recorded unless a rule names them."""
     (tmp_path / "halley.toml").write_text(
         '[[record]]\npattern = "/quiet/**"\nage = "0"\n[[record]]\npattern = "/loose/**"\nage = "1h"\ndurable = false\n'
     )
@@ -162,7 +162,7 @@ async def test_record_rules_say_what_is_kept(tmp_path):
 
 
 async def test_what_the_server_itself_does_is_recorded(tmp_path):
-    """Issue 5, 8: sessions opened and closed, subscriptions made and undone; no session's id is shown."""
+    """Sessions opened and closed, subscriptions made and undone; no session's id is shown."""
     async with launched(cwd=tmp_path) as server:
         wire = await server.wire()
         client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
@@ -196,7 +196,7 @@ async def metrics(server):
 
 
 async def test_a_consumer_is_known_over_a_restart_and_its_lag_is_told(tmp_path):
-    """Issue 6, 4: to operators as a metric; what a server that was killed knew, the next one knows at once."""
+    """To operators as a metric; what a server that was killed knew, the next one knows at once."""
     async with launched(cwd=tmp_path) as server:
         wire = await server.wire()
         await wire.post(*(publish("/a", number) for number in range(5)))
@@ -213,7 +213,7 @@ async def test_a_consumer_is_known_over_a_restart_and_its_lag_is_told(tmp_path):
 
 
 async def test_operators_are_told_when_a_consumer_is_overtaken(tmp_path):
-    """Issue 6, 4: which one, where it was, and where the log begins now; no publisher is refused while it lags."""
+    """Which one, where it was, and where the log begins now; no publisher is refused while it lags."""
     settings = {"HALLEY_HISTORY_MAX_BYTES": "1048576", "HALLEY_HISTORY_SEGMENT_BYTES": "65536"}
     async with launched(cwd=tmp_path, **settings) as server:
         wire = await server.wire()

@@ -51,7 +51,7 @@ def only(server, event):
 
 
 async def test_sigterm_answers_five_hundred_polls(tmp_path):
-    """P7, design 7.10: each 200 with advice to come again, in random order, on a connection that closes."""
+    """P7: each 200 with advice to come again, in random order, on a connection that closes."""
     async with launched(cwd=tmp_path) as server:
         polls = await asyncio.gather(*(hold(server) for _ in range(POLLS)))
         await server.until_held(POLLS)
@@ -80,7 +80,7 @@ async def test_sigterm_answers_five_hundred_polls(tmp_path):
 
 
 async def test_what_is_published_while_it_leaves_is_delivered_or_counted(tmp_path):
-    """Design 7.10: those that still wait get the event, what nobody came for is in the last log line."""
+    """Those that still wait get the event, what nobody came for is in the last log line."""
     hearers = 20
     drain = {"HALLEY_DRAIN_SPREAD_S": "2", "HALLEY_DRAIN_CLIENTS_PER_S": "1"}
     async with launched("--history", "off", cwd=tmp_path, **drain) as server:
@@ -115,7 +115,7 @@ async def test_readiness_falls_before_anyone_is_sent_away(tmp_path):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 async def test_the_exit_code_tells_who_ended_it(number, code, tmp_path):
-    """Design 6: 0 when told to leave, 130 when interrupted, as soon as it has said where it listens; and no trace."""
+    """0 when told to leave, 130 when interrupted, as soon as it has said where it listens; and no trace."""
     async with launched(cwd=tmp_path) as server:
         server.send_signal(number)
         assert await server.exit_code() == code
@@ -185,7 +185,7 @@ async def test_a_request_that_takes_too_long_is_told_so(tmp_path):
         wire = await ask_slowly(server)
         server.send_signal(signal.SIGTERM)
         answer = await wire.read()
-        assert (answer.status, answer.text) == (503, "the server is leaving")
+        assert (answer.status, answer.text) == (503, "the server is shutting down")
         assert (answer.headers["retry-after"], answer.headers["connection"]) == ("5", "close")
         assert await server.exit_code() == 0
         assert not [line for line in server.lines if "Traceback" in line]
@@ -207,7 +207,7 @@ async def test_a_second_signal_cuts_the_wait_short(wait, tmp_path):
 
 
 async def test_who_comes_while_it_leaves_is_sent_on(tmp_path):
-    """Design 7.10: handshakes get 503; connects are answered at once, with what is queued, and told to come again."""
+    """Handshakes get 503; connects are answered at once, with what is queued, and told to come again."""
     drain = {"HALLEY_DRAIN_SPREAD_S": "3600", "HALLEY_DRAIN_CLIENTS_PER_S": "1", "HALLEY_BAYEUX_HOLD_S": "3600"}
     async with launched("--history", "off", cwd=tmp_path, **drain) as server:
         polls = await asyncio.gather(*(hold(server, "/a") for _ in range(3)))

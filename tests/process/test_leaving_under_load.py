@@ -12,6 +12,8 @@ from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.process import ended, launched
 from support.wire import Wire
 
+pytestmark = pytest.mark.slow
+
 HEARERS, PUBLISHERS = 200, 3
 LONGEST_S = 25.0
 PUBLISH_EVERY_S = 0.1

@@ -42,7 +42,7 @@ async def shaken(server):
 
 @pytest.mark.parametrize("how", ["flags", "variables", "file"])
 async def test_it_is_turned_on_and_says_where_it_listens(how, tmp_path):
-    """Design 6: by flag, environment or file; port 0 has become a real one; the last line is the public one's."""
+    """By flag, environment or file; port 0 has become a real one; the last line is the public one's."""
     arguments = ("--nt4", "--nt4-port", "0") if how == "flags" else ()
     variables = {"HALLEY_NT4_ENABLED": "on", "HALLEY_NT4_PORT": "0"} if how == "variables" else {}
     if how == "file":
@@ -71,7 +71,7 @@ async def test_its_own_listener_may_be_the_only_one_beside(tmp_path):
 
 
 async def test_a_busy_port_ends_with_2_and_names_its_flag(tmp_path):
-    """Design 6: and no other listener stays behind."""
+    """And no other listener stays behind."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         ports = ("--port", "0", "--operations-port", "0", "--nt4-port", str(port))
@@ -82,7 +82,7 @@ async def test_a_busy_port_ends_with_2_and_names_its_flag(tmp_path):
 
 
 async def test_a_listener_that_others_reach_needs_a_word(tmp_path):
-    """Design 4.8: as the public one; nt4.host is named."""
+    """As the public one; nt4.host is named."""
     code, output, lines = await ended("serve", "--nt4", "--nt4-host", "0.0.0.0", "--port", "0", cwd=tmp_path)
     assert (code, output) == (WRONG_USE, [])
     (line,) = lines
@@ -90,7 +90,7 @@ async def test_a_listener_that_others_reach_needs_a_word(tmp_path):
 
 
 async def test_its_clients_are_asked_counted_and_told_when_it_leaves(echoes, tmp_path):
-    """A7: pings come, /metrics knows of its connections, and SIGTERM ends all in good order."""
+    """NA7: pings come, /metrics knows of its connections, and SIGTERM ends all in good order."""
     async with launched(*echoes, cwd=tmp_path) as server:
         wire = await shaken(server)
         assert (await next_frame(wire)).opcode == PING
@@ -103,7 +103,7 @@ async def test_its_clients_are_asked_counted_and_told_when_it_leaves(echoes, tmp
         assert families["halley_connections"].samples[0].value == 1
         server.send_signal(signal.SIGTERM)
         farewell = await last_frame(wire)
-        assert (farewell.code, farewell.reason) == (1001, "the server is leaving")
+        assert (farewell.code, farewell.reason) == (1001, "the server is shutting down")
         await wire.send(sent(8, farewell.data))
         assert await server.exit_code() == 0
         left = [line["url"] for line in server.logged("not_listening")]
@@ -122,7 +122,7 @@ async def test_a_client_that_does_not_go_does_not_keep_it(echoes, tmp_path):
 
 
 async def test_a_second_signal_waits_for_nobody(echoes, tmp_path):
-    """Design 6: nor for a client that has long to go."""
+    """Nor for a client that has long to go."""
     async with launched(*echoes, cwd=tmp_path, HALLEY_NT4_KILL_S="60", HALLEY_DRAIN_GRACE_S="60") as server:
         wire = await shaken(server)
         server.send_signal(signal.SIGTERM)

@@ -35,7 +35,7 @@ async def metrics(server):
 
 @pytest.mark.parametrize(("path", "text"), [("/health/live", "live\n"), ("/health/ready", "ready\n")])
 async def test_a_server_that_serves_is_live_and_ready(path, text, server):
-    """Issue 3, item 7: 200 and a word; never from a cache."""
+    """200 and a word; never from a cache."""
     answer = await ask(server, path)
     assert (answer.status, answer.text) == (200, text)
     assert answer.headers["cache-control"] == "no-store"

@@ -37,7 +37,7 @@ async def run_line(line, cwd):
 
 
 async def test_the_three_lines_to_try_work_when_pasted(tmp_path):
-    """Issue 3, item 1: publish without a session; a session that hears its own event; a call of a script's function."""
+    """Publish without a session; a session that hears its own event; a call of a script's function."""
     require_program("curl")
     async with launched(cwd=tmp_path) as server:
         lines = [line.strip() for line in server.lines if line.startswith("  ")]
@@ -57,7 +57,7 @@ async def test_the_three_lines_to_try_work_when_pasted(tmp_path):
 
 
 async def test_the_last_line_says_where_it_listens(tmp_path):
-    """Design 6: it is the last before serving begins, on standard error; port 0 has become a real one."""
+    """It is the last before serving begins, on standard error; port 0 has become a real one."""
     async with launched(cwd=tmp_path) as server:
         assert server.lines[-1] == f"halley is listening on http://127.0.0.1:{server.port}"
         assert f"console: http://127.0.0.1:{server.port}/" in server.lines
@@ -67,7 +67,7 @@ async def test_the_last_line_says_where_it_listens(tmp_path):
 
 
 async def test_ports_hosts_and_paths_are_settings(tmp_path):
-    """Issue 3, item 1: by file, environment and flag; the lines to try follow them."""
+    """By file, environment and flag; the lines to try follow them."""
     (tmp_path / "my.toml").write_text('port = 1\n[bayeux]\npaths = ["/live"]\n[operations]\nport = 1\n')
     arguments = ("--config", "my.toml", "--port", "0")
     async with launched(*arguments, cwd=tmp_path, HALLEY_OPERATIONS_PORT="0") as server:
@@ -105,7 +105,7 @@ async def test_logs_are_structured_and_go_to_standard_error(watched, is_json, tm
 
 
 async def test_a_listener_that_others_reach_needs_a_word(tmp_path):
-    """Design 4.8: without access rules everyone could read and publish everything."""
+    """Without access rules everyone could read and publish everything."""
     code, output, lines = await ended("serve", "--host", "0.0.0.0", "--port", "0", cwd=tmp_path)
     assert (code, output) == (WRONG_USE, [])
     (line,) = lines
@@ -114,7 +114,7 @@ async def test_a_listener_that_others_reach_needs_a_word(tmp_path):
 
 @pytest.mark.parametrize("how", ["flag", "variable"])
 async def test_with_that_word_it_starts(how, tmp_path):
-    """--open or HALLEY_OPEN; publishing without a session is then a right that nobody has (design 4.7)."""
+    """--open or HALLEY_OPEN; publishing without a session is then a right that nobody has."""
     arguments = ["serve", "--host", "0.0.0.0", "--port", "0", "--operations-port", "0"]
     through = ("env", "HALLEY_OPEN=yes") if how == "variable" else ()
     async with started(*arguments, *(["--open"] if how == "flag" else []), cwd=tmp_path, through=through) as server:
@@ -128,7 +128,7 @@ async def test_with_that_word_it_starts(how, tmp_path):
 
 @pytest.mark.parametrize("flag", ["--port", "--operations-port"])
 async def test_a_busy_port_ends_with_2_and_names_its_flag(flag, tmp_path):
-    """Design 6: also that of the operations listener, before anyone is served."""
+    """Also that of the operations listener, before anyone is served."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         ports = {"--port": "0", "--operations-port": "0", flag: str(port)}
@@ -147,7 +147,7 @@ async def test_two_usual_servers_do_not_get_in_each_others_way_unseen(tmp_path):
 
 
 async def test_more_connections_than_the_soft_limit_of_files(tmp_path):
-    """Design 6: each connection is a file, so the soft limit of open files is raised to the hard one."""
+    """Each connection is a file, so the soft limit of open files is raised to the hard one."""
     shell = ("sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh")
     arguments = ("serve", "--port", "0", "--operations-port", "0")
     async with started(*arguments, cwd=tmp_path, through=shell) as server:
@@ -178,7 +178,7 @@ async def test_bad_settings_end_with_2(arguments, line, tmp_path):
 
 
 def test_the_usual_settings_are_the_documented_ones():
-    """Issue 3, item 1 and design 6: loopback, 8080 and 8081, /bayeux and /cometd."""
+    """Loopback, 8080 and 8081, /bayeux and /cometd."""
     settings = Settings()
     assert (settings.host, settings.port, settings.bayeux.paths) == ("127.0.0.1", 8080, ("/bayeux", "/cometd"))
     assert (settings.operations.host, settings.operations.port) == ("127.0.0.1", 8081)
@@ -188,7 +188,7 @@ def test_the_usual_settings_are_the_documented_ones():
 
 
 async def test_a_programs_code_is_loaded_from_the_working_directory(tmp_path):
-    """Issue 3, item 4: `--load module:setup`, several times, in order."""
+    """`--load module:setup`, several times, in order."""
     (tmp_path / "greeting.py").write_text(
         "def setup(halley):\n"
         "    @halley.service('/service/greet')\n"

@@ -13,6 +13,8 @@ from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.process import launched
 from support.wire import Wire, post, request
 
+pytestmark = pytest.mark.slow
+
 MAX_INTERVAL_S = 1.0
 STOPPED_S = 2.5
 FILES = 48

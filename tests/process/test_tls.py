@@ -36,7 +36,7 @@ def shown_certificate(port):
 
 
 async def test_it_says_https_and_its_lines_work_when_pasted(place):
-    """Design 6: start line, console and curl lines; curl is told whom to trust."""
+    """Start line, console and curl lines; curl is told whom to trust."""
     require_program("curl")
     async with launched(*FILES, cwd=place) as server:
         assert server.lines[-1] == f"halley is listening on https://127.0.0.1:{server.port}"
@@ -62,7 +62,7 @@ async def pasted(line, cwd):
 
 
 async def test_halleys_own_client_speaks_it(place):
-    """Issue 4: publish and subscribe by https; SSL_CERT_FILE says whom to trust beside the usual authorities."""
+    """Publish and subscribe by https; SSL_CERT_FILE says whom to trust beside the usual authorities."""
     async with launched(*FILES, cwd=place) as server:
         options = ("--server", f"https://127.0.0.1:{server.port}")
         trusting = environment(SSL_CERT_FILE=str(place / "cert.pem"))
@@ -78,7 +78,7 @@ async def test_halleys_own_client_speaks_it(place):
 
 
 async def test_the_cookie_is_secure(place):
-    """Section 7 of reliability.md: exactly when the request came by https."""
+    """B1: exactly when the request came by https."""
     async with launched(*FILES, cwd=place) as server:
         wire = await server.wire(tls=authority.context(place))
         (cookie,) = (await wire.post(HANDSHAKE)).set_cookies
@@ -86,7 +86,7 @@ async def test_the_cookie_is_secure(place):
 
 
 async def test_a_page_of_the_same_host_without_tls_is_another_site(place):
-    """Design 4.8: whoever can write into http://this-host must not speak to https://this-host with its cookies."""
+    """Whoever can write into http://this-host must not speak to https://this-host with its cookies."""
     async with launched(*FILES, "--host", "127.0.0.1", cwd=place, HALLEY_HOSTS="app.example") as server:
         wire = await server.wire(tls=authority.context(place))
         for origin, status in (("https://app.example", 200), ("http://app.example:443", 403)):
@@ -167,7 +167,7 @@ SAID = {
 @pytest.mark.parametrize("verb", ["serve", "check-config"])
 @pytest.mark.parametrize("how", SAID)
 async def test_files_that_cannot_be_used_end_with_2_and_a_sentence(how, verb, place):
-    """Design 6: which file, and why; `check-config` says so beforehand."""
+    """Which file, and why; `check-config` says so beforehand."""
     spoil(place, how)
     settings = {"HALLEY_TLS_CERT": "cert.pem", "HALLEY_TLS_KEY": "key.pem", "HALLEY_PORT": "0"}
     code, output, lines = await ended(verb, cwd=place, **settings)
@@ -198,7 +198,7 @@ async def test_a_key_alone_is_wrong_use(place):
 
 @pytest.mark.parametrize("kind", ["ec", "rsa"])
 async def test_sighup_reads_the_certificate_again(kind, place):
-    """Issue 4: for new connections, on the same port; a held poll goes on, and old connections serve."""
+    """For new connections, on the same port; a held poll goes on, and old connections serve."""
     async with launched(*FILES, cwd=place) as server:
         wire = await server.wire(tls=authority.context(place))
         client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
@@ -220,7 +220,7 @@ async def test_sighup_reads_the_certificate_again(kind, place):
 
 @pytest.mark.parametrize("how", SAID)
 async def test_sighup_keeps_the_old_certificate_if_the_new_one_cannot_be_used(how, place):
-    """Issue 4: one line says why; a later one that is whole is taken."""
+    """One line says why; a later one that is whole is taken."""
     async with launched(*FILES, cwd=place) as server:
         old = (place / "cert.pem").read_bytes()
         spoil(place, how)

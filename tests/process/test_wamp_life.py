@@ -77,7 +77,7 @@ async def history(client):
 async def test_what_was_acknowledged_is_there_after_kill_9(tmp_path, knock):
     """P1: killed in the middle of publishing; each acknowledged publication is in `get_events`, in order, once.
 
-    Subscription ids of before are not given to anything else (wamp.md 25).
+    Subscription ids of before are not given to anything else (W13).
     """
     acknowledged: list[tuple[int, int]] = []
     async with launched(cwd=tmp_path) as server:
@@ -122,7 +122,7 @@ async def test_sigterm_says_goodbye_to_every_session(tmp_path, knock):
 
 
 async def test_a_reader_that_never_reads_is_sent_away_and_the_others_get_all(tmp_path, knock):
-    """S32, design 7.12, D14: it is cut, which is counted and logged; who reads gets every event in order."""
+    """S32, WD14: it is cut, which is counted and logged; who reads gets every event in order."""
     async with launched("--history", "off", cwd=tmp_path, HALLEY_LIMITS_QUEUE_BYTES="200000") as server:
         deaf, good, publisher = await knock(server), await knock(server), await knock(server)
         for client in (deaf, good):

@@ -1,19 +1,33 @@
-"""Which test runs which block of the README. `test_every_block.py` holds it against the page and the tests."""
+"""Which test runs which block of which page. `test_every_block.py` compares it with the pages and the tests."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from support.readme import README, blocks_of
+from support.readme import blocks_of, page
 
 
 class Row(NamedTuple):
-    """A block, by the title above it and its first line, and what runs it: a file and a function of it."""
+    """A block, by its page, the title above it and its first line, and what runs it: a file and a function in it."""
 
+    page: str
     title: str
     first_line: str
     run_by: str
 
+
+TOP = "README.md"
+HISTORY = "app/history/README.md"
+BAYEUX = "app/protocols/bayeux/README.md"
+STATIC = "static/README.md"
+ACCESS_PAGE = "app/access/README.md"
+EMBED = "app/embed/README.md"
+SETTINGS_PAGE = "app/settings/README.md"
+WAMP = "app/protocols/wamp/README.md"
+NT4 = "app/protocols/nt4/README.md"
+PIPELINE = "app/pipeline/README.md"
+BENCH_PAGE = "tests/bench/README.md"
+DEPLOY = "deploy/README.md"
 
 CI = ".ci/run"  # word for word in a fresh clone, since these two install what all others run
 TOUR = "tests/readme/test_five_minutes.py::"
@@ -25,96 +39,121 @@ ACCESS = "tests/readme/test_access.py::"
 SPARK = "tests/pipeline/"
 
 ROWS = {
-    "run": Row("Run it", "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/halley serve", CI),
-    "demo": Row("Run it", ".venv/bin/halley demo", TOUR + "test_the_demo_says_what_to_open"),
-    "test": Row("Test it", "python3 -m venv .venv && .venv/bin/pip install '.[test]' && .venv/bin/pytest", CI),
-    "serve": Row("Five minutes", "halley serve --nt4", TOUR + "test_a_server_is_started"),
+    "run": Row(TOP, "Run it", "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/halley serve", CI),
+    "demo": Row(TOP, "Run it", ".venv/bin/halley demo", TOUR + "test_the_demo_says_what_to_open"),
+    "test": Row(TOP, "Test it", "python3 -m venv .venv && .venv/bin/pip install '.[test]' && .venv/bin/pytest", CI),
+    "serve": Row(TOP, "Five minutes", "halley serve --nt4", TOUR + "test_a_server_is_started"),
     "curl": Row(
+        TOP,
         "curl",
         """$ curl -s http://127.0.0.1:8080/bayeux -d '{"channel":"/chat/lobby","data":"hello"}'""",
         TOUR + "test_curl",
     ),
-    "page": Row("A page", "<!doctype html>", TOUR + "test_a_page"),
-    "cometd": Row("A page", 'import { CometD } from "cometd";', TOUR + "test_a_page_with_cometd"),
-    "jsonp": Row("A page that can load nothing but scripts", "<!doctype html>", TOUR + "test_a_page_of_scripts"),
-    "autobahn": Row("A WAMP client", 'import autobahn from "autobahn";', TOUR + "test_a_wamp_client"),
-    "robot": Row("A robot", "import ntcore", TOUR + "test_a_robot"),
+    "page": Row(TOP, "A page", "<!doctype html>", TOUR + "test_a_page"),
+    "cometd": Row(BAYEUX, "Example", 'import { CometD } from "cometd";', TOUR + "test_a_page_with_cometd"),
+    "jsonp": Row(STATIC, "Example", "<!doctype html>", TOUR + "test_a_page_of_scripts"),
+    "autobahn": Row(TOP, "A WAMP client", 'import autobahn from "autobahn";', TOUR + "test_a_wamp_client"),
+    "robot": Row(TOP, "A robot", "import ntcore", TOUR + "test_a_robot"),
     "robot-curl": Row(
-        "A robot",
+        NT4,
+        "Example",
         """$ curl -s http://127.0.0.1:8080/bayeux -d '{"channel":"/robot/speed","data":1}'""",
         TOUR + "test_a_robot",
     ),
     "spark": Row(
+        TOP,
         "Spark",
         "pip install '.[pipeline]'        # PySpark, Delta's tables, and a Java for machines that have none",
         SPARK + "test_processes.py::test_from_nothing_to_an_answer",
     ),
-    "notebook": Row("Spark", "from app.pipeline import session", SPARK + "test_processes.py::test_three_lines"),
-    "service": Row("A service", "def setup(halley):", CODE + "test_a_service_answers_the_sender"),
-    "listener": Row("A listener", "def setup(halley):", CODE + "test_a_listener_changes_and_vetoes"),
-    "policy": Row("A policy", "from app.embed import Refused", CODE + "test_a_policy_answers_the_four_questions"),
-    "extension": Row("An extension", "class Numbered:", CODE + "test_an_extension_sees_both_ways"),
-    "local session": Row("A local session", "import asyncio", CODE + "test_a_local_session_publishes_and_subscribes"),
+    "notebook": Row(
+        PIPELINE, "Example", "from app.pipeline import session", SPARK + "test_processes.py::test_three_lines"
+    ),
+    "service": Row(EMBED, "A service", "def setup(halley):", CODE + "test_a_service_answers_the_sender"),
+    "polite": Row(
+        TOP, "Server-side code", "def setup(halley):", CODE + "test_the_listener_of_the_top_page_is_the_same"
+    ),
+    "listener": Row(EMBED, "A listener", "def setup(halley):", CODE + "test_a_listener_changes_and_vetoes"),
+    "policy": Row(
+        EMBED, "A policy", "from app.embed import Refused", CODE + "test_a_policy_answers_the_four_questions"
+    ),
+    "extension": Row(EMBED, "An extension", "class Numbered:", CODE + "test_an_extension_sees_both_ways"),
+    "local session": Row(
+        EMBED, "A local session", "import asyncio", CODE + "test_a_local_session_publishes_and_subscribes"
+    ),
     "program": Row(
+        EMBED,
         "Inside your own program",
         "from starlette.applications import Starlette",
         CODE + "test_halley_is_mounted_in_a_program_under_another_server",
     ),
     "history": Row(
-        "History",
+        HISTORY,
+        "Example",
         "curl -s http://127.0.0.1:8080/bayeux -H 'Content-Type: application/json' "
         """-d '[{"channel":"/chat/lobby","data":"hello"}]'""",
         PAST + "test_the_lines_to_try_work_when_pasted",
     ),
-    "record": Row("What is recorded", "[[record]]", PAST + "test_the_first_rule_that_covers_a_channel_decides"),
+    "record": Row(
+        HISTORY, "What is recorded", "[[record]]", PAST + "test_the_first_rule_that_covers_a_channel_decides"
+    ),
     "twice": Row(
+        HISTORY,
         "Publishing twice",
         "curl -s http://127.0.0.1:8080/bayeux "
         """-d '{"channel":"/orders","data":{"id":7},"ext":{"idempotency_key":"order 7"}}'""",
         PAST + "test_a_repeat_is_answered_as_the_first_and_delivers_nothing",
     ),
-    "lift": Row("The lake", "[[lift]]", SPARK + "test_readme.py::test_the_settings_are_accepted"),
-    "settings": Row("Settings", "port = 8080", SETTINGS + "test_a_file_says_what_holds"),
-    "access": Row("Who may do what", "[[access]]", ACCESS + "test_the_rules_do_what_the_readme_says"),
+    "lift": Row(PIPELINE, "Lifted columns", "[[lift]]", SPARK + "test_readme.py::test_the_settings_are_accepted"),
+    "settings": Row(SETTINGS_PAGE, "Example", "port = 8080", SETTINGS + "test_a_file_says_what_holds"),
+    "access": Row(ACCESS_PAGE, "Example", "[[access]]", ACCESS + "test_the_rules_do_what_the_readme_says"),
     "access-asked": Row(
-        "Who may do what",
+        ACCESS_PAGE,
+        "Example",
         "$ halley check-config --role member --verb publish --channel /chat/lobby",
         ACCESS + "test_check_config_says_what_the_readme_says",
     ),
-    "jwt": Row("JSON Web Tokens", "[jwt]", ACCESS + "test_the_jwt_example_is_a_settings_file"),
+    "jwt": Row(ACCESS_PAGE, "JSON Web Tokens", "[jwt]", ACCESS + "test_the_jwt_example_is_a_settings_file"),
     "replay": Row(
+        BAYEUX,
         "Replay",
         """post() { curl -s -H 'Content-Type: application/json' http://127.0.0.1:8080/bayeux -d "$1"; echo; }""",
         PAST + "test_curl_replays",
     ),
     "get_events": Row(
-        "Event history",
+        WAMP,
+        "Example",
         """subscription = await session.call("wamp.subscription.lookup", "chat", {"match": "prefix"})""",
         "tests/readme/test_wamp.py::test_autobahn_reads_the_history",
     ),
-    "realms": Row("Realms and who is who", "[[realm]]", SETTINGS + "test_realms_and_users"),
+    "realms": Row(WAMP, "Realms", "[[realm]]", SETTINGS + "test_realms_and_users"),
     "bench": Row(
-        "How fast",
+        BENCH_PAGE,
+        "Example",
         "halley bench fanout --receivers 1000 --rate 4      # each publish goes to 1,000 held polls",
         BENCH + "test_each_line_measures",
     ),
     "bench-crossbar": Row(
-        "How fast",
+        BENCH_PAGE,
+        "WAMP",
         "python3 -m venv peer && peer/bin/pip install crossbar && halley bench wamp --crossbar peer/bin/crossbar",
         BENCH + "test_beside_crossbar",
     ),
     "bench-ntcore": Row(
-        "How fast",
+        BENCH_PAGE,
+        "NetworkTables",
         "python3 -m venv peer && peer/bin/pip install pyntcore && "
         "halley bench nt4 --history on --ntcore peer/bin/python",
         BENCH + "test_beside_ntcore",
     ),
-    "proxies": Row("Behind a proxy", 'proxies = ["10.0.0.0/8", "192.0.2.7"]', SETTINGS + "test_behind_a_proxy"),
+    "proxies": Row(DEPLOY, "Example", 'proxies = ["10.0.0.0/8", "192.0.2.7"]', SETTINGS + "test_behind_a_proxy"),
 }
 
 
 def block(name: str) -> str:
-    """What stands in the block of that name."""
+    """The text of the block of that name."""
     row = ROWS[name]
-    (found,) = (each for each in blocks_of(README) if (each.title, each.first_line) == row[:2])
+    (found,) = (
+        each for each in blocks_of(page(row.page)) if (each.title, each.first_line) == (row.title, row.first_line)
+    )
     return found.text

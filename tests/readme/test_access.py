@@ -25,7 +25,7 @@ def settings(folder):
 
 
 async def test_the_rules_do_what_the_readme_says(tmp_path):
-    """Design 4.8: with rules a listener that others reach starts; staff talk, publishing and the rest are guarded."""
+    """With rules a listener that others reach starts; staff talk, publishing and the rest are guarded."""
     token = settings(tmp_path)
     async with launched("--host", "127.0.0.1", cwd=tmp_path) as server:
         wire = await server.wire()

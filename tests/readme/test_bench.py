@@ -11,6 +11,8 @@ from readme.shell import Shell
 from readme.table import block
 from support.programs import require_module, unavailable
 
+pytestmark = pytest.mark.slow
+
 LONGEST_S = 480.0
 LINES = block("bench").splitlines()
 
@@ -20,8 +22,8 @@ async def test_each_line_measures(line, tmp_path):
     """It ends with 0, which it does not where an event was lost or repeated, and prints a table."""
     if "--plot" in line:
         require_module("matplotlib", "pip install '.[bench]'")
-    if "bench pipeline" in line and os.environ.get("HALLEY_NO_SKIP") != "1":
-        unavailable("it starts Spark three times: HALLEY_NO_SKIP=1")
+    if "bench pipeline" in line and os.environ.get("TESTS_NO_SKIP") != "1":
+        unavailable("it starts Spark three times: TESTS_NO_SKIP=1")
     printed = await Shell(tmp_path).paste(line, within_s=LONGEST_S)
     assert printed.code == 0, printed.errors
     assert len(printed.output.splitlines()) > 1

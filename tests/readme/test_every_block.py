@@ -1,30 +1,27 @@
-"""Each block of the README is run by a test, and each test of one by its name."""
+"""Each block of every page is run by a test, and each test of one asks for it by its name."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 
+import pytest
 from readme.table import CI, ROWS, block
-from support.readme import README, ROOT, blocks_of
+from support.readme import PAGES, ROOT, blocks_of, page
 
 LANGUAGES = {"sh", "console", "js", "html", "python", "toml"}
 
 
-def key(row):
-    return row.title, row.first_line
-
-
 def test_each_block_has_one_row_and_each_row_its_block():
-    """A new block needs a test; one that is gone, or begins otherwise, leaves none behind."""
-    there = Counter((each.title, each.first_line) for each in blocks_of(README))
-    in_table = Counter(map(key, ROWS.values()))
+    """A new block needs a test; one that was removed, or begins otherwise, leaves none behind."""
+    there = Counter((path, each.title, each.first_line) for path in PAGES for each in blocks_of(page(path)))
+    in_table = Counter((row.page, row.title, row.first_line) for row in ROWS.values())
     assert in_table - there == Counter(), "rows without a block"
     assert there - in_table == Counter(), "blocks that no test runs: give them a row in tests/readme/table.py"
 
 
 def test_each_row_names_a_test_that_takes_its_block():
-    """The test is there; its file asks for the block by the row's name."""
+    """The test exists; its file asks for the block by the row's name."""
     for name, row in ROWS.items():
         file, _, test = row.run_by.partition("::")
         source = (ROOT / file).read_text(encoding="utf-8")
@@ -35,10 +32,11 @@ def test_each_row_names_a_test_that_takes_its_block():
             assert re.search(rf"^(async )?def {test}\(", source, re.MULTILINE), row.run_by
 
 
-def test_blocks_are_of_languages_that_somebody_can_run():
+@pytest.mark.parametrize("path", PAGES)
+def test_blocks_are_of_languages_that_somebody_can_run(path):
     """A fence without a language, or with another, would be a block for nobody."""
-    assert {each.language for each in blocks_of(README)} <= LANGUAGES
-    assert README.count("\n```") == 2 * len(blocks_of(README))
+    assert {each.language for each in blocks_of(page(path))} <= LANGUAGES
+    assert page(path).count("\n```") == 2 * len(blocks_of(page(path)))
 
 
 def test_a_block_is_found_by_its_name():

@@ -96,6 +96,7 @@ async def test_curl(server, tmp_path):
     await Shell(tmp_path, server.port).answers(block("curl"))
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_page(chromium, tmp_path):
@@ -119,6 +120,7 @@ async def test_a_page(chromium, tmp_path):
                     await expect(page.locator("#heard")).to_have_text("/chat/lobby: good morning\n")
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.node
 @pytest.mark.asyncio(loop_scope="session")
@@ -143,6 +145,7 @@ async def test_a_page_with_cometd(chromium, tmp_path):
                 assert line == "/chat/lobby hello"
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_page_of_scripts(chromium, tmp_path):
@@ -171,6 +174,7 @@ async def test_a_wamp_client(server, tmp_path):
         assert (await started.until_printed(2))[1].startswith("chat.lobby [ 'hello' ]")
 
 
+@pytest.mark.slow
 async def test_a_robot(server, tmp_path):
     """Typed into Python; its value is in the history, and curl sets another, as is printed there."""
     require_module("ntcore", "pip install -r tests/clients/requirements.txt")

@@ -1,13 +1,15 @@
-"""What the README refers to is there: places in it, files of the repository, fields of what the server tells."""
+"""What the pages refer to exists: titles, pages, files of the repository, fields of what the server publishes."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import tomllib
 
+import pytest
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.process import launched
-from support.readme import README, ROOT, section
+from support.readme import PAGES, ROOT, anchor, page, section, titles_of, without_blocks
 from support.wire import DEADLINE_S, request
 
 from app.settings import LIMITS
@@ -15,25 +17,82 @@ from app.settings import LIMITS
 TICKING = ("/halley/rates", "/halley/topics", "/halley/queues")
 
 
-def anchor(title):
-    """As GitHub makes it."""
-    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+ORDER = ["What it is for", "Example", "Reference", "Limits"]
+ABOUT_A_ROOM = [
+    path for path in PAGES if path.endswith("/README.md") and path not in ("app/README.md", "tests/README.md")
+]
 
 
-def test_links_within_the_page_lead_somewhere():
-    """Every `#anchor` is a title's."""
-    titles = {anchor(title) for title in re.findall(r"^#+ (.*)$", README, re.MULTILINE)}
-    linked = set(re.findall(r"\]\(#([\w-]+)\)", README))
-    assert linked
-    assert linked <= titles
+def links_of(path):
+    """Where the links and pictures of a page lead, except those to other sites."""
+    links = re.findall(r"\]\(([^)\s]+)\)", without_blocks(page(path)))
+    return [link for link in links if not link.startswith(("http://", "https://"))]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_link_leads_somewhere(path):
+    """To a file or folder of the repository and, after a `#`, to a title of that page."""
+    for link in links_of(path):
+        file, _, at = link.partition("#")
+        target = (ROOT / path).parent / file if file else ROOT / path
+        assert target.exists(), link
+        if at:
+            assert at in map(anchor, titles_of(target.read_text(encoding="utf-8"))), link
+
+
+def test_the_readme_is_one_page():
+    """At most 250 lines."""
+    assert page("README.md").count("\n") <= 250
+
+
+def test_the_readme_names_the_page_that_a_link_leads_to():
+    """PyPI shows it too, where links to files lead nowhere; they cannot be absolute, as the project has no address."""
+    links = re.findall(r"(?<!!)\[([^]]+)\]\(([^)#\s]+)\)", without_blocks(page("README.md")))
+    assert [(text, target) for text, target in links if "://" not in target and text != f"`{target}`"] == []
+
+
+def test_the_readme_leads_to_every_other_page():
+    """Its last table is the map; pages for people who work on the tests are found from there."""
+    on_the_map = {path for path in PAGES if not path.startswith("tests/")} | {"tests/bench/README.md"}
+    assert {link.partition("#")[0] for link in links_of("README.md")} >= on_the_map - {"README.md"}
+
+
+@pytest.mark.parametrize("path", ABOUT_A_ROOM)
+def test_pages_about_a_room_have_the_same_order(path):
+    """What it is for, an example, the reference, the limits."""
+    assert titles_of(page(path), level=2) == ORDER
+
+
+def test_the_glossary_is_short():
+    """At most 40 words, each once."""
+    words = re.findall(r"^\| ([^`|]+) \|", section("app/README.md", "The words"), re.MULTILINE)[1:]
+    assert 20 < len(words) <= 40
+    assert len(set(words)) == len(words)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_no_title_is_on_a_page_twice(path):
+    """Each has an address of its own."""
+    titles = titles_of(page(path))
+    assert sorted(set(titles)) == sorted(titles)
 
 
 def test_files_that_are_named_are_there():
-    """Files and folders of the repository, and pictures."""
-    named = set(re.findall(r"`((?:app|tests|static|deploy|\.ci)/[\w./-]*)`|!\[[^\]]*\]\(([^)]+)\)", README))
-    files = {one or other for one, other in named}
-    assert len(files) > 50
-    assert [each for each in files if not (ROOT / each).exists()] == []
+    """Files and folders of the repository, on any page."""
+    named = {
+        (path, name)
+        for path in PAGES
+        for name in re.findall(r"`((?:app|tests|static|deploy|\.ci|\.github)/[\w./-]*)`", page(path))
+    }
+    assert len({name for _, name in named}) > 50
+    assert [(path, name) for path, name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_page_is_a_part_of_the_source_distribution():
+    """So that links lead somewhere there too; what is below `app` and `static` is in the wheel as well."""
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    included = tuple(build["targets"]["sdist"]["include"])
+    assert [path for path in PAGES if not f"/{path}".startswith(included)] == []
 
 
 def keys(value):
@@ -57,6 +116,6 @@ async def test_what_the_server_tells_has_the_fields_that_the_page_names(tmp_path
                 for message in (await wire.post(connect(client_id))).messages:
                     told |= {message["channel"]: message["data"]} if message["channel"] in TICKING else {}
         rights = (await wire.request(request("GET", "/rights"))).messages
-    written = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", section("The console")))))
+    written = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", without_blocks(page("static/README.md"))))))
     for each in (*told.values(), rights):
         assert keys(each) - written - set(LIMITS) == set()

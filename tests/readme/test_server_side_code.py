@@ -51,6 +51,11 @@ async def test_a_listener_changes_and_vetoes():
         assert broken[0]["error"] == "404::message_deleted"
 
 
+def test_the_listener_of_the_top_page_is_the_same():
+    """As the one on the page about server-side code, which the test above runs."""
+    assert block("polite") == block("listener")
+
+
 async def test_a_policy_answers_the_four_questions():
     """B23, E21: its refusals, with its own words and advice, are the replies."""
     async with serving(register=defined(block("policy"))["setup"]) as served:

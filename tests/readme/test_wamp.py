@@ -6,6 +6,7 @@ import json
 import sys
 import textwrap
 
+import pytest
 from readme.shell import running
 from readme.table import block
 from support.messages import publish
@@ -31,6 +32,7 @@ ApplicationRunner(sys.argv[1], "realm1").run(Reader)
 """
 
 
+@pytest.mark.slow
 async def test_autobahn_reads_the_history(tmp_path):
     """The newest fifty, and then what is before them: nothing is left out, nothing twice."""
     require_module("autobahn", "pip install -r tests/clients/requirements.txt")

@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from app.settings import Tls
+
 _NAMES = [
     x509.DNSName("localhost"),
     x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
@@ -49,6 +51,11 @@ def make(common_name: str, *, kind: str = "ec", password: bytes | None = None) -
     encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
     pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     return Pair(certificate.public_bytes(pem), key.private_bytes(pem, form, encryption))
+
+
+def settings() -> Tls:
+    """For a server with the certificate of this run."""
+    return Tls(cert=str(folder() / "cert.pem"), key=str(folder() / "key.pem"))
 
 
 @cache

@@ -104,8 +104,8 @@ class Store:
 
 def need_builder() -> None:
     """Skip, unless everything is wanted that takes minutes, and can be done here."""
-    if os.environ.get("HALLEY_NO_SKIP") != "1":
-        unavailable("an image takes minutes: HALLEY_NO_SKIP=1")
+    if os.environ.get("TESTS_NO_SKIP") != "1":
+        unavailable("an image takes minutes: TESTS_NO_SKIP=1")
     if os.geteuid() != 0:
         unavailable("containers need root here")
     for program in ("buildah", "mmdebstrap", "systemd-nspawn", "ip"):

@@ -1,7 +1,7 @@
 """An NT4 client that says exactly what a test tells it to, and shows exactly what came, in order.
 
 What comes is held against what every client relies on: frames are whole, a topic is announced before its values and
-unannounced once, ids are no negative numbers (nt4.md A21, A37). A server that breaks this fails the test that heard it.
+unannounced once, ids are no negative numbers (NA21, NA37). A server that breaks this fails the test that heard it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 async def name(doors: Doors) -> None:
     """A client whose name is too long does not come in."""
     answer = await (await doors.wire()).request(opening("/nt/ninechars", NEW))
-    assert (answer.status, answer.text) == (414, "name too long")
+    assert (answer.status, answer.text) == (414, "the name in the path is too long")
 
 
 async def message(doors: Doors) -> None:

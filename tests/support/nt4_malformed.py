@@ -1,4 +1,4 @@
-"""Messages of NT4 that are none: what a server must do with each is in nt4.md A14 to A24 (D8)."""
+"""Messages of NT4 that are none: what a server must do with each is in NA14 to NA24 (ND8)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ BAD_TEXTS = {
     "unsubscribe of nothing": _frame("unsubscribe", subuid=77),
     "update no object": _frame("setproperties", name="/x", update=[]),
 }
-"""Neither answered nor fatal (A14 to A20)."""
+"""Neither answered nor fatal (NA14 to NA20)."""
 
 BAD_VALUES = {
     "truncated": _val(1, _T, 1.0)[:-1],
@@ -79,4 +79,4 @@ BAD_VALUES = {
     "a map": _val(1, _T, {}),
     "reserved byte": b"\xc1",
 }
-"""Each closes the connection, once what stood before it has been done (A24)."""
+"""Each closes the connection, once what stood before it has been done (NA24)."""

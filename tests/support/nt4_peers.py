@@ -1,6 +1,6 @@
 """NetworkTables clients without any socket: a server whose links keep what is written, time moved by argument.
 
-What a client hears is held against what every real one relies on (nt4.md A37): a topic is announced before its first
+What a client hears is held against what every real one relies on (NA37): a topic is announced before its first
 value and never has one after its unannounce.
 """
 

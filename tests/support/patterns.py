@@ -23,7 +23,7 @@ WAMPS = (Match.PREFIX, Match.WILDCARD)
 
 
 def is_own(pattern: Pattern, topic: str) -> bool:
-    """Whether it is traffic that a pattern does not hear unless it names it, as design 3 puts it in words."""
+    """Whether it is traffic that a pattern does not hear unless it names it, in words."""
     first = topic.partition("/")[0]
     if pattern.match in WAMPS:
         return first in ("halley", "wamp") and pattern.topic.partition("/")[0] != first
@@ -33,7 +33,7 @@ def is_own(pattern: Pattern, topic: str) -> bool:
 
 
 def matches_by_the_word(pattern: Pattern, topic: str, is_own: Callable[[Pattern, str], bool] = is_own) -> bool:
-    """A17 and A18; wamp.md 19: a string prefix, or as many components of which the empty ones are any."""
+    """A17, A18, W19: a string prefix, or as many components of which the empty ones are any."""
     if pattern.topic.startswith(":") != topic.startswith(":") or is_own(pattern, topic):
         return False
     if pattern.match is Match.EXACT:

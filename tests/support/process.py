@@ -11,12 +11,13 @@ from asyncio.subprocess import DEVNULL, PIPE
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from support.forks import Forked, fork
 from support.wire import DEADLINE_S, Wire, request
 
 if TYPE_CHECKING:
     import signal
     import ssl
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
 _LISTENING = re.compile(r"halley is listening on https?://127\.0\.0\.1:(\d+)")
@@ -27,7 +28,7 @@ _LINE_BYTES = 1_048_576
 class Process:
     """A started process. `output` and `lines` are what came on its standard output and its standard error so far."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | Forked) -> None:
         self.process = process
         self.output: list[str] = []
         self.lines: list[str] = []
@@ -95,7 +96,7 @@ class Process:
 class Server(Process):
     """A started `halley serve`."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | Forked) -> None:
         super().__init__(process)
         self._wires: list[Wire] = []
 
@@ -151,11 +152,21 @@ def environment(**settings: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("HALLEY_")} | settings
 
 
+def _for_python(variables: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if name.startswith("PYTHON")}
+
+
 async def spawn(
-    *arguments: str, cwd: Path, through: tuple[str, ...] = (), **options: Any
-) -> asyncio.subprocess.Process:
-    """`python -m app` with these arguments; `through` is a command that starts it, options are those of a process."""
+    *arguments: str, cwd: Path, through: tuple[str, ...] = (), is_fresh: bool = False, **options: Any
+) -> asyncio.subprocess.Process | Forked:
+    """`halley` with these arguments; options are those of a process.
+
+    It is forked from an interpreter that has imported it, unless `through` is a command that starts it, a fresh
+    interpreter is asked for, or the environment has variables for one.
+    """
     options = {"env": environment(), "stdin": DEVNULL, "stdout": PIPE, "stderr": PIPE, "limit": _LINE_BYTES, **options}
+    if not (through or is_fresh or _for_python(options["env"]) != _for_python(os.environ)):
+        return await fork(arguments, cwd=cwd, **options)
     return await asyncio.create_subprocess_exec(*through, sys.executable, "-m", "app", *arguments, cwd=cwd, **options)
 
 

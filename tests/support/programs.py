@@ -1,6 +1,6 @@
 """What a test needs on the machine beside Python: skip where it is missing, or fail where nothing may be skipped.
 
-`HALLEY_NO_SKIP=1` says that everything should be there, as it is after `.ci/run` has installed it.
+`TESTS_NO_SKIP=1` says that everything should be there, as it is after `.ci/run` has installed it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHROMIUM_FLAGS = [
 
 def unavailable(reason: str) -> NoReturn:
     """Skip; or fail, where nothing may be skipped."""
-    if os.environ.get("HALLEY_NO_SKIP") == "1":
+    if os.environ.get("TESTS_NO_SKIP") == "1":
         pytest.fail(reason)
     pytest.skip(reason)
 

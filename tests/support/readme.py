@@ -1,13 +1,14 @@
-"""The README, for tests of what it says and of what it shows."""
+"""The pages: every Markdown file of the repository, for tests of what they say and of what they show."""
 
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+_FOLDERS = ("app", "static", "deploy", "tests")
 _BLOCK_OR_TITLE = re.compile(
     r"^```(?P<language>\w*)\n(?P<text>.*?)^```$"
     r"|^#+ (?P<title>[^\n]+)$"
@@ -16,8 +17,20 @@ _BLOCK_OR_TITLE = re.compile(
 )
 
 
+def _pages() -> tuple[str, ...]:
+    """The paths of all pages, the README first; npm's packages bring pages of their own, which are not ours."""
+    found = [*ROOT.glob("*.md"), *(ROOT / ".github").glob("*.md")]
+    for folder in _FOLDERS:
+        found += [path for path in (ROOT / folder).rglob("*.md") if "node_modules" not in path.parts]
+    paths = sorted(path.relative_to(ROOT).as_posix() for path in found)
+    return tuple(sorted(paths, key=lambda path: path != "README.md"))
+
+
+PAGES = _pages()
+
+
 class Block(NamedTuple):
-    """A fenced block: its language, what is in it, and the title before it, or a paragraph's bold beginning."""
+    """A fenced block: its language, its text, and the title before it, or the bold beginning of a paragraph."""
 
     title: str
     language: str
@@ -25,12 +38,18 @@ class Block(NamedTuple):
 
     @property
     def first_line(self) -> str:
-        """Tells it from others below the same title."""
+        """Distinguishes it from others below the same title."""
         return self.text.partition("\n")[0]
 
 
+@cache
+def page(path: str) -> str:
+    """The text of a page, by its path in the repository."""
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
 def blocks_of(markdown: str) -> list[Block]:
-    """All fenced blocks of a page, in order. What stands in a block is no title."""
+    """All fenced blocks of a page, in order. A line inside a block is never a title."""
     found, title = [], ""
     for match in _BLOCK_OR_TITLE.finditer(markdown):
         if match["text"] is not None:
@@ -40,11 +59,26 @@ def blocks_of(markdown: str) -> list[Block]:
     return found
 
 
-def section(title: str) -> str:
-    """What stands below a title of the second level, up to the next one."""
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", README, re.DOTALL | re.MULTILINE)
-    assert found is not None, title
-    return found[1]
+def without_blocks(markdown: str) -> str:
+    """A page without what stands in its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", markdown, flags=re.DOTALL | re.MULTILINE)
 
 
-PIPELINE = section("Data pipeline")
+def titles_of(markdown: str, level: int = 0) -> list[str]:
+    """The titles of a page, in order; all of them, or those of one level."""
+    marks = "#" * level or "#+"
+    return re.findall(rf"^{marks} (.*)$", without_blocks(markdown), re.MULTILINE)
+
+
+def anchor(title: str) -> str:
+    """The address of a title within its page, as GitHub makes it."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
+def section(path: str, title: str) -> str:
+    """The text below a title of a page, up to the next title of the same level or a higher one."""
+    found = re.search(rf"^(#+) {re.escape(title)}\n", page(path), re.MULTILINE)
+    assert found is not None, f"{path} has no title {title}"
+    rest = page(path)[found.end() :]
+    end = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
+    return rest[: end.start()] if end else rest

@@ -1,4 +1,4 @@
-"""What a refused request must look like (reliability.md, 7): fixed text, safe headers, and nothing changed."""
+"""What a refused request must look like: fixed text, safe headers, and nothing changed."""
 
 from __future__ import annotations
 

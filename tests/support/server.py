@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from app.embed import Halley
@@ -33,32 +34,36 @@ if TYPE_CHECKING:
 USUAL = Settings(port=0, sweep_s=0.02, drain=Drain(spread_s=0, grace_s=2), history=History(enabled=False))
 
 
-FACES = {"short-way": True, "asgi": False}
-RECORDED = "durable"
-"""By the short way too, but everything that is published goes to the disk first."""
+SHORT_WAY, ASGI, RECORDED, TLS = "short-way", "asgi", "durable", "tls"
+"""The faces of a server: hot requests without ASGI, all requests by ASGI; and by the short way, but with everything
+that is published on the disk first, or by TLS."""
 
-_short_way = True
-_folders: list[str] | None = None
+THOROUGHLY = (SHORT_WAY, *(pytest.param(face, marks=pytest.mark.slow) for face in (ASGI, TLS)))
+"""The faces for tests that wait for deadlines: the others are for `.ci/run`."""
+
+_face = SHORT_WAY
+_folders: list[str] = []
 
 
 @contextmanager
 def facing(name: str) -> Iterator[None]:
-    """Within the block `brisk` settings serve hot requests by that one of `FACES`, or are `RECORDED`."""
-    global _short_way, _folders  # noqa: PLW0603 - a fixture's, for all tests below it
-    _short_way = FACES.get(name, True)
-    _folders = [] if name == RECORDED else None
+    """Within the block `brisk` settings are for servers with that face."""
+    global _face  # noqa: PLW0603 - a fixture's, for all tests below it
+    before, _face = _face, name
     try:
         yield
     finally:
-        for folder in _folders or ():
-            shutil.rmtree(folder)
-        _short_way, _folders = True, None
+        _face = before
+        while _folders:
+            shutil.rmtree(_folders.pop())
 
 
 def brisk(**changed: Any) -> Settings:
     """Settings for tests: short deadlines, no spread. Tables are changed as `bayeux={"hold_s": 1}`."""
-    settings = replace(USUAL, short_way=_short_way)
-    if _folders is not None:
+    settings = replace(USUAL, short_way=_face != ASGI)
+    if _face == TLS:
+        settings = replace(settings, tls=authority.settings())
+    if _face == RECORDED:
         _folders.append(tempfile.mkdtemp(prefix="halley-test-"))
         settings = replace(settings, data_dir=_folders[-1], history=History(free_bytes=0))
     for name, value in changed.items():
@@ -149,7 +154,7 @@ async def serving(
     When the block ends the server drains as on SIGTERM. It must leave no task, connection or hold behind, and must have
     had nothing to complain of; a test that provokes a complaint looks at it and clears it.
     """
-    settings = settings or USUAL
+    settings = settings or brisk()
     halley = Halley(settings)
     if register is not None:
         register(halley)

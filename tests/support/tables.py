@@ -115,7 +115,7 @@ class EchoTables:
 
     def release(self, engine: Any, now: float) -> None:
         """Send one away."""
-        self.say(engine.link, Close([], GOING_AWAY, "the server is leaving"))
+        self.say(engine.link, Close([], GOING_AWAY, "the server is shutting down"))
 
 
 def setup(halley: Halley) -> None:

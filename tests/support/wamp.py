@@ -1,7 +1,7 @@
 """A WAMP client that says exactly what a test tells it to, and shows exactly what came.
 
 Every message that comes is also given to autobahn's own message classes, where autobahn is installed: what a strict
-foreign parser refuses fails the test that received it (wamp.md D 16). So each test of the wire is one of that as well.
+foreign parser refuses fails the test that received it (WD16). So each test of the wire is one of that as well.
 """
 
 from __future__ import annotations

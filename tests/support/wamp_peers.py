@@ -1,7 +1,7 @@
 """WAMP peers without any socket: a router whose links keep what is written, time moved by argument.
 
 What a peer hears is read with its own serializer, and, where autobahn is installed, by autobahn's parser too: it must
-take everything that Halley sends (wamp.md D 16).
+take everything that Halley sends (WD16).
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def passed(throttle, *lines, level="info"):
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_so_many_lines_of_an_event_pass_in_a_second(event):
-    """Issue 4: the first ones; in the next second as many again; the others are counted once."""
+    """The first ones; in the next second as many again; the others are counted once."""
     clock, most = Clock(), min(EVENTS[event].per_s, 100)
     throttle = Throttle(clock)
     lines = [{"event": event}] * 100

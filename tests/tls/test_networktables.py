@@ -7,8 +7,9 @@ from support.server import brisk, serving
 
 
 async def test_a_client_by_tls_and_a_plain_one_share_topics(tmp_path):
-    """A4: wss is the main listener's; the other needs no certificate."""
-    settings = brisk(nt4={"enabled": True, "port": 0, "ping_s": 5, "pong_s": 10}, data_dir=str(tmp_path))
+    """NA4: wss is the main listener's; the other needs no certificate."""
+    nt4_settings = {"enabled": True, "port": 0, "ping_s": 5, "pong_s": 10}
+    settings = brisk(tls=authority.settings(), nt4=nt4_settings, data_dir=str(tmp_path))
     async with (
         serving(settings) as served,
         await nt4.connect(served.url, "safe", ssl=authority.context()) as safe,

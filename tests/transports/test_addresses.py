@@ -1,4 +1,4 @@
-"""Whose account an address is (S22, design 7.8)."""
+"""Whose account an address is (S22)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ account_of = accounts(Limits().exempt)
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"])
 def test_s22_this_machine_has_no_account(address):
-    """Design 7.8: however loopback is written."""
+    """However loopback is written."""
     assert account_of(address) is None
 
 

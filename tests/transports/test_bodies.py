@@ -144,7 +144,7 @@ def test_nesting_is_counted_in_levels_not_in_brackets(data):
 
 @pytest.mark.parametrize("data", [b'{"a":[[[[1]]]]}', b'[{"a":{"b":{"c":{}}}}]', b'{"a":[1e400,[[[[]]]]]}'])
 def test_deeper_nesting_is_refused(data):
-    """S10, design 7.16: also behind a number that makes the text be read again."""
+    """S10: also behind a number that makes the text be read again."""
     with pytest.raises(Rejection) as caught:
         parse([data], replace(LIMITS, nesting=3))
     assert caught.value.status == 400

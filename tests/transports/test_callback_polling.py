@@ -1,4 +1,4 @@
-"""Callbacks, and scripts that can be nothing but scripts (bayeux.md A63-A65; reliability.md S35-S37)."""
+"""Callbacks, and scripts that can be nothing but scripts (A63-A65, S35-S37)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def called_by(query, **options):
     | st.text(st.sampled_from("aZ09_$-."), max_size=70)
 )
 def test_a_callback_is_a_dotted_name_of_64_characters_at_most(callback):
-    """A65, S35, design 7.2: everything else is refused, so that no text of another's choosing begins a script."""
+    """A65, S35: everything else is refused, so that no text of another's choosing begins a script."""
     legal = len(callback) <= 64 and LEGAL.fullmatch(callback)
     if legal:
         assert called_by(f"jsonp={callback}&message={{}}") == callback
@@ -44,7 +44,7 @@ def test_a_callback_is_a_dotted_name_of_64_characters_at_most(callback):
 
 
 def test_without_a_callback_the_specification_names_one():
-    """A63, design 7.2."""
+    """A63."""
     assert called_by("message={}") == "jsonpcallback"
 
 

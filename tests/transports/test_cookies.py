@@ -1,4 +1,4 @@
-"""Cookie headers, read and written (bayeux.md B1). The settings' attributes on the wire: `wire/test_cookies.py`."""
+"""Cookie headers, read and written (B1). The settings' attributes on the wire: `wire/test_cookies.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ASGI face under a server that is not ours: it tells less, and what it tells is used (design 3, Two faces).
+"""The ASGI face under a server that is not ours: it tells less, and what it tells is used.
 
 Under Halley's own host, where every byte's fate is known, the same is shown by `wire/test_dead_polls.py`.
 """
@@ -125,7 +125,7 @@ async def test_a_peer_that_leaves_during_a_hold_is_noticed():
 
 
 async def test_a_peer_that_leaves_as_its_event_comes_loses_nothing():
-    """Design 3: both in one turn of the loop; the event is delivered by this connect or by the next, once."""
+    """Both in one turn of the loop; the event is delivered by this connect or by the next, once."""
     async with housing(bayeux=HOUR) as house:
         me = await open_session(house, "/a")
         peer = Peer(house, connect(me))
@@ -140,7 +140,7 @@ async def test_a_peer_that_leaves_as_its_event_comes_loses_nothing():
 
 
 async def test_events_of_an_answer_that_could_not_be_sent_come_again():
-    """Design 3: `send` raised, so the peer has nothing of it."""
+    """`send` raised, so the peer has nothing of it."""
     async with housing(bayeux=HOUR) as house:
         me = await open_session(house, "/a")
         await Peer(house, publish("/a", 1), publish("/a", 2)).ask()
@@ -152,7 +152,7 @@ async def test_events_of_an_answer_that_could_not_be_sent_come_again():
 
 
 async def test_a_server_that_waits_for_ever_does_not_keep_the_events():
-    """Design 5.3, P5: after `write_s` the answer counts as unsent, and the session can go on."""
+    """P5: after `write_s` the answer counts as unsent, and the session can go on."""
     async with housing(bayeux=HOUR, limits={"write_s": 0.1}) as house:
         me = await open_session(house, "/a")
         await Peer(house, publish("/a", 1)).ask()

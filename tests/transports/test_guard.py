@@ -45,7 +45,7 @@ def refusal(call, *arguments):
     ],
 )
 def test_what_can_only_mean_this_machine(host, expected):
-    """Design 4.8: names and numbers that merely resemble it are other machines."""
+    """Names and numbers that merely resemble it are other machines."""
     assert is_loopback(host) is expected
 
 
@@ -53,7 +53,7 @@ def test_what_can_only_mean_this_machine(host, expected):
     "host", ["127.0.0.1", "127.0.0.1:8080", "localhost", "LOCALHOST:1", "[::1]", "[::1]:8080", "127.9.9.9"]
 )
 def test_a_loopback_listener_answers_to_loopback_names(host):
-    """S7, design 4.8: with any port."""
+    """S7: with any port."""
     guard().check_host(host.encode())
 
 
@@ -102,7 +102,7 @@ def test_one_host_is_needed(hosts):
     ],
 )
 def test_an_origin_that_equals_host_is_the_same_site(host, origin):
-    """Design 4.8: by name and port; a proxy in front may speak https."""
+    """By name and port; a proxy in front may speak https."""
     cors = guard(host="0.0.0.0").check(head(host=host, origin=origin), METHODS)
     assert dict(cors)[b"access-control-allow-origin"] == origin.encode()
 
@@ -140,7 +140,7 @@ def test_a_list_of_origins_is_compared_without_case_and_as_a_whole():
 
 @pytest.mark.parametrize("origins", [(), ("https://app.example",)])
 def test_whether_pages_of_other_sites_come_in_at_all(origins):
-    """clients.md 4.1: it decides what handshakes offer; on loopback some always do."""
+    """It decides what handshakes offer; on loopback some always do."""
     assert guard(host="0.0.0.0", origins=origins).serves_other_origins is bool(origins)
     assert guard(origins=origins).serves_other_origins is True
 
@@ -169,7 +169,7 @@ def test_methods_that_are_not_served(method):
     ],
 )
 def test_what_a_body_and_a_connection_must_be(headers, status):
-    """S5, S6, design 6: refused from the head alone, and then the connection is closed."""
+    """S5, S6: refused from the head alone, and then the connection is closed."""
     wanted = head(host="localhost", **headers)
     if status is None:
         guard().check(wanted, METHODS)

@@ -1,4 +1,4 @@
-"""What hooks may ask about the request that brought a message (bayeux.md B27)."""
+"""What hooks may ask about the request that brought a message (B27)."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def test_what_a_server_does_not_tell_is_empty():
 
 
 def test_parameters_are_bounded():
-    """Design 5.3: whatever a query holds."""
+    """Whatever a query holds."""
     query = b"&".join(b"p%d=1" % number for number in range(1_000))
     assert len(Head.of(SCOPE | {"query_string": query}).query) == 100

@@ -66,7 +66,7 @@ def path_of(url):
 
 
 async def test_an_event_is_told_as_the_readme_says(served):
-    """Design 6: channel, data, position, time with six digits, publication, protocol; and no more."""
+    """Channel, data, position, time with six digits, publication, protocol; and no more."""
     assert await page(served, "/history/chat/a?until_publication=1000") == {
         "events": [
             {
@@ -88,7 +88,7 @@ async def test_an_event_is_told_as_the_readme_says(served):
 
 
 async def test_a_read_waits_for_what_was_published_before(served):
-    """Design 7.12: the house is asked to settle before it is asked for a page."""
+    """The house is asked to settle before it is asked for a page."""
     await page(served, "/history/chat/a")
     assert served.house.apis.archive().settled == 1
 
@@ -144,7 +144,7 @@ FILTERS = [
 
 @pytest.mark.parametrize(("target", "expected"), FILTERS)
 async def test_filters(target, expected, served):
-    """Seed on event history, spec A7.38-39: bounds in the order of the log, all at once, then reverse, then limit."""
+    """W38, W39: bounds in the order of the log, all at once, then reverse, then limit."""
     assert await positions(served, target) == expected
 
 
@@ -171,7 +171,7 @@ async def test_filters_of_a_log_on_disk(target, expected, disk):
 
 
 async def test_a_page_has_a_hundred_events_unless_told_and_three_hundred_at_most(served):
-    """Design 6 and 7.12."""
+    """`limit` says how many."""
     for _ in range(400):
         served.house.apis.archive().record("many/a")
     assert len(await positions(served, "/history/many/a")) == 100
@@ -185,7 +185,7 @@ async def test_a_page_has_a_hundred_events_unless_told_and_three_hundred_at_most
 @pytest.mark.parametrize("reverse", ["false", "true"])
 @pytest.mark.parametrize("at_once", [1_000, 4, 1])
 async def test_pages_lead_to_each_other_both_ways(at_once, reverse, served):
-    """Design 6: `next` to the end and `previous` back again, in one order, without gap or double, short pages too."""
+    """`next` to the end and `previous` back again, in one order, without gap or double, short pages too."""
     served.house.apis.archive().at_once = at_once
     target = f"/history/chat/b?limit=2&reverse={reverse}&after_position=2"
     expected = [4, 6, 8, 10] if reverse == "false" else [10, 8, 6, 4]
@@ -220,7 +220,7 @@ async def test_what_comes_later_is_behind_the_same_link(served):
 
 
 async def test_what_is_missing_is_told(served):
-    """Design 3, History: a hole is recorded, and readers are told of it."""
+    """A hole is recorded, and readers are told of it."""
     served.house.apis.archive().gaps = [(3, 4), (7, 7)]
     assert (await page(served, "/history/chat/a"))["gaps"] == [[3, 4], [7, 7]]
     lines = await answer(served, "/history/chat/a", accept="application/x-ndjson")
@@ -244,7 +244,7 @@ async def test_what_is_missing_is_told(served):
     ],
 )
 async def test_json_lines_where_they_are_asked_for(accept, is_lines, served):
-    """Design 6: `Accept: application/x-ndjson`; the links are headers then."""
+    """`Accept: application/x-ndjson`; the links are headers then."""
     response = await answer(served, "/history/chat/a?limit=2&cursor=after-2", accept=accept)
     assert response.headers["vary"] == "Accept"
     if not is_lines:
@@ -320,8 +320,9 @@ async def test_a_channel_is_one_as_bayeux_has_it(channel, served):
 @pytest.mark.parametrize("bound", ["from", "after", "before", "until"])
 async def test_an_unknown_publication_is_not_an_empty_page(bound, served):
     """Whoever goes on from an event that is gone would else believe that nothing has happened since."""
-    response = await answer(served, f"/history/chat/a?{bound}_publication=77")
-    assert (response.status, response.text) == (404, UNKNOWN_PUBLICATION)
+    for number in (1, 77):  # any number from 1 could be a publication's
+        response = await answer(served, f"/history/chat/a?{bound}_publication={number}")
+        assert (response.status, response.text) == (404, UNKNOWN_PUBLICATION)
 
 
 async def test_a_disk_that_does_not_answer(served):
@@ -355,7 +356,7 @@ async def test_methods(served):
     assert (options.status, options.headers["allow"]) == (200, "GET, HEAD, OPTIONS")
     for method in ("POST", "PUT", "DELETE"):
         refused = await answer_to(method, served)
-        assert (refused.status, refused.text) == (405, "only GET, HEAD and OPTIONS")
+        assert (refused.status, refused.text) == (405, "method not allowed; expected GET, HEAD or OPTIONS")
         assert refused.headers["allow"] == "GET, HEAD, OPTIONS"
 
 
@@ -385,7 +386,7 @@ def ruled(*rules, **changed):
 
 
 async def test_rights_are_those_of_subscribing():
-    """Issue 5.6: by the role of the token; what may not be heard may not be read."""
+    """By the role of the token; what may not be heard may not be read."""
     rules = [("anonymous", "subscribe", "/open/**", True), ("member", "subscribe", "/chat/**", True)]
     async with serving(ruled(*rules)) as served:
         given(served)
@@ -403,14 +404,14 @@ async def test_rights_are_those_of_subscribing():
 
 
 async def test_the_servers_own_topics_are_readable_on_loopback_without_rules(served):
-    """Design 3, Topics: as long as nobody has written rules."""
+    """As long as nobody has written rules."""
     served.house.apis.archive().record("halley/sessions", '"opened"')
     assert await positions(served, "/history/halley/**") == [11]
     assert await positions(served, "/history/**?after_position=10") == []
 
 
 async def test_an_audience_is_kept():
-    """Design 3, Publishing: whoever was left out of the delivery is left out of the history."""
+    """Whoever was left out of the delivery is left out of the history."""
     async with serving(ruled(("*", "subscribe", "/**", True))) as served:
         given(served)
         served.house.apis.archive().record("a", audience=Audience(eligible_authids=("ada",)))
@@ -452,7 +453,7 @@ async def test_a_programs_authorizers_are_asked(verdict, status):
 
 
 async def test_a_read_waits_for_the_disk(tmp_path):
-    """Design 7.12: what was published before the request is in its answer, however long the disk takes for it."""
+    """What was published before the request is in its answer, however long the disk takes for it."""
     settings = brisk(data_dir=str(tmp_path), history={"enabled": True, "free_bytes": 0})
     async with serving(settings) as served:
         publisher, reader = await served.wire(), await served.wire()

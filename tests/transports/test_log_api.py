@@ -54,7 +54,7 @@ def rows_of(response):
 
 
 async def test_the_head(http):
-    """Design 6: log_id, first and next offset, the format of the rows, what is missing, and who reads it."""
+    """log_id, first and next offset, the format of the rows, what is missing, and who reads it."""
     response = await http.get("/log/head")
     nothing = {"holes": [], "damage": [], "consumers": {}}
     assert response.json() == {"log_id": "log-of-a-test", "first": 1, "next": 4, "format": 1, **nothing}
@@ -62,7 +62,7 @@ async def test_the_head(http):
 
 
 async def test_the_head_tells_what_is_missing_and_who_reads(served, http):
-    """Issue 6, 2: a gap that the log itself has recorded, one that is damaged, and where each consumer is."""
+    """A gap that the log itself has recorded, one that is damaged, and where each consumer is."""
     archive = served.house.apis.archive()
     archive.holes, archive.damage, archive.consumers = [(1, 2)], [(3, 3)], {"ingest": 2}
     told = (await http.get("/log/head")).json()
@@ -70,7 +70,7 @@ async def test_the_head_tells_what_is_missing_and_who_reads(served, http):
 
 
 async def test_every_row_comes_with_all_its_columns(served, http):
-    """Design 6: what is for few and what is the server's own too; the checksum still fits."""
+    """What is for few and what is the server's own too; the checksum still fits."""
     response = await http.get("/log")
     found = rows_of(response)
     assert [tuple(row) for row in found] == [COLUMNS] * 3
@@ -108,7 +108,7 @@ async def test_an_erased_row_comes_as_its_tombstone(served, http):
 
 @pytest.mark.parametrize("until", ["", "&until_offset=240"])
 async def test_no_more_than_so_many_rows_at_once(until, served, http, monkeypatch):
-    """Design 6: where it goes on stands in `Link`, to the end of what was asked for."""
+    """Where it goes on stands in `Link`, to the end of what was asked for."""
     monkeypatch.setattr(log_api, "MOST_ROWS", 100)
     for _ in range(247):
         served.house.apis.archive().record("a")
@@ -125,12 +125,12 @@ async def test_no_more_than_so_many_rows_at_once(until, served, http, monkeypatc
 
 BAD = [
     *(
-        (f"{name}={value}", f"{name}: expected an offset, a whole number from 1 on")
+        (f"{name}={value}", f"{name}: expected an offset, a whole number of at least 1")
         for name in ("from_offset", "until_offset")
         for value in ("", "0", "-1", "x", "1.0", str(2**63), "9" * 30)
     ),
     ("offset=1", log_api.UNKNOWN),
-    ("from_offset=1&from_offset=1", "a parameter stands there twice"),
+    ("from_offset=1&from_offset=1", "duplicate parameter"),
     ("from_offset=%ff", "the query is not UTF-8"),
     ("from_offset=5", log_api.AHEAD),
 ]
@@ -151,7 +151,7 @@ async def test_the_head_takes_no_parameters(path, http):
 
 
 async def test_what_was_removed_is_gone_and_not_skipped(served, http):
-    """Issue 5.7: a reader that comes too late is told so; without a bound of its own it gets what there is."""
+    """A reader that comes too late is told so; without a bound of its own it gets what there is."""
     served.house.apis.archive().start = 3
     response = await http.get("/log?from_offset=2")
     assert (response.status_code, response.text) == (410, log_api.GONE)
@@ -159,7 +159,7 @@ async def test_what_was_removed_is_gone_and_not_skipped(served, http):
 
 
 async def test_what_is_too_old_for_clients_is_in_the_log_while_it_is_on_disk(tmp_path):
-    """Issue 6, 4: hidden is not deleted; the first offset is the first on disk."""
+    """Hidden is not deleted; the first offset is the first on disk."""
     everything = Record("/**", age="1s")
     settings = brisk(data_dir=str(tmp_path), history={"enabled": True, "free_bytes": 0}, record=(everything,))
     async with serving(settings) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
@@ -191,7 +191,7 @@ async def test_arrow_where_it_is_not(http, monkeypatch):
     response = await http.get("/log", headers={"accept": ARROW})
     assert (response.status_code, response.text) == (
         406,
-        "Arrow is not installed here; JSON lines are there without it",
+        "Arrow needs pyarrow, which is not installed on this server; use JSON lines",
     )
 
 
@@ -254,7 +254,7 @@ def ruled(*verbs):
 
 @pytest.mark.parametrize("target", ["/log", "/log/head"])
 async def test_export_is_a_right_of_its_own(target):
-    """Design 6: who may hear everything may still not read the log; a rule must grant it."""
+    """Who may hear everything may still not read the log; a rule must grant it."""
     for verbs, expected in (((), 403), (("erase",), 403), (("export",), 200)):
         async with serving(ruled(*verbs)) as served:
             given(served)
@@ -379,7 +379,7 @@ async def test_no_page_of_another_origin_erases(origin, served, http):
 
 @pytest.mark.parametrize(("verbs", "expected"), [((), 403), (("export",), 403), (("erase",), 200)])
 async def test_erase_is_a_right_of_its_own(verbs, expected):
-    """Design 6: by rule, where there are rules."""
+    """By rule, where there are rules."""
     async with serving(ruled(*verbs)) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
         given(served)
         assert (await purge(http, {"channel": "/a"})).status_code == 401

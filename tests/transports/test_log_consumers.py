@@ -8,7 +8,7 @@ import httpx
 import pytest
 import pytest_asyncio
 from support.archive import given
-from support.server import FACES, brisk, facing, serving
+from support.server import ASGI, SHORT_WAY, brisk, serving
 
 from app.access.tokens import hash_of
 from app.history.consumers import TooManyConsumers
@@ -49,7 +49,7 @@ async def report(http, offset, path=INGEST, **headers):
 
 @pytest.mark.parametrize("offset", [1, 2, 4])
 async def test_a_report_is_remembered(offset, served, http):
-    """Issue 6, 4: from the first offset there is to the one that comes next, which includes what is on its way."""
+    """From the first offset there is to the one that comes next, which includes what is on its way."""
     response = await report(http, offset)
     assert (response.status_code, response.json()) == (200, {"offset": offset})
     assert response.headers["cache-control"] == "no-store"
@@ -200,11 +200,10 @@ async def test_without_history_there_is_nothing_to_consume():
         assert (await report(http, 1)).status_code == 404
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.faces(SHORT_WAY, ASGI)
 async def test_on_a_disk_it_is_one_file_for_each(face, tmp_path):
-    """Issue 6, 4: what a job of another machine reports and what one on this host writes are the same thing."""
-    with facing(face):
-        settings = brisk(data_dir=str(tmp_path), history={"enabled": True, "free_bytes": 0})
+    """What a job of another machine reports and what one on this host writes are the same thing."""
+    settings = brisk(data_dir=str(tmp_path), history={"enabled": True, "free_bytes": 0})
     async with serving(settings) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
         for number in range(3):
             message = {"channel": "/a", "data": number}
@@ -221,4 +220,4 @@ async def test_on_a_disk_it_is_one_file_for_each(face, tmp_path):
         assert (await http.get("/log/head")).json()["consumers"] == {}
         await served.until(lambda: any(line["event"] == "consumer_ignored" for line in served.log))
         (line,) = [line for line in served.log if line["event"] == "consumer_ignored"]
-        assert (line["file"], line["reason"], line["log_level"]) == ("other.txt", "is no consumer's file", "warning")
+        assert (line["file"], line["reason"], line["log_level"]) == ("other.txt", "is not a consumer's file", "warning")

@@ -19,7 +19,7 @@ def client(served, path="/nt/robot", offered=(NEW,), **options):
 
 
 async def test_both_kinds_of_messages_come_and_go_on_one_connection():
-    """A14, A21: each as what it is."""
+    """NA14, NA21: each as what it is."""
     async with foreign(nt4=NT4) as served:
         async with client(served, "/nt/a%2Fb%20c?x=1") as peer:
             for message in ("é", b"\xff\x00", "", b""):
@@ -31,8 +31,8 @@ async def test_both_kinds_of_messages_come_and_go_on_one_connection():
 
 
 @pytest.mark.parametrize(("offered", "spoken"), [((OLD, NEW), NEW), ((OLD, RTT), RTT), ((OLD,), OLD)])
-async def test_a2_a6_the_newest_that_both_know_is_spoken(offered, spoken):
-    """A2, A6: as on our own host."""
+async def test_na2_na6_the_newest_that_both_know_is_spoken(offered, spoken):
+    """NA2, NA6: as on our own host."""
     async with foreign(nt4=NT4) as served, client(served, offered=offered) as peer:
         assert peer.subprotocol == spoken
 
@@ -44,17 +44,17 @@ async def test_a2_a6_the_newest_that_both_know_is_spoken(offered, spoken):
         (opening("/nt/", NEW), 404, "/nt/NAME"),
         (opening("/nt/%FF", NEW), 400, "UTF-8"),
         (opening("/n%74/robot", NEW), 404, "/nt/NAME"),
-        (opening("/nt/" + "a" * 1_025, NEW), 414, "name too long"),
+        (opening("/nt/" + "a" * 1_025, NEW), 414, "the name in the path is too long"),
         (opening("/nt/robot", NEW, origin="http://evil.example"), 403, "origin not allowed"),
         (opening("/nt/robot", NEW, host="evil.example"), 400, "this Host is not served here"),
         (opening("/nt/robot", NEW, host=" "), 101, ""),
         (opening("/nt/robot", NEW, origin="file://"), 101, ""),
         (opening("/wamp", host=" "), 400, "this Host is not served here"),
-        (request("GET", "/nt/robot"), 426, "WebSocket is spoken here"),
+        (request("GET", "/nt/robot"), 426, "this path accepts only WebSockets"),
     ],
 )
-async def test_a1_a3_s25_s26_the_same_openings_are_refused(asked, status, named):
-    """A1, A3, S25, S26: with the same sentences as on our own host."""
+async def test_na1_na3_s25_s26_the_same_openings_are_refused(asked, status, named):
+    """NA1, NA3, S25, S26: with the same sentences as on our own host."""
     async with foreign(nt4=NT4) as served:
         wire = await served.wire()
         answer = await wire.request(asked)
@@ -64,7 +64,7 @@ async def test_a1_a3_s25_s26_the_same_openings_are_refused(asked, status, named)
 
 
 async def test_a_message_is_split_no_further_than_it_is_taken():
-    """Reliability.md S32: as on our own host."""
+    """S32: as on our own host."""
     async with foreign(nt4=NT4) as served:
         wire = await served.wire()
         assert (await wire.request(opening("/nt/robot", NEW))).status == 101
@@ -73,8 +73,8 @@ async def test_a_message_is_split_no_further_than_it_is_taken():
         assert served.tables.last.steps == ["split", "take"] * 4
 
 
-async def test_a8_a_message_that_is_too_long():
-    """A8: 1009."""
+async def test_na8_a_message_that_is_too_long():
+    """NA8: 1009."""
     async with foreign(nt4={**NT4, "message_bytes": 1_024}) as served, client(served) as peer:
         await peer.send(b"x" * 1_025)
         with pytest.raises(websockets.ConnectionClosed) as closed:
@@ -84,14 +84,14 @@ async def test_a8_a_message_that_is_too_long():
 
 
 async def test_only_who_wants_networktables_has_them():
-    """Design 7.13: without, no WebSocket is there."""
+    """Without, no WebSocket is there."""
     async with foreign() as served:
         wire = await served.wire()
         assert (await wire.request(opening("/nt/robot", NEW))).status == 403
 
 
 async def test_a_client_that_is_silent_is_its_servers_matter():
-    """A7: pings are the foreign server's; what it answers is no message of ours."""
+    """NA7: pings are the foreign server's; what it answers is no message of ours."""
     async with foreign(nt4=NT4) as served:
         wire = await served.wire()
         await wire.request(opening("/nt/robot", NEW))
@@ -101,7 +101,7 @@ async def test_a_client_that_is_silent_is_its_servers_matter():
 
 
 async def test_values_go_out_as_binary_messages_and_texts_as_text(tmp_path):
-    """A9, A21: whatever is written at once: announces, last values, and more values than one message has."""
+    """NA9, NA21: whatever is written at once: announces, last values, and more values than one message has."""
     nt4 = {"enabled": True, "ping_s": 5, "pong_s": 10}
     async with (
         foreign(echoes=False, nt4=nt4, data_dir=str(tmp_path)) as served,

@@ -1,4 +1,4 @@
-"""Static pages: found by their exact path, or 404; read once (reliability.md S33, S34)."""
+"""Static pages: found by their exact path, or 404; read once (S33, S34)."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_folder_that_is_missing_has_no_pages(tmp_path):
     [("/a", "", "/a"), ("/m/a", "/m", "/a"), ("/m/a", "/m/", "/a"), ("/ma", "/m", "/ma"), ("/a", "/m", "/a")],
 )
 def test_paths_begin_where_the_application_is_mounted(path, root, expected):
-    """Issue 3.4: in a program of one's own it may live below a path."""
+    """In a program of one's own it may live below a path."""
     assert route_path({"path": path, "root_path": root}) == expected
 
 

@@ -35,7 +35,7 @@ def seen(*forwarded, peer=PROXY, scheme="http", **fields):
     ],
 )
 def test_who_is_a_listed_proxy(address, expected):
-    """Settings: addresses and networks of both kinds; loopback is none unless listed (design 7.18)."""
+    """Settings: addresses and networks of both kinds; loopback is none unless listed."""
     assert (address in Proxies(LISTED)) is expected
     assert address not in Proxies(())
 

@@ -74,7 +74,7 @@ def asked(path, body, **headers):
 
 
 async def test_a_message_goes_and_comes(serve):
-    """Wamp.md 61: 200 with protocol and a long id, 204 for send, one message from each receive, 204 for close."""
+    """W61: 200 with protocol and a long id, 204 for send, one message from each receive, 204 for close."""
     async with serve() as served:
         wire = await served.wire()
         opened = await wire.request(asked("open", {"protocols": ["wamp.2.ubjson", "wamp.2.json", "wamp.2.cbor"]}))
@@ -101,7 +101,7 @@ async def test_a_message_goes_and_comes(serve):
     ],
 )
 async def test_batches_bring_all_that_waits(serve, protocol, sent, received, content_type):
-    """Wamp.md 60, 61: all pending with a batched subprotocol; binary ones too."""
+    """W60, W61: all pending with a batched subprotocol; binary ones too."""
     async with serve() as served:
         client = await Client.open(served, protocol)
         for data in sent:
@@ -120,7 +120,7 @@ async def test_a_receive_waits_for_what_comes(serve):
 
 
 async def test_an_idle_receive_ends_empty_and_in_time(serve):
-    """Wamp.md 61: before autobahn-js' own 12 s, with 204, which it takes for nothing."""
+    """W61: before autobahn-js' own 12 s, with 204, which it takes for nothing."""
     async with serve(wamp={"poll_s": 0.2}) as served:
         client = await Client.open(served)
         began = monotonic()
@@ -130,7 +130,7 @@ async def test_an_idle_receive_ends_empty_and_in_time(serve):
 
 
 async def test_a_second_receive_ends_the_older(serve):
-    """Wamp.md 61: the older is answered empty; the message goes to the younger."""
+    """W61: the older is answered empty; the message goes to the younger."""
     async with serve() as served:
         client = await Client.open(served)
         older = await client.held()
@@ -152,7 +152,7 @@ def waiting(served, client):
     "body", [b"", b"nonsense", b"[]", b"{}", b'{"protocols":"wamp.2.json"}', b'{"protocols":[]}', b'{"protocols":[1]}']
 )
 async def test_an_open_that_makes_no_sense_is_refused(serve, body):
-    """Wamp.md 61: 400 (crossbar: 500), and no engine hears of it."""
+    """W61: 400 (crossbar: 500), and no engine hears of it."""
     async with serve() as served:
         wire = await served.wire()
         assert (await wire.request(post(body, path="/wamp/open"))).status == 400
@@ -160,7 +160,7 @@ async def test_an_open_that_makes_no_sense_is_refused(serve, body):
 
 
 async def test_an_open_without_a_common_protocol_is_refused(serve):
-    """Wamp.md 61: the answer names ours."""
+    """W61: the answer names ours."""
     async with serve() as served:
         wire = await served.wire()
         answer = await wire.request(asked("open", {"protocols": ["wamp.2.ubjson"]}))
@@ -169,7 +169,7 @@ async def test_an_open_without_a_common_protocol_is_refused(serve):
 
 
 async def test_what_is_not_there_is_404(serve):
-    """Wamp.md 61: an unknown id and an unknown verb alike, so that nobody learns which ids there are."""
+    """W61: an unknown id and an unknown verb alike, so that nobody learns which ids there are."""
     async with serve() as served:
         client = await Client.open(served)
         wire = await served.wire()
@@ -190,7 +190,7 @@ async def test_the_id_is_in_no_log_line():
 
 
 async def test_too_large_a_message_is_413(serve):
-    """Design 7.12: message_bytes, as for WebSockets; the transport lives."""
+    """message_bytes, as for WebSockets; the transport lives."""
     async with serve(wamp={"message_bytes": 1_024}) as served:
         client = await Client.open(served)
         assert await client.send(b"x" * 1_025, await served.wire()) == 413
@@ -220,7 +220,7 @@ async def test_one_address_cannot_have_all(serve):
 
 
 async def test_who_does_not_come_any_more_is_lost(serve):
-    """Wamp.md 61: after poll_gone_s without a receive; a receive that waits is one, sends are none."""
+    """W61: after poll_gone_s without a receive; a receive that waits is one, sends are none."""
     async with serve(wamp={"poll_gone_s": 0.2, "poll_s": 5}) as served:
         stays, leaves = await Client.open(served), await Client.open(served)
         held = await stays.held()
@@ -232,7 +232,7 @@ async def test_who_does_not_come_any_more_is_lost(serve):
 
 
 async def test_what_a_dead_receive_was_to_bring_comes_with_the_next():
-    """Wamp.md 61: our own host knows what has not left; messages stay in their order."""
+    """W61: our own host knows what has not left; messages stay in their order."""
     async with own(limits={"write_s": 0.3}) as served:
         client = await Client.open(served, "wamp.2.json.batched")
         dead = await served.wire(receive_buffer_bytes=4_096)
@@ -271,7 +271,7 @@ async def test_the_engine_pauses_while_nobody_comes(serve):
 
 
 async def test_the_engines_last_word_is_fetched_then_all_is_over(serve):
-    """Wamp.md 8: GOODBYE comes with a receive; then 404, by which autobahn-js closes its transport."""
+    """W8: GOODBYE comes with a receive; then 404, by which autobahn-js closes its transport."""
     async with serve() as served:
         client = await Client.open(served)
         await client.send(CLOSE)
@@ -284,7 +284,7 @@ async def test_the_engines_last_word_is_fetched_then_all_is_over(serve):
 
 
 async def test_pages_of_other_origins_as_everywhere_else(serve):
-    """Wamp.md 61: autobahn-js sends credentials: the origin is echoed, never `*`; a foreign one is refused."""
+    """W61: autobahn-js sends credentials: the origin is echoed, never `*`; a foreign one is refused."""
     async with serve() as served:
         wire = await served.wire()
         ours = {"origin": "http://localhost:1234"}
@@ -314,7 +314,7 @@ async def test_a_get_is_told_what_is_here(serve):
 
 
 async def test_the_server_leaves_while_a_receive_waits():
-    """Design 3: it is answered at once, so that nobody waits for it; no newcomer is let in."""
+    """It is answered at once, so that nobody waits for it; no newcomer is let in."""
     async with own() as served:
         client = await Client.open(served)
         held = await client.held()
@@ -325,7 +325,7 @@ async def test_the_server_leaves_while_a_receive_waits():
 
 
 async def test_the_server_leaves_and_the_last_word_can_be_fetched():
-    """Wamp.md 8: GOODBYE comes by the next receive, also when nothing else does any more."""
+    """W8: GOODBYE comes by the next receive, also when nothing else does any more."""
     async with own() as served:
         said, silent = await Client.open(served), await Client.open(served)
         await said.send(CLOSE)

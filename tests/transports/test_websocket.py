@@ -18,7 +18,7 @@ def client(served, path="/wamp", protocol="wamp.2.json", **options):
 
 
 async def test_both_kinds_of_messages_come_and_go():
-    """Wamp.md 58: text for JSON, binary for the others; the frames have no header of ours."""
+    """W58: text for JSON, binary for the others; the frames have no header of ours."""
     async with speaking_plainly() as served:
         async with client(served) as peer:
             await peer.send('["é"]')
@@ -39,7 +39,7 @@ async def test_both_kinds_of_messages_come_and_go():
         (opening(origin="http://evil.example"), 403, "origin not allowed"),
         (opening(host="evil.example"), 400, "this Host is not served here"),
         (opening("/elsewhere"), 403, ""),
-        (opening("/wamp/deeper"), 403, "no WebSocket here"),
+        (opening("/wamp/deeper"), 403, "this path does not accept WebSockets"),
     ],
 )
 async def test_s25_s26_the_same_openings_are_refused(asked, status, named):
@@ -67,7 +67,7 @@ async def test_the_engine_knows_scheme_address_and_path():
 
 
 async def test_the_engines_close_comes_behind_its_frames():
-    """Wamp.md 8: the last word is read before the end; the reason fits its frame."""
+    """W8: the last word is read before the end; the reason fits its frame."""
     async with speaking_plainly() as served, client(served) as peer:
         await peer.send(TOLD_TO_CLOSE.decode())
         assert await peer.recv() == BYE.decode()

@@ -2,14 +2,12 @@
 
 import pytest
 import pytest_asyncio
-from support.server import FACES, RECORDED, facing, serving
+from support.server import serving
 
 
-@pytest.fixture(scope="module", params=[*FACES, RECORDED], autouse=True)
-def face(request):
-    """Every test of this folder runs over both faces of the server (design 3)."""
-    with facing(request.param):
-        yield
+@pytest.fixture(scope="module", autouse=True)
+def its_face(face):
+    """Servers of this folder have the face that a test's marker names."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

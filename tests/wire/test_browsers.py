@@ -1,4 +1,4 @@
-"""Several tabs of one browser over the wire: one poll is held, the others poll by the clock (bayeux.md B9; E14-E18)."""
+"""Several tabs of one browser over the wire: one poll is held, the others poll by the clock (B9, E14-E18)."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ async def test_tabs_share_a_slot_whatever_their_transport():
 
 
 async def test_other_browsers_and_clients_without_cookies_are_held_beside():
-    """B9, design 4.6: a slot is one browser's; who shows no cookie counts as a browser of its own."""
+    """B9: a slot is one browser's; who shows no cookie counts as a browser of its own."""
     async with serving(brisk(bayeux=HOUR)) as served:
         for _ in range(2):
             browser = Browser(served)

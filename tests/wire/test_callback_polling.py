@@ -1,4 +1,4 @@
-"""JSONP from the first script tag to the last: every request a GET (bayeux.md A.8; E8).
+"""JSONP from the first script tag to the last: every request a GET (A63-A67, E8).
 
 Callbacks that are refused, and answers that must be nothing but a script, are in `hardening/test_jsonp.py`.
 """

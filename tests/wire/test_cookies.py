@@ -1,4 +1,4 @@
-"""The browser cookie on the wire: its attributes, when it is set, how it is read (bayeux.md B1; design 4.6; E12).
+"""The browser cookie on the wire: its attributes, when it is set, how it is read (B1, E12).
 
 Whom it binds is shown by `hardening/test_foreign_sessions.py`.
 """
@@ -9,9 +9,9 @@ import re
 
 import pytest
 from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
-from support.server import brisk, serving
+from support.server import ASGI, SHORT_WAY, brisk, serving
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
 
 KNOWN = "0123456789abcdef0123456789abcdef"
 EVERYTHING = {
@@ -127,7 +127,7 @@ async def test_a_cookie_that_is_not_of_our_making_is_replaced(served, value):
 
 
 async def test_a_session_goes_from_one_transport_to_the_other_with_its_cookie(served):
-    """B1 P: sessions are shared by the HTTP transports; so is what binds them."""
+    """B1: sessions are shared by the HTTP transports; so is what binds them."""
     wire = await served.wire()
     shaken = await wire.get(HANDSHAKE)
     client_id, cookie = shaken.called[1][0]["clientId"], shaken.set_cookies[0].partition(";")[0]
@@ -138,7 +138,7 @@ async def test_a_session_goes_from_one_transport_to_the_other_with_its_cookie(se
 
 
 async def test_a_client_that_keeps_no_cookies_is_served_by_its_id(served):
-    """Design 4.6: aiohttp keeps none of an address in numbers, curl none at all."""
+    """Aiohttp keeps none of an address in numbers, curl none at all."""
     wire = await served.wire()
     client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
     for message in (connect(client_id), subscribe(client_id, "/a"), publish("/a", 1, clientId=client_id)):

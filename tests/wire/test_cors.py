@@ -1,4 +1,4 @@
-"""Pages of other sites, over long-polling (bayeux.md A62; design 4.8).
+"""Pages of other sites, over long-polling (A62).
 
 Origins that are refused, and whom a listener that others can reach serves, are in `hardening/test_origins.py`.
 """
@@ -9,10 +9,10 @@ import json
 
 import pytest
 from support.messages import HANDSHAKE, connect, publish
-from support.server import brisk, serving
+from support.server import ASGI, SHORT_WAY, brisk, serving
 from support.wire import post, request
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
 
 APP = "https://app.example"
 LISTED = {"origins": (APP, "https://other.example:8443")}
@@ -50,7 +50,7 @@ async def test_a_preflight_allows_what_clients_ask_for(served, origin, path):
 
 
 async def test_options_without_an_origin_name_the_methods(served):
-    """A62, A.9: 200, empty, no permission for anyone."""
+    """A62, A69: 200, empty, no permission for anyone."""
     wire = await served.wire()
     answer = await wire.request(request("OPTIONS", "/bayeux"))
     assert (answer.status, answer.body) == (200, b"")
@@ -105,7 +105,7 @@ async def test_how_long_a_preflight_holds_is_a_setting():
 
 
 async def test_a_page_of_this_very_server_needs_no_list(served):
-    """Design 4.8: an Origin that equals Host is the same site; browsers send it with each POST."""
+    """An Origin that equals Host is the same site; browsers send it with each POST."""
     wire = await served.wire()
     for host in (f"127.0.0.1:{served.port}", f"localhost:{served.port}"):
         answer = await wire.post(HANDSHAKE, host=host, origin=f"http://{host}")
@@ -113,7 +113,7 @@ async def test_a_page_of_this_very_server_needs_no_list(served):
 
 
 async def test_faye_is_told_of_the_transport_it_calls_cross_origin(served):
-    """clients.md 4.1: a page of another site uses POST only under that name, which its connects then carry."""
+    """Faye 1.4.3: a page of another site uses POST only under that name, which its connects then carry."""
     wire = await served.wire()
     offer = HANDSHAKE | {"supportedConnectionTypes": ["cross-origin-long-polling"]}
     (reply,) = (await wire.post(offer, origin="http://localhost:3000")).messages
@@ -124,7 +124,7 @@ async def test_faye_is_told_of_the_transport_it_calls_cross_origin(served):
 
 
 async def test_where_no_other_site_is_served_that_transport_is_not_offered():
-    """clients.md 4.1: Faye would try it in vain instead of JSONP."""
+    """Faye would try it in vain instead of JSONP."""
     async with serving(brisk(host="0.0.0.0", open=True)) as served:
         wire = await served.wire()
         (reply,) = (await wire.post(HANDSHAKE)).messages

@@ -1,12 +1,15 @@
-"""Nothing is lost when a poll's socket dies (design 3): real sockets, and peers that leave at the worst moment."""
+"""Nothing is lost when a poll's socket dies: real sockets, and peers that leave at the worst moment."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 
-from support.server import brisk, serving
+import pytest
+from support.server import ASGI, RECORDED, SHORT_WAY, TLS, brisk, serving
 from support.wire import post
+
+pytestmark = pytest.mark.faces(SHORT_WAY, ASGI, RECORDED, TLS)
 
 HANDSHAKE = {"channel": "/meta/handshake", "version": "1.0", "supportedConnectionTypes": ["long-polling"]}
 
@@ -43,7 +46,7 @@ async def test_a_client_that_vanishes_during_a_hold_is_noticed_at_once():
 
 
 async def test_events_published_after_a_poll_died_come_with_the_next_connect():
-    """clients.md 1.6: both peers lose them; here the next connect brings them in order."""
+    """B15: Faye and cometd-nodejs-server lose them; here the next connect brings them in order."""
     async with serving() as served:
         client_id = await open_session(served, "/a")
         wire = await served.wire()
@@ -76,7 +79,7 @@ async def test_events_of_an_answer_whose_socket_dies_while_it_is_written_come_ag
 
 
 async def test_a_newer_connect_aborts_one_whose_answer_is_half_written():
-    """Design 4.5: the half-written answer's connection is cut, and the newer connect gets its events, in order."""
+    """The half-written answer's connection is cut, and the newer connect gets its events, in order."""
     async with serving(brisk(limits={"queue_bytes": 64_000_000})) as served:
         client_id = await open_session(served, "/a")
         other = await served.wire()
@@ -104,7 +107,7 @@ async def test_with_acks_an_answer_that_got_lost_behind_the_kernel_comes_again()
 
 
 async def test_bytes_that_come_during_a_hold_wait_and_an_end_of_stream_still_counts():
-    """Design 3: a pipelined request is answered after the hold; a peer that closes meanwhile is noticed still."""
+    """A pipelined request is answered after the hold; a peer that closes meanwhile is noticed still."""
     async with serving(brisk(bayeux={"hold_s": 3600})) as served:
         client_id = await open_session(served, "/a")
         held = post(json.dumps([connect(client_id)]).encode())
@@ -128,7 +131,7 @@ async def test_bytes_that_come_during_a_hold_wait_and_an_end_of_stream_still_cou
 
 
 async def test_too_many_bytes_during_a_hold_close_the_connection():
-    """Design 3: more than one head and body is not kept."""
+    """More than one head and body is not kept."""
     async with serving(brisk(bayeux={"hold_s": 3600})) as served:
         client_id = await open_session(served, "/a")
         wire = await served.wire()
@@ -141,7 +144,7 @@ async def test_too_many_bytes_during_a_hold_close_the_connection():
 
 
 async def test_held_polls_are_answered_with_retry_when_the_server_leaves():
-    """P7, ruling 10: every held connect gets 200 with retry advice, and its connection is closed."""
+    """P7: every held connect gets 200 with retry advice, and its connection is closed."""
     async with serving(brisk(bayeux={"hold_s": 3600, "holds_per_browser": -1})) as served:
         wires = []
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""Where NetworkTables meets Bayeux and WAMP: one topic by three names, one type, one history (nt4.md G)."""
+"""Where NetworkTables meets Bayeux and WAMP: one topic by three names, one type, one history."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ VALUES = [
 
 @pytest.mark.parametrize(("type_name", "number", "value", "data"), VALUES, ids=[each[0] for each in VALUES])
 async def test_values_of_every_type_there_and_back(served, type_name, number, value, data):
-    """Design 3: bare data with type and time beside it, live and stored; the same data set by curl comes back."""
+    """Bare data with type and time beside it, live and stored; the same data set by curl comes back."""
     page = await poll(served, "/robot/*")
     async with await robot(served) as client, await robot(served, "dash") as dash, await wamp.join(served.url) as other:
         await other.subscribe("robot.x")
@@ -153,7 +153,7 @@ async def test_a_publish_of_another_type_is_refused_to_its_publisher(served, typ
 
 @pytest.mark.parametrize(("type_name", "data", "value"), [("double", 5, 5.0), ("float", 2, 2.0), ("int", 7.0, 7)])
 async def test_numbers_are_converted_where_nothing_is_lost(served, type_name, data, value):
-    """Design 3: a number to a float or double, an integral one to an int."""
+    """A number to a float or double, an integral one to an int."""
     async with await robot(served) as client:
         await client.publish("/robot/x", 1, type_name)
         await client.subscribe("/robot/x")
@@ -163,7 +163,7 @@ async def test_numbers_are_converted_where_nothing_is_lost(served, type_name, da
 
 
 async def test_topics_begin_where_they_may(tmp_path):
-    """Design 7.13: `bridge_in` names where; the type is the JSON's, and it ends with the session that began it (G1)."""
+    """`bridge_in` names where; the type is the JSON's, and it ends with the session that began it (G1)."""
     async with meeting(tmp_path, bridge_in=("/dash/",)) as served:
         page = await poll(served)
         async with await robot(served) as client:
@@ -210,7 +210,7 @@ async def test_names_that_never_cross(served, name):
 
 
 async def test_what_json_has_not_stays_in_networktables(served):
-    """Design 3: not shown, not stored, and counted; the next value is."""
+    """Not shown, not stored, and counted; the next value is."""
     page = await poll(served, "/robot/*")
     async with await robot(served) as client, await robot(served, "dash") as dash:
         await dash.subscribe("/robot/x", all=True)
@@ -310,7 +310,7 @@ async def test_asked_again_and_again_in_one_request_a_page_gets_the_last_values_
 
 
 async def test_a_dashboard_replays_what_was_recorded(tmp_path):
-    """Design 7.13: of each topic the newest every so often; a replay gets these and no others, then live ones too."""
+    """Of each topic the newest every so often; a replay gets these and no others, then live ones too."""
     async with meeting(tmp_path, record_every_s=60) as served:
         async with await robot(served) as client:
             await client.publish("/robot/x", 1)
@@ -360,7 +360,7 @@ async def test_rules_hold_for_clients_of_the_role_nt4(tmp_path):
 
 
 async def test_a_slow_page_lives_and_gets_the_newest(tmp_path):
-    """Design 4.12: a flood of values costs a page that does not poll none of its session; what it misses is counted."""
+    """A flood of values costs a page that does not poll none of its session; what it misses is counted."""
     async with meeting(tmp_path) as served:
         page = await poll(served, "/robot/**")
         async with await robot(served) as client:

@@ -1,4 +1,4 @@
-"""NetworkTables' topics over the wire: who is told of which, when, and of their end (nt4.md D, F)."""
+"""NetworkTables' topics over the wire: who is told of which, when, and of their end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def clients_shown_to(client):
 
 
 async def test_names(room):
-    """D1: clients of one name are told apart, a name is free again when its client is gone, round trips are nobody."""
+    """ND1: clients of one name are told apart, a name is free again when its client is gone, round trips are nobody."""
     watcher = await room.enter("watcher")
     await watcher.subscribe("$clients")
     assert await clients_shown_to(watcher) == ["watcher"]
@@ -37,7 +37,7 @@ async def test_names(room):
 
 
 async def test_announced_once(room):
-    """D2: who subscribes to everything is told of each topic once, those of before and those to come; none is meta."""
+    """ND2: who subscribes to everything is told of each topic once, those of before and those to come; none is meta."""
     hearer, publisher = await room.two()
     await publisher.publish("/before", 1)
     await publisher.quiet()
@@ -49,7 +49,7 @@ async def test_announced_once(room):
 
 
 async def test_topics_only(room):
-    """D3, A55: no value and no second announce; then the last value, with the time it was given."""
+    """ND3, NA55: no value and no second announce; then the last value, with the time it was given."""
     hearer, publisher = await room.two()
     await publisher.publish("/x", 1)
     await publisher.put(1, 77, 1.5)
@@ -63,7 +63,7 @@ async def test_topics_only(room):
 
 
 async def test_the_only_publisher_leaves(room):
-    """D4, A34, A35: subscribers are told of the end, and the topic's own meta topics end with it."""
+    """ND4, NA34, NA35: subscribers are told of the end, and the topic's own meta topics end with it."""
     hearer, publisher = await room.two()
     await hearer.subscribe("/x", "$pub$/x", "$sub$/x")
     await publisher.publish("/x", 1)
@@ -76,7 +76,7 @@ async def test_the_only_publisher_leaves(room):
 
 
 async def test_refused_names_and_ids(room):
-    """D7, A13, A19: a pubuid too large and a name of the server's are no publishers, and do no harm."""
+    """ND7, NA13, NA19: a pubuid too large and a name of the server's are no publishers, and do no harm."""
     hearer, publisher = await room.two()
     await hearer.subscribe("/x", "$clients", "$mine")
     assert await clients_shown_to(hearer) == ["hearer", "publisher"]
@@ -93,7 +93,7 @@ async def test_refused_names_and_ids(room):
 
 
 async def test_ids_are_each_connections_own(room):
-    """D14: the same pubuid stands for another topic on another connection, and the same subuid for other wishes."""
+    """ND14: the same pubuid stands for another topic on another connection, and the same subuid for other wishes."""
     one, other = await room.two()
     await one.publish("/one", 1)
     await other.publish("/other", 1)
@@ -111,7 +111,7 @@ async def test_ids_are_each_connections_own(room):
 
 
 async def test_every_publish_is_answered(room):
-    """D16, F1, A30: also who hears nothing, who comes second, and who publishes it already, each with its pubuid."""
+    """ND16, NF1, NA30: also who hears nothing, who comes second, and who publishes it already, each with its pubuid."""
     one, other = await room.two()
     for client, pubuid in ((one, 1), (one, 2), (other, 3)):
         await client.publish("/x", pubuid, "double" if pubuid < 3 else "string", {"of": pubuid})
@@ -123,7 +123,7 @@ async def test_every_publish_is_answered(room):
 
 
 async def test_publishers_are_told_of_the_end(room):
-    """D16, A34: whoever was told of a topic is, though it does not subscribe, and has ended to publish before."""
+    """ND16, NA34: whoever was told of a topic is, though it does not subscribe, and has ended to publish before."""
     one, other = await room.two()
     await one.publish("/x", 1)
     await other.publish("/x", 1)
@@ -135,7 +135,7 @@ async def test_publishers_are_told_of_the_end(room):
 
 
 async def test_acknowledged_properties(room):
-    """D16, A46: `ack` is a boolean, true for who has set them; who was never told of the topic hears nothing."""
+    """ND16, NA46: `ack` is a boolean, true for who has set them; who was never told of the topic hears nothing."""
     one, other = await room.two()
     stranger = await room.enter("stranger")
     await one.publish("/x", 1)
@@ -152,7 +152,7 @@ async def test_acknowledged_properties(room):
 
 @pytest.mark.parametrize("first", ["subscribe", "publish"])
 async def test_many_topics(first, room):
-    """F2, A37: of a thousand topics none has a value before its announce; the client of this test insists on that."""
+    """NF2, NA37: of a thousand topics none has a value before its announce; the client of this test insists on that."""
     hearer, publisher = await room.two()
     names = [f"/many/{number}" for number in range(1_000)]
     if first == "subscribe":

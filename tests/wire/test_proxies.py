@@ -51,7 +51,7 @@ async def test_s44_everything_sees_the_real_client(is_listed, short_way):
     ],
 )
 async def test_the_same_site_is_that_of_the_scheme_the_client_used(proto, origin, status):
-    """Design 4.8: Host is the public name, without a port; what it stands for depends on how the client came."""
+    """Host is the public name, without a port; what it stands for depends on how the client came."""
     async with serving(behind("127.0.0.1")) as served:
         wire = await served.wire()
         body = json.dumps([HANDSHAKE]).encode()
@@ -60,7 +60,7 @@ async def test_the_same_site_is_that_of_the_scheme_the_client_used(proto, origin
 
 
 async def test_strangers_who_come_through_a_proxy_are_no_locals():
-    """Design 4.7, 4.8: a loopback listener with a proxy in front is open to others, and grants no more than any."""
+    """A loopback listener with a proxy in front is open to others, and grants no more than any."""
     async with serving(behind("127.0.0.1")) as served:
         wire = await served.wire()
         (refused,) = (await wire.post(publish("/a", 1))).messages

@@ -1,4 +1,4 @@
-"""Every form in which clients send messages, and every address they send them to (bayeux.md A.7; clients.md 1.7, 4).
+"""Every form in which clients send messages, and every address they send them to (A56-A62).
 
 The same three publishes go out in each form. What counts is that all are answered, in order, and that a subscriber
 gets their data unchanged.
@@ -11,9 +11,10 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
+from support.server import ASGI, SHORT_WAY
 from support.wire import chunked, post, request
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
 
 FORM = "application/x-www-form-urlencoded"
 FAYE = "text/plain;charset=UTF-8"
@@ -115,7 +116,7 @@ async def test_a_charset_does_not_change_what_is_answered(served):
     "below", ["", "/", "/handshake", "/connect", "/disconnect", "/publish", "/a/b.c", "/?x=1", "?x"]
 )
 async def test_every_address_below_a_mount_is_served_without_a_redirect(served, mount, below):
-    """A60, clients.md 1.10: a redirect would lose the POST, and fail a preflight."""
+    """A60: a redirect would lose the POST, and fail a preflight."""
     wire = await served.wire()
     for data in (post(ALL.encode(), path=f"{mount}{below}"), chunked(ALL.encode(), path=f"{mount}{below}")):
         answer = await wire.request(data)

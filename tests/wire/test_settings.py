@@ -8,10 +8,10 @@ import re
 
 import pytest
 from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
-from support.server import brisk, serving
+from support.server import THOROUGHLY, brisk, serving
 from support.wire import post
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(*THOROUGHLY[:2])]
 
 HOUR = {"hold_s": 3600}
 UNKNOWN = "402::session_unknown"
@@ -155,7 +155,7 @@ async def test_the_server_disconnects_a_client_that_is_away():
 
 @pytest.mark.parametrize(("wanted", "is_served"), [("auto", True), ("on", True), ("off", False)])
 async def test_who_may_publish_without_a_session_on_this_machine(wanted, is_served):
-    """A48, design 4.7: anyone, unless it is switched off; it is answered in either case."""
+    """A48: anyone, unless it is switched off; it is answered in either case."""
     async with serving(brisk(bayeux={"anonymous_publish": wanted})) as served:
         wire = await served.wire()
         (reply,) = (await wire.post(publish("/a", 1))).messages
@@ -164,7 +164,7 @@ async def test_who_may_publish_without_a_session_on_this_machine(wanted, is_serv
 
 @pytest.mark.parametrize(("wanted", "is_served"), [("auto", False), ("on", True), ("off", False)])
 async def test_who_may_publish_without_a_session_where_others_can_connect(wanted, is_served):
-    """A48, design 4.7: nobody, unless it is switched on; with a session one may."""
+    """A48: nobody, unless it is switched on; with a session one may."""
     async with serving(brisk(host="0.0.0.0", open=True, bayeux={"anonymous_publish": wanted})) as served:
         wire = await served.wire()
         me = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
@@ -176,7 +176,7 @@ async def test_who_may_publish_without_a_session_where_others_can_connect(wanted
 
 @pytest.mark.parametrize("status", [200, 408, 500])
 async def test_the_status_of_a_superseded_connect_is_a_setting(status):
-    """B5, A.9, E17: an error status comes without a body, and the newer connect goes on."""
+    """B5, A69, E17: an error status comes without a body, and the newer connect goes on."""
     async with serving(brisk(bayeux=HOUR | {"superseded_status": status})) as served:
         me = await served.open_session("/a")
         older = await served.hold(me)
@@ -226,7 +226,7 @@ async def test_mounts_are_a_setting():
 
 
 async def test_a_full_server_says_when_to_try_again():
-    """Design 4.2, S22: beyond `sessions` a handshake gets 503 with `Retry-After`; who is in is served."""
+    """S22: beyond `sessions` a handshake gets 503 with `Retry-After`; who is in is served."""
     async with serving(brisk(limits={"sessions": 2})) as served:
         me, _ = await served.open_session(), await served.open_session()
         wire = await served.wire()

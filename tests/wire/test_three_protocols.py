@@ -1,4 +1,4 @@
-"""Three protocols at one table: a robot's client, a Bayeux client and WAMP clients, over real sockets (nt4.md G)."""
+"""Three protocols at one table: a robot's client, a Bayeux client and WAMP clients, over real sockets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def history(served, target):
 
 
 async def test_what_a_robot_publishes(served):
-    """nt4.md G5, G7, design 3: data is bare, type and time stand beside it, live, in the history, as the last value.
+    """G5, G7: data is bare, type and time stand beside it, live, in the history, as the last value.
 
     Who replays gets what is recorded, and nobody a value twice.
     """
@@ -84,7 +84,7 @@ async def test_what_a_robot_publishes(served):
 
 
 async def test_what_the_others_publish(served):
-    """nt4.md G5, G6: a value of its type reaches the robot and everybody else; others are told its type."""
+    """G5, G6: a value of its type reaches the robot and everybody else; others are told its type."""
     live = await served.open_session("/robot/speed")
     robot = await nt4.connect(served.url, "robot")
     await robot.publish("/robot/speed", 1)
@@ -100,7 +100,7 @@ async def test_what_the_others_publish(served):
     await client.publish("robot.speed", [3.5], _idempotency_key="k")
     assert (await robot.value("/robot/speed")).value == 3.5
     refused = await client.ask(PUBLISH, {"acknowledge": True}, "robot.speed", ["fast"])
-    assert refused[4:] == ["wamp.error.invalid_argument", ["the topic has a type, double, and that is no value of it"]]
+    assert refused[4:] == ["wamp.error.invalid_argument", ["expected a value of type double"]]
     answer = await (await served.wire()).post(publish("/robot/speed", [1], clientId=live, id="2"))
     reply = next(message for message in answer.messages if message.get("id") == "2")
     assert (reply["successful"], reply["error"]) == (False, "400:double:value_type_mismatch")

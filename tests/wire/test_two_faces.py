@@ -80,11 +80,6 @@ EXACTLY_ONCE = [  # requests and what they are about; each is answered before th
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def face():
-    """Here each test looks at both."""
-
-
 async def whole(wire):
     answer = await wire.read()
     return answer.head + answer.body
@@ -107,7 +102,7 @@ async def answers(name, *requests):
 
 
 async def test_every_request_gets_the_same_bytes():
-    """Design 3, "two faces": status, headers and body, letter by letter."""
+    """Status, headers and body, letter by letter."""
     names, requests = zip(*EXACTLY_ONCE, strict=True)
     short, asgi = await answers("short-way", *requests), await answers("asgi", *requests)
     for name, one, other in zip(names, short, asgi, strict=True):

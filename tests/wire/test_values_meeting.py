@@ -1,4 +1,4 @@
-"""Where Bayeux and WAMP meet topics that have a type and a last value, over real sockets (nt4.md G, design 3)."""
+"""Where Bayeux and WAMP meet topics that have a type and a last value, over real sockets."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import pytest
 import pytest_asyncio
 from support import wamp
 from support.messages import connect, publish, subscribe
-from support.server import brisk, serving
+from support.server import ASGI, SHORT_WAY, brisk, serving
 from support.values import FakeValues
 from support.wamp import ERROR, EVENT, PUBLISH
 from support.wire import request
 
 from app.cli.publish import publish_value
 from app.client import Client
+
+pytestmark = pytest.mark.faces(SHORT_WAY, ASGI)
 
 RAW = b"\x00\xff robots"
 RAW_JSON = b'"\\u0000%b"' % base64.b64encode(RAW)
@@ -60,7 +62,7 @@ async def got(served, target, **headers):
 
 
 async def test_values_are_shown_with_type_and_time(served, values):
-    """Design 3, payloads: data is bare, `ext.nt4` and `_nt4_type`, `_nt4_time` stand beside it; bytes are bytes."""
+    """Data is bare, `ext.nt4` and `_nt4_type`, `_nt4_time` stand beside it; bytes are bytes."""
     client_id = await served.open_session("/robot/*")
     async with await wamp.join(served.url) as text, await wamp.join(served.url, "wamp.2.msgpack") as binary:
         for client in (text, binary):
@@ -82,7 +84,7 @@ async def test_values_are_shown_with_type_and_time(served, values):
 
 
 async def test_live_ones_and_replaying_ones(served, values):
-    """Design 7.13: who replays gets what is recorded, the others what is shown, and nobody gets a value twice."""
+    """Who replays gets what is recorded, the others what is shown, and nobody gets a value twice."""
     live = await served.open_session("/robot/speed")
     later = await replaying(served, "/robot/speed")
     values.put("robot/speed", b"1.5", monotonic())
@@ -98,7 +100,7 @@ async def test_live_ones_and_replaying_ones(served, values):
 
 
 async def test_the_history_of_values(served, values):
-    """Design 3, history: `nt4` for values and for nothing else, as a page, as lines, and in WAMP's event history."""
+    """`nt4` for values and for nothing else, as a page, as lines, and in WAMP's event history."""
     await (await served.wire()).post(publish("/robot/name", "r2"))
     values.put("robot/speed", b"1.5", monotonic())
     values.put("robot/blob", RAW_JSON, monotonic())
@@ -120,7 +122,7 @@ async def test_the_history_of_values(served, values):
 
 
 async def test_what_others_publish(served, values):
-    """nt4.md G5: a value of the topic's type goes to everybody, bytes too; who publishes another is told the type."""
+    """G5: a value of the topic's type goes to everybody, bytes too; who publishes another is told the type."""
     client_id = await served.open_session("/robot/*")
     async with await wamp.join(served.url, "wamp.2.msgpack") as client:
         await client.subscribe("robot.speed")
@@ -139,7 +141,7 @@ async def test_what_others_publish(served, values):
 
 @pytest.mark.parametrize("is_lone", [True, False])
 async def test_what_bayeux_is_refused(served, values, is_lone):
-    """nt4.md G5: 400, 400 and 503, said alike to a lone message and to one of many."""
+    """G5: 400, 400 and 503, said alike to a lone message and to one of many."""
     client_id = await served.open_session("/robot/*")
     wire = await served.wire()
 
@@ -158,7 +160,7 @@ async def test_what_bayeux_is_refused(served, values, is_lone):
 
 
 async def test_a_repeated_publish_delivers_nothing(served, values):
-    """Design 3, publishing twice: the repeat is answered as the first was."""
+    """The repeat is answered as the first was."""
     client_id = await served.open_session("/robot/speed")
     wire = await served.wire()
     message = publish("/robot/speed", 1.5, id="1", ext={"idempotency_key": "k"})
@@ -172,7 +174,7 @@ async def test_a_repeated_publish_delivers_nothing(served, values):
 
 
 async def test_the_program_is_refused_as_anybody(served, values):
-    """A server session's reply says why, as a client's would (nt4.md G5)."""
+    """A server session's reply says why, as a client's would (G5)."""
     reply = await served.halley.publish("/robot/speed", "fast")
     assert (reply["successful"], reply["error"]) == (False, "400:double:value_type_mismatch")
     assert (await served.halley.publish("/robot/speed", 3))["successful"]
@@ -180,7 +182,7 @@ async def test_the_program_is_refused_as_anybody(served, values):
 
 
 async def test_halley_publish_says_why(served, values, capsys):
-    """The command line prints the refusal, and its exit code is that of a failure (nt4.md G5)."""
+    """The command line prints the refusal, and its exit code is that of a failure (G5)."""
     assert await publish_value(Client(served.url), "/robot/speed", "fast") == 1
     assert capsys.readouterr().err == "halley: not published: 400:double:value_type_mismatch\n"
     assert values.last == {}

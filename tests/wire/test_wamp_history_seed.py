@@ -76,21 +76,21 @@ async def log(reader):
 
 
 async def test_it_is_announced(reader):
-    """Seed 004, Feature Announcement; wamp.md 7: but for the role callee, by which clients would reject WELCOME."""
+    """W7, W15: but for the role callee, by which clients would reject WELCOME."""
     roles = reader.client.welcome["roles"]
     assert roles["broker"]["features"]["event_history"] is True
     assert set(roles) == {"broker", "dealer"}
 
 
 async def test_the_example(reader, log):
-    """Seed 004; wamp.md 35, 36: each subscription has what belongs to it, though nobody was subscribed then."""
+    """W35, W36: each subscription has what belongs to it, though nobody was subscribed then."""
     assert await reader.numbers(await reader.look_up(AUTH)) == [1]
     assert await reader.numbers(await reader.look_up(BASKET)) == [2, 3, 4]
     assert await reader.numbers(log) == [1, 2, 3, 4, 5]
 
 
 async def test_an_event(reader, log):
-    """Seed 004, the array's objects; wamp.md 40: the names, the payload as published, `topic` for a pattern only."""
+    """W40: the names, the payload as published, `topic` for a pattern only."""
     exact = await reader.look_up(AUTH)
     for subscription, details in ((exact, {}), (log, {"topic": AUTH})):
         event = (await reader.events(subscription, limit=1))[0]
@@ -117,12 +117,12 @@ async def test_an_event(reader, log):
     ],
 )
 async def test_order_limit_and_topic(filters, numbers, reader, log):
-    """Seed 004, reverse, limit, topic; wamp.md 38: the limit counts from where the traversal begins."""
+    """W38: the limit counts from where the traversal begins."""
     assert await reader.numbers(log, **filters) == numbers
 
 
 async def test_a_topic_of_an_exact_subscription(reader):
-    """Wamp.md 38: there it changes nothing, or leaves nothing."""
+    """W38: there it changes nothing, or leaves nothing."""
     basket = await reader.look_up(BASKET)
     assert await reader.numbers(basket, topic=BASKET) == [2, 3, 4]
     assert await reader.numbers(basket, topic=AUTH) == []
@@ -138,7 +138,7 @@ async def test_a_topic_of_an_exact_subscription(reader):
     ],
 )
 async def test_bounds_by_publication(bound, numbers, reader, log):
-    """Seed 004, the four of publications; wamp.md 35: ids are random, the order is that of the log; all AND."""
+    """W35: ids are random, the order is that of the log; all AND."""
     third = {bound: reader.published[2]}
     assert await reader.numbers(log, **third) == numbers
     assert await reader.numbers(log, **third, reverse=True) == numbers[::-1]
@@ -156,7 +156,7 @@ async def test_bounds_by_publication(bound, numbers, reader, log):
     ],
 )
 async def test_bounds_by_time(bound, keeps, reader, log):
-    """Seed 004, the four of times; wamp.md 39: with a returned timestamp, from any zone; an hour either side."""
+    """W39: with a returned timestamp, from any zone; an hour either side."""
     events = await reader.events(log)
     times = [datetime.fromisoformat(event["timestamp"]) for event in events]
     expected = [number for number, time in enumerate(times, 1) if keeps(time, times[2])]
@@ -174,7 +174,7 @@ async def test_bounds_by_time(bound, keeps, reader, log):
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
 async def test_pages(limit, reader, log):
-    """Seed 004, pagination; wamp.md 38: with the last id of a page, both ways, each event is visited once."""
+    """W38: with the last id of a page, both ways, each event is visited once."""
     for order, bound in (({}, "after_publication"), ({"reverse": True}, "before_publication")):
         seen, last = [], {}
         while page := await reader.events(log, limit=limit, **order, **last):
@@ -195,14 +195,14 @@ async def test_pages(limit, reader, log):
     ids=str,
 )  # fmt: skip
 async def test_what_is_asked_wrongly(filters, reader, log):
-    """Wamp.md 41: types and ranges; a time without a zone is none."""
+    """W41: types and ranges; a time without a zone is none."""
     answer = await reader.client.call(GET_EVENTS, log, **filters)
     assert (answer[0], answer[4]) == (ERROR, "wamp.error.invalid_argument")
 
 
 @pytest.mark.parametrize("arguments", [[], ["com.mycompany.log"], [0], [True], [None]])
 async def test_of_no_subscription(arguments, reader):
-    """Wamp.md 41: the first argument is a subscription's id; of one that is not there it says so."""
+    """W41: the first argument is a subscription's id; of one that is not there it says so."""
     answer = await reader.client.call(GET_EVENTS, *arguments)
     assert (answer[0], answer[4]) == (ERROR, "wamp.error.invalid_argument")
     answer = await reader.client.call(GET_EVENTS, 2**52 + 1)
@@ -210,12 +210,12 @@ async def test_of_no_subscription(arguments, reader):
 
 
 async def test_nothing_was_published(reader):
-    """Seed 004: "It can also be an empty array"."""
+    """W41: "It can also be an empty array"."""
     assert await reader.events(await reader.client.subscribe("com.mycompany.quiet")) == []
 
 
 async def test_events_that_name_sessions_are_not_kept(reader):
-    """Seed 004, Security Aspects; wamp.md 37: with `exclude` or `eligible`, whatever is in them, or with nothing."""
+    """W37: with `exclude` or `eligible`, whatever is in them, or with nothing."""
     subscription = await reader.client.subscribe("com.mycompany.whispers")
     publish = partial(reader.client.publish, "com.mycompany.whispers")
     for options in ({"exclude": [1]}, {"eligible": [reader.client.session]}, {"exclude": []}, {"eligible": []}):
@@ -226,7 +226,7 @@ async def test_events_that_name_sessions_are_not_kept(reader):
 
 
 async def test_who_may_not_hear_may_not_read(reader):
-    """Seed 004, Security Aspects; wamp.md 37: roles and names are asked of the caller of get_events."""
+    """W37: roles and names are asked of the caller of get_events."""
     subscription = await reader.client.subscribe("com.mycompany.secrets")
     before = len(await reader.events(subscription))
     publish = partial(reader.client.publish, "com.mycompany.secrets")
@@ -239,7 +239,7 @@ async def test_who_may_not_hear_may_not_read(reader):
 
 
 async def test_who_may_not_subscribe_may_not_read(tmp_path):
-    """Seed 004: "Prohibited … calls must fail with the `wamp.error.not_authorized` error URI"."""
+    """W41: "Prohibited … calls must fail with the `wamp.error.not_authorized` error URI"."""
     rules = (Access("*", "subscribe", "/com/open"),)
     settings = brisk(access=rules, history=RECORDING, data_dir=str(tmp_path))
     async with serving(settings) as served, await wamp.join(served.url) as client:
@@ -250,7 +250,7 @@ async def test_who_may_not_subscribe_may_not_read(tmp_path):
 
 
 async def test_it_outlives_the_server(tmp_path):
-    """Seed 004, "may be persistent"; wamp.md D, own tests: what was acknowledged before a restart is there after."""
+    """W35, "may be persistent": what was acknowledged before a restart is there after."""
     settings = brisk(history=RECORDING, data_dir=str(tmp_path))
     async with serving(settings) as served, await wamp.join(served.url) as client:
         published = [await client.publish("com.kept", [number]) for number in range(3)]

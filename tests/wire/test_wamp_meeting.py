@@ -1,18 +1,21 @@
-"""Where Bayeux and WAMP meet: one topic by two names, one identity, one audience, one history (design 3)."""
+"""Where Bayeux and WAMP meet: one topic by two names, one identity, one audience, one history."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 
+import pytest
 import pytest_asyncio
 from support import wamp
 from support.messages import HANDSHAKE, connect, publish, subscribe
-from support.server import brisk, serving
+from support.server import ASGI, SHORT_WAY, brisk, serving
 from support.wamp import ABORT, CALL, ERROR, EVENT, PUBLISH, SUBSCRIBE
 from support.wire import request
 
 from app.settings import Access, Realm, Token
+
+pytestmark = pytest.mark.faces(SHORT_WAY, ASGI)
 
 TOKENS = tuple(
     Token(name, role, f"sha256:{hashlib.sha256(name.encode()).hexdigest()}")
@@ -138,7 +141,7 @@ async def test_rights_are_the_same_by_either_name(served):
 
 
 async def test_another_realm_is_nobody_elses(served):
-    """Design 4.10: the same URI there is another topic, which no other protocol sees, live or later."""
+    """The same URI there is another topic, which no other protocol sees, live or later."""
     ann_hears = await polling(served, "ann", "/**")
     stranger = await wamp.connect(served.url)
     await stranger.send([wamp.HELLO, "com.lab", {"roles": dict(wamp.ROLES)}])
@@ -150,7 +153,7 @@ async def test_another_realm_is_nobody_elses(served):
 
 
 async def test_a_wrong_ticket_is_aborted(served):
-    """A13: and what it said stays between us and nobody's log."""
+    """W56: and what it said stays between us and nobody's log."""
     client = await wamp.connect(served.url)
     await client.send([wamp.HELLO, "realm1", {"roles": dict(wamp.ROLES), "authmethods": ["ticket"]}])
     await client.receive()

@@ -39,7 +39,7 @@ def is_error(message, code, request, uri):
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_publish_and_event(form, sessions):
-    """Seed 000, PUBLISH and EVENT; wamp.md 24, 25: three forms, each delivered with as many elements, no reply."""
+    """W24, W25: three forms, each delivered with as many elements, no reply."""
     subscriber, publisher = sessions
     subscription = await subscriber.subscribe(TOPIC)
     await publisher.send([PUBLISH, REQUEST, {}, TOPIC, *FORMS[form]])
@@ -51,7 +51,7 @@ async def test_publish_and_event(form, sessions):
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_published(form, sessions):
-    """Seed 000, PUBLISHED: where it is acknowledged the publisher learns the id that the EVENT has."""
+    """W24: where it is acknowledged the publisher learns the id that the EVENT has."""
     subscriber, publisher = sessions
     await subscriber.subscribe(TOPIC)
     await publisher.send([PUBLISH, REQUEST, {"acknowledge": True}, TOPIC, *FORMS[form]])
@@ -61,7 +61,7 @@ async def test_published(form, sessions):
 
 
 async def test_publish_error(sessions):
-    """Seed 000, Publish ERROR; wamp.md 12, 23, 24: told to who asked for an acknowledgement, and to nobody else."""
+    """W12, W23, W24: told to who asked for an acknowledgement, and to nobody else."""
     _, publisher = sessions
     for topic in ("com..mytopic1", "wamp.mytopic1"):
         await publisher.send([PUBLISH, REQUEST, {"acknowledge": True}, topic])
@@ -72,7 +72,7 @@ async def test_publish_error(sessions):
 
 
 async def test_a_publisher_does_not_hear_itself(sessions):
-    """Seed 000: "will never receive the published event even if the Publisher is also a Subscriber"."""
+    """W26: "will never receive the published event even if the Publisher is also a Subscriber"."""
     subscriber, publisher = sessions
     await subscriber.subscribe(TOPIC)
     await publisher.subscribe(TOPIC)
@@ -82,7 +82,7 @@ async def test_a_publisher_does_not_hear_itself(sessions):
 
 
 async def test_subscribed(sessions):
-    """Seed 002, SUBSCRIBED; wamp.md 14, 17: one id for a topic, whoever subscribes, however often, with random ids."""
+    """W14, W17: one id for a topic, whoever subscribes, however often, with random ids."""
     one, other = sessions
     await one.send([SUBSCRIBE, 713845233, {}, TOPIC])
     code, request, subscription = await one.receive()
@@ -97,7 +97,7 @@ async def test_subscribed(sessions):
 
 
 async def test_subscribe_error(sessions):
-    """Seed 002, Subscribe ERROR; wamp.md 18, 23: what is no URI, or no way to match."""
+    """W18, W23: what is no URI, or no way to match."""
     subscriber, _ = sessions
     await subscriber.send([SUBSCRIBE, 713845233, {}, "com..mytopic1"])
     assert is_error(await subscriber.receive(), SUBSCRIBE, 713845233, "wamp.error.invalid_uri")
@@ -106,7 +106,7 @@ async def test_subscribe_error(sessions):
 
 
 async def test_unsubscribed(sessions):
-    """Seed 002, UNSUBSCRIBED and its ERROR; wamp.md 22: nothing comes any more, and there is nothing left to end."""
+    """W22: nothing comes any more, and there is nothing left to end."""
     subscriber, publisher = sessions
     subscription = await subscriber.subscribe(TOPIC)
     await publisher.publish(TOPIC, ["before"])
@@ -120,7 +120,7 @@ async def test_unsubscribed(sessions):
 
 
 async def test_a_strangers_subscription_cannot_be_ended(sessions):
-    """Wamp.md 22: it is the same error as for none, and the stranger hears on."""
+    """W22: it is the same error as for none, and the stranger hears on."""
     subscriber, stranger = sessions
     subscription = await subscriber.subscribe(TOPIC)
     await stranger.send([UNSUBSCRIBE, 85346237, subscription])
@@ -130,7 +130,7 @@ async def test_a_strangers_subscription_cannot_be_ended(sessions):
 
 
 async def test_a_subscription_ends_with_its_session(sessions):
-    """Seed 002, "lasts for the duration of a session"; wamp.md 10: by a lost connection, too."""
+    """W10, "lasts for the duration of a session": by a lost connection, too."""
     subscriber, other = sessions
     subscription = await subscriber.subscribe(TOPIC)
     assert await other.subscribe(TOPIC) == subscription
@@ -142,7 +142,7 @@ async def test_a_subscription_ends_with_its_session(sessions):
 
 
 async def test_not_authorized():
-    """Seeds 000 and 002, the examples' error: what no rule grants is refused by that URI."""
+    """W23, W54: what no rule grants is refused by that URI."""
     rules = (Access("*", "subscribe", "/com/**"), Access("*", "publish", "/com/**"))
     async with serving(brisk(access=rules)) as served, await wamp.join(served.url) as client:
         for code, request in ((SUBSCRIBE, [SUBSCRIBE, 7, {}]), (PUBLISH, [PUBLISH, 7, {"acknowledge": True}])):

@@ -1,11 +1,12 @@
-"""Alerts: channels that are much busier than usual, steady ones that are silent, and their recovery.
+"""Alerts: channels that are much busier than usual, steady channels that are silent, and their recovery.
 
-A Structured Streaming query, since it has to remember each channel: Spark keeps their states beside its position, in
-a checkpoint below the lake (`checkpoints/alerts`), and both are as they were after a crash. A batch that was under way
-then is done again with the same outcome: alerts carry keys, and the table remembers the batch by the query's own id,
-which a new checkpoint does not share.
+The job is a Structured Streaming query, since it keeps a state of each channel: Spark stores the states together with
+its position, in a checkpoint below the lake (`checkpoints/alerts`), and restores both after a crash. The batch that was
+in progress is then repeated with the same outcome: alerts carry idempotency keys, and the table records the batch under
+the query's id, which is different for a new checkpoint.
 
-A channel that says nothing for a day is forgotten. After a start nothing is called silent for as long as silence takes.
+A channel without events for a day is forgotten. After a start no channel is reported silent before `silence_s` has
+passed.
 """
 
 from __future__ import annotations
@@ -45,18 +46,17 @@ if TYPE_CHECKING:
     from app.settings import Pipeline
 
 _TRIGGER_S = 5.0
-"""Each batch costs about the same, with events or without: Spark looks for timers that have run out."""
+"""The interval of batches. Each costs about the same, with events or without: Spark looks for expired timers."""
 
 _FORGOTTEN_MS = 86_400_000
 _NEWS_US = 600_000_000
-"""What is older is put into the table and not published: it is no news any more."""
+"""Older alerts are put into the table and not published: they are not news any more."""
 
 _AT_ONCE = 100
-"""Alerts that are published of one batch, those of the busiest channels: where all are silent, one thing has happened.
-"""
+"""How many alerts of one batch are published, the busiest channels first: if all are silent, they have one cause."""
 
 _END_S = 30.0
-"""For the batch under way when the job ends; what it has not done then is done again."""
+"""How long to wait at the end for the batch in progress; if it is not done by then, it is done again."""
 
 _LOOK_S = 0.2
 _PARTS = "topic string, window_us long, events long, newest_us long, offset long, protocol string"
@@ -77,7 +77,11 @@ _CONFIGURATION = {
 
 
 class Alerts:
-    """The job, of one log and one lake; the options are those of `Rollup`. `left_out`: alerts in the table only."""
+    """The job `alerts` of one log and one lake; the parameters are those of `Rollup`.
+
+    left_out  the number of alerts that were not published, since they were too many or too old
+    unknown   the number of alerts that were not published, since the server does not take their channels
+    """
 
     def __init__(
         self,
@@ -89,7 +93,7 @@ class Alerts:
         accept_gap: bool = False,
         publisher: Publisher | None = None,
     ) -> None:
-        """Raises `Refused`."""
+        """Create the table `alerts` if there is none. Raises `Refused`, `JobFailed`."""
         self.left_out = self.unknown = 0
         self._spark = spark
         self._log = open_log(log_options)
@@ -109,17 +113,17 @@ class Alerts:
         )
 
     def remarks(self) -> dict[str, int]:
-        """What the progress line tells beside."""
+        """Return the counters for the progress line."""
         return {"not published": self.left_out, "of channels that the server does not take": self.unknown}
 
     def once(self) -> Iterator[Progress]:
-        """All that the log has now. Raises `Refused`, `JobFailed`."""
+        """Do all that the log has now. Raises `Refused`, `JobFailed`."""
         wanted = self._log.head().next
-        # Spark's own trigger for that never ends where there are timers.
+        # Spark's own trigger for that (availableNow) never ends while there are timers.
         yield from turns_until(wanted, self._run(0, None))
 
     def live(self, stop: Event) -> Iterator[Progress]:
-        """Until `stop` is set. Raises as `once`."""
+        """Work until `stop` is set. Raises `Refused`, `JobFailed`."""
         yield from self._run(_TRIGGER_S, stop)
 
     def _run(self, trigger_s: float, stop: Event | None) -> Iterator[Progress]:
@@ -134,7 +138,7 @@ class Alerts:
                 time.sleep(_LOOK_S)
             deadline = time.monotonic() + _END_S
             while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
-                if _batch(query.lastProgress) != last:  # it is through; the next one may have begun at once
+                if _batch(query.lastProgress) != last:  # the batch is done, even if the next one has begun at once
                     break
                 time.sleep(_LOOK_S)
         finally:
@@ -169,7 +173,7 @@ class Alerts:
             raise cause_of(error) from error
 
     def _take(self, frame: DataFrame, batch: int) -> None:
-        """A batch's alerts: into the table, then to the server."""
+        """Commit a batch's alerts to the table, then publish them."""
         alerts = [row.asDict() for row in frame.orderBy("at_us").collect()]
         if not alerts:
             return
@@ -202,7 +206,10 @@ class Alerts:
 
 
 class Watcher(StatefulProcessor):
-    """Keeps the state of each channel, in Spark's workers. `since_ms`: when the query was started."""
+    """Keeps the state of each channel, in Spark's workers.
+
+    `since_ms`: when the query was started, in milliseconds since 1970.
+    """
 
     def __init__(self, bounds: Bounds, since_ms: int) -> None:
         self._bounds = bounds
@@ -211,13 +218,13 @@ class Watcher(StatefulProcessor):
         self._newest_us: int | None = None  # of this task's events
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """A task begins."""
+        """Prepare for a task; called by Spark when it begins."""
         self._handle = handle
         self._state = handle.getValueState("channel", _STATE, _FORGOTTEN_MS)
         self._newest_us = None
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """New events of a channel."""
+        """Take new events of a channel; yield the alerts that they cause."""
         parts = sorted(rows, key=lambda row: row["window_us"])
         self._newest_us = max(self._newest_us or 0, *(row["newest_us"] for row in parts))
         state, has_timer = self._known()
@@ -225,13 +232,13 @@ class Watcher(StatefulProcessor):
             part = Part(row["window_us"], row["events"], row["newest_us"], row["offset"])
             state, alerts = seen(state, part, self._bounds)
             yield from (Row(topic=key[0], protocol=row["protocol"], **alert._asdict()) for alert in alerts)
-        if not has_timer:  # one a channel; it is moved on when it has run out
+        if not has_timer:  # one per channel, which is registered anew when it has expired
             self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + self._silence_ms)
         assert state is not None
         self._state.update((*state, True))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
-        """A channel may have been silent for long enough."""
+        """Check whether a channel has been silent for long enough; yield the alert if so."""
         state, _ = self._known()
         if state is None:
             return
@@ -245,14 +252,14 @@ class Watcher(StatefulProcessor):
         self._state.update((*state, next_ms is not None))
 
     def close(self) -> None:
-        """A task ends."""
+        """Do nothing; called by Spark when a task ends."""
 
     def _known(self) -> tuple[State | None, bool]:
         values = self._state.get()
         return (None, False) if values is None else (State(*values[:-1]), values[-1])
 
     def _look_again_ms(self, state: State, now_ms: int) -> int | None:
-        """When to, if it is too early to say that a channel is silent."""
+        """Return when to check again (milliseconds since 1970), or None if the channel can be judged now."""
         silent_ms = state.newest_us // 1_000 + self._silence_ms
         if now_ms < silent_ms:
             return silent_ms
@@ -264,7 +271,7 @@ class Watcher(StatefulProcessor):
 
 
 def _parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Events counted by channel and window, each batch by itself: far fewer rows for Spark to carry about."""
+    """Count the events of each batch by channel and window: far fewer rows for Spark to move."""
     for batch in batches:
         windows = pa.array([each - each % WINDOW_US for each in batch["time_us"].to_pylist()], pa.int64())
         grouped = (
@@ -279,12 +286,12 @@ def _parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _batch(told: Mapping[str, Any] | None) -> int:
-    """Of which batch Spark tells; -1 where there was none yet."""
+    """Return the number of the batch that a progress report is about; -1 if there was none yet."""
     return -1 if told is None else int(told["batchId"])
 
 
 def _progress(told: Mapping[str, Any]) -> Progress:
-    """What Spark tells of a batch, as every job tells it."""
+    """Convert Spark's report on a batch to a `Progress`."""
     [source] = told["sources"]
     reached, head = (_offset(source[name]) for name in ("endOffset", "latestOffset"))
     return Progress(

@@ -1,12 +1,12 @@
-"""Ingest: the log's events into the table `events`, each exactly once, whatever is killed and when.
+"""Ingest: the log's events into the table `events`, each exactly once, whichever process is killed at any time.
 
-A batch is a range of offsets. Spark's workers read it and write Parquet files, in one job; the driver looks whether
-they account for every offset, and commits. What is no event comes first: into `rejected` what the log has and the lake
-cannot hold, into `gaps` what the log has lost. Then the events, with the offset up to which all this is done: only
-that counts. A crash between the two leaves rows in `rejected` and `gaps` that are above it; the next batch has the same
-end, and replaces them.
+A batch is a range of offsets. Spark's workers read it and write Parquet files, in one job; the driver checks that
+the files account for every offset, and commits. Offsets without an event are committed first: to `rejected` those that
+the log has and the lake cannot hold, to `gaps` those that the log has lost. Then the events are committed, with the
+offset up to which the batch reaches: this commit alone decides. A crash between the two leaves rows in `rejected` and
+`gaps` above that offset; the next batch has the same end, and replaces them.
 
-What is written belongs to nobody until then, so a killed job is started again with the same command.
+Files that are written belong to no table until the commit, so a killed job is started again with the same command.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ _GAP_COLUMNS = tables.TABLES["gaps"].columns.names
 
 
 class Ingest:
-    """One ingest of one log into one lake.
+    """The job `ingest` of one log and one lake.
 
     log_options   the source's options that say which log it is: path, or url with token or token_file
-    lift          the columns to lift, as `source.columns.lifts_of(settings)` tells them
+    lift          the columns to lift, as `source.columns.lifts_of(settings)` returns them
+    accept_gap    go on although offsets are missing in the log for no known reason
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Ingest:
         lift: str = "",
         accept_gap: bool = False,
     ) -> None:
-        """Raises `Refused`."""
+        """Prepare the job; nothing is read or written yet. Raises `Refused`."""
         self._lake = lake
         self._options = options
         self._log = open_log(log_options)
@@ -77,12 +78,15 @@ class Ingest:
         self._tables: tuple[DeltaTable, DeltaTable, DeltaTable] | None = None
 
     def once(self) -> Iterator[Progress]:
-        """Turns until all is done that the log has now. Raises `Refused`, `JobFailed`."""
+        """Do turns until all events that the log has now are done. Raises `Refused`, `JobFailed`."""
         with lock.ingest(self._lake):
             yield from turns_until(self._log.head().next, iter(self.step, None))
 
     def live(self, stop: Event) -> Iterator[Progress]:
-        """Turns until `stop` is set, one each `ingest_s`, or at once while there is more. Raises as `once`."""
+        """Do turns until `stop` is set, each `ingest_s` after the one before, or at once while there is more.
+
+        Raises `Refused`, `JobFailed`.
+        """
         with lock.ingest(self._lake), self._tidying.going_on():
             while not stop.is_set():
                 progress = self.step()
@@ -91,22 +95,22 @@ class Ingest:
                     stop.wait(self._options.ingest_s)
 
     def remarks(self) -> dict[str, int]:
-        """What compaction has done meanwhile."""
+        """Return the counters of compaction, for the progress line."""
         return {"files fewer": self._tidying.compacted, "compactions failed": self._tidying.failed}
 
     def step(self) -> Progress:
-        """One turn: a batch, if there is anything new. Raises `Refused`, `JobFailed`."""
+        """Do one turn: a batch, if there is anything new. Raises `Refused`, `JobFailed`."""
         began = time.monotonic()
         with lock.batch(self._lake):
             head = self._log.head()
             first, until = self._range(head)
             if until > first:
                 self._ingest(first, until)
-            self._log.commit(self._consumer, until)  # also where nothing is new: who is silent is not waited for
+            self._log.commit(self._consumer, until)  # also if nothing is new: a silent consumer counts as dead
         return Progress(until, head.next, until - first, time.monotonic() - began)
 
     def _range(self, head: Head) -> tuple[int, int]:
-        """The next batch: from where the events end, and as far as one was begun before, if that was."""
+        """Return the next batch, [first, until): from the end of the events, up to the end of a batch already begun."""
         at, *begun = [committed(table, INGEST) for table in self._opened(head.log_id)]
         first = head.first if at is None else at
         until = max(first, *(each or 0 for each in begun))
@@ -118,7 +122,7 @@ class Ingest:
         return first, until if until > first else min(first + self._options.batch_rows, head.next)
 
     def _opened(self, log_id: str) -> tuple[DeltaTable, DeltaTable, DeltaTable]:
-        """The tables events, rejected and gaps as they are now."""
+        """Return the tables events, rejected and gaps, brought up to date."""
         if self._tables is None or tables.log_of(self._tables[0]) != log_id:
             lifted = tables.lifted_columns(self._lifting.columns)
             self._tables = (
@@ -150,7 +154,7 @@ class Ingest:
             commit_files(events, files, Step(INGEST, committed(events, INGEST), until))
 
     def _write(self, first: int, until: int, folder: Path) -> list[Written]:
-        """Have a range written by the workers, as few files as there are cores. Raises `Refused`, `JobFailed`."""
+        """Have the workers write a range, in at most one task per core. Raises `Refused`, `JobFailed`."""
         tasks = min(self._spark.sparkContext.defaultParallelism, -(-(until - first) // self._options.partition_rows))
         ranges = split(first, until, -(-(until - first) // tasks))
         write = partial(write_range, self._read_options, folder)
@@ -165,7 +169,7 @@ class Ingest:
 
 
 def _faults(file: Path, reason: str) -> pa.Table:
-    """A file of rows that are no events, as rows of `rejected`."""
+    """Return the rows of a file that are not events, as rows of `rejected`."""
     rows = pq.read_table(file, partitioning=None)
     named = file.parent.name.removeprefix("protocol=")
     protocol = None if named == tables.NULL_FOLDER else named
@@ -187,7 +191,7 @@ def _faults(file: Path, reason: str) -> pa.Table:
 
 
 def _commit_faults(table: DeltaTable, rows: pa.Table, first: int, until: int) -> None:
-    """Commit what is no event from `first` to `until`, instead of what a batch that was killed has left of it."""
+    """Commit the rows of offsets without an event in [first, until), in place of those that a killed batch left."""
     left = [file for file in tables.files_of(table) if file.least["first"] >= first]
     if rows.num_rows or left:
         commit_rows(table, rows, Step(INGEST, committed(table, INGEST), until), removed=left)

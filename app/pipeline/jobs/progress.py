@@ -1,4 +1,4 @@
-"""How far a job is, after each of its turns, and by which name the log knows it."""
+"""The progress of a job after each of its turns, and the name of the job as a consumer of the log."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ if TYPE_CHECKING:
 
 
 class Progress(NamedTuple):
-    """After a turn: `next` is the first offset not done yet, `head` where the log ended when the turn began.
+    """The progress after a turn.
 
-    rows, took_s   what the turn has done, and how long that was
+    next    the first offset that is not done yet
+    head    the first offset beyond the log's end, when the turn began
+    rows    the number of rows that the turn has done
+    took_s  how long the turn took, in seconds
     """
 
     next: int
@@ -23,12 +26,12 @@ class Progress(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """Events in the log that are not done yet, or were not when it was looked at."""
+        """The number of events in the log that were not done when the turn began and still are not."""
         return max(0, self.head - self.next)
 
 
 def turns_until(wanted: int, turns: Iterator[Progress]) -> Iterator[Progress]:
-    """A job's turns until all below that offset is done."""
+    """Yield a job's turns until all offsets below `wanted` are done."""
     for progress in turns:
         yield progress
         if progress.next >= wanted:
@@ -36,5 +39,5 @@ def turns_until(wanted: int, turns: Iterator[Progress]) -> Iterator[Progress]:
 
 
 def consumer(job: str, lake: Path) -> str:
-    """What the log calls a job on a lake: two lakes may be made from one log, and neither speaks for the other."""
+    """Return the consumer name of a job on a lake, unique by lake: several lakes may be made from one log."""
     return f"{job}-{blake2b(str(lake.absolute()).encode(), digest_size=4).hexdigest()}"

@@ -1,7 +1,7 @@
-"""Results on their way to the server: published with idempotency keys, again and again until it has them.
+"""Results published to the server, with idempotency keys and repeatedly until the server has accepted them.
 
-What is published twice under one key is delivered once, so whoever does not know whether something has arrived just
-repeats it. A job's thread waits here; the client has an event loop on a thread of its own.
+An event published twice under one key is delivered once, so a publish without a known outcome is simply repeated. The
+job's thread waits; the client runs in an event loop on a thread of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 _TRY_S = 5.0
-"""How long the client tries by itself before it is looked at whether there is time for more."""
+"""How long the client retries by itself before the deadline is checked."""
 
 _AT_ONCE = 1_000
 _PAUSE_S = 0.3
@@ -31,7 +31,7 @@ _TOO_LARGE = 413
 
 
 class Message(NamedTuple):
-    """What is to be published; `key` is that of whoever publishes the same again (`key_of`)."""
+    """A message to be published; `key` is its idempotency key (`key_of`), the same each time it is published again."""
 
     channel: str
     data: Any
@@ -39,16 +39,21 @@ class Message(NamedTuple):
 
 
 def key_of(*parts: str | int) -> str:
-    """An idempotency key: what it begins with can be read, what may be long is hashed."""
+    """Return an idempotency key: the parts as text, of which the last, which may be long, is hashed."""
     *plain, last = map(str, parts)
     return "/".join([*plain, blake2b(last.encode(), digest_size=16).hexdigest()])
 
 
 class Publisher:
-    """Publishes to one server for all jobs. `publish_s`: how long something may take until its job fails."""
+    """Publishes to one server for all jobs.
+
+    server     the URL of the server
+    token      the token to publish with; None: without one
+    publish_s  the seconds without any success after which a publish fails
+    """
 
     def __init__(self, server: str, token: str | None, publish_s: float) -> None:
-        """Nobody is asked anything yet. Raises `Refused` (of the pipeline) for what is no URL."""
+        """Start the thread; the server is not contacted yet. Raises the pipeline's `Refused` for an invalid URL."""
         try:
             self._name = str(server_url(server).copy_with(userinfo=b"", path="/")).rstrip("/")
         except ValueError as error:
@@ -71,14 +76,16 @@ class Publisher:
         self.close()
 
     def publish(self, messages: Sequence[Message]) -> int:
-        """Publish, and be sure of it. Returns how many the server will never take, since it has no such channels.
+        """Publish messages, and wait until the server has accepted or finally refused each of them.
 
-        Raises `JobFailed` in a sentence where it refuses them for lack of rights, or does not answer in time.
+        Return how many it refused because of the message itself, such as its channel or its size. Raises `JobFailed`
+        if the server refuses a message for lack of rights, or accepts nothing for `publish_s` seconds; `Refused` (of
+        the pipeline) if the URL or the token is invalid.
         """
         return self._wait(self._publish(list(messages))) if messages else 0
 
     def tell(self, channel: str, data: Any) -> None:
-        """Publish something that is of no use later: once, if that is possible now, and nobody waits for it."""
+        """Publish a status that is of no use later: at most once, without waiting for the outcome."""
         if self._telling is None or self._telling.done():
             self._telling = asyncio.run_coroutine_threadsafe(self._tell(channel, data), self._loop)
 
@@ -87,11 +94,11 @@ class Publisher:
             await (await self._entered()).publish(channel, data)
 
     def hurry(self) -> None:
-        """Try what is under way no more after this time: the process is about to end."""
+        """Stop the retries of what is being published: the process is about to end."""
         self._is_leaving = True
 
     def close(self) -> None:
-        """Say goodbye."""
+        """Close the session with the server, and end the thread."""
         if self._loop.is_closed():
             return
         if self._telling is not None:
@@ -135,7 +142,7 @@ class Publisher:
         return unknown
 
     async def _try(self, messages: list[Message]) -> tuple[Sequence[Refused | None], ClientError | None]:
-        """The verdicts that could be had, and why there are no more."""
+        """Return the verdicts that were received, and the error that ended them, if any."""
         try:
             client = await self._entered()
         except Refused as refused:
@@ -153,7 +160,7 @@ class Publisher:
             return error.settled, error
 
     async def _entered(self) -> Client:
-        """The client, in a session. Raises `ClientError`; and `NotPossible` where the URL or the token is none."""
+        """Return the client, with a session. Raises `ClientError`, and `NotPossible` for an invalid URL or token."""
         async with self._entering:
             if self._client is None:
                 patience = Patience(answer_s=min(_TRY_S, self._publish_s), backoff_s=_PAUSE_S, most_backoff_s=_TRY_S)
@@ -172,10 +179,10 @@ class Publisher:
 
 
 def _may_pass(verdict: Refused) -> bool:
-    """Whether the same can be published a little later."""
+    """Whether the same message may be accepted a little later."""
     return not verdict.is_final or verdict.error.startswith("503:")
 
 
 def _is_about_channel(verdict: Refused) -> bool:
-    """Whether it is this message that cannot be: its channel is too long, say, or it is too large."""
+    """Whether the refusal is due to the message itself: its channel is too long, for example, or it is too large."""
     return verdict.status == _TOO_LARGE or (verdict.status == 200 and not verdict.error.startswith(("401:", "403:")))

@@ -1,16 +1,16 @@
-"""Rollups: what happened in each window of time, by channel and protocol; for the table, and for whoever watches.
+"""Rollups: totals of each window of time, by channel and protocol; for the table `rollups` and for subscribers.
 
-A turn reads what is new, adds it to the windows that are open, and publishes those that have changed, `final: false`.
-Windows that have become final are committed to the table `rollups`, then published, `final: true`, and then the table
-is told that they are. What is published as final is always what the table says; after a crash in between it is
-published again, under the same keys.
+A turn reads what is new, adds it to the open windows, and publishes those that have changed, with `final: false`.
+Windows that have become final are committed to the table `rollups`, then published with `final: true`, and then the
+table records that they are published. What is published as final is always what the table says; after a crash in
+between it is published again, under the same keys.
 
-The table holds all that there is to know after a crash. Its app versions:
+The table holds everything that is needed after a crash. Its app versions:
 
-    rollup            where to read again: at the first event of any window that was open
-    rollup/read       how far it had read; what it finds below for a final window was in it, and is not late
-    rollup/final      windows that end at this time or before are final, in microseconds
-    rollup/published  and these are published
+    rollup            the offset at which to read again: the first event of any window that was open
+    rollup/read       the offset up to which events were read; those below it are in their final windows, and not late
+    rollup/final      windows that end at this time (in microseconds) or before are final
+    rollup/published  windows that end at this time or before are published
 """
 
 from __future__ import annotations
@@ -49,36 +49,38 @@ if TYPE_CHECKING:
 
 _AT, _READ, _FINAL, _PUBLISHED = "rollup", "rollup/read", "rollup/final", "rollup/published"
 _CONFIGURATION = {
-    # Groups with sketches of which all are in memory; beyond it rows are sorted. The default is 128.
+    # The number of groups with sketches that are kept in memory; beyond it rows are sorted. The default is 128.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "4096",
-    # What lies together by channel does so by channel and window, too: `Totals` needs no further exchange of rows.
+    # Rows partitioned by channel are also partitioned by channel and window: `Totals` needs no further exchange.
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
 }
 
 _READ_HERE_ROWS = 1_000
-"""So few are read sooner than Spark has planned a read, started a task for it and handed over what that has found."""
+"""Up to this many rows are read here sooner than Spark plans a read, starts a task and transfers its result."""
 
 _FEW_OPEN = 4_000
-"""With no more open windows than this one task adds up what was read here."""
+"""Up to this many open windows, one task adds up what was read here."""
 
 Row = dict[str, Any]
 """A row of the table `rollups`."""
 
 
 def wall_us() -> int:
-    """The clock on the wall, in microseconds since 1970."""
+    """Return the wall clock's time, in microseconds since 1970."""
     return time.time_ns() // 1_000
 
 
 class Rollup:
-    """The job, of one log and one lake.
+    """The job `rollup` of one log and one lake.
 
     log_options   the source's options that say which log it is: path, or url with token or token_file
-    lift          the columns to lift, as `source.columns.lifts_of(settings)` tells them
+    lift          the columns to lift, as `source.columns.lifts_of(settings)` returns them
+    publisher     publishes the rollups; None: they go to the table only
+    wall_us       the wall clock, in microseconds since 1970
 
-    late      events that came when their windows were final
-    left_out  rollups that were not published, since there were too many at a time
-    unknown   and those whose channels the server does not take
+    late      the number of events that came when their windows were final
+    left_out  the number of rollups that were not published, since there were too many at a time
+    unknown   the number of rollups that were not published, since the server does not take their channels
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class Rollup:
         publisher: Publisher | None = None,
         wall_us: Callable[[], int] = wall_us,
     ) -> None:
-        """Go on where the table says, and publish what it says is not. Raises `Refused`, `JobFailed`."""
+        """Resume where the table says; publish final windows that are not published. Raises `Refused`, `JobFailed`."""
         self.late = self.left_out = self.unknown = 0
         self._spark = spark
         self._options = options
@@ -126,7 +128,7 @@ class Rollup:
         self._publish_committed()
 
     def remarks(self) -> dict[str, int]:
-        """What the progress line tells beside."""
+        """Return the counters for the progress line."""
         return {
             "late": self.late,
             "not published": self.left_out,
@@ -134,13 +136,13 @@ class Rollup:
         }
 
     def once(self) -> Iterator[Progress]:
-        """Turns until all is done that the log has now. Raises `Refused`, `JobFailed`."""
+        """Do turns until all events that the log has now are done. Raises `Refused`, `JobFailed`."""
         yield from turns_until(self._log.head().next, iter(self.step, None))
 
     def live(self, stop: Event) -> Iterator[Progress]:
-        """Turns until `stop` is set, each begun `rollup_s` after the one before, or at once where it is late or lags.
+        """Do turns until `stop` is set, each `rollup_s` after the one before, or at once if that is late or lags.
 
-        Raises as `once`.
+        Raises `Refused`, `JobFailed`.
         """
         while not stop.is_set():
             due = time.monotonic() + self._options.rollup_s
@@ -149,9 +151,9 @@ class Rollup:
             stop.wait(0 if progress.lag else max(0, due - time.monotonic()))
 
     def step(self) -> Progress:
-        """One turn. Raises `Refused`, `JobFailed`."""
+        """Do one turn: read, commit and publish. Raises `Refused`, `JobFailed`."""
         began = time.monotonic()
-        wall = self._wall_us()  # before the log is asked for its end: what comes later is younger
+        wall = self._wall_us()  # before the log is asked for its end: events that come later are younger
         head = self._log.head().next
         first, until = self.next, min(head, self.next + self._options.batch_rows)
         if first < self._read:
@@ -172,7 +174,7 @@ class Rollup:
     # Adding up
 
     def _add(self, first: int, until: int) -> pa.Table:
-        """Read a range and add it to the windows that are open; returns the totals that have changed by it."""
+        """Read a range and add it to the open windows; return the totals that it has changed."""
         try:
             are_few = self._are_few(first, until)
             found = self._totals.of(self._events(first, until), self._open, are_few=are_few).toArrow()
@@ -197,7 +199,7 @@ class Rollup:
         return until - first <= _READ_HERE_ROWS and (self._open is None or self._open.num_rows <= _FEW_OPEN)
 
     def _events(self, first: int, until: int) -> DataFrame:
-        """A range of the log. What is little is read here: to have workers do it costs more than the reading."""
+        """Return the events of a range. A small range is read here: a task for a worker costs more than the reading."""
         if until - first <= _READ_HERE_ROWS:
             return self._spark.createDataFrame(self._reader.table(first, until))
         options = self._read_options | {"from_offset": str(first), "until_offset": str(until)}
@@ -207,7 +209,7 @@ class Rollup:
         return totals.filter(pc.greater(totals["end_us"], self._horizon.final_us))
 
     def _finals(self) -> list[Row]:
-        """The windows that have become final; they are no longer open then."""
+        """Remove the windows that have become final from the open ones, and return their rows."""
         if self._open is None:
             return []
         is_final = pc.less_equal(self._open["end_us"], self._horizon.final_us)
@@ -242,7 +244,7 @@ class Rollup:
             _FINAL: self._horizon.final_us,
         }
         if self._publisher is None:
-            versions[_PUBLISHED] = self._horizon.final_us  # nobody waits for them
+            versions[_PUBLISHED] = self._horizon.final_us  # there is nothing to publish
         self._step(versions, finals)
         self._log.commit(self._consumer, versions[_AT])
 
@@ -258,7 +260,10 @@ class Rollup:
     # Publishing
 
     def _publish_committed(self, finals: Iterable[Row] | None = None) -> None:
-        """Publish what the table has and has not been published; `finals` are those, where that is known."""
+        """Publish the final windows that the table has and that are not published yet.
+
+        `finals` are their rows if the caller has them; else they are read from the table.
+        """
         final, published = self._versions[_FINAL], self._versions[_PUBLISHED] or 0
         if self._publisher is None or final is None or final <= published:
             return
@@ -270,9 +275,10 @@ class Rollup:
         self._step({_PUBLISHED: final}, [])
 
     def _publish(self, rows: Iterable[Row], until: int | None) -> None:
-        """Publish rollups, the busiest of each window; `until` says what partial ones are made of, None: final.
+        """Publish the busiest rollups of each window, except those of other WAMP realms' topics.
 
-        Not those of another WAMP realm's topics: nobody outside it is to know their names.
+        The names of these topics must not be known outside their realm. `until` is the offset up to which partial
+        rollups are counted; None: the rollups are final.
         """
         if self._publisher is None:
             return

@@ -1,7 +1,7 @@
-"""Jobs side by side in one Spark session, each on a thread of its own, until they are told to end or one fails.
+"""Concurrent jobs in one Spark session, each on a thread of its own, until a signal ends them or one fails.
 
-SIGTERM and SIGINT let each job finish what is under way; a second one is no longer caught. The first failure ends all:
-a pipeline of which a part has stopped would look alive.
+SIGTERM and SIGINT let each job finish its turn; a second signal is no longer caught. The first failure ends all jobs: a
+pipeline of which one part has stopped would look alive.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ CHANNEL = "/halley/pipeline"
 _TICK_S = 1.0
 _HEADS = 3_600
 _END_S = 600.0
-"""For the batches under way when all is to end; they are of bounded size."""
+"""How long to wait at the end for the batches in progress, whose size is bounded."""
 
 
 class Job(Protocol):
-    """What can be run: turns until all is done, or until it is told to stop."""
+    """A job that can be run: in turns until all is done, or until it is stopped."""
 
     def once(self) -> Iterator[Progress]:
-        """All that the log has now. Raises `PipelineError`."""
+        """Do all that the log has now. Raises `PipelineError`."""
 
     def live(self, stop: threading.Event) -> Iterator[Progress]:
-        """Until `stop` is set. Raises `PipelineError`."""
+        """Work until `stop` is set. Raises `PipelineError`."""
 
 
 @runtime_checkable
 class Remarking(Protocol):
-    """A job that has more to tell than how far it is."""
+    """A job that has counters in addition to its progress."""
 
     def remarks(self) -> dict[str, int]:
-        """What it has counted since its start, in words for people."""
+        """Return the counts since the job's start, by a name for people."""
 
 
 class Status(NamedTuple):
-    """Where a job is: the next offset, how far that is behind the log's end, how fast it goes, and its remarks."""
+    """The status of a job: its next offset, its distance from the log's end, its speed, and its counters."""
 
     name: str
     next: int
@@ -65,7 +65,7 @@ class Status(NamedTuple):
 
 
 class Course:
-    """How far jobs have come, told by their turns on any thread; `clock` in seconds."""
+    """The progress of all jobs, reported by their turns on any thread; `clock` in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -77,13 +77,13 @@ class Course:
         self._since = clock()
 
     def see(self, head: int) -> None:
-        """The log has been looked at, and ends there."""
+        """Record that the log now ends before the offset `head`."""
         with self._lock:
             if not self._heads or head > self._heads[-1][1]:
                 self._heads.append((self._clock(), head))
 
     def note(self, name: str, progress: Progress, remarks: dict[str, int] | None = None) -> None:
-        """A turn has ended."""
+        """Record that a turn of the job `name` has ended."""
         self.see(progress.head)
         with self._lock:
             self._latest[name] = progress
@@ -91,7 +91,7 @@ class Course:
             self._rows[name] = self._rows.get(name, 0) + progress.rows
 
     def look(self) -> list[Status]:
-        """Where all are now; rates are since the look before."""
+        """Return the status of each job now; rates are since the last call."""
         with self._lock:
             now = self._clock()
             elapsed = max(now - self._since, 1e-3)
@@ -120,11 +120,14 @@ def run(
     publisher: Publisher | None = None,
     head: Callable[[], int] | None = None,
 ) -> int | None:
-    """Run jobs by name; `show` is called every second with how far they are, and at the end.
+    """Run jobs by name; `show` is called with their status every second and at the end.
 
-    `head` says where the log ends now; without it that is known from the jobs' turns only, which may be long.
-    Returns the signal that has ended it, or None: with `is_once`, when all is done that the log had at the start.
-    Raises the `PipelineError` of the first job that failed. Call it on the main thread.
+    is_once    end when all is done that the log had at the start
+    publisher  publishes the status on `/halley/pipeline`
+    head       returns where the log ends now; without it that is known from the jobs' turns only, which may be long
+
+    Return the number of the signal that ended the jobs, or None if they have done all. Raises the `PipelineError` of
+    the first job that failed. It must be called on the main thread, as it catches signals.
     """
     running = _Running(spark, jobs, is_once=is_once)
     with _signals(running.stop) as received:
@@ -150,7 +153,7 @@ def run(
 
 
 class _Running:
-    """The threads of jobs."""
+    """The threads of the jobs."""
 
     def __init__(self, spark: SparkSession, jobs: Mapping[str, Job], *, is_once: bool) -> None:
         self.stop = threading.Event()
@@ -163,21 +166,21 @@ class _Running:
         ]
 
     def start(self, head: Callable[[], int] | None) -> None:
-        if head is not None:  # it may have to wait for a server, so nobody waits for it
+        if head is not None:  # it may have to wait for a server, so it runs on a thread of its own
             threading.Thread(target=self._watch, args=(head,), name="watching", daemon=True).start()
         for thread in self._threads:
             thread.start()
 
     def _watch(self, head: Callable[[], int]) -> None:
         while not self.stop.wait(_TICK_S):
-            with suppress(PipelineError):  # the jobs say so too
+            with suppress(PipelineError):  # the jobs raise the same error
                 self.course.see(head())
 
     def is_busy(self) -> bool:
         return any(thread.is_alive() for thread in self._threads)
 
     def join(self) -> None:
-        """Wait for the ends. Sets `failure` where one does not come."""
+        """Wait until all threads have ended; set `failure` if one does not end in time."""
         deadline = time.monotonic() + _END_S
         for thread in self._threads:
             thread.join(max(0, deadline - time.monotonic()))
@@ -186,10 +189,10 @@ class _Running:
 
     def _run(self, name: str, job: Job) -> None:
         try:
-            self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)  # none waits for another's tasks
+            self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)  # no job waits for another's tasks
             for progress in job.once() if self._is_once else job.live(self.stop):
                 self.course.note(name, progress, job.remarks() if isinstance(job, Remarking) else None)
-        except Exception as error:  # noqa: BLE001 - whatever ends a job is told by whoever runs them all
+        except Exception as error:  # noqa: BLE001 - any error of a job is raised by `run`
             if self.failure is None:
                 self.failure = cause_of(error)
             self.stop.set()
@@ -197,7 +200,7 @@ class _Running:
 
 @contextmanager
 def _signals(stop: threading.Event) -> Iterator[list[int]]:
-    """Within the block the first SIGTERM or SIGINT sets `stop`, and is put into the list."""
+    """During the block, the first SIGTERM or SIGINT sets `stop` and is added to the list."""
     received: list[int] = []
     before: dict[signal.Signals, Any] = {}
 
@@ -219,5 +222,5 @@ def _signals(stop: threading.Event) -> Iterator[list[int]]:
 
 
 def _told(status: list[Status]) -> dict[str, Any]:
-    """What subscribers of `/halley/pipeline` get."""
+    """Return the payload of an event on `/halley/pipeline`."""
     return {each.name: {name: value for name, value in each._asdict().items() if name != "name"} for each in status}

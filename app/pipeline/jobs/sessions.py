@@ -1,7 +1,7 @@
-"""Sessions that have ended, out of what the server says of them on `/halley/sessions`: who, how, and for how long.
+"""Sessions that have ended, from the events on `/halley/sessions`: their users, reasons and durations.
 
-It reads the lake's events, not the log, and takes up where the table says: its app version `sessions` is where to read
-again, at the opening of any session that was open; `sessions/read` how far it had read.
+The job reads the lake's events, not the log, and resumes where its table says: the app version `sessions` is the offset
+from which it reads again, the opening of the oldest open session; `sessions/read` is the offset it has read up to.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SESSIONS = "halley/sessions"
-"""The topic of what the server says of them."""
+"""The topic of the server's events about sessions."""
 
 _AT, _READ = "sessions", "sessions/read"
 _AGAIN_US = 60_000_000
-"""Who is back within a minute has reconnected."""
+"""A client that opens a session within a minute of its last one's end has reconnected."""
 
 _LONGEST_US = 30 * 86_400_000_000
-"""A session that was opened so long ago is given up: its server was killed, and could not say that it has ended."""
+"""A session open for longer is given up: its server was killed, and could not publish that the session had ended."""
 
 _ROWS_AT_ONCE = 50_000
 _LIVE_S = 10.0
@@ -45,7 +45,7 @@ Row = dict[str, Any]
 
 
 class Open(NamedTuple):
-    """A session that has not ended yet; `reconnects`: how many times in a row its client has come back."""
+    """A session that has not ended yet; `reconnects`: how many times in a row its client has reconnected."""
 
     offset: int
     time_us: int
@@ -56,16 +56,16 @@ class Open(NamedTuple):
 class Story:
     """Follows sessions from event to event, in the order of their offsets.
 
-    first   the offset from which on it is told of events
-    read    those below this offset it had been told of before a restart: they tell of what is open, and make no rows
-    known   the rows that were made of them, and those of sessions that have ended shortly before
+    first   the offset of the first event that it is given
+    read    events below this offset were read before a restart: they restore the open sessions, and make no rows
+    known   the rows that were made from those events, and the rows of sessions that ended shortly before
     """
 
     def __init__(self, first: int = 0, read: int = 0, known: Iterable[Row] = ()) -> None:
         self.open: dict[str, Open] = {}
         self._read = read
-        self._known: dict[int, tuple[str, int]] = {}  # by the offset of the end: who, and after how many reconnects
-        self._left: dict[str, tuple[int, int]] = {}  # who: when, and after how many reconnects
+        self._known: dict[int, tuple[str, int]] = {}  # by the offset of the end: the client, and its reconnects
+        self._left: dict[str, tuple[int, int]] = {}  # by client: when its last session ended, and its reconnects
         for row in sorted(known, key=lambda row: row["last_offset"]):
             if row["last_offset"] >= first:
                 self._known[row["last_offset"]] = _who(row), row["reconnects"]
@@ -73,7 +73,7 @@ class Story:
                 self._leaves(_who(row), row["reconnects"], row["closed_us"])
 
     def tell(self, offset: int, time_us: int, payload: str) -> list[Row]:
-        """An event; returns the sessions that have ended by it."""
+        """Take the next event (its time in microseconds, its payload as JSON); return the rows of sessions it ended."""
         told = orjson.loads(payload)
         if not isinstance(told, dict) or not isinstance(told.get("session"), str):
             return []
@@ -104,7 +104,7 @@ class Story:
 
     def _leaves(self, who: str, reconnects: int, time_us: int) -> None:
         if who:
-            self._left.pop(who, None)  # the order is that of leaving
+            self._left.pop(who, None)  # the dict is kept in the order of the ends
             self._left[who] = (time_us, reconnects)
             while self._left:
                 first = next(iter(self._left))
@@ -132,27 +132,27 @@ def _row(told: dict[str, Any], opened: Open | None, offset: int, closed_us: int 
 
 
 class Sessions:
-    """The job, of one lake."""
+    """The job `sessions` of one lake."""
 
     def __init__(self, spark: SparkSession, lake: Path) -> None:
-        """Raises `Refused`: there are no events."""
+        """Create the table `sessions` if there is none. Raises `Refused` where the lake has no table `events`."""
         self._spark = spark
         self._lake = lake
         events = self._events()
         self._table = tables.create(lake, "sessions", tables.log_of(events))
 
     def once(self) -> Iterator[Progress]:
-        """All that is in the table `events` now. Raises `Refused`, `JobFailed`."""
+        """Read all that the table `events` has now. Raises `Refused`, `JobFailed`."""
         yield self.step()
 
     def live(self, stop: Event) -> Iterator[Progress]:
-        """Until `stop` is set. Raises as `once`."""
+        """Work until `stop` is set. Raises `Refused`, `JobFailed`."""
         while not stop.is_set():
             yield self.step()
             stop.wait(_LIVE_S)
 
     def step(self) -> Progress:
-        """One turn. Raises `Refused`, `JobFailed`."""
+        """Do one turn: read what is new in the table `events`. Raises `Refused`, `JobFailed`."""
         began = time.monotonic()
         events = self._events()
         tables.refresh(self._table)
@@ -165,7 +165,7 @@ class Sessions:
         return Progress(until, until, rows, time.monotonic() - began)
 
     def _follow(self, events: DeltaTable, first: int, read: int, until: int) -> int:
-        """Read a range; commit what has ended as it comes. Returns how many events that were."""
+        """Read a range, and commit the sessions that ended in it; return the number of events."""
         count, ended, story = 0, [], None
         for offset, time_us, payload in self._told(events, first, until):
             if story is None:
@@ -195,7 +195,7 @@ class Sessions:
         return table
 
     def _told(self, events: DeltaTable, first: int, until: int) -> Iterator[tuple[int, int, str]]:
-        """What the server has said, in order. Files without any of it are not opened."""
+        """Yield the offset, time and payload of each event on the topic, in order. Files without any are not opened."""
         folder = tables.folder_of(events)
         files = [
             file
@@ -221,7 +221,7 @@ class Sessions:
             raise cause_of(error) from error
 
     def _known(self, first: int, since_us: int) -> list[Row]:
-        """Rows of sessions that have ended at that offset or later, or at that time or later."""
+        """Return the rows of sessions that ended at the offset `first` or later, or at the time `since_us` or later."""
         wanted = (pc.field("last_offset") >= first) | (pc.field("closed_us") >= since_us)
         names = ["authid", "address", "closed_us", "reconnects", "last_offset"]
         with reading(tables.folder_of(self._table), tables.files_of(self._table)):

@@ -1,6 +1,6 @@
-"""Compaction beside a live ingest: on a thread of its own, so that no batch waits for it, and ended where it stands.
+"""Compaction during a live ingest: on a thread of its own, so that no batch waits for it, and aborted when ingest ends.
 
-Nothing depends on it: what fails, or was not finished, is left for the next look, or for `halley pipeline compact`.
+Nothing depends on it: a compaction that fails or is aborted is left to the next one, or to `halley pipeline compact`.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from app.settings import Pipeline
 
 _TABLES = ("events", "rollups")
-"""Those that grow with every commit; the others are small."""
+"""The tables that grow with every commit; the others are small."""
 
 _END_S = 60.0
-"""For the batch of rows, or the file, that is under way at the end."""
+"""How long to wait at the end for the batch of rows, or the file, that is being written."""
 
 
 class _Ended(Exception):
-    """Nobody wants it any more."""
+    """The compaction is to be aborted."""
 
 
 class Tidying:
-    """What keeps one lake's files few.
+    """The repeated compaction of one lake.
 
-    compacted  files that are no more since fewer have their rows
-    failed     compactions that could not be finished
+    compacted  by how many files the tables have become fewer
+    failed     the number of compactions that failed
     """
 
     def __init__(self, lake: Path, options: Pipeline) -> None:
@@ -44,7 +44,7 @@ class Tidying:
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
-        """Within the block it is done, every `compact_s`; where that is 0, it is not."""
+        """Compact every `compact_s` seconds during the block; never if that setting is 0."""
         self._end.clear()
         thread = threading.Thread(target=self._run, name="tidying", daemon=True)
         if self._options.compact_s:
@@ -65,9 +65,9 @@ class Tidying:
                 except _Ended:
                     return
                 except lock.Busy:
-                    continue  # somebody does it, or erases
+                    continue  # another process compacts or erases
                 except (PipelineError, OSError):
-                    self.failed += 1  # a disk that is full ends ingest, which says so better
+                    self.failed += 1  # if the disk is full, ingest fails too, with a better message
 
     def _go_on(self, _done: int, _of: int) -> None:
         if self._end.is_set():

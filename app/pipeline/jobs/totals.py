@@ -1,8 +1,8 @@
-"""What Spark adds up: events by window, channel and protocol, in rows that can be added to further ones.
+"""The sums that Spark computes: events by window, channel and protocol, in rows that can be merged with later ones.
 
-A row of totals is whole and a part at once: besides the figures that people read it holds sketches (of who published,
-and of how numbers are distributed), so what is known of a window and what is new about it become one. Figures from
-sketches are exact while there are few values, and near beyond.
+In addition to the figures that people read, a row of totals holds sketches (of the publishers, and of the distribution
+of numbers), so that the known totals of a window and those of its new events can be merged. Figures from sketches are
+exact while there are few values, and approximate beyond.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 KEY = ("window", "start_us", "end_us", "topic", "protocol")
 _KEPT = "kept_"
 _LAST_US = 253_402_300_740_000_000
-"""The last minute of the year 9999: a clock that is beyond has no date, and so has no event by that time."""
+"""The last minute of the year 9999: a time beyond has no date, so an event of such a time is not counted."""
 
 
 class _Part(NamedTuple):
-    """A column of the sums: how it is made of events, of rows that have it, and of a new and a kept row's."""
+    """A column of the totals: its expressions over events, over rows of totals, and over a new and a kept row."""
 
     name: str
     of_events: Column
@@ -41,19 +41,19 @@ class _Part(NamedTuple):
 
 
 def is_counted() -> Column:
-    """Whether an event is looked at at all."""
+    """Return the condition for an event to be counted: its time has a date, and its topic is not in `SKIPPED`."""
     has_date = (f.col("time_us") >= 0) & (f.col("time_us") < _LAST_US)
     return reduce(and_, (~f.col("topic").startswith(prefix) for prefix in SKIPPED), has_date)
 
 
 class Totals:
-    """The sums over some lifted columns, `numbers`. The plan is the same each time, so Spark compiles it once."""
+    """The totals, with figures of the lifted columns `numbers`. The plan never changes, so Spark compiles it once."""
 
     def __init__(self, numbers: Sequence[str]) -> None:
         shortest, *_ = KINDS
         parts = [*_counts(), *(part for at, name in enumerate(numbers) for part in _number(at, name))]
         self._columns = [*KEY, *(part.name for part in parts)]
-        # Columns, not names: of each name PySpark would make one, each time, in some messages to the JVM.
+        # Columns, not names: PySpark would make a column of each name every time, with several messages to the JVM.
         self._key = [f.col(name) for name in KEY]
         self._channel = [f.col("topic"), f.col("protocol")]
         self._kept_channel = [f.col(_KEPT + "topic"), f.col(_KEPT + "protocol")]
@@ -68,10 +68,10 @@ class Totals:
         self._figures = [f.col("*"), *_figures(len(numbers))]
 
     def of(self, events: DataFrame, kept: pa.Table | None, *, are_few: bool = False) -> DataFrame:
-        """The totals of all windows in which there are events, with what was kept of the same windows.
+        """Return the totals of all windows that have events, merged with the totals `kept` of the same windows.
 
-        One exchange of rows between tasks is enough: all that follows stays with its channel. Where both are few, one
-        task is quicker than any exchange.
+        One exchange of rows between tasks is enough: everything after it is partitioned by channel. `are_few`: there
+        are so few events and kept rows that one task is quicker than an exchange.
         """
         counted = events.where(self._counted)
         by_channel = counted.coalesce(1) if are_few else counted.repartition(*self._channel)
@@ -141,7 +141,7 @@ def _number(at: int, column: str) -> list[_Part]:
 
 
 def _figures(numbers: int) -> list[Column]:
-    """What the sketches say."""
+    """Return the figures that are estimated from the sketches: publishers, and quantiles of numbers."""
     ranks = f.array(*map(f.lit, QUANTILES.values()))
     return [
         f.hll_sketch_estimate("who").alias("publishers"),

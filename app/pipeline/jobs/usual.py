@@ -1,7 +1,7 @@
-"""What is usual for a channel, and what is not: spikes, silences, and their ends.
+"""The usual rate of a channel, and deviations from it: spikes, silences, and their ends.
 
-One channel is looked at by itself, in windows of ten seconds. Nobody is told anything before there was time to learn.
-Only arithmetic: nothing here knows Spark or a clock. States are tuples of plain values, since Spark keeps them.
+Each channel is examined by itself, in windows of ten seconds, and has no alerts before its usual rate is learnt.
+Only arithmetic: nothing here uses Spark or a clock. States are tuples of plain values, since Spark stores them.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from typing import Literal, NamedTuple
 
 WINDOW_US = 10_000_000
 LEARNT_WINDOWS = 12
-"""Two minutes: what was seen for less has no usual rate."""
+"""Two minutes: a channel observed for less has no usual rate."""
 
 _WEIGHT = 0.1
-"""Of the newest window in what is usual."""
+"""The weight of the newest window in the usual rate."""
 
 _WEIGHT_OF_SPIKES = 0.01
-"""A spike is not to become what is usual at once; what lasts for minutes does."""
+"""The same during a spike, which must not become usual at once; a rate that lasts for minutes does."""
 
 _STEADY = 0.8
 """The share of windows, lately, in which a steady channel has an event; it takes 16 in a row to get there."""
 
 _CLOCK_US = 6 * WINDOW_US
-"""What is so much older than the window under way is not late: the clock was set back."""
+"""An event older than the current window by more than this is not late: the clock was set back."""
 
 Kind = Literal["spike", "silence", "recovered"]
 
 
 class Bounds(NamedTuple):
-    """What is too much and too little: see `settings.Pipeline`."""
+    """The bounds beyond which a rate is a spike or a silence: see `settings.Pipeline`."""
 
     spike_factor: float
     spike_events: int
@@ -36,7 +36,7 @@ class Bounds(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Events of one channel in one window, or some of them: how many, and the newest's time and offset."""
+    """Some events of one channel in one window: their number, and the time and offset of the newest."""
 
     window_us: int
     events: int
@@ -45,7 +45,7 @@ class Part(NamedTuple):
 
 
 class Alert(NamedTuple):
-    """What is to be told, as of when; rates are events a second."""
+    """A deviation to report, and when it happened; rates are in events per second."""
 
     at_us: int
     kind: Kind
@@ -55,11 +55,12 @@ class Alert(NamedTuple):
 
 
 class State(NamedTuple):
-    """What is known of a channel.
+    """The state of a channel.
 
-    window_us, events     the window under way, and what was in it so far
-    usual, busy, windows  events in a window, and the share of windows with any, lately; how many were seen
-    newest_us, offset     of its newest event
+    window_us, events     the start of the current window, and the events in it so far
+    usual, busy, windows  recent events per window, the recent share of windows with any; the windows observed
+    newest_us, offset     the time and offset of the newest event
+    is_spiking, is_silent whether the last alert is a spike or a silence that has not ended
     """
 
     window_us: int
@@ -74,17 +75,17 @@ class State(NamedTuple):
 
     @property
     def is_steady(self) -> bool:
-        """Whether it would be missed."""
+        """Whether the channel publishes so regularly that its silence is an alert."""
         return self.busy >= _STEADY
 
     def alert(self, at_us: int, kind: Kind, events: int) -> Alert:
-        """One about it."""
+        """Return an alert about this channel; `events` are those of the window in question."""
         seconds = WINDOW_US / 1_000_000
         return Alert(at_us, kind, events / seconds, self.usual / seconds, self.offset)
 
 
 def seen(state: State | None, part: Part, bounds: Bounds) -> tuple[State, list[Alert]]:
-    """What comes of further events; parts come in the order of their windows."""
+    """Return the state after further events, and the alerts that they cause; parts come in the order of windows."""
     if state is None:
         return State(part.window_us, part.events, 0.0, 0.0, 0, part.newest_us, part.offset), []
     alerts: list[Alert] = []
@@ -97,7 +98,7 @@ def seen(state: State | None, part: Part, bounds: Bounds) -> tuple[State, list[A
     elif part.window_us < state.window_us - _CLOCK_US:
         state, newest_us = state._replace(window_us=part.window_us, events=0), part.newest_us
     elif part.window_us < state.window_us:
-        return state, []  # a little late: of no consequence
+        return state, []  # slightly late: ignored
     state = state._replace(events=state.events + part.events, newest_us=newest_us, offset=part.offset)
     if not state.is_spiking and _is_spike(state, bounds):
         state = state._replace(is_spiking=True)
@@ -106,7 +107,7 @@ def seen(state: State | None, part: Part, bounds: Bounds) -> tuple[State, list[A
 
 
 def quiet(state: State, now_us: int, bounds: Bounds) -> tuple[State, list[Alert]]:
-    """What comes of nothing having come until now."""
+    """Return the state of a channel without new events until `now_us`, and the alerts that this causes."""
     alerts: list[Alert] = []
     until_us = now_us - now_us % WINDOW_US
     if state.is_spiking and until_us > state.window_us:
@@ -127,7 +128,7 @@ def _is_spike(state: State, bounds: Bounds) -> bool:
 
 
 def _closed(state: State, window_us: int, bounds: Bounds) -> tuple[State, list[Alert]]:
-    """The state when a later window begins; those between were empty."""
+    """Return the state and the alerts when a later window begins; the windows between were empty."""
     empty = (window_us - state.window_us) // WINDOW_US - 1
     alerts = []
     was_spiking = state.is_spiking

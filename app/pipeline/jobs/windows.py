@@ -1,10 +1,10 @@
-"""Windows of event time: which there are, which are final, and where a job that starts again has to begin.
+"""Windows of event time: their lengths, when they are final, and the offset at which a restarted job begins.
 
 An event lies in one window of each kind, by the time that the broker gave it. A window is open until it is final: then
-it is said for the last time, and whatever comes for it later is late. Windows become final in the order of their ends,
-so one instant, the horizon, tells of all of them. It never goes back, whatever clocks do.
+it is published for the last time, and events for it that come later are late. Windows become final in the order of
+their ends, so one instant, the horizon, decides for all of them. It never goes back, even if a clock does.
 
-Only arithmetic: nothing here knows Spark, the log or a clock.
+Only arithmetic: nothing here uses Spark, the log or a clock.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class Kind(NamedTuple):
-    """Windows of one length, aligned to 1970; `name` is what channels and tables call it."""
+    """Windows of one length, aligned to 1970; `name` stands for the length in channels and tables."""
 
     name: str
     length_us: int
 
     def start_us(self, time_us: int) -> int:
-        """The start of the window in which that time lies."""
+        """Return the start of the window in which a time lies, both in microseconds since 1970."""
         return time_us - time_us % self.length_us
 
 
 KINDS = (Kind("10s", 10_000_000), Kind("1m", 60_000_000))
-"""Each length is a multiple of the one before, so that the long windows are made of the short ones."""
+"""The kinds of windows; each length is a multiple of the one before, so that long windows are made of short ones."""
 
 
 class Horizon:
-    """Windows that end at `final_us` or before are final.
+    """The instant `final_us`: windows that end at it or before are final.
 
     `late_us`: how long after its end a window stays open for events that come out of order.
     """
@@ -41,23 +41,23 @@ class Horizon:
         self._late_us = late_us
 
     def move(self, newest_us: int | None, wall_us: int | None) -> None:
-        """Take note of how late it is: by the newest event that was read, and by the clock on the wall.
+        """Move the horizon by the time of the newest event that was read, and by the wall clock (microseconds).
 
-        The clock counts only for a reader that has read all there is (else None), and has to be looked at *before* the
-        log is asked for its end. It makes windows final where nothing comes any more.
+        `wall_us` is None unless the reader has read the whole log, and the clock has to be read *before* the log is
+        asked for its end. The wall clock makes windows final when no more events come.
         """
         for now_us in (newest_us, wall_us):
             if now_us is not None:
                 self.final_us = max(self.final_us, now_us - self._late_us)
 
     def is_final(self, end_us: int) -> bool:
-        """Whether a window that ends then is."""
+        """Whether a window that ends at `end_us` is final."""
         return end_us <= self.final_us
 
 
 def resume_at(first_offsets: Iterable[int], next_offset: int) -> int:
-    """Where to read again after a crash: the first event of any open window; where none is open, just go on.
+    """Return the offset at which to read again after a crash: the first event of any open window, or `next_offset`.
 
-    It never decreases: an event that opens a window is newer than all that were read before.
+    The result never decreases: an event that opens a window is newer than all that were read before.
     """
     return min(first_offsets, default=next_offset)

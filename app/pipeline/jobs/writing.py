@@ -1,8 +1,8 @@
-"""The part of ingest that Spark's workers do: read a range of the log, and write it as files for the table `events`.
+"""The part of ingest that Spark's workers do: read a range of the log and write it as files for the table `events`.
 
-A worker's rows go from the log to Parquet in one process; through Spark's own source and writer they would go to Java
-and there from columns to rows and back, which took twice the time. A task that is done twice writes other files: only
-those count that its answer names.
+A worker's rows go from the log to Parquet in one process; through Spark's own source and writer they would go to Java,
+and there from columns to rows and back, which took twice the time. A task that is run twice writes two sets of files;
+only the files that its result names count.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 EVENT = "event"
-"""The kind of rows that the table `events` can hold; any other kind says why a row is not one."""
+"""The kind of rows that the table `events` can hold; any other kind is the reason why a row is not an event."""
 
 _END_US = 253_402_300_800_000_000
-"""The year 10000: dates end before."""
+"""The first microsecond of the year 10000, which a date cannot express."""
 
 _FOLDER_NAME = "^[A-Za-z0-9_-]+$"
-"""What a protocol must be called to be one of a partition."""
+"""The names of protocols that can name a partition's folder."""
 
 
 class Written(NamedTuple):
-    """A file, and the kind and number of its rows. Where they are no events, `crc` is the last offset of each."""
+    """A file, and the kind and number of its rows. In files of another kind than `EVENT`, `crc` is the last offset."""
 
     path: Path
     kind: str
@@ -44,7 +44,7 @@ class Written(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """What is in one file."""
+    """What the rows of one file have in common."""
 
     kind: str
     day: date | None
@@ -52,9 +52,10 @@ class _Part(NamedTuple):
 
 
 def write_range(options: Mapping[str, str], folder: Path, first: int, until: int) -> list[Written]:
-    """Write a range as files below `folder`, by kind, day and protocol, in the order of offsets.
+    """Write the offsets [first, until) as files below `folder`, by kind, day and protocol, in the order of offsets.
 
-    `options` are the source's, with faults. Raises `Refused`, `JobFailed`, `OSError`.
+    `options` are the source's, with faults. The files are deleted again if that fails. Raises `Refused`, `JobFailed`,
+    `OSError`.
     """
     files: dict[_Part, _File] = {}
     try:
@@ -71,7 +72,7 @@ def write_range(options: Mapping[str, str], folder: Path, first: int, until: int
 
 
 class _File:
-    """A file that is being written, a group of rows at a time."""
+    """A Parquet file that is being written, one row group at a time."""
 
     def __init__(self, folder: Path, part: _Part, schema: pa.Schema) -> None:
         day = NULL_FOLDER if part.day is None else part.day.isoformat()
@@ -105,7 +106,7 @@ class _File:
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[tuple[_Part, pa.RecordBatch]]:
-    """The rows of each kind, day and protocol, with the columns of the table's files."""
+    """Split a batch into the rows of each kind, day and protocol, with the columns of the table's files."""
     keys = pa.table([_kinds(batch), _days(batch["time_us"]), batch["protocol"]], names=_Part._fields)
     found = keys.group_by(list(_Part._fields)).aggregate([]).to_pylist()
     rows = _columns(batch)
@@ -123,7 +124,7 @@ def _is(values: pa.Array, value: Any) -> pa.Array:
 
 
 def _kinds(batch: pa.RecordBatch) -> pa.Array:
-    """What each row is: an event, or why it is none."""
+    """Return the kind of each row: `EVENT`, or the reason why it is not an event."""
     times = batch["time_us"]
     is_untimely = pc.or_(pc.less(times, 0), pc.greater_equal(times, _END_US))
     is_nameless = pc.invert(pc.match_substring_regex(pc.fill_null(batch["protocol"], ""), _FOLDER_NAME))
@@ -132,7 +133,7 @@ def _kinds(batch: pa.RecordBatch) -> pa.Array:
 
 
 def _days(times: pa.Array) -> pa.Array:
-    """The days in UTC; none of times that have none."""
+    """Return the days of times, in UTC; null for times outside the calendar."""
     numbers = pc.divide(times, DAY_US)
     is_date = pc.and_(pc.greater_equal(times, 0), pc.less(times, _END_US))
     return pc.if_else(is_date, numbers, pa.scalar(None, pa.int64())).cast(pa.int32()).cast(pa.date32())

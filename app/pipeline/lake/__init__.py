@@ -1,15 +1,16 @@
-"""The lake: a folder of Delta tables, one for each kind of rows. None of this needs Spark.
+"""The lake: a folder of Delta tables, one for each kind of rows. Nothing here needs Spark.
 
-    tables.py      which tables there are and what is in them; opening one, and why one is refused
-    days.py        the days by which some are partitioned
-    lock.py        who must not be at work at the same time
-    staging.py     where files are written that are not yet a part of a table
-    statistics.py  what a table's log says of a file
-    commit.py      files become a part of a table, in one step with how far its job has come
-    upkeep.py compaction.py   few large sorted files instead of many small ones; what nobody names any more is deleted
-    verify.py recount.py      whether the tables are what was read from the log, and the rollups what the events say
-    forget.py      what a channel or a publisher has left is erased
+    tables.py      the tables and their columns; opening one, and the reasons to refuse one
+    days.py        the days by which some tables are partitioned
+    lock.py        locks between processes that must not work at the same time
+    staging.py     folders for files that are not yet a part of a table
+    statistics.py  the statistics of a file in a table's log
+    commit.py      adding files to a table, in one step with the position of its job
+    soundness.py   whether a table's files are still what was committed
+    upkeep.py compaction.py   few large sorted files instead of many small ones, and vacuum
+    verify.py recount.py      whether the tables agree with the log, and the rollups with the events
+    forget.py      erasing the events of a channel or a publisher
 
-What a table holds is what its Delta log says. Files that it does not name are left-overs of what was killed, so nobody
-looks for files by pattern.
+A table's content is what its Delta log says. Files that the log does not name are left over from killed processes, so
+files are never found by a name pattern.
 """

@@ -1,12 +1,12 @@
-"""A commit: files become a part of a table, in one step with how far the job that wrote them has come.
+"""A commit: files become a part of a table, in one step with the position of the job that wrote them.
 
-Delta keeps a number for each application, its *app version*. Here it is how far a job has read the log: the next
-offset. It is the only checkpoint that there is, so it can neither be lost nor disagree with the rows. delta-rs takes
-any number (T2), so a `Step` says both where the job was and where it is now, and a commit that does not start from
-there is refused, whoever else is at work.
+Delta keeps a number for each application, its *app version*. Here it is a job's position in the log: the next offset
+to read. It is the only checkpoint, so it can neither be lost nor disagree with the rows. delta-rs accepts any number
+(T2), so a `Step` has both the former and the new position of a job, and a commit that does not start from the former is
+refused, regardless of which other processes are at work.
 
-Files are written elsewhere on the same disk (`staging.py`). Here they are seen on disk, moved into the table's folder,
-and named in its log. A crash between the last two leaves files that nobody names: vacuum removes them.
+Files are written elsewhere on the same disk (`staging.py`). A commit syncs them to disk, moves them into the table's
+folder, and names them in its log. A crash between the last two leaves files that no log names: vacuum removes them.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 
 _TRIES = 20
 ROW_GROUP_ROWS = 65_536
-"""In which a file can be skipped in part."""
+"""The rows of a row group, the part of a file that a reader can skip."""
 
 
 class Step(NamedTuple):
-    """A job's progress: its app version `before` a commit (None: it had none), and after it."""
+    """A job's progress: its app version `before` a commit (None: it had none) and `after` it."""
 
     app: str
     before: int | None
@@ -61,14 +61,14 @@ class Step(NamedTuple):
 
 
 class Conflict(Refused):
-    """The table is not as it was when the work for this commit was begun."""
+    """The table was changed by another process since the work for this commit was begun."""
 
 
 def committed(table: DeltaTable, app: str) -> int | None:
-    """How far a job has come, by its table; None: it has not begun. Raises `Refused`."""
+    """Return a job's position, from its table; None if it has not begun. Raises `Refused`."""
     try:
         version: int | None = table.transaction_version(app)
-    except (DeltaError, OSError) as error:  # it is read from the table's log each time
+    except (DeltaError, OSError) as error:  # the version is read from the table's log each time
         raise unreadable(table, error) from error
     return version
 
@@ -76,13 +76,13 @@ def committed(table: DeltaTable, app: str) -> int | None:
 def commit_rows(
     table: DeltaTable, rows: pa.Table, *steps: Step, removed: Sequence[File] = (), is_rewrite: bool = False
 ) -> None:
-    """Commit rows that fit into memory; none at all is fine too. As `commit_files`."""
+    """Commit rows that fit into memory, possibly none; the other parameters and the errors are `commit_files`'s."""
     with staging.staged(folder_of(table).parent) as folder:
         commit_files(table, write(folder, shape_of(table), rows), *steps, removed=removed, is_rewrite=is_rewrite)
 
 
 def write(folder: Path, shape: Shape, rows: pa.Table) -> list[Path]:
-    """Write rows below a folder, one file for each partition, as a table wants them. Raises `Refused`."""
+    """Write rows below a folder as files for a table, one for each partition; return their paths. Raises `Refused`."""
     written = []
     for part, chosen in _parts(rows, shape.partition_by):
         place = folder.joinpath(*(f"{name}={NULL_FOLDER if value is None else value}" for name, value in part.items()))
@@ -91,7 +91,7 @@ def write(folder: Path, shape: Shape, rows: pa.Table) -> list[Path]:
 
 
 def write_file(place: Path, shape: Shape, rows: pa.Table, prefix: str = "") -> Path:
-    """Write rows of one partition, sorted, into a folder. Raises `Refused`."""
+    """Write rows of one partition, sorted, as a file in the folder `place`; return its path. Raises `Refused`."""
     file = place / f"{prefix}{uuid4().hex}.parquet"
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,10 @@ def write_file(place: Path, shape: Shape, rows: pa.Table, prefix: str = "") -> P
 
 
 def parquet_options(columns: pa.Schema) -> dict[str, Any]:
-    """How a table's files are written. Numbers are kept as differences: a third of a file that is sorted by topic."""
+    """Return the options for writing a table's files, by its columns.
+
+    Integers are stored as differences, which makes a file that is sorted by topic a third smaller.
+    """
     longs = [field.name for field in columns if field.type == pa.int64()]
     return {
         "compression": "zstd",
@@ -118,7 +121,7 @@ def parquet_options(columns: pa.Schema) -> dict[str, Any]:
 
 
 def _parts(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str, Any], pa.Table]]:
-    """The rows of each partition, without the partition's columns, which stand in its folder's name."""
+    """Yield each partition's values and rows, without the partition's columns, which are in its folder's name."""
     if not columns:
         if rows.num_rows:
             yield {}, rows
@@ -138,11 +141,11 @@ def commit_files(
     removed: Sequence[File] = (),
     is_rewrite: bool = False,
 ) -> None:
-    """Move files into a table and commit them, with the steps of their job, instead of the `removed` ones.
+    """Move files into a table and commit them, with the steps of their job, in place of the `removed` files.
 
-    The files lie on the table's disk, in folders named after the values of its partition columns. `is_rewrite`: the
-    rows are those of the removed files. Raises `Conflict`, `Refused`, `lock.Busy`, and then nothing has changed.
-    `table` is brought up to date.
+    The files must be on the table's disk, in folders named after the values of its partition columns. `is_rewrite`: the
+    rows are those of the removed files. `table` is brought up to date. Raises `Conflict`, `Refused`, `lock.Busy`, and
+    then nothing has changed, except after `Unsure`.
     """
     root = folder_of(table)
     with lock.files(root.parent):
@@ -167,11 +170,11 @@ def commit_files(
 
 
 class Unsure(Refused):
-    """The commit failed, and whether it counts cannot be told: the table cannot be read any more."""
+    """A commit failed and its outcome is unknown, since the table cannot be read any more."""
 
 
 def _commit(table: DeltaTable, adds: list[AddAction], removes: list[RemoveAction], steps: Sequence[Step]) -> None:
-    """Commit from the table as it is now; anew if another commit was faster, and has done no harm."""
+    """Commit to the table as it is now; try again if another commit was faster and does not conflict."""
     if not (adds or removes or any(step.before != step.after for step in steps)):
         return
     for _ in range(_TRIES):
@@ -184,7 +187,7 @@ def _commit(table: DeltaTable, adds: list[AddAction], removes: list[RemoveAction
                 schema=table.schema(),
                 partition_by=table.metadata().partition_columns,
                 commit_properties=CommitProperties(
-                    max_commit_retries=0,  # it would not look at what was removed meanwhile
+                    max_commit_retries=0,  # delta-rs would not check what was removed meanwhile
                     app_transactions=[Transaction(step.app, step.after) for step in steps],
                 ),
             )
@@ -195,7 +198,7 @@ def _commit(table: DeltaTable, adds: list[AddAction], removes: list[RemoveAction
                 raise refusal(folder_of(table), error) from error
         table.update_incremental()
         return
-    raise Conflict(f"others commit to {folder_of(table)} all the time; try again")
+    raise Conflict(f"{folder_of(table)} is too busy with other commits; try again")
 
 
 def _check(table: DeltaTable, removes: list[RemoveAction], steps: Sequence[Step]) -> None:
@@ -203,18 +206,18 @@ def _check(table: DeltaTable, removes: list[RemoveAction], steps: Sequence[Step]
         found = committed(table, step.app)
         if found != step.before:
             raise Conflict(
-                f"{folder_of(table)} has been written by another job {step.app!r}: it is at {found}, not {step.before}"
+                f"{folder_of(table)} was written by another job {step.app!r}: it is at {found}, not {step.before}"
             )
         if step.before is not None and step.after < step.before:
             raise Conflict(f"job {step.app!r} would go back from {step.before} to {step.after} (T2)")
     if removes:
         live = {each.path for each in files_of(table)}
         if not all(each.path in live for each in removes):
-            raise Conflict(f"files of {folder_of(table)} were replaced by others meanwhile")
+            raise Conflict(f"files of {folder_of(table)} were replaced by another process meanwhile")
 
 
 def _is_committed(table: DeltaTable, adds: list[AddAction], removes: list[RemoveAction], steps: Sequence[Step]) -> bool:
-    """Whether a commit counts although it was answered with an error, such as that of a checkpoint after it."""
+    """Whether a commit has succeeded although it raised an error, such as that of a checkpoint after it."""
     try:
         now = DeltaTable(table.table_uri)
         live = {each.path for each in files_of(now)} if adds or removes else set()
@@ -226,7 +229,7 @@ def _is_committed(table: DeltaTable, adds: list[AddAction], removes: list[Remove
 
 
 def _place(root: Path, file: Path, target: Path) -> None:
-    """Move a file to where the table wants it, and see it on disk."""
+    """Move a file to its place in a table's folder, and sync it and the folders to disk."""
     target.parent.mkdir(parents=True, exist_ok=True)
     _sync(file)
     file.rename(target)
@@ -238,7 +241,7 @@ def _place(root: Path, file: Path, target: Path) -> None:
 
 
 def _with_statistics(table: DeltaTable) -> set[str]:
-    """The texts whose bounds are told: those that the table's shape says, and lifted ones."""
+    """Return the text columns with bounds in the statistics: those of the table's shape, and lifted ones."""
     shape = shape_of(table)
     lifted = {each.name for each in table.schema().fields} - set(shape.columns.names)
     return {*shape.statistics, *lifted}
@@ -257,7 +260,7 @@ def _remove(file: File, *, is_change: bool) -> RemoveAction:
 
 
 def _sync(file: Path) -> None:
-    """Spark does not do it, and the log must never name a file of which a power loss takes a part."""
+    """Sync a file to disk. Spark does not, and the log must never name a file that a power loss can truncate."""
     number = os.open(file, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -270,5 +273,5 @@ def _sync_log(table: DeltaTable) -> None:
     try:
         _sync(log / f"{table.version():020}.json")
         sync_folder(log)
-    except OSError:  # it is committed all the same
+    except OSError:  # the commit has succeeded nevertheless
         return

@@ -1,8 +1,8 @@
-"""Rows of many files as few large ones that are sorted by channel, in bounded memory.
+"""Compaction: the rows of many files as a few large files that are sorted by channel, in bounded memory.
 
-Two passes, and memory for one file. The first counts the rows of each topic, and divides the topics into ranges of
-about one file each. The second shares rows out to a draft for each range; one that is full is read back, sorted and
-written. Rows come in the order of offsets, so that a channel with more rows than a file takes is divided by time.
+It takes two passes, and memory for one file. The first pass counts the rows of each topic, and divides the topics into
+ranges of about one file each. The second pass distributes the rows to one draft per range; a full draft is read back,
+sorted and written. Rows come in the order of offsets, so that a channel with more rows than a file is divided by time.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ if TYPE_CHECKING:
     from app.pipeline.lake.tables import Shape
 
 FILE_ROWS = 250_000
-"""Of a file, about."""
+"""The approximate number of rows of a compacted file."""
 
 _MOST_ROWS, _MOST_BYTES = FILE_ROWS * 5 // 4, 134_217_728
-"""Of a file, at most, and a batch: rows, and bytes of them in memory."""
+"""The most of a file, plus one batch: its rows, and their bytes in memory."""
 
 SORTED = "sorted-"
-"""How the names of such files begin."""
+"""The beginning of the names of compacted files."""
 
 _BATCH_ROWS = 16_384
 _MOST_RANGES = 200
-"""Drafts that are open at a time."""
+"""The most drafts that are open at a time."""
 
 
 class Compaction:
-    """The work on one partition of a table.
+    """The compaction of one partition of a table.
 
-    columns  of its files
-    place    the folder for what is written; drafts are written into `drafts`
-    tell     hears how many rows further are done
+    columns  the columns of its files
+    drafts   the folder for drafts
+    place    the folder for the files that are written
+    tell     called with the number of further rows that are done
     """
 
     def __init__(
@@ -58,7 +59,10 @@ class Compaction:
     def run(
         self, files: Sequence[Path], keep: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda rows: rows
     ) -> list[Path]:
-        """Write the rows of files anew, in their order; `keep` may leave some out. Raises `Refused`, `OSError`."""
+        """Write the rows of files as compacted files, without those that `keep` leaves out; return the new paths.
+
+        The files must be in the order of their offsets. Raises `Refused`, `OSError`.
+        """
         rows = ds.dataset([str(file) for file in files], schema=self._columns, format="parquet")
         bounds = self._bounds(rows)
         drafts = [_Draft(self._drafts / f"{number}.arrow", self._columns) for number in range(len(bounds) + 1)]
@@ -73,7 +77,7 @@ class Compaction:
         return written + [self._write(draft) for draft in drafts if draft.rows]
 
     def _bounds(self, rows: ds.Dataset) -> list[str]:
-        """The topics with which the second range begins, and each further one."""
+        """Return the first topics of the second and each further range."""
         key = self._shape.sorted_by[0]
         if self._columns.field(key).type != pa.string():
             return []
@@ -94,7 +98,7 @@ class Compaction:
         return bounds
 
     def _shared_out(self, batch: pa.RecordBatch, bounds: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The rows of each range that has some."""
+        """Yield the number and the rows of each range that has rows in a batch."""
         if not bounds:
             yield 0, batch
             return
@@ -104,7 +108,7 @@ class Compaction:
         order = pc.array_sort_indices(numbers)
         batch = batch.take(order)
         at = 0
-        for run in pc.value_counts(numbers.take(order)):  # in the order in which they come
+        for run in pc.value_counts(numbers.take(order)):  # in the order of their first occurrence
             count = run["counts"].as_py()
             yield run["values"].as_py(), batch.slice(at, count)
             at += count
@@ -114,7 +118,7 @@ class Compaction:
 
 
 class _Draft:
-    """Rows of one range, on disk until there are enough of them."""
+    """Rows of one range, collected on disk until there are enough for a file."""
 
     def __init__(self, path: Path, columns: pa.Schema) -> None:
         self._path = path
@@ -137,7 +141,7 @@ class _Draft:
         self._nbytes += part.nbytes
 
     def take(self) -> pa.Table:
-        """All that was added; the draft is empty then."""
+        """Return all rows that were added, and empty the draft."""
         self._writer.close()
         self._writer = None
         self.rows = self._nbytes = 0

@@ -1,4 +1,4 @@
-"""Days, by which tables are partitioned: those of UTC."""
+"""The days of UTC, by which tables are partitioned."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_us(text: str) -> int:
-    """The microseconds since 1970 of a moment of UTC, or of a day's first one, as ISO 8601. Raises `ValueError`."""
+    """Return the microseconds since 1970 of a time in UTC, or of a day's start, in ISO 8601. Raises `ValueError`."""
     return (datetime.fromisoformat(text).replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)

@@ -1,12 +1,12 @@
-"""Erasing from the lake what a channel or a publisher has left: from every table, and from the disk at once.
+"""Erasing a channel's or a publisher's data from the lake: from every table, and from the disk at once.
 
-One file after the other is written anew without the rows concerned. The offsets of events that go are put into
-`rejected` as `forgotten` first, so that each stays accounted for; a crash between the two leaves some in both tables,
-and the next erasure sets that right. Then every file is deleted that no table names any more, whatever its age.
+One file after the other is rewritten without the rows concerned. The offsets of erased events are first put into
+`rejected` as `forgotten`, so that each stays accounted for; a crash between the two leaves some offsets in both tables,
+which the next erasure corrects. Then every file that no table names any more is deleted, regardless of its age.
 
-Where the log itself still has the events, they are to be purged there first (`halley history purge`). What was counted
-stays counted: a publisher's events in the rollups of channels that others use too. For a day, names of topics may be
-read in the tables' own logs.
+If the log itself still has the events, they must be purged there first (`halley history purge`). Counts are not
+changed: a publisher's events stay counted in the rollups of channels that others use too. Names of topics can be read
+in the tables' own logs for another day.
 """
 
 from __future__ import annotations
@@ -48,17 +48,18 @@ FORGOTTEN = "forgotten"
 
 
 class Forgotten(NamedTuple):
-    """How many rows are gone from a table."""
+    """The number of rows that were erased from a table."""
 
     table: str
     rows: int
 
 
 def forget(lake: Path, erasure: Erasure, tell: Tell = lambda _done, _of: None) -> list[Forgotten]:
-    """Erase. `tell` hears how many files are done, and of how many.
+    """Erase the data that an `Erasure` selects from all tables; return the number of rows by table.
 
-    Jobs wait meanwhile, and this waits for the batch of an ingest that is running. It may be killed, and run again.
-    Raises `Refused`, `JobFailed`; what is gone by then is gone.
+    `tell` is called with the number of files that are done, and their total. Jobs wait meanwhile, and the erasure waits
+    for the batch of an ingest in progress. It may be killed and run again. Raises `Refused`, `JobFailed`; rows that are
+    erased by then stay erased.
     """
     with lock.batch(lake), lock.rewrite(lake):
         tables = [*look(lake).values()]
@@ -77,7 +78,7 @@ def forget(lake: Path, erasure: Erasure, tell: Tell = lambda _done, _of: None) -
 
 
 def _may_concern(erasure: Erasure, table: DeltaTable, file: File) -> bool:
-    """Whether a file may have rows to be erased, by what is known of it."""
+    """Whether a file may have rows to be erased, by its statistics."""
     name = folder_of(table).name
     if erasure.pattern is None:
         return name in ("events", "sessions", "rejected")
@@ -88,7 +89,7 @@ def _may_concern(erasure: Erasure, table: DeltaTable, file: File) -> bool:
 
 
 def _erase(lake: Path, table: DeltaTable, file: File, erasure: Erasure) -> int:
-    """Write one file anew, if it has rows to be erased; how many those were."""
+    """Rewrite a file if it has rows to be erased; return the number of these."""
     root, name = folder_of(table), folder_of(table).name
     with reading(root, [file]):
         rows = pq.read_table(root / file.path, partitioning=None)
@@ -112,7 +113,7 @@ def _erase(lake: Path, table: DeltaTable, file: File, erasure: Erasure) -> int:
 
 
 def _account(lake: Path, events: DeltaTable, offsets: list[int]) -> None:
-    """Put offsets into `rejected`, but for those that an erasure which was killed has put there."""
+    """Put offsets into `rejected`, except those that a killed erasure has put there."""
     rejected = create_table(lake, "rejected", log_of(events))
     meets = (ds.field("reason") == FORGOTTEN) & (ds.field("first") <= max(offsets)) & (ds.field("last") >= min(offsets))
     with reading(folder_of(rejected), files_of(rejected)):
@@ -137,7 +138,7 @@ def _is_within(offset: int, firsts: list[int], lasts: list[int]) -> bool:
 
 
 def _in_events(rows: pa.Table, erasure: Erasure) -> pa.Array:
-    """Of a publisher also what the server has recorded about it."""
+    """Which events are to be erased; for a publisher also the server's own events about it."""
     if erasure.pattern is not None:
         return _by_topic(rows, erasure)
     own = pc.and_(
@@ -167,7 +168,7 @@ def _by_authid(rows: pa.Table, erasure: Erasure) -> pa.Array:
 
 
 def _in_rejected(rows: pa.Table, erasure: Erasure) -> pa.Array:
-    """Rows whose event is known, and is to be erased."""
+    """Which rows have a known event that is to be erased."""
     return pa.array(
         [text is not None and erasure.concerns(_stored(text)) for text in rows["row"].to_pylist()], pa.bool_()
     )

@@ -1,12 +1,12 @@
-"""Who must not be at work at the same time. Locks are the operating system's (flock), so a killed process holds none.
+"""Locks between processes that work on one lake: the operating system's (flock), so a killed process holds none.
 
-    ingest   one ingest a lake, for as long as it runs
-    batch    a batch from the first row read to its commit; whoever erases waits for its end, and lets none begin
-    rewrite  putting files in the place of others: delta-rs does not notice two who replace the same ones
-    files    shared by all that bring files into a table until they are committed; vacuum has it alone, so that it never
-             takes a commit's files for left-overs (T5)
+    ingest   one ingest per lake, for as long as it runs
+    batch    a batch, from the first row read to its commit; an erasure waits for its end, and lets none begin
+    rewrite  replacing files by others: delta-rs does not notice when two processes replace the same files
+    files    shared by all that add files to a table, until these are committed; vacuum holds it exclusively, so that it
+             never takes a commit's files for left-overs (T5)
 
-Taken in this order, each once. Who waits is served before those that come later.
+Locks are taken in this order, each once. A process that waits is served before those that come later.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PATIENCE_S = 600.0
-"""To wait for others at most; the longest thing that is waited for is a batch, or the deletion of many files."""
+"""How long to wait for another process at most; the longest tasks are a batch and the deletion of many files."""
 
 _LOOK_S = 0.01
 
 
 class Busy(Refused):
-    """Somebody else is at it."""
+    """Another process holds the lock."""
 
 
 @contextmanager
 def ingest(lake: Path) -> Iterator[None]:
-    """Be the one ingest. Raises `Busy` at once if there is one."""
-    with _held(lake, "ingest", fcntl.LOCK_EX, 0, "an ingest into {lake} is running already{by}"):
+    """Hold the lock of the lake's only ingest. Raises `Busy` at once if another ingest runs."""
+    with _held(lake, "ingest", fcntl.LOCK_EX, 0, "an ingest into {lake} is already running{by}"):
         yield
 
 
 @contextmanager
 def batch(lake: Path, patience_s: float | None = None) -> Iterator[None]:
-    """No ingest is in the middle of a batch, but who holds this. Raises `Busy`."""
+    """Hold the lock for a batch, or to prevent batches; wait `patience_s` (default `PATIENCE_S`). Raises `Busy`."""
     with _held(lake, "batch", fcntl.LOCK_EX, patience_s, "a batch or an erasure in {lake} has not ended{by}"):
         yield
 
 
 @contextmanager
 def rewrite(lake: Path) -> Iterator[None]:
-    """Nobody else puts files in the place of others. Raises `Busy` at once if somebody does."""
-    with _held(lake, "rewrite", fcntl.LOCK_EX, 0, "somebody compacts {lake}, or erases from it, already{by}"):
+    """Hold the lock for replacing files by others. Raises `Busy` at once if another process holds it."""
+    with _held(lake, "rewrite", fcntl.LOCK_EX, 0, "another process already compacts {lake}, or erases from it{by}"):
         yield
 
 
 @contextmanager
 def files(lake: Path, *, alone: bool = False, patience_s: float | None = None) -> Iterator[None]:
-    """Bring files into a table; or be sure that nobody does. Raises `Busy`."""
+    """Hold the lock for adding files to a table; with `alone`, to prevent all others from that. Raises `Busy`."""
     mode = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
     with _held(lake, "files", mode, patience_s, "a commit or a vacuum in {lake} has not ended{by}"):
         yield
@@ -85,7 +85,7 @@ def _held(lake: Path, name: str, mode: int, patience_s: float | None, sentence: 
 
 
 def _take(path: Path, mode: int, deadline: float) -> int:
-    """An open file that is locked. Raises `BlockingIOError` at the deadline, `OSError`."""
+    """Open and lock a file; return its descriptor. Raises `BlockingIOError` at the deadline, `OSError`."""
     number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         while True:

@@ -1,4 +1,4 @@
-"""Rollups counted again from the events, a day at a time."""
+"""A recount of the rollups from the events, one day at a time."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
 
 _KEYS = ["start_us", "topic", "protocol"]
 _SETTLED_US = 60_000_000
-"""Windows that ended less than this before the newest event are left out: rollup may be ahead of the lake."""
+"""Windows that ended less than this before the newest event are not compared: rollup may be ahead of the lake."""
 
 _BATCH_ROWS = 65_536
 _MOST_GROUPS = 1_000_000
 
 
 class Recount(NamedTuple):
-    """What came of it.
+    """The result of a recount.
 
-    windows  that were compared, of one channel and protocol each
-    late     events that are not in theirs, as they came when it was final
-    wrong    windows that hold events, or bytes, that the lake does not have; one of them is the `example`
+    windows  the windows that were compared, of one channel and protocol each
+    late     the events that are not in their windows, as they came when these were final
+    wrong    the windows with events or bytes that the lake does not have
+    example  one of the wrong windows, in words
     """
 
     windows: int = 0
@@ -41,7 +42,7 @@ class Recount(NamedTuple):
 
 
 def recounted(events: DeltaTable, rollups: DeltaTable) -> Recount:
-    """Compare all that can be compared."""
+    """Compare the rollups of all settled windows with the events."""
     newest_us = max((file.greatest.get("time_us", 0) for file in files_of(events)), default=0)
     until_us = newest_us - _SETTLED_US
     total = Recount()
@@ -64,7 +65,7 @@ def _added(one: Recount, other: Recount) -> Recount:
 
 
 def _compared(events: DeltaTable, rollups: DeltaTable, kind: Kind, low: int, high: int) -> Recount:
-    """The windows that begin from `low` on and before `high`."""
+    """Compare the windows that begin at `low` or later and before `high`, in microseconds since 1970."""
     start = ds.field("start_us")
     rows = dataset(rollups).to_table(
         columns=[*_KEYS, "events", "bytes"], filter=(ds.field("window") == kind.name) & (start >= low) & (start < high)
@@ -84,12 +85,12 @@ def _described(wrong: pa.Table, window: str) -> str:
     row = wrong.slice(0, 1).to_pylist()[0]
     return (
         f"{window} from {row['start_us']} us on of {row['topic']} ({row['protocol']}): {row['events']} events "
-        f"of {row['bytes']} bytes, and the lake has {row['found'] or 0} of {row['found_bytes'] or 0}"
+        f"of {row['bytes']} bytes, but the lake has {row['found'] or 0} of {row['found_bytes'] or 0}"
     )
 
 
 def _counted(events: DeltaTable, low: int, high: int, length_us: int) -> pa.Table:
-    """Events and bytes by window, topic and protocol. In memory are the groups of a day, never the events."""
+    """Count events and bytes by window, topic and protocol. Only the groups of a day are in memory, not its events."""
     time_us = ds.field("time_us")
     wanted = dataset(events).to_batches(
         columns=["time_us", "topic", "protocol", "payload"],

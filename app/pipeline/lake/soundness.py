@@ -1,7 +1,7 @@
-"""Whether a table's files are still what was committed, looked at before they are read.
+"""The check that a table's files are still what was committed, before they are read.
 
-Something else than Halley has taken them away then, or the disk has. Spark and Arrow have each their own words for
-that; here it is one sentence, whoever reads.
+Another program or the disk may have lost or changed them. Spark and Arrow each report that in their own way; with this
+check the message is the same for every reader.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 
 class File(Protocol):
-    """One that a table's log names."""
+    """A file that a table's log names."""
 
     @property
     def path(self) -> str:
-        """Below the table's folder, or absolute."""
+        """The path, absolute or below the table's folder."""
 
     @property
     def nbytes(self) -> int:
-        """As the log has it."""
+        """The size in bytes that the log says."""
 
 
 def amiss(root: Path, file: File) -> str | None:
-    """What is wrong with a file of the table in that folder at first sight, in words; None where nothing is."""
+    """Return what is wrong with a file of the table in the folder `root`, in words; None if it exists with its size."""
     try:
         nbytes = (root / file.path).stat().st_size
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    return None if nbytes == file.nbytes else f"has {nbytes} bytes, and should have {file.nbytes}"
+    return None if nbytes == file.nbytes else f"has {nbytes} bytes instead of {file.nbytes}"
 
 
 def see(root: Path, files: Iterable[File]) -> None:
-    """Raises `JobFailed` where one of these is not what was committed."""
+    """Raise `JobFailed` if one of these files is missing or has another size than was committed."""
     for file in files:
         told = amiss(root, file)
         if told is not None:
@@ -50,7 +50,7 @@ def see(root: Path, files: Iterable[File]) -> None:
 
 @contextmanager
 def reading(root: Path, files: Iterable[File] = ()) -> Iterator[None]:
-    """Around what reads a table's files. Raises `JobFailed` where they cannot be read."""
+    """Check files, and raise `JobFailed` if they, or those that the block reads, cannot be read."""
     see(root, files)
     try:
         yield
@@ -59,4 +59,4 @@ def reading(root: Path, files: Iterable[File] = ()) -> Iterator[None]:
 
 
 def _unsound(told: str) -> JobFailed:
-    return JobFailed(f"{told}; halley pipeline verify names all that is wrong with the lake")
+    return JobFailed(f"{told}; halley pipeline verify reports everything that is wrong with the lake")

@@ -1,7 +1,7 @@
-"""Where files are written that are not yet a part of a table: folders of their own, beside the tables.
+"""Folders for files that are not yet a part of a table, next to the tables' folders.
 
-A folder goes when its work is done. What a killed process has left is known by its lock, which nobody holds, and goes
-when the next one begins.
+A folder is deleted when its work is done. The folder of a killed process is recognized by its lock, which nobody holds,
+and is deleted when the next work begins.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def staged(lake: Path) -> Iterator[Path]:
-    """A new folder on the disk of the tables, until the end of the block. Raises `Refused`."""
+    """Make a new folder on the disk of the tables, and delete it at the end of the block. Raises `Refused`."""
     staging = lake / ".staging"
     try:
         staging.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def staged(lake: Path) -> Iterator[Path]:
 
 
 def _lock(path: Path) -> int:
-    """A new file that is locked; it has its name only then, lest a sweep take it for a dead one's."""
+    """Make a locked file, which gets its name only then, so that a sweep does not take it for a dead process's."""
     draft = path.with_suffix(".draft")
     number = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
@@ -55,13 +55,13 @@ def _lock(path: Path) -> int:
 
 
 def _sweep(staging: Path) -> None:
-    """Remove what the dead have left."""
+    """Delete the folders of processes that have ended."""
     for folder in staging.iterdir():
         if folder.suffix == ".lock":
             with suppress(OSError):
                 _remove_if_dead(folder)
         elif not folder.suffix and not folder.with_suffix(".lock").exists():
-            shutil.rmtree(folder, ignore_errors=True)  # made anew by a worker that has outlived its master
+            shutil.rmtree(folder, ignore_errors=True)  # made again by a worker that outlived its master
 
 
 def _remove_if_dead(lock: Path) -> None:

@@ -1,7 +1,7 @@
-"""What a table's log says of a file, so that whoever asks for little opens few: rows, least and greatest values, nulls.
+"""The statistics of a file in a table's log, by which queries skip files: rows, least and greatest values, nulls.
 
-It is taken from the footer; no row is read. Texts that the log is not to repeat, such as payloads, have bounds
-that say nothing: with none at all, pyarrow's reader of delta-rs takes it that no row has any value there.
+They are taken from the file's footer; no row is read. Text columns whose values the log must not repeat, such as
+payloads, have the widest bounds: without any bounds, pyarrow's reader of delta-rs assumes that all values are null.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LONG_CHARS = 32
-"""Longer texts are cut: the least may be too small and the greatest too great."""
+"""Longer texts are cut, so that the least may be too small and the greatest too great."""
 
 _LAST_CHAR = "\U0010ffff"
 
 
 def statistics(file: Path, told: Collection[str]) -> str:
-    """Delta's statistics of a Parquet file; of texts, the bounds of those columns only that are to be `told`.
+    """Return Delta's statistics of a Parquet file, as JSON; text columns have bounds only if they are in `told`.
 
     Raises `OSError`, `pa.ArrowException`.
     """
@@ -50,7 +50,7 @@ def statistics(file: Path, told: Collection[str]) -> str:
 
 
 def _places(footer: Any) -> dict[str, list[tuple[int, int]]]:
-    """Where the columns are, but those that are made of others: in each group of rows, at which place."""
+    """Return the places of each column that is not nested, as pairs of row group and column index."""
     whole = {field.name for field in footer.schema.to_arrow_schema() if not pa.types.is_nested(field.type)}
     names = {footer.schema.column(place).path: place for place in range(footer.num_columns)}
     groups = range(footer.num_row_groups)
@@ -58,7 +58,7 @@ def _places(footer: Any) -> dict[str, list[tuple[int, int]]]:
 
 
 def _is_bounded(part: Any) -> bool:
-    """Whether it has bounds, and they can be said in JSON."""
+    """Whether a column has bounds in a row group that can be expressed in JSON."""
     return part is not None and part.has_min_max and _is_plain(part.min) and _is_plain(part.max)
 
 
@@ -71,7 +71,7 @@ def _cut(least: Any) -> Any:
 
 
 def _cut_above(greatest: Any) -> Any:
-    """A text that begins like it and is greater than all that do."""
+    """Return an upper bound of a text: if it is long, one that is greater than all texts with the same beginning."""
     if not isinstance(greatest, str) or len(greatest) <= _LONG_CHARS:
         return greatest
     return greatest[:_LONG_CHARS] + _LAST_CHAR if greatest[_LONG_CHARS] != _LAST_CHAR else _LAST_CHAR

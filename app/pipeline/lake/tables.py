@@ -1,7 +1,7 @@
-"""The tables of the lake: their columns, where they are, and how one is opened.
+"""The tables of the lake: their columns, their folders, and how a table is opened.
 
-A table belongs to one log: its properties say which (`halley.log_id`), so that offsets of two logs never meet in one.
-Whoever opens one gets it, or a sentence that says why not.
+A table belongs to one log, which its property `halley.log_id` names, so that offsets of two logs are never in one
+table. A table that cannot be opened is refused with a sentence that says why.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
 INGEST = "ingest"
-"""The application whose version, in the table events, is the next offset to be read from the log."""
+"""The application whose version, in the table `events`, is the next offset to be read from the log."""
 
 FORMAT = "1"
-"""Of the tables; one of another format is refused."""
+"""The format of the tables; a table of another format is refused."""
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-"""How a partition's folder is called whose value is null."""
+"""The name of a partition's folder whose value is null."""
 
 SKIPPED = ("stats/", "alerts/", "halley/", "replay/")
-"""Below these topics is what the server and the pipeline say themselves: rolling that up would never end."""
+"""The beginnings of topics that the server and the pipeline publish to: rolling those up would never end."""
 
 LOG_ID, FORMAT_KEY = "halley.log_id", "halley.format"
 
 _LONGS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "crc"})
 STORED = pa.schema([(name, pa.int64() if name in _LONGS else pa.string()) for name in COLUMNS])
-"""The columns of a stored event."""
+"""The columns of a stored event, with Arrow's types."""
 
 _TYPES: Mapping[str, pa.DataType] = {
     "double": pa.float64(),
@@ -61,13 +61,13 @@ _NUMBERS = pa.struct(
 
 
 class Shape(NamedTuple):
-    """What is in a table.
+    """The columns and the layout of a table.
 
-    columns       of all its rows; events have lifted columns besides
-    partition_by  those whose values stand in the names of folders instead of in files
-    sorted_by     the order within a file, so that statistics tell most files apart
-    statistics    the texts whose least and greatest value are told for each file; those of numbers always are
-    ordered_by    the column that puts files in order
+    columns       the columns of all rows; events also have lifted columns
+    partition_by  the columns whose values are in the names of folders instead of in files
+    sorted_by     the order within a file, chosen so that statistics distinguish most files
+    statistics    the text columns with bounds in each file's statistics; numbers always have bounds
+    ordered_by    the column by which files are ordered
     """
 
     columns: pa.Schema
@@ -78,12 +78,12 @@ class Shape(NamedTuple):
 
 
 TABLES: Mapping[str, Shape] = {
-    # Every stored event that the lake can hold. `day` is that of time_us in UTC.
+    # Every stored event that the lake can hold. `day` is the day of `time_us` in UTC.
     "events": Shape(
         STORED.append(pa.field("day", pa.date32())),
         ("day", "protocol"),
         ("topic", "offset"),
-        ("topic", "shape"),  # who published would stay in the table's log when it is erased
+        ("topic", "shape"),  # publishers' bounds would stay in the table's log after an erasure
         "offset",
     ),
     # Offsets `first` to `last` that the log has and the lake does not, and why. `row` is the row as JSON, where it is
@@ -167,15 +167,15 @@ TABLES: Mapping[str, Shape] = {
 
 
 def path(lake: Path, name: str) -> Path:
-    """A table's folder."""
+    """Return a table's folder, as an absolute path."""
     assert name in TABLES, name
     return Path(lake).absolute() / name
 
 
 def lifted_columns(types: Mapping[str, str]) -> pa.Schema:
-    """The columns that settings want beside those of a stored event: their names and types (`source/columns.py`).
+    """Return the lifted columns of the settings, given by name and type (`source/columns.py`), as a schema.
 
-    Raises `Refused` where one is called like one that is there already.
+    Raises `Refused` if one has the name of a column of a stored event.
     """
     for name in types:
         if name in TABLES["events"].columns.names:
@@ -184,9 +184,10 @@ def lifted_columns(types: Mapping[str, str]) -> pa.Schema:
 
 
 def open_table(lake: Path, name: str, log_id: str | None = None) -> DeltaTable | None:
-    """A table as it is now; None where there is none yet. Raises `Refused`: it is not what it should be.
+    """Open a table as it is now; return None if it does not exist yet.
 
-    `log_id`: the log that it must have been made from, where that matters.
+    `log_id`: the log that the table must have been made from; None: any. Raises `Refused` if the table cannot be read,
+    was not made by this version of Halley, was changed by another program, or is of another log.
     """
     folder = path(lake, name)
     if not _is_there(folder):
@@ -197,12 +198,12 @@ def open_table(lake: Path, name: str, log_id: str | None = None) -> DeltaTable |
     except (DeltaError, OSError, ValueError) as error:
         raise Refused(f"{folder} cannot be read as a Delta table: {first_line(error)}") from error
     if LOG_ID not in properties:
-        raise Refused(f"{folder} is a Delta table, but Halley has not made it: choose another --lake")
+        raise Refused(f"{folder} is a Delta table that was not made by Halley: choose another --lake")
     if properties.get(FORMAT_KEY) != FORMAT:
         raise Refused(f"{folder} was made by another version of Halley: choose another --lake, or that version")
     if log_id not in (None, properties[LOG_ID]):
         raise Refused(
-            f"{folder} was made from log {properties[LOG_ID]}, and this is log {log_id}: "
+            f"{folder} was made from log {properties[LOG_ID]}, but this is log {log_id}: "
             "choose another --lake, or move this one away"
         )
     _compare(table, name, folder)
@@ -210,7 +211,7 @@ def open_table(lake: Path, name: str, log_id: str | None = None) -> DeltaTable |
 
 
 def look(lake: Path, log_id: str | None = None, lifted: Iterable[pa.Field] = ()) -> dict[str, DeltaTable]:
-    """All tables that there are, by name. Raises `Refused` as `open_table` and `create`, and changes nothing."""
+    """Open all existing tables, by name, without changing anything. Raises `Refused`, as `open_table` and `create`."""
     tables = {name: table for name in TABLES if (table := open_table(lake, name, log_id)) is not None}
     if "events" in tables:
         _new(tables["events"], lifted)
@@ -218,9 +219,9 @@ def look(lake: Path, log_id: str | None = None, lifted: Iterable[pa.Field] = ())
 
 
 def create(lake: Path, name: str, log_id: str, lifted: pa.Schema | None = None) -> DeltaTable:
-    """A table, made where there is none; lifted columns that it does not have yet are added (L12).
+    """Open a table, which is made if it does not exist; missing lifted columns are added (L12).
 
-    Raises `Refused`, also where a column has come to be of another type.
+    Raises `Refused`, also if a lifted column exists with another type.
     """
     table = open_table(lake, name, log_id)
     if table is None:
@@ -233,12 +234,12 @@ def create(lake: Path, name: str, log_id: str, lifted: pa.Schema | None = None) 
 
 
 def schema(table: DeltaTable) -> pa.Schema:
-    """A table's columns, the partition's too."""
+    """Return a table's columns, including those of its partitions."""
     return pa.schema(table.schema().to_arrow())
 
 
 def refresh(table: DeltaTable) -> None:
-    """See a table as it is now. Raises `Refused`."""
+    """Bring an open table up to date. Raises `Refused`."""
     try:
         table.update_incremental()
     except (DeltaError, OSError) as error:
@@ -246,26 +247,28 @@ def refresh(table: DeltaTable) -> None:
 
 
 def unreadable(table: DeltaTable, error: BaseException) -> Refused:
-    """A table that could be opened, and has gone or was changed since."""
-    return Refused(f"{folder_of(table)} cannot be read any more: {first_line(error)}")
+    """Return the error for a table that was opened, and was deleted or changed since."""
+    return Refused(f"{folder_of(table)} can no longer be read: {first_line(error)}")
 
 
 def log_of(table: DeltaTable) -> str:
-    """The id of the log that a table was made from."""
+    """Return the id of the log that a table was made from."""
     return str(table.metadata().configuration[LOG_ID])
 
 
 def shape_of(table: DeltaTable) -> Shape:
-    """What is in it."""
+    """Return the shape of an open table."""
     return TABLES[folder_of(table).name]
 
 
 class File(NamedTuple):
-    """A file of a table, as the table's log tells of it.
+    """A file of a table, as the table's log describes it.
 
-    path         below the table's folder
-    partition    the values of the partition's columns, as texts
-    least, greatest, nulls   by column, where they are known; long texts are cut, the greatest so that it stays greater
+    path             the path below the table's folder
+    partition        the values of the partition's columns, as texts
+    rows, nbytes     the number of rows, and the size in bytes
+    least, greatest  bounds by column, where they are known; long texts are cut so that the bounds stay correct
+    nulls            the number of nulls by column, where it is known
     """
 
     path: str
@@ -278,7 +281,7 @@ class File(NamedTuple):
 
 
 def files_of(table: DeltaTable) -> list[File]:
-    """The files that make up a table as it was opened."""
+    """Return the files that make up a table as it was opened."""
     found = []
     for row in pa.table(table.get_add_actions(flatten=False)).to_pylist():
         partition = {
@@ -295,22 +298,22 @@ def files_of(table: DeltaTable) -> list[File]:
 
 
 def dataset(table: DeltaTable) -> Dataset:
-    """A table's rows, for pyarrow.
+    """Return a table's rows as a dataset of pyarrow.
 
-    Files are opened by Arrow itself. Through delta-rs' own file system, which is Python to Arrow, read-ahead threads
-    want the interpreter while it is going, and a process that has not read to the end crashes or hangs at its very end
-    (T20). Here too a scan that is not wanted to its end is to be closed: with `contextlib.closing(....to_batches())`.
+    Files are opened by Arrow itself. With delta-rs's own file system, which is Python code to Arrow, read-ahead threads
+    need the interpreter while it shuts down, and a process that has not read to the end crashes or hangs at its exit
+    (T20). Here too, close a scan that is not read to its end: with `contextlib.closing(....to_batches())`.
     """
     return table.to_pyarrow_dataset(filesystem=fs.SubTreeFileSystem(str(folder_of(table)), fs.LocalFileSystem()))
 
 
 def folder_of(table: DeltaTable) -> Path:
-    """Where a table is."""
+    """Return the folder of an open table."""
     return Path(unquote(table.table_uri.removeprefix("file://")))
 
 
 def refusal(place: Path, error: BaseException) -> Refused:
-    """What an error of the disk, or of delta-rs, comes to."""
+    """Convert an error of the disk, or of delta-rs, on writing to `place`."""
     text = first_line(error)
     if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left" in str(error):
         return Refused(f"the disk of {place} is full: make room, and run the same command again")
@@ -318,12 +321,12 @@ def refusal(place: Path, error: BaseException) -> Refused:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, as far as it fits into a sentence."""
+    """Return the first line of an error's text, at most 300 characters."""
     return str(error).strip().partition("\n")[0][:300]
 
 
 def _is_there(folder: Path) -> bool:
-    """Whether there is a table. Raises `Refused` where there is something else."""
+    """Whether a folder holds a table. Raises `Refused` if it holds something else."""
     try:
         content = {each.name for each in folder.iterdir()}
         log = folder / "_delta_log"
@@ -334,12 +337,12 @@ def _is_there(folder: Path) -> bool:
     except OSError as error:
         raise Refused(f"{folder} cannot be used as a table: {error.strerror}") from error
     if content - {"_delta_log"}:
-        raise Refused(f"{folder} has files but no Delta log: it is not a table, or half of one; move it away")
+        raise Refused(f"{folder} has files but no Delta log: it is not a table, or an incomplete one; move it away")
     return False
 
 
 def _new(table: DeltaTable, lifted: Iterable[pa.Field]) -> list[pa.Field]:
-    """Those lifted columns that a table does not have yet. Raises `Refused` where it has one of another type."""
+    """Return the lifted columns that a table lacks. Raises `Refused` if it has one with another type."""
     found = {field.name: field.type for field in schema(table)}
     new = []
     for field in lifted:
@@ -347,7 +350,7 @@ def _new(table: DeltaTable, lifted: Iterable[pa.Field]) -> list[pa.Field]:
             new.append(field)
         elif found[field.name] != field.type:
             raise Refused(
-                f"column {field.name} of {folder_of(table)} is {found[field.name]}, and settings now say {field.type}: "
+                f"column {field.name} of {folder_of(table)} is {found[field.name]}, but the settings say {field.type}: "
                 "give the [[lift]] a column of another name"
             )
     return new
@@ -366,8 +369,8 @@ def _make(lake: Path, name: str, log_id: str, lifted: list[pa.Field]) -> DeltaTa
             configuration={
                 LOG_ID: log_id,
                 FORMAT_KEY: FORMAT,
-                "delta.checkpointInterval": "50",  # so many entries are read at most to open it
-                "delta.logRetentionDuration": "interval 1 days",  # there may be one each second
+                "delta.checkpointInterval": "50",  # the most log entries that are read to open the table
+                "delta.logRetentionDuration": "interval 1 days",  # there may be one commit each second
             },
             raise_if_key_not_exists=False,  # Halley's own two
         )
@@ -379,9 +382,11 @@ def _compare(table: DeltaTable, name: str, folder: Path) -> None:
     found = {field.name: field.type for field in schema(table)}
     for field in TABLES[name].columns:
         if field.name not in found:
-            raise Refused(f"{folder} has no column {field.name}, so it was changed by somebody: choose another --lake")
-        if str(found[field.name]) != str(field.type):  # a map's inner names differ
             raise Refused(
-                f"column {field.name} of {folder} is {found[field.name]} and not {field.type}, so it was changed by "
-                "somebody: choose another --lake"
+                f"{folder} has no column {field.name}: another program changed the table; choose another --lake"
+            )
+        if str(found[field.name]) != str(field.type):  # compared as texts, since the inner names of a map differ
+            raise Refused(
+                f"column {field.name} of {folder} is {found[field.name]} and not {field.type}: another program "
+                "changed it; choose another --lake"
             )

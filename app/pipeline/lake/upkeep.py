@@ -1,8 +1,8 @@
-"""What keeps a lake quick and small: compaction, and vacuum.
+"""The upkeep of a lake: compaction, which keeps queries fast, and vacuum, which frees disk space.
 
-Ingest commits every few seconds, and each commit makes small files in the order of offsets. Compaction makes large ones
-of them that are sorted by channel: whoever asks for one channel opens one or two files of a day, by their statistics.
-The rows stay what they were, and so does the app version (L10). Vacuum deletes what no table names any more.
+Ingest commits every few seconds, and each commit makes small files in the order of offsets. Compaction makes large
+files of them that are sorted by channel: by their statistics, a query of one channel opens one or two files of a day.
+Neither the rows nor the app version change (L10). Vacuum deletes the files that no table names any more.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     Tell = Callable[[int, int], None]
 
 _SMALL_ROWS = FILE_ROWS // 4
-"""A sorted file with fewer is taken up again together with what is new; and without, if there are many."""
+"""A sorted file with fewer rows is compacted again with new files, or if there are `_MANY` such files."""
 
 _MANY = 8
 
 
 class Compacted(NamedTuple):
-    """How many files were replaced, by how many, and the rows in them."""
+    """The number of files that were replaced, of files that replace them, and of rows in them."""
 
     before: int = 0
     after: int = 0
@@ -43,10 +43,12 @@ class Compacted(NamedTuple):
 
 
 def compact(lake: Path, name: str, tell: Tell = lambda _done, _of: None, *, least: int = 1) -> Compacted:
-    """Make few large sorted files of the many small ones of a table, one partition after the other.
+    """Replace the many small files of a table by few large sorted files, one partition after the other.
 
-    `least`: partitions of the newest day with fewer small files are left for later. Jobs may go on meanwhile. `tell`
-    hears how many rows are done, and of how many. Raises `Refused`, `JobFailed`; what is done by then stays done.
+    least  partitions of the newest day with fewer small files are left for later
+    tell   called with the number of rows that are done, and their total
+
+    Jobs may go on meanwhile. Raises `Refused`, `JobFailed`; partitions that are done by then stay done.
     """
     with lock.rewrite(lake):
         table = open_table(lake, name)
@@ -65,7 +67,10 @@ def compact(lake: Path, name: str, tell: Tell = lambda _done, _of: None, *, leas
 
 
 def rewrite(lake: Path, table: DeltaTable, files: list[File], tell: Callable[[int], None]) -> int:
-    """Put sorted files in the place of these, all of one partition; how many. Raises `Refused`, `JobFailed`."""
+    """Replace files, all of one partition, by sorted files; return the number of these. Raises `Refused`, `JobFailed`.
+
+    `tell` is called with the number of rows of this partition that are done.
+    """
     root, shape = folder_of(table), shape_of(table)
     columns = pa.schema([field for field in schema(table) if field.name not in shape.partition_by])
     with staging.staged(lake) as folder:
@@ -81,7 +86,7 @@ def rewrite(lake: Path, table: DeltaTable, files: list[File], tell: Callable[[in
             try:
                 written = Compaction(shape, columns, folder, place, further).run([root / file.path for file in files])
             except OSError as error:
-                if error.errno is None:  # of Arrow, about what is in a file
+                if error.errno is None:  # an error of Arrow, about a file's content
                     raise
                 raise refusal(root, error) from error
         commit_files(table, written, removed=files, is_rewrite=True)
@@ -89,7 +94,7 @@ def rewrite(lake: Path, table: DeltaTable, files: list[File], tell: Callable[[in
 
 
 def _chosen(lake: Path, table: DeltaTable, least: int) -> list[list[File]]:
-    """The files of each partition that are worth it, in the order of what is in them."""
+    """Return the files of each partition that are worth compacting, in the order of their contents."""
     shape = shape_of(table)
     events = open_table(lake, "events")
     settled = (events and committed(events, INGEST)) or 0
@@ -115,26 +120,26 @@ def _is_sorted(file: File) -> bool:
 
 
 class Vacuumed(NamedTuple):
-    """How many files went, and what they took of the disk."""
+    """The number of deleted files, and their size in bytes."""
 
     files: int = 0
     nbytes: int = 0
 
 
 def vacuum(lake: Path, age_s: float, tell: Tell = lambda _done, _of: None) -> Vacuumed:
-    """Delete the files of all tables that none has named for so long, and those that never came into one (T6).
+    """Delete the files that no table has named for `age_s` seconds, and those that no table ever named (T6).
 
-    Raises `Refused`.
+    `tell` is called with the number of tables that are done, and their total. Raises `Refused`.
     """
     with lock.rewrite(lake):
         return delete_unnamed(lake, age_s, tell)
 
 
 def delete_unnamed(lake: Path, age_s: float, tell: Tell = lambda _done, _of: None) -> Vacuumed:
-    """The work of vacuum, for whoever rewrites the lake.
+    """Do the work of `vacuum`, for a caller that holds the lock `rewrite`.
 
-    Files of a commit under way are never among them, whatever the age (T5): this waits until none is, and lets none
-    begin.
+    Files of a commit in progress are never deleted, regardless of the age (T5): this waits until there is none, and
+    prevents new ones.
     """
     hours = math.ceil(age_s / 3_600)
     vacuumed = Vacuumed()
@@ -150,7 +155,7 @@ def delete_unnamed(lake: Path, age_s: float, tell: Tell = lambda _done, _of: Non
 
 
 def _vacuum(table: DeltaTable, hours: int) -> Vacuumed:
-    """What delta-rs does when asked for all of it; its own list names some files more than once, or gone ones."""
+    """Vacuum one table with delta-rs, and count what it deleted: its own list has duplicates and files already gone."""
     root = folder_of(table)
     before = _sizes(root)
     try:
@@ -163,6 +168,6 @@ def _vacuum(table: DeltaTable, hours: int) -> Vacuumed:
 
 
 def _sizes(root: Path) -> dict[Path, int]:
-    """Of all files but the log's."""
+    """Return the size of each file of a table, except those of its log."""
     log = root / "_delta_log"
     return {path: path.stat().st_size for path in root.rglob("*") if path.is_file() and log not in path.parents}

@@ -1,7 +1,7 @@
-"""Whether the lake is what was read from the log: its files, its offsets, its rows, and the rollups made of them.
+"""The verification of a lake against the log that it was read from: its files, offsets, rows and rollups.
 
-It only reads, and takes no lock. A table is looked at as it was when that was begun, so jobs may go on; vacuum and
-erasure may not.
+Verification only reads, and takes no lock. It examines each table as it was at the beginning, so jobs may go on
+meanwhile; vacuum and erasure may not.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     Tell = Callable[[int, int], None]
 
 _WINDOW_OFFSETS = 4_194_304
-"""Looked at together."""
+"""The number of offsets that are examined together."""
 
 _MOST_TOLD = 5
 _SAMPLE_ROWS = 1_000
-"""Of each file."""
+"""The rows of each file whose checksums are compared if not all are."""
 
 _BATCH_ROWS = 16_384
 
 
 class Finding(NamedTuple):
-    """What was looked at, and what came of it. `is_sound` is False only where something is wrong."""
+    """One result: the name of what was examined, a sentence for people, and whether nothing is wrong with it."""
 
     what: str
     told: str
@@ -49,9 +49,12 @@ class Finding(NamedTuple):
 
 
 def verify(lake: Path, *, is_thorough: bool = False, tell: Tell = lambda _done, _of: None) -> Iterator[Finding]:
-    """Look at a lake, one finding after the other; the checksums of all rows if it is to be thorough, else of some.
+    """Verify a lake; yield one finding after the other.
 
-    `tell` hears how many rows' checksums are done, and of how many. Raises `Refused` where there is no lake.
+    is_thorough  compare the checksums of all rows, not only of some rows of each file
+    tell         called with the number of rows whose checksums are done, and their total
+
+    Raises `Refused` if there is no lake.
     """
     tables = look(lake)
     if "events" not in tables:
@@ -72,11 +75,11 @@ def verify(lake: Path, *, is_thorough: bool = False, tell: Tell = lambda _done, 
 
 
 def _tried(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """A look that reads whole tables; of one with files that cannot be read, that is what it finds."""
+    """Yield the findings of a check; if files cannot be read, that is a finding too."""
     try:
         yield from check()
     except (OSError, pa.ArrowException) as error:
-        yield Finding(what, f"cannot be looked at: {first_line(error)}", is_sound=False)
+        yield Finding(what, f"cannot be examined: {first_line(error)}", is_sound=False)
 
 
 def _log(name: str, table: DeltaTable, log_id: str) -> Finding:
@@ -85,14 +88,14 @@ def _log(name: str, table: DeltaTable, log_id: str) -> Finding:
 
 
 def _broken(table: DeltaTable) -> dict[str, str]:
-    """L4: what is wrong with those files that are not there, or have not the rows and the size that the log says."""
+    """L4: return the files that are missing, or whose size or rows are not what the table's log says, and why."""
     root = folder_of(table)
     looks = ((file.path, amiss(root, file) or _miscounted(root / file.path, file.rows)) for file in files_of(table))
     return {path: told for path, told in looks if told is not None}
 
 
 def _files(name: str, table: DeltaTable, broken: dict[str, str]) -> Iterator[Finding]:
-    """How many there are, or at most a few of those that are not as they should be."""
+    """Yield the numbers of files and rows, after some of the files that are damaged or missing."""
     for path, told in islice(broken.items(), _MOST_TOLD):
         yield Finding(name, f"{path} {told}", is_sound=False)
     files = files_of(table)
@@ -102,26 +105,26 @@ def _files(name: str, table: DeltaTable, broken: dict[str, str]) -> Iterator[Fin
 
 
 def _miscounted(path: Path, rows: int) -> str | None:
-    """What the footer says otherwise than the table's log."""
+    """Return the difference between a file's footer and the table's log, in words; None if there is none."""
     try:
         found = pq.read_metadata(path).num_rows
     except (OSError, pa.ArrowException) as error:
         return f"cannot be read: {first_line(error)}"
-    return None if found == rows else f"has {found} rows, and should have {rows}"
+    return None if found == rows else f"has {found} rows instead of {rows}"
 
 
 def _versions(tables: dict[str, DeltaTable]) -> Finding:
-    """How far ingest says that it is, against what is there."""
+    """Compare the recorded position of ingest with the events."""
     until = committed(tables["events"], INGEST)
     greatest = max((file.greatest["offset"] for file in files_of(tables["events"])), default=None)
     if until is None or (greatest is not None and greatest >= until):
-        told = f"there are events up to offset {greatest}, and ingest says that it is at {until}"
+        told = f"there are events up to offset {greatest}, but the recorded position of ingest is {until}"
         return Finding("ingest", told, is_sound=greatest is None)
     return Finding("ingest", f"all offsets below {until:,} are done")
 
 
 def _offsets(tables: dict[str, DeltaTable], broken: dict[str, dict[str, str]]) -> Iterator[Finding]:
-    """Whether every offset is in exactly one of events, rejected and gaps; what broken files had is not there."""
+    """Check that every offset is in exactly one of events, rejected and gaps; rows of broken files do not count."""
     sound = {name: _without(table, broken[name]) for name, table in tables.items()}
     until = committed(tables["events"], INGEST) or 0
     known = [
@@ -136,18 +139,18 @@ def _offsets(tables: dict[str, DeltaTable], broken: dict[str, dict[str, str]]) -
             is_sound = False
             yield Finding("offsets", told, is_sound=False)
     if is_sound:
-        yield Finding("offsets", f"{first:,} to {until - 1:,}: each is there once" if until > first else "none yet")
+        yield Finding("offsets", f"{first:,} to {until - 1:,}: each is present once" if until > first else "none yet")
 
 
 def _without(table: DeltaTable, broken: Collection[str]) -> ds.Dataset:
-    """A table's rows, but for those of some files."""
+    """Return a table's rows without those of some files."""
     whole = dataset(table)
     files = [each for each in whole.get_fragments() if each.path not in broken]
     return ds.FileSystemDataset(files, whole.schema, whole.format, whole.filesystem) if broken else whole
 
 
 def _spans(tables: dict[str, ds.Dataset], low: int, high: int) -> pa.Table:
-    """All that the tables have of these offsets, as columns first and last, in order."""
+    """Return what the tables have of the offsets [low, high), as columns first and last, in order."""
     column = ds.field("offset")
     rows = tables["events"].to_table(columns=["offset"], filter=(column >= low) & (column < high))
     spans = [pa.table({"first": rows["offset"], "last": rows["offset"]})]
@@ -164,17 +167,17 @@ def _spans(tables: dict[str, ds.Dataset], low: int, high: int) -> pa.Table:
 
 
 def _amiss(spans: pa.Table, low: int, high: int) -> Iterator[str]:
-    """What is not there, and what is there twice: at most a few of each window."""
+    """Yield the offsets that are missing and those that are duplicate, at most a few of each window."""
     firsts = pa.concat_arrays([*spans["first"].chunks, pa.array([high])])
     lasts = pa.concat_arrays([pa.array([low - 1]), *spans["last"].chunks])
-    step = pc.subtract(firsts, lasts)  # 1 where one begins right after the last
+    step = pc.subtract(firsts, lasts)  # 1 where a span begins right after the one before
     for place in pc.indices_nonzero(pc.not_equal(step, 1))[:_MOST_TOLD].to_pylist():
         first, last = firsts[place].as_py(), lasts[place].as_py()
-        yield f"{offsets(last + 1, first - 1)} not there" if first > last else f"{offsets(first, last)} there twice"
+        yield f"{offsets(last + 1, first - 1)} missing" if first > last else f"{offsets(first, last)} duplicate"
 
 
 def _checksums(events: DeltaTable, broken: Collection[str], *, is_thorough: bool, tell: Tell) -> Iterator[Finding]:
-    """Whether rows are what the log's checksum says; of each file that is there some, or all."""
+    """Compare rows with the checksums from the log; of each readable file some rows, or all."""
     files = [file for file in files_of(events) if file.path not in broken]
     total = sum(file.rows if is_thorough else min(file.rows, _SAMPLE_ROWS) for file in files)
     done = 0
@@ -190,33 +193,33 @@ def _checksums(events: DeltaTable, broken: Collection[str], *, is_thorough: bool
         except (OSError, pa.ArrowException) as error:
             yield Finding("checksums", f"{file.path} cannot be read: {first_line(error)}", is_sound=False)
     if wrong:
-        told = f"{len(wrong):,} of {done:,} rows are not what was logged, such as offset {wrong[0]}"
+        told = f"{len(wrong):,} of {done:,} rows differ from the log, such as offset {wrong[0]}"
         yield Finding("checksums", told, is_sound=False)
     else:
-        yield Finding("checksums", f"{done:,} rows are what was logged" + " (a sample)" * (not is_thorough))
+        yield Finding("checksums", f"{done:,} rows are as in the log" + " (a sample)" * (not is_thorough))
 
 
 def _changed(rows: pa.RecordBatch) -> list[int]:
-    """The offsets of those that are not what was logged."""
+    """Return the offsets of the rows that do not have their checksum."""
     found = zip(*(column.to_pylist() for column in rows.columns), strict=True)
     return [row[0] for row in found if row[-1] != checksum(row[:-1])]
 
 
 def _rollups(events: DeltaTable, rollups: DeltaTable) -> Finding:
-    """L13: the windows that are final against a recount; what came too late for one is told, and is no fault."""
+    """L13: compare the final windows with a recount; events that came too late are reported, but are not a fault."""
     count = recounted(events, rollups)
-    told = f"{count.windows:,} windows hold what a recount says"
+    told = f"{count.windows:,} windows agree with a recount"
     if count.late:
-        told += f", but for {count.late:,} events that came late"
+        told += f", except for {count.late:,} events that came late"
     if not count.wrong:
         return Finding("recount", told)
     return Finding(
-        "recount", f"{count.wrong:,} windows hold what the events do not, such as {count.example}", is_sound=False
+        "recount", f"{count.wrong:,} windows disagree with the events, such as {count.example}", is_sound=False
     )
 
 
 def _some(file: Path, count: int) -> Iterator[pa.RecordBatch]:
-    """The first rows of a file."""
+    """Yield the first `count` rows of a file, in batches."""
     with pq.ParquetFile(file) as parquet:
         for rows in parquet.iter_batches(
             min(_BATCH_ROWS, count), columns=[name for name in COLUMNS if name != "protocol"]

@@ -1,4 +1,4 @@
-"""A channel's events out of the lake, as `GET /history` writes them."""
+"""A channel's events from the lake, in the format of `GET /history`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def lines(lake: Path, selection: Selection) -> Iterator[list[str]]:
-    """The events as JSON, oldest first, stretch by stretch. Raises `Refused`, `JobFailed`."""
+    """Yield lists of events, each one line of JSON, oldest first. Raises `Refused`, `JobFailed`."""
     for rows in Walk(lake, selection).rows():
         yield [_line(row) for row in rows]
 

@@ -1,11 +1,12 @@
-"""Old events, published again: in the order of their offsets, at their pace, each for the audience that it had.
+"""Republishing old events: in the order of their offsets, at their original pace, each to its original audience.
 
-The order is strict: an event is delivered for the first time only after all before it were, or were refused for good.
-Neither rate limits, nor a history that takes nothing for a while, nor lost answers, nor kills change that.
+The order is strict: an event is first delivered after all before it were delivered or permanently refused. Neither rate
+limits, nor a history that is temporarily unavailable, nor lost responses, nor kills change that.
 
-How far a replay has come stands in a file below the lake. A batch is noted there before it is sent, and each event has
-a key made of the replay's own name and its offset; so what was under way when a replay was killed is sent again, and
-the server does it once. The server forgets keys in time: whether that can matter is told (`Replay.doubt`).
+The position of a replay is kept in a file below the lake. A batch is recorded there before it is sent, and each event
+has an idempotency key made of the replay's name and its offset; so the batch that was being sent when a replay was
+killed is sent again, and the server publishes it once. The server forgets keys in time: `Replay.doubt` says whether
+that can matter.
 """
 
 from __future__ import annotations
@@ -38,18 +39,24 @@ if TYPE_CHECKING:
 
 ROOT = "/replay"
 KEY_AGE_S = History().key_age_s
-"""How long a server remembers keys, unless its settings say otherwise."""
+"""How long a server keeps idempotency keys by default, in seconds."""
 
 _BATCH_EVENTS = 100
 _PAUSE_S, _MOST_PAUSE_S = 0.02, 0.5
 _PATIENCE_S = 60.0
 _REASONS = 10
 _FORGOTTEN = "412:"
-"""Of a server that remembers few keys, or none: what it does not take it has published the one before of."""
+"""The error of a server that has forgotten the key of the event before; it has published that event nevertheless."""
 
 
 class Plan(NamedTuple):
-    """What is to be replayed and where to. `speed`: how many times as fast as it was; 0: without pauses."""
+    """The parameters of a replay.
+
+    selection  the events to replay
+    speed      the factor by which it is faster than the original; 0: without pauses
+    prefix     the channel below which the events are published
+    server     the URL of the server, by which the replay's position is kept
+    """
 
     selection: Selection
     speed: float
@@ -58,7 +65,7 @@ class Plan(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What has become of it: how many were published, and why others were refused."""
+    """The result of a replay: the numbers of published and refused events, and the first reasons for refusals."""
 
     published: int
     refused: int
@@ -66,7 +73,15 @@ class Outcome(NamedTuple):
 
 
 class Replay:
-    """One replay, begun or taken up again. Raises `Refused`, `OSError`."""
+    """One replay, new or resumed.
+
+    is_resumed  whether a position of an earlier run was found
+    doubt       the offsets, first and last, that may be published twice, as their keys may be forgotten; or None
+    published   the number of events that this run has published
+    refused     the number of events that the server permanently refused in this run
+
+    `is_new`: begin at the first event, whatever the position. Raises `Refused`, `JobFailed`, `OSError`.
+    """
 
     def __init__(self, lake: Path, plan: Plan, *, is_new: bool = False) -> None:
         self._plan = plan
@@ -88,9 +103,9 @@ class Replay:
         self._reasons: dict[str, None] = {}
 
     async def run(self, client: Client, show: Callable[[int, int, str], None]) -> Outcome:
-        """Do it to its end; `show` is told how far it is: events done, of how many, and where.
+        """Replay to the end; `show` is called with the events done, their total, and the position in words.
 
-        Raises `JobFailed` or `ClientError`; what was not done then is done by the next run, as when it is cancelled.
+        Raises `Refused`, `JobFailed` or `ClientError`; the next run does the rest, also after a cancellation.
         """
         total, done = await asyncio.to_thread(self._walk.count, self._after)
         pace = _Pace(self._plan.speed)
@@ -102,14 +117,14 @@ class Replay:
                 done += len(batch)
                 show(done, total, f"offset {self._after:,}")
         except BaseException:
-            if not self._is_sending:  # else it says already what is in doubt
+            if not self._is_sending:  # else the file already says what is in doubt
                 self._note(sending=None)
             raise
         await asyncio.to_thread(self._file.unlink, missing_ok=True)
         return Outcome(self.published, self.refused, list(self._reasons))
 
     async def _batches(self, pace: _Pace) -> AsyncIterator[list[Row]]:
-        """What is due, in order, as soon as it is."""
+        """Yield the events in batches, in order, as soon as they are due."""
         stretches = self._walk.rows(self._after)
         batch: list[Row] = []
         while (rows := await asyncio.to_thread(next, stretches, None)) is not None:
@@ -126,10 +141,10 @@ class Replay:
             yield batch
 
     async def _publish(self, client: Client, rows: Sequence[Row]) -> None:
-        """All of them, each once those before it are published, or refused for good. Raises `JobFailed`.
+        """Publish events, each after those before it are published or permanently refused. Raises `JobFailed`.
 
-        The server takes nothing behind what it has refused, so the first refusal says where to go on: with the same
-        event where it may have room for it later, else with the next.
+        The server takes nothing after an event that it has refused, so the first refusal says where to resume: with the
+        same event if the server may take it later, else with the next.
         """
         deadline, pause_s = time.monotonic() + _PATIENCE_S, _PAUSE_S
         while rows:
@@ -148,7 +163,7 @@ class Replay:
                 rows = rows[1:]
                 continue
             if time.monotonic() > deadline:
-                raise JobFailed(f"the server takes nothing more: {refusal}")
+                raise JobFailed(f"the server accepts no more events: {refusal}")
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _MOST_PAUSE_S)
 
@@ -176,7 +191,7 @@ class Replay:
 
 
 class _Pace:
-    """When each event is due: as long after the first as it was then, divided by the speed."""
+    """The schedule of a replay: the original time since the first event, divided by the speed."""
 
     def __init__(self, speed: float) -> None:
         self._speed = speed
@@ -184,7 +199,7 @@ class _Pace:
         self._latest_us = 0
 
     def wait_s(self, time_us: int) -> float:
-        """How long until then; where the clock was set back, time stands still."""
+        """Return the seconds until an event of that time is due; where the clock was set back, time stands still."""
         if not self._speed:
             return 0.0
         self._latest_us = max(self._latest_us, time_us)
@@ -195,7 +210,7 @@ class _Pace:
 
 
 def _is_replayed(topic: str) -> bool:
-    """Not what the server and its pipeline said themselves: statistics of old events would look like news."""
+    """Whether a topic is replayed: not the server's and the pipeline's, whose old statistics would look current."""
     return topic.partition("/")[0] not in SERVERS_OWN
 
 
@@ -209,4 +224,6 @@ def _load(file: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except documents.DocumentDamaged:
-        raise Refused(f"{file} is damaged: how far this replay has come is lost; --restart begins it anew") from None
+        raise Refused(
+            f"{file} is damaged, so the position of this replay is lost; --restart begins from the start"
+        ) from None

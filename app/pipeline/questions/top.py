@@ -23,6 +23,9 @@ _QUERY = """
 
 
 def top(spark: SparkSession, lake: Path, by: By, since_us: int | None, most: int) -> Answer:
-    """So many channels, the busiest first; since that moment, or ever. Raises `Refused`."""
+    """Return the `most` busiest channels, the busiest first, since a time (microseconds since 1970; None: ever).
+
+    `by` is the column to compare by. Raises `Refused`, `JobFailed`.
+    """
     where = "" if since_us is None else f"where time_us >= {int(since_us)}"
     return ask(spark, lake, _QUERY.format(where=where, by=by, most=int(most)))

@@ -1,6 +1,6 @@
-"""The columns of what is read: those of a stored event, those of a fault, and scalars that are lifted out of payloads.
+"""The columns of the source: those of a stored event, those of a fault, and scalars that are lifted from payloads.
 
-Numbers are long and texts string, all nullable; a lifted column is what its setting says.
+Numbers are long and texts are string, all nullable; a lifted column has the type that its setting says.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 LONGS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "crc", "fault_last"})
 FAULT_COLUMNS = ("fault", "fault_last")
-"""Both null in an event's row. Else there is no event from the row's offset to `fault_last`, and `fault` says why."""
+"""Columns that are null in an event's row. Else there is no event from the row's offset to `fault_last`, for the reason
+`fault`."""
 
 _LONG_LOW, _LONG_HIGH = -(1 << 63), (1 << 63) - 1
 _CACHED_TOPICS = 65_536
@@ -46,7 +47,7 @@ _ARROW: dict[str, pa.DataType] = {
 
 
 class Lift(NamedTuple):
-    """What is put in one column, for the topics of one pattern: what a JSON Pointer's tokens lead to."""
+    """A setting [[lift]]: the value at a JSON Pointer, in payloads of a pattern's topics, becomes a column's."""
 
     pattern: Pattern
     tokens: tuple[str, ...]
@@ -55,7 +56,7 @@ class Lift(NamedTuple):
 
 
 def lifts_of(settings: Settings) -> str:
-    """The settings' [[lift]] tables, which are checked, as the source's option `lift` wants them."""
+    """Return the settings' [[lift]] tables, which were checked, as JSON text for the source's option `lift`."""
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
     told = []
     for lift in settings.lift:
@@ -67,20 +68,20 @@ def lifts_of(settings: Settings) -> str:
 
 
 class Lifting:
-    """Takes scalars out of payloads. `columns` are the names with their types, in order of first mention.
+    """Takes scalars from payloads. `columns` are the names with their types, in order of first mention.
 
-    Raises `Refused` where `text` is not what `lifts_of` makes.
+    Raises `Refused` if `text` is not a result of `lifts_of`.
     """
 
     def __init__(self, text: str) -> None:
         try:
             self._lifts = [_lift(**each) for each in orjson.loads(text or "[]")]
         except (ValueError, TypeError, KeyError) as error:
-            raise Refused(f"the option lift must be what columns.lifts_of() makes ({error})") from None
+            raise Refused(f"the option lift must be a result of columns.lifts_of() ({error})") from None
         self.columns: dict[str, str] = {}
         for lift in self._lifts:
             if self.columns.setdefault(lift.column, lift.type) != lift.type or lift.column in COLUMNS:
-                raise Refused(f"the lifted column {lift.column} is there twice, as two types")
+                raise Refused(f"the lifted column {lift.column} has two types, or the name of a stored column")
         self._places = {name: place for place, name in enumerate(self.columns)}
         self._ways: dict[str, tuple[_Way, ...]] = {}
 
@@ -88,7 +89,7 @@ class Lifting:
         return bool(self.columns)
 
     def values(self, topics: Sequence[str], payloads: Sequence[str | None]) -> list[list[Any]]:
-        """For each column its values, one a row."""
+        """Return the values of each lifted column, one per row."""
         values: list[list[Any]] = [[None] * len(topics) for _ in self.columns]
         ways = self._ways
         for row, topic in enumerate(topics):
@@ -119,7 +120,7 @@ class Lifting:
 
 
 class _Way(NamedTuple):
-    """What is to be done with a payload for one column."""
+    """How the value of one column is taken from a payload."""
 
     place: int
     tokens: tuple[str, ...]
@@ -129,13 +130,13 @@ class _Way(NamedTuple):
 def _lift(pattern: str, pointer: str, column: str, type: str) -> Lift:  # noqa: A002 - the settings' word
     match, _, topic = pattern.partition(":")
     if pointer and not pointer.startswith("/"):
-        raise ValueError(f"{pointer} is no JSON Pointer")
+        raise ValueError(f"{pointer} is not a JSON Pointer")
     tokens = tuple(token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:])
     return Lift(Pattern(Match(match), topic), tokens, column, {name: name for name in _SPARK}[type])
 
 
 def _at(content: Any, tokens: tuple[str, ...]) -> Any:
-    """What a JSON Pointer leads to (RFC 6901, 4); None where that is nothing."""
+    """Return the value at a JSON Pointer (RFC 6901, 4); None if there is none."""
     for token in tokens:
         if isinstance(content, dict):
             content = content.get(token)
@@ -151,7 +152,7 @@ def _long(value: Any) -> int | None:
     if type(value) is float:
         if not value.is_integer():
             return None
-        value = int(value)  # exact: a float that is whole is one whole number
+        value = int(value)  # exact: a whole float stands for exactly one integer
     return value if type(value) is int and _LONG_LOW <= value <= _LONG_HIGH else None
 
 
@@ -184,10 +185,10 @@ def _types(lifting: Lifting, *, with_faults: bool) -> Iterable[tuple[str, str]]:
 
 
 def spark_schema(lifting: Lifting, *, with_faults: bool) -> StructType:
-    """The columns, to Spark."""
+    """Return the source's columns as a schema of Spark."""
     return StructType([StructField(name, _SPARK[kind]) for name, kind in _types(lifting, with_faults=with_faults)])
 
 
 def arrow_schema(lifting: Lifting, *, with_faults: bool) -> pa.Schema:
-    """The same, to Arrow."""
+    """Return the source's columns as a schema of Arrow."""
     return pa.schema([(name, _ARROW[kind]) for name, kind in _types(lifting, with_faults=with_faults)])

@@ -1,13 +1,13 @@
 """The log in a data folder of this machine, also while a server writes it.
 
-It takes no lock, and writes nothing but the position of a consumer.
+The reader takes no lock, and writes nothing except the position of a consumer.
 
-How far the log reaches says the mark alone: above it there may be rows that are not committed yet, or were refused. A
-segment ends where the next one begins. Every row's checksum is looked at. A segment that is being written is opened
-for one batch at a time, since it can be sealed only while nobody reads it.
+The mark alone says how far the log reaches: above it there may be rows that are not committed yet, or were refused. A
+segment ends where the next one begins. Every row's checksum is checked. A segment that is being written is opened for
+one batch at a time, since it can be sealed only while nobody reads it.
 
-Rows are read the short way, and only if not each of them is there and sound a second time, with a new connection, and
-one by one: what a server does to a segment meanwhile (sealing, purging) must not pass for damage.
+Rows are first read in bulk. If not all of a batch are present and undamaged, they are read again, one by one and with a
+new connection: what a server does to a segment meanwhile (sealing, purging) must not be taken for damage.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MARK_TRIES, _MARK_WAIT_S = 50, 0.01
 
 
 class _Piece(NamedTuple):
-    """What of a range is to be looked for in one segment; in none where `path` is None."""
+    """The part of a range that belongs to one segment; to none if `path` is None."""
 
     path: Path | None
     first: int
@@ -51,13 +51,13 @@ class _Piece(NamedTuple):
 
 
 class FolderLog:
-    """A `Log`; see there."""
+    """The `Log` in a data folder."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).absolute()  # a worker has a working folder of its own
+        self.path = Path(path).absolute()  # a worker has another working folder
 
     def head(self) -> Head:
-        """How far it reaches now. Raises `Refused`."""
+        """Return the log's present extent. Raises `Refused`."""
         identity = self.identity()
         files = self._files()
         marked = self._marked(has_segments=bool(files))
@@ -65,32 +65,32 @@ class FolderLog:
         return Head(identity.log_id, first, marked + 1, identity.holes)
 
     def read(self, first: int, until: int) -> Iterator[list[Row] | Fault]:
-        """Every offset of a range that lies below `head().next`. Raises `Refused`, `JobFailed`."""
+        """Yield every offset of a range below `head().next`, in rows or faults. Raises `Refused`, `JobFailed`."""
         identity = self.identity()
         at = first
         while at < until:
-            piece = self._piece(at, until)  # looked up each time: segments come and go meanwhile
+            piece = self._piece(at, until)  # looked up each time: segments are added and deleted meanwhile
             if piece.path is None:
-                holes = self.identity().holes  # the server may have recorded one since this was begun
+                holes = self.identity().holes  # the server may have recorded one meanwhile
                 yield from explained(piece.first, piece.until - 1, holes, "hole", "missing")
             else:
                 yield from self._read(piece.path, piece.first, piece.until, identity)
             at = piece.until
 
     def commit(self, consumer: str, offset: int) -> None:
-        """Say that a consumer wants nothing below that offset any more. Raises `JobFailed`."""
+        """Record that a consumer needs nothing below an offset any more. Raises `JobFailed`."""
         folder = self.path / consumers.FOLDER
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            with suppress(FileNotFoundError):  # another of that name has just done the same
+            with suppress(FileNotFoundError):  # another process of that name has just done the same
                 documents.save(folder / f"{consumer}.json", {"offset": offset})
         except OSError as error:
             raise JobFailed(f"the position cannot be written in {folder}: {error.strerror}") from None
 
-    # What there is
+    # The state of the folder
 
     def identity(self) -> Identity:
-        """What the log is, and which holes it knows of now. Raises `Refused`."""
+        """Return the log's identity, with the holes recorded so far. Raises `Refused`."""
         document = self.path / "log.json"
         try:
             return Identity.load(document)
@@ -98,7 +98,7 @@ class FolderLog:
             what = "holds no log: no server was ever started on it" if self.path.is_dir() else "does not exist"
             raise Refused(f"the data folder {self.path} {what}") from None
         except NotADirectoryError:
-            raise Refused(f"{self.path} is no data folder") from None
+            raise Refused(f"{self.path} is not a data folder") from None
         except FolderUnusable as error:
             raise Refused(str(error)) from None
         except DocumentDamaged:
@@ -113,7 +113,7 @@ class FolderLog:
             raise self._unreadable(self.path, error.strerror) from None
 
     def _marked(self, *, has_segments: bool) -> int:
-        """The last committed offset. The server may be writing it at this very moment, so look again."""
+        """Return the last committed offset. It is read repeatedly, as the server may just be writing it."""
         file = self.path / "mark"
         for _ in range(_MARK_TRIES):
             try:
@@ -135,7 +135,7 @@ class FolderLog:
         )
 
     def _piece(self, at: int, until: int) -> _Piece:
-        """Where an offset is, and up to where the next ones are too."""
+        """Return the segment of an offset, with the part of the range up to `until` that lies in it."""
         files = self._files()
         bounds = [*files, (max(until, files[-1][0] if files else 0), None)]
         for (first, path), (following, _) in pairwise(bounds):
@@ -147,13 +147,13 @@ class FolderLog:
 
     def _unreadable(self, file: Path, why: str | None) -> Refused:
         return Refused(
-            f"{file} cannot be read ({why}): run this as the user whose server it is, or read the log with --from URL"
+            f"{file} cannot be read ({why}): run this as the user who runs the server, or read the log with --from URL"
         )
 
-    # Its rows
+    # Rows
 
     def _read(self, path: Path, first: int, until: int, identity: Identity) -> Iterator[list[Row] | Fault]:
-        """A range of one segment."""
+        """Yield a range of one segment."""
         look = _SecondLook(self, path)
         connection, is_sealed = None, False
         at = first
@@ -181,7 +181,7 @@ class FolderLog:
                 connection.close()
 
     def _check(self, path: Path, connection: sqlite3.Connection, identity: Identity) -> None:
-        """Raises `Refused` where a segment is not of this log, or of a later version."""
+        """Raise `Refused` if a segment belongs to another log, or was written by a later version."""
         meta = dict(connection.execute("select name, value from meta"))
         if isinstance(meta.get("format"), int) and meta["format"] > segment.FORMAT:
             raise Refused(f"{path} was written by a later version of Halley")
@@ -190,7 +190,7 @@ class FolderLog:
             raise Refused(f"{path} belongs to another log: move it out of the folder")
 
     def may_be_read(self, path: Path, error: sqlite3.Error) -> None:
-        """Raises `Refused`, `JobFailed` where an error says nothing about what is in a file."""
+        """Raise `Refused` or `JobFailed` if an error says nothing about a file's content, as for lack of permission."""
         try:
             path.open("rb").close()
         except OSError as denied:
@@ -202,22 +202,22 @@ class FolderLog:
 
 
 class _SecondLook:
-    """What can be had of a segment in which not every row is there and sound at the first."""
+    """A second reading of a segment in which rows were missing or damaged at the first."""
 
     def __init__(self, log: FolderLog, path: Path) -> None:
         self._log = log
         self._path = path
 
     def at(self, first: int, until: int) -> Iterator[list[Row] | Fault]:
-        """A small range: its sound rows, and faults for the rest."""
+        """Yield the undamaged rows of a small range, and faults for the rest."""
         try:
             sound, present = self._rows(first, until)
         except sqlite3.Error as error:
             sound, present = {}, range(0)
-            if self._path.exists():  # else retention has taken it just now
+            if self._path.exists():  # else retention has just deleted the segment
                 self._log.may_be_read(self._path, error)
                 present = range(first, until)
-        # Looked up behind the rows: the server records a hole before it takes what is left of them.
+        # Looked up after the rows: the server records a hole before it removes the remaining rows.
         holes = self._log.identity().holes if len(sound) < until - first else ()
 
         def why(offset: int) -> Why | None:
@@ -232,7 +232,7 @@ class _SecondLook:
             yield [sound[offset] for offset in group] if reason is None else Fault(group[0], group[-1], reason)
 
     def _rows(self, first: int, until: int) -> tuple[dict[int, Row], Collection[int]]:
-        """The sound rows of a range by offset, and the offsets of which there is something at all."""
+        """Return the undamaged rows of a range by offset, and the offsets that have a row at all."""
         with closing(segment.read(self._path, is_sealed=_is_sealed(self._path))) as connection:
             sound: dict[int, Row] = {row.offset: row for rows, _ in walk(connection, first, until - 1) for row in rows}
             try:
@@ -242,7 +242,7 @@ class _SecondLook:
 
     @cached_property
     def _is_damaged(self) -> bool:
-        """Whether the segment is not what was written, so that rows that are not there were lost with that."""
+        """Whether the segment is damaged, so that its missing rows are counted as damaged."""
         try:
             if _is_sealed(self._path):
                 blocks = Seal.load(self._path).damaged_blocks(self._path)
@@ -256,7 +256,7 @@ class _SecondLook:
 
 
 def _fetch(connection: sqlite3.Connection, at: int, until: int) -> tuple[list[Row], int]:
-    """The rows from `at` on, as many as may be in memory, and the offset behind them. Raises `sqlite3.Error`."""
+    """Return the rows from `at` on that make up a batch, and the offset after them. Raises `sqlite3.Error`."""
     rows: list[Row] = []
     nbytes = 0
     try:
@@ -266,13 +266,16 @@ def _fetch(connection: sqlite3.Connection, at: int, until: int) -> tuple[list[Ro
                 nbytes += sum([len(row[_PAYLOAD] or "") for row in found])
                 if nbytes > BATCH_BYTES:
                     return rows, rows[-1][0] + 1
-    except (UnicodeDecodeError, TypeError) as error:  # an error quotes what is damaged; a text has become a number
+    except (
+        UnicodeDecodeError,
+        TypeError,
+    ) as error:  # damaged text, which the error quotes; a number for a text
         raise sqlite3.DatabaseError("malformed") from error
     return rows, until
 
 
 def _is_sealed(path: Path) -> bool:
-    """Whether nobody will change it."""
+    """Whether a segment is sealed, so that nobody changes it any more."""
     try:
         return Seal.load(path).nbytes == path.stat().st_size
     except (OSError, DocumentDamaged):

@@ -1,7 +1,7 @@
-"""A server's log, from any machine: `GET /log`, as Arrow where the server has that, else as JSON lines.
+"""A server's log, from any machine: `GET /log`, as Arrow if the server supports it, else as JSON lines.
 
-An answer that breaks off is asked for again, from the row behind the last one that came. The token goes to the server
-and nowhere else: it is in no text of an exception, and not in what is printed of this object.
+A response that breaks off is requested again, from the row after the last one received. The token is sent to the server
+and nowhere else: it is not in the text of any exception, and not in the `repr` of this object.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ if TYPE_CHECKING:
     from app.pipeline.source.log import Row
 
 _ARROW, _LINES = "application/vnd.apache.arrow.stream", "application/x-ndjson"
-_TIMEOUT = httpx.Timeout(60.0, connect=10.0)  # of each part of an answer, not of all of it
+_TIMEOUT = httpx.Timeout(60.0, connect=10.0)  # for each part of a response, not for all of it
 _TRIES = 6
-"""In a row in which nothing came; 0.5 s, 1 s, 2 s … lie between them."""
+"""The number of tries in a row without a result; the pauses between them are 0.5 s, 1 s, 2 s ..."""
 
 _FIRST_WAIT_S = 0.5
 _REASON_CHARS = 200
 _NEXT = re.compile(r"[?&]from_offset=(\d+)")
 _PAYLOAD = COLUMNS.index("payload")
 _BROKEN = (httpx.HTTPError, pa.ArrowException, ValueError, KeyError, TypeError)
-"""What an answer can be that has ended too early, or is not that of a Halley server."""
+"""The errors of a response that ended too early, or is not that of a Halley server."""
 
 
 class _Again(Exception):
-    """The server is busy, or gone for a moment; the text says so."""
+    """The server is busy or temporarily unavailable, so that the request is to be repeated; the text says why."""
 
 
 class HttpLog:
-    """A `Log`; see there. Raises `Refused` for a URL or a token that can be none."""
+    """The `Log` of a server; `name` is its URL without credentials. Raises `Refused` for an invalid URL or token."""
 
     def __init__(self, url: str, token: str | None) -> None:
         try:
             server = server_url(url)
             self._headers = headers_for(token)
         except ValueError as error:
-            raise Refused(f"the log cannot be read from there: {error}") from None
+            raise Refused(f"the log of that server cannot be read: {error}") from None
         root = server.copy_with(path=server.path.removesuffix("/").rpartition("/")[0] + "/", query=None, fragment=None)
         self._root = str(root)
         self.name = str(root.copy_with(userinfo=b""))
-        self._known: Head | None = None  # what was said last; it goes with this to the workers
+        self._known: Head | None = None  # the last response; it is pickled for the workers
 
     def __repr__(self) -> str:
         return f"HttpLog({self.name})"
 
     def head(self) -> Head:
-        """How far it reaches now. Raises `Refused`, `JobFailed`."""
+        """Return the log's present extent. Raises `Refused`, `JobFailed`."""
         told = self._patiently(self._head)
         if told["format"] > FORMAT:
             raise Refused(f"the log of {self.name} was written by a later version of Halley")
@@ -71,7 +71,7 @@ class HttpLog:
         return self._known
 
     def read(self, first: int, until: int) -> Iterator[list[Row] | Fault]:
-        """Every offset of a range that lies below `head().next`. Raises `Refused`, `JobFailed`."""
+        """Yield every offset of a range below `head().next`, in rows or faults. Raises `Refused`, `JobFailed`."""
         at, tries = first, 0
         while at < until:
             try:
@@ -84,7 +84,7 @@ class HttpLog:
                 self._wait(tries, error)
 
     def commit(self, consumer: str, offset: int) -> None:
-        """Say that a consumer wants nothing below that offset any more. Raises `Refused`, `JobFailed`."""
+        """Report that a consumer needs nothing below an offset any more. Raises `Refused`, `JobFailed`."""
 
         def report() -> None:
             with (
@@ -105,7 +105,7 @@ class HttpLog:
             return told
 
     def _answer(self, client: httpx.Client, first: int, until: int) -> Iterator[list[Row] | Fault]:
-        """What one request brings of a range; all of it, unless it breaks off."""
+        """Yield the part of a range that one request returns: all of it, unless the response breaks off."""
         path = f"log?from_offset={first}&until_offset={until - 1}"
         with self._stream(client, "GET", path, accept=_ARROW) as answer:
             if answer.status_code == HTTPStatus.GONE:
@@ -114,7 +114,7 @@ class HttpLog:
             following = _NEXT.search(answer.links.get("next", {}).get("url", ""))
             reach = int(following[1]) if following else until
             if self._known is not None and self._known.log_id != answer.headers["halley-log-id"]:
-                raise Refused(f"{self.name} has another log now: what was read before is not its beginning")
+                raise Refused(f"{self.name} now has another log, which does not continue what was read before")
             is_arrow = answer.headers["content-type"] == _ARROW
             at = first
             for rows in _gathered(_arrow_rows(answer) if is_arrow else _line_rows(answer)):
@@ -124,7 +124,7 @@ class HttpLog:
                 yield from self._absent(at, reach - 1)
 
     def _accounted(self, rows: list[Row], at: int) -> Iterator[list[Row] | Fault]:
-        """Rows, and a fault for each range between them; `at` is the offset from which on they were asked for."""
+        """Yield rows, and a fault for each range between them; `at` is the first offset that was requested."""
         begin = 0
         for end in range(1, len(rows) + 1):
             if end < len(rows) and rows[end][0] == rows[end - 1][0] + 1:
@@ -133,12 +133,12 @@ class HttpLog:
             if run[0][0] > at:
                 yield from self._absent(at, run[0][0] - 1)
             if run[0][0] < at or not are_sound(run, run[0][0], run[-1][0] + 1):
-                raise ValueError  # nothing that a server has sent
+                raise ValueError  # a Halley server does not send this
             yield run
             at, begin = run[-1][0] + 1, end
 
     def _absent(self, first: int, last: int) -> list[Fault]:
-        """Why there is no row of a range: what is known tells, or what the log says of it now."""
+        """Return the faults of a range without rows, by the last known head or else by a new one."""
         for head in (self._known, None):
             faults = _faults(first, last, head or self.head())
             if all(fault.why != "missing" for fault in faults):
@@ -148,7 +148,7 @@ class HttpLog:
     def _gone(self, first: int, until: int) -> Iterator[Fault]:
         begins = self.head().first
         if begins <= first:
-            raise _Again(f"{self.name} has changed its mind about offset {first}")
+            raise _Again(f"{self.name} answered 410 for offset {first}, and then that its log begins at {begins}")
         yield Fault(first, min(until, begins) - 1, "missing")
 
     def _client(self) -> httpx.Client:
@@ -158,7 +158,7 @@ class HttpLog:
     def _stream(
         self, client: httpx.Client, method: str, path: str, json: Any = None, *, accept: str = "application/json"
     ) -> Iterator[httpx.Response]:
-        """An answer that is good, or says that the range is gone. Raises `Refused`, `_Again`."""
+        """Open a response of status 200, 204 or 410 (the range is deleted). Raises `Refused`, `_Again`."""
         with client.stream(method, path, json=json, headers={"Accept": accept}) as answer:
             status = answer.status_code
             if status == HTTPStatus.NOT_ACCEPTABLE and accept == _ARROW:
@@ -176,16 +176,16 @@ class HttpLog:
         text = answer.read()[:_REASON_CHARS].decode(errors="replace").strip().partition("\n")[0]
         said = f"{self.name} answers {status}: {text or answer.reason_phrase}"
         if status == HTTPStatus.UNAUTHORIZED:
-            return Refused(f"{self.name} does not accept the token, or wants one: options token or token_file")
+            return Refused(f"{self.name} does not accept the token, or needs one: set the option token or token_file")
         if status == HTTPStatus.FORBIDDEN:
-            return Refused(f"the token has not the right export, which reading the log of {self.name} takes")
+            return Refused(f"the token lacks the right `export`, which reading the log of {self.name} requires")
         if status == HTTPStatus.NOT_FOUND:
-            return Refused(f"{self.name} has no log: no Halley server, or one whose history is off")
+            return Refused(f"{self.name} has no log: it is not a Halley server, or its history is off")
         is_passing = status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
         return _Again(said) if is_passing else Refused(said)
 
     def _patiently(self, ask: Any) -> Any:
-        """Ask until there is an answer. Raises `Refused`, `JobFailed`."""
+        """Repeat a request until there is a response. Raises `Refused`, `JobFailed`."""
         tries = 0
         while True:
             try:
@@ -196,7 +196,7 @@ class HttpLog:
 
     def _wait(self, tries: int, error: Exception) -> None:
         if tries >= _TRIES:
-            reason = str(error) or "the answer is not that of a Halley server, or has ended too early"
+            reason = str(error) or "the response is not that of a Halley server, or ended too early"
             raise JobFailed(f"the log of {self.name} cannot be read: {reason}") from None
         time.sleep(_FIRST_WAIT_S * 2 ** (tries - 1))
 
@@ -210,7 +210,7 @@ def _faults(first: int, last: int, head: Head) -> list[Fault]:
 
 
 class _Body:
-    """An answer's bytes as they come, as Arrow wants a file."""
+    """A response's bytes as they come, with the interface of a file that Arrow needs."""
 
     closed = False
 
@@ -219,7 +219,7 @@ class _Body:
         self._held = bytearray()
 
     def read(self, nbytes: int = -1) -> bytes:
-        """So many bytes, fewer only at the end."""
+        """Return `nbytes` bytes, fewer only at the end; all if that is negative."""
         while nbytes < 0 or len(self._held) < nbytes:
             part = next(self._parts, None)
             if part is None:
@@ -244,7 +244,10 @@ def _line_rows(answer: httpx.Response) -> Iterator[list[Row]]:
 
 
 def _gathered(batches: Iterator[list[Row]]) -> Iterator[list[Row]]:
-    """Small batches as large ones, within the bounds; none is empty. What came before an end too early comes too."""
+    """Join small batches to large ones, within the bounds; none is empty.
+
+    Rows that came before a response broke off are also yielded.
+    """
     rows: list[Row] = []
     nbytes = 0
     try:

@@ -1,6 +1,6 @@
-"""What a log is to a reader: its head, its rows in order, and a reason for each offset of which there is no row.
+"""The interface of a log for readers: its head, its rows in order, and a reason for each offset without a row.
 
-Ranges are half-open, [first, until), but where they are told to people: "offsets 5 to 9".
+Ranges are half-open, [first, until), except in texts for people ("offsets 5 to 9") and in faults.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 Row = tuple[Any, ...]
-"""A stored event, sound: the values of `COLUMNS` (`app/history/stored.py`), also of one that was purged."""
+"""An undamaged stored event, purged or not: the values of `COLUMNS` (`app/history/stored.py`)."""
 
 BATCH_ROWS, BATCH_BYTES = 4_096, 8_388_608
-"""The most that is in memory of a log at a time, for each task: whichever is reached first."""
+"""The most of a log that a task has in memory at a time: whichever is reached first."""
 
 Why = Literal["damaged", "hole", "missing"]
 
 
 class Gone(JobFailed):
-    """Retention has deleted what was to be read."""
+    """Retention has deleted events that were to be read."""
 
     @classmethod
     def of(cls, first: int, last: int, now: int) -> Self:
-        """That of a range, first and last, of a log that begins at `now`."""
-        return cls(f"{offsets(first, last)} of the log are gone, it begins at {now} now; {_GO_ON}")
+        """Return the error for the offsets `first` to `last` of a log that begins at the offset `now`."""
+        return cls(f"{offsets(first, last)} of the log are deleted, it now begins at {now}; {_GO_ON}")
 
 
 class GapFound(JobFailed):
-    """Offsets are not in the log, and nobody knows why."""
+    """Offsets are missing in the log for no known reason."""
 
     @classmethod
     def of(cls, first: int, last: int) -> Self:
-        """That of a range, first and last."""
+        """Return the error for the offsets `first` to `last`."""
         return cls(f"{offsets(first, last)} are missing in the log, see `halley history verify`; {_GO_ON}")
 
 
@@ -48,9 +48,10 @@ _GO_ON = "to go on without them: --accept-gap, or the option accept_gap=true"
 
 
 class Head(NamedTuple):
-    """How far a log reaches: `first` is the first offset still there, `next` what comes after the last committed one.
+    """The extent of a log: `first` is the first offset still stored, `next` the one after the last committed offset.
 
-    holes, damage   offsets, first and last, that the log knows to be lost, or unsound
+    holes   ranges of offsets, first and last, that the log has recorded as lost
+    damage  ranges of offsets, first and last, that the log has recorded as damaged
     """
 
     log_id: str
@@ -61,7 +62,7 @@ class Head(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Offsets, first and last, of which there is no row, and why."""
+    """A range of offsets, first and last, without rows, and the reason."""
 
     first: int
     last: int
@@ -69,25 +70,28 @@ class Fault(NamedTuple):
 
 
 class Log(Protocol):
-    """A log that can be read, from any process: it can be pickled, and holds nothing open."""
+    """A log that can be read from any process: it can be pickled, and holds nothing open."""
 
     def head(self) -> Head:
-        """How far it reaches now. Raises `Refused`, `JobFailed`."""
+        """Return the log's present extent. Raises `Refused`, `JobFailed`."""
 
     def read(self, first: int, until: int) -> Iterator[list[Row] | Fault]:
-        """Every offset of a range, in order, once: in batches of rows, or as a fault. Raises `Refused`, `JobFailed`."""
+        """Yield every offset of a range once, in order: in batches of rows, or in faults.
+
+        The range must end at `head().next` or before. Raises `Refused`, `JobFailed`.
+        """
 
     def commit(self, consumer: str, offset: int) -> None:
-        """Say that a consumer wants nothing below that offset any more. Raises `Refused`, `JobFailed`."""
+        """Report that a consumer needs nothing below an offset any more. Raises `Refused`, `JobFailed`."""
 
 
 def offsets(first: int, last: int) -> str:
-    """A range as people read it."""
+    """Return a range as text for people; `last` is included."""
     return f"offset {first}" if first == last else f"offsets {first} to {last}"
 
 
 def split(first: int, until: int, rows: int) -> list[tuple[int, int]]:
-    """A range as ranges of about the same size, none of more than so many rows."""
+    """Split a range into half-open ranges of about the same size, of at most `rows` offsets each."""
     length = max(0, until - first)
     parts = -(-length // rows)
     bounds = [first + length * part // parts for part in range(parts)] + [until] if parts else []
@@ -95,7 +99,10 @@ def split(first: int, until: int, rows: int) -> list[tuple[int, int]]:
 
 
 def explained(first: int, last: int, known: Iterable[tuple[int, int]], why: Why, otherwise: Why) -> Iterator[Fault]:
-    """A range without rows as faults: `why` where it is within `known` ranges (first and last), else `otherwise`."""
+    """Yield the faults of a range without rows; all ranges are given as first and last.
+
+    The reason is `why` for what lies within the `known` ranges, else `otherwise`.
+    """
     at = first
     for known_first, known_last in sorted(known):
         low, high = max(at, known_first), min(last, known_last)
@@ -110,32 +117,32 @@ def explained(first: int, last: int, known: Iterable[tuple[int, int]], why: Why,
 
 
 def are_sound(rows: list[Row], first: int, until: int) -> bool:
-    """Whether these are all rows of a range, and each is what was written (`app/history/stored.py`)."""
+    """Whether these are all rows of a range, and each has its checksum (`app/history/stored.py`)."""
     try:
         return [row[0] for row in rows if crc32(dumps(row[:-1])) == row[-1]] == list(range(first, until))
-    except TypeError:  # a flipped bit has made bytes of a text
+    except TypeError:  # a flipped bit has turned a text into bytes
         return False
 
 
 def open_log(options: Mapping[str, str]) -> Log:
-    """The log in the data folder `path`, or that of the server `url`, with a `token` or a `token_file` for it.
+    """Return the log in the data folder `path`, or that of the server `url`, with its `token` or `token_file`.
 
-    Raises `Refused`. Nothing is looked at before it is asked something.
+    Nothing of the log is read yet. Raises `Refused` for options that do not fit together.
     """
     if bool(options.get("path")) == bool(options.get("url")):
         raise Refused(
-            "the source halley wants a data folder, load(PATH), or the option url of a server: one of the two"
+            "the source halley needs a data folder, load(PATH), or the option url of a server: exactly one of the two"
         )
     if options.get("path"):
-        from app.pipeline.source.folder_log import FolderLog  # noqa: PLC0415 - it builds on what is above
+        from app.pipeline.source.folder_log import FolderLog  # noqa: PLC0415 - it imports this module
 
         return FolderLog(options["path"])
-    from app.pipeline.source.http_log import HttpLog  # noqa: PLC0415 - likewise
+    from app.pipeline.source.http_log import HttpLog  # noqa: PLC0415 - it imports this module
 
     token = options.get("token")
     if options.get("token_file"):
         if token:
-            raise Refused("token or token_file: one of the two")
+            raise Refused("token and token_file exclude each other: give one of the two")
         try:
             token = Path(options["token_file"]).read_text().strip()
         except (OSError, ValueError) as error:

@@ -1,16 +1,16 @@
-"""The PySpark data source `halley`: a log as a table, and as a stream.
+"""The PySpark data source `halley`: a log as a table and as a stream.
 
 spark.read.format("halley").load("halley-data")
 spark.read.format("halley").option("url", "https://example.org").option("token_file", "token").load()
 
 path, or url with token or token_file    the log
-from_offset, until_offset                what to read of it, half-open; from its first to its last if not said
-faults=true       a row, with `fault` and `fault_last`, also for the offsets of which there is no event
-accept_gap=true   go on where offsets are missing and nobody knows why
-lift              what is lifted out of payloads: `columns.lifts_of(settings)`
-partition_rows    the most that one task reads
-max_rows          of a stream: the most in one micro-batch
-consumer          of a stream: the name under which it tells the log how far it has come
+from_offset, until_offset                the range to read, half-open; by default the whole log
+faults=true       rows with `fault` and `fault_last` also for the offsets without an event
+accept_gap=true   go on where offsets are missing for no known reason
+lift              the columns to lift from payloads: `columns.lifts_of(settings)`
+partition_rows    the most rows that one task reads
+max_rows          for a stream: the most rows in one micro-batch
+consumer          for a stream: the consumer name under which it reports its position to the log
 """
 
 from __future__ import annotations
@@ -43,54 +43,56 @@ _OPTIONS = {
 }  # fmt: skip
 _SHAPE, _TOPIC, _PAYLOAD = COLUMNS.index("shape"), COLUMNS.index("topic"), COLUMNS.index("payload")
 _KEPT = frozenset({"offset", "time_us", "publication", "protocol"})
-"""What a purged event's row tells."""
+"""The columns that keep their values in a purged event's row."""
 
 
 @dataclass(frozen=True)
 class Range(InputPartition):
-    """What one task reads."""
+    """The offsets that one task reads, [first, until)."""
 
     first: int
     until: int
 
 
 class HalleySource(DataSource):
-    """See above."""
+    """The data source `halley`, whose options the module describes."""
 
     @classmethod
     def name(cls) -> str:
-        """What Spark calls it."""
+        """Return the name of the format, for `spark.read.format`."""
         return "halley"
 
     def schema(self) -> StructType:
-        """The columns; they follow from the options."""
+        """Return the columns, which follow from the options."""
         options = Options(self.options)
         return spark_schema(options.lifting, with_faults=options.has_faults)
 
     def reader(self, schema: StructType) -> Reader:  # noqa: ARG002 - it follows from the options
-        """That of a batch."""
+        """Return the reader of a batch query."""
         return Reader(Options(self.options))
 
-    def streamReader(self, schema: StructType) -> Stream:  # noqa: ARG002, N802 - likewise; Spark's name
-        """That of a stream."""
+    def streamReader(self, schema: StructType) -> Stream:  # noqa: ARG002, N802 - as above; Spark's name
+        """Return the reader of a streaming query."""
         return Stream(Options(self.options))
 
 
 def read_options(
     log_options: Mapping[str, str], settings: Pipeline, *, accept_gap: bool, **more: str
 ) -> dict[str, str]:
-    """The options of a job that reads that log: what its settings say, and `more`."""
+    """Return the source's options for a job that reads a log: those of the log, of the settings, and `more`."""
     asked = {"accept_gap": str(accept_gap).lower(), "partition_rows": str(settings.partition_rows)}
     return {**log_options, **asked, **more}
 
 
 class Options:
-    """The options as they were meant. Raises `Refused`."""
+    """The source's options, parsed and checked. Raises `Refused`."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         unknown = sorted({name.lower() for name in given} - _OPTIONS)
         if unknown:
-            raise Refused(f"the source halley has no option {unknown[0]}; it has {', '.join(sorted(_OPTIONS))}")
+            raise Refused(
+                f"the source halley has no option {unknown[0]}; its options are {', '.join(sorted(_OPTIONS))}"
+            )
         self.log_options = {name: given[name] for name in ("path", "url", "token", "token_file") if given.get(name)}
         self.first = _whole(given, "from_offset", 1)
         self.until = _whole(given, "until_offset", 1)
@@ -109,7 +111,7 @@ def _whole(given: Mapping[str, str], name: str, least: int) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and int(text) >= least):
-        raise Refused(f"the option {name} must be a whole number from {least} on, not {text}")
+        raise Refused(f"the option {name} must be a whole number, at least {least}, not {text}")
     return int(text)
 
 
@@ -121,7 +123,7 @@ def _truth(given: Mapping[str, str], name: str) -> bool:
 
 
 class Table:
-    """Turns what a log says of a range into Arrow batches; the part that workers do."""
+    """Reads a range of a log as Arrow batches; the part that workers do."""
 
     def __init__(self, options: Options) -> None:
         self.log = open_log(options.log_options)
@@ -130,7 +132,7 @@ class Table:
         self._lifting = options.lifting
 
     def batches(self, first: int, until: int) -> Iterator[pa.RecordBatch]:
-        """A range. Raises `Gone`, `GapFound`, and what the log does."""
+        """Yield the batches of a range. Raises `Gone`, `GapFound`, and the errors of `Log.read`."""
         return _undisturbed(self._batches(first, until))
 
     def _batches(self, first: int, until: int) -> Iterator[pa.RecordBatch]:
@@ -144,12 +146,12 @@ class Table:
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def table(self, first: int, until: int) -> pa.Table:
-        """The same at once, for a job's own process. Raises as `batches`."""
+        """Return a range as one table, for a job's own process. Raises the errors of `batches`."""
         schema = arrow_schema(self._lifting, with_faults=self._has_faults)
         return pa.Table.from_batches(self.batches(first, until), schema)
 
     def _events(self, rows: list[Row]) -> list[Sequence[Any]]:
-        """The columns of rows, but those that are lifted."""
+        """Return the columns of rows, except the lifted ones."""
         purged = [row[_SHAPE] == PURGED for row in rows]
         is_any_purged = True in purged
         if is_any_purged:
@@ -166,7 +168,7 @@ class Table:
         return columns
 
     def _fault(self, fault: Fault) -> list[Sequence[Any]]:
-        """Likewise of a fault; none where faults are not asked for. Raises `Gone`, `GapFound`."""
+        """Return the columns of a fault; none without the option `faults`. Raises `Gone`, `GapFound`."""
         if fault.why == "missing" and not self._accepts_gaps:
             begins = self.log.head().first
             if fault.first < begins:
@@ -178,7 +180,10 @@ class Table:
 
 
 def _undisturbed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Each batch made without a look for garbage: its many small objects are in no cycle, and cost a third more."""
+    """Disable the garbage collection while a batch is made.
+
+    A batch's many small objects are not part of any cycle, and collecting them would make it a third slower.
+    """
     while True:
         is_enabled = gc.isenabled()
         gc.disable()
@@ -193,62 +198,62 @@ def _undisturbed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _nameless(row: Row) -> Row:
-    """A purged event's row, without what every tombstone has."""
+    """Return a purged event's row without the constant values that every tombstone has."""
     return tuple([value if name in _KEPT else None for name, value in zip(COLUMNS, row, strict=True)])
 
 
 class _Planned:
-    """What both readers do: share a range out, and read a share."""
+    """The common part of both readers: divide a range among tasks, and read a task's part."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._table = Table(options)
 
     def _ranges(self, first: int, until: int, head: Head) -> list[Range]:
-        """Ranges of about the same size. Raises `Gone`."""
+        """Divide a range into ranges of about the same size. Raises `Gone`."""
         if first < min(head.first, until) and not self._options.accepts_gaps:
             raise Gone.of(first, min(head.first, until) - 1, head.first)
         return [Range(*bounds) for bounds in split(first, until, self._options.partition_rows)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One of them. Spark makes up a partition where there is none."""
+        """Yield the batches of one task. Where there are no partitions, Spark passes one of its own."""
         return self._table.batches(partition.first, partition.until) if isinstance(partition, Range) else iter(())
 
 
 class Reader(_Planned, DataSourceReader):
-    """A batch: what is in the log when it is planned."""
+    """The reader of a batch query, over the log as it is when the query is planned."""
 
     def partitions(self) -> Sequence[Range]:
-        """What the tasks are. Raises `Refused`, `Gone`."""
+        """Return the ranges of the tasks. Raises `Refused`, `Gone`."""
         options, head = self._options, self._table.log.head()
         first = head.first if options.first is None else options.first
         until = head.next if options.until is None else options.until
         for name, offset in (("from_offset", first), ("until_offset", until)):
             if offset > head.next:
-                raise Refused(f"{name} is {offset}, and the log has only come to {head.next}")
+                raise Refused(f"{name} is {offset}, but the log ends before {head.next}")
         return self._ranges(first, until, head)
 
 
 class Stream(_Planned, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream of micro-batches. Its checkpoint names the log and the next offset: `{"log_id": …, "offset": …}`."""
+    """The reader of a streaming query; its checkpoint has the log and next offset: `{"log_id": ..., "offset": 1}`."""
 
     _target: int | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
-        """Where a new query begins."""
+        """Return the position at which a new query begins."""
         head = self._table.log.head()
         return {"log_id": head.log_id, "offset": head.first if self._options.first is None else self._options.first}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The most in one micro-batch."""
+        """Return the most rows of one micro-batch."""
         return ReadMaxRows(self._options.max_rows) if self._options.max_rows else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note where such a query is to end."""
+        """Record the log's end, at which a query with the trigger availableNow stops."""
         self._target = self._table.log.head().next
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next micro-batch ends. Raises `Refused` where the checkpoint is not of this log."""
+        """Return the end of the next micro-batch. Raises `Refused` if the checkpoint is not of this log."""
         head = self._head(start)
         bounds = (head.next, self._target, self._options.until)
         until = min(bound for bound in bounds if bound is not None)
@@ -257,23 +262,23 @@ class Stream(_Planned, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"log_id": head.log_id, "offset": max(until, start["offset"])}
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """How far the log is, for the query's progress."""
+        """Return the log's end, for the query's progress."""
         head = self._table.log.head()
         return {"log_id": head.log_id, "offset": head.next}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Range]:
-        """What the tasks of a micro-batch are. Raises `Refused`, `Gone`."""
+        """Return the ranges of a micro-batch's tasks. Raises `Refused`, `Gone`."""
         return self._ranges(start["offset"], end["offset"], self._head(end))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Tell the log, if the query has a name for that."""
+        """Report the position to the log, if the query has a consumer name."""
         if self._options.consumer:
             self._table.log.commit(self._options.consumer, end["offset"])
 
     def _head(self, reached: dict[str, Any]) -> Head:
         head = self._table.log.head()
         if reached["log_id"] != head.log_id:
-            raise Refused(f"the checkpoint is of the log {reached['log_id']}, and this is {head.log_id}")
+            raise Refused(f"the checkpoint belongs to the log {reached['log_id']}, and this is the log {head.log_id}")
         if reached["offset"] > head.next:
-            raise Refused(f"the checkpoint has come to {reached['offset']}, and the log only to {head.next}")
+            raise Refused(f"the checkpoint is at offset {reached['offset']}, but the log ends before {head.next}")
         return head

@@ -1,1 +1,1 @@
-"""Bayeux, CometD's protocol: channels, sessions that poll, and replies with advice."""
+"""Bayeux, CometD's protocol: channels, sessions of polling clients, and replies with advice."""

@@ -1,9 +1,9 @@
-"""The acknowledge extension: events stay until the client's next connect says that they arrived.
+"""The acknowledge extension: events are kept until the client's next connect says that they arrived.
 
 Wire form (CometD's): `ext.ack: true` in both handshake messages; then each connect reply carries `ext.ack: N`, which
-closes batch N, and each connect carries `ext.ack: k`, which frees all batches up to k. What is not freed is sent again,
-before newer events and in a batch of a new number, but is freed by its first number too. A client that lost an answer
-repeats its old k and gets all of it again.
+closes batch N, and each connect carries `ext.ack: k`, which frees all batches up to k. Events that are not freed are
+sent again, before newer events and in a batch with a new number, but their first number frees them too. A client that
+lost an answer repeats its old k and gets all of the events again.
 """
 
 from __future__ import annotations
@@ -31,22 +31,25 @@ class Acks:
         return len(self._unacknowledged)
 
     def __iter__(self) -> Iterator[Event]:
-        """The events, oldest first."""
+        """Iterate over the unacknowledged events, oldest first."""
         return (event for _, event in self._unacknowledged)
 
     def clear(self) -> None:
-        """Free all."""
+        """Free all events."""
         self._unacknowledged.clear()
 
     def acknowledge(self, batch: int) -> list[Event]:
-        """Free the events of all batches up to `batch`, which may be any number; returns them."""
+        """Free and return the events of all batches up to `batch`, which may be any number."""
         freed = []
         while self._unacknowledged and self._unacknowledged[0][0] <= batch:
             freed.append(self._unacknowledged.popleft()[1])
         return freed
 
     def close_batch(self, fresh: Sequence[Event]) -> list[Event]:
-        """What a connect reply carries, under the new number `batch`: all that is unacknowledged, then `fresh`."""
+        """Add `fresh` events in a new batch; return all that the connect reply carries, the unacknowledged ones first.
+
+        The new batch's number is `batch`.
+        """
         self.batch += 1
         self._unacknowledged.extend((self.batch, event) for event in fresh)
         return [event for _, event in self._unacknowledged]

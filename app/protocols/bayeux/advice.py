@@ -1,8 +1,8 @@
-"""Advice: what clients are told about connecting again (Bayeux 1.0, 3.4).
+"""Advice: how and when clients are to connect again (Bayeux 1.0, 3.4).
 
-Always all of `reconnect`, `interval` and `timeout`: cometd.js replaces what it had by its own defaults plus these.
-Given on the handshake, on a session's first connect, on one that failed, where the client sent advice of its own, and
-whenever it differs from what the client was told last; a plain connect carries none.
+Advice always has all of `reconnect`, `interval` and `timeout`: cometd.js replaces its earlier advice by its own
+defaults plus these. It is sent in reply to the handshake, to a session's first connect, to a connect that failed or
+carried advice of its own, and whenever it differs from the last advice sent; other connect replies carry none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Advisor:
-    """Advises by the settings; `drain_interval` gives the seconds that clients shall stay away while we leave."""
+    """Makes advice from the settings; `drain_interval` returns the seconds that clients shall wait during a drain."""
 
     def __init__(self, options: Bayeux) -> None:
         self._options = options
@@ -30,11 +30,11 @@ class Advisor:
         return {"reconnect": reconnect, "interval": _ms(_own_interval_s(session)), "timeout": _ms(session.hold_s)}
 
     def for_stranger(self, reconnect: str) -> dict[str, Any]:
-        """Advice for a client that has no session here."""
+        """Advice for a client that has no session on this server."""
         return {"reconnect": reconnect, "interval": 0, "timeout": _ms(self._options.hold_s)}
 
     def interval_s(self, hold: Hold) -> float:
-        """How long a client is to wait after the reply to `hold`."""
+        """The seconds that a client is to wait after the reply to `hold`."""
         own_s = _own_interval_s(hold.session)
         return max(own_s, self._options.browser_interval_s) if hold.is_crowded else own_s
 

@@ -1,7 +1,7 @@
-"""What a program's hooks say to a message: may it, what do listeners make of it, what do services answer.
+"""Calls to a program's hooks for a message: policy and authorizers, listeners, services.
 
 Each function is one part of a `Conversation`, which it gets as `talk`; those that may have to wait are generators to
-`yield from`. What a hook raises is reported and taken as the hook's own docstring says (`hooks.py`).
+`yield from`. An exception in a hook is reported, and then counts as the hook's docstring says (`hooks.py`).
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ if TYPE_CHECKING:
 
 
 def may_subscribe(talk: Conversation, session: BayeuxSession, channel: str, message: Message) -> Steps:
-    """Whether policy and authorizers let a session subscribe to a channel or pattern. Raises `Fault`."""
+    """Check that policy and authorizers let a session subscribe to a channel or pattern. Raises `Fault`."""
     yield from _may(talk, session, "subscribe", channel, message, errors.SUBSCRIBE_DENIED, errors.CREATE_DENIED)
 
 
 def may_publish(talk: Conversation, session: BayeuxSession | None, channel: str, message: Message) -> Steps:
-    """Whether they let a message be published. Raises `Fault`."""
+    """Check that policy and authorizers let a message be published. Raises `Fault`."""
     yield from _may(talk, session, "publish", channel, message, errors.PUBLISH_DENIED, errors.CHANNEL_CREATE_DENIED)
 
 
 def may_handshake(talk: Conversation, session: BayeuxSession, message: Message) -> Steps:
-    """Whether the policy lets a client have a session. Raises `Fault`."""
+    """Check that the policy lets a client have a session. Raises `Fault`."""
     yield from _ask_policy(talk, "can_handshake", errors.HANDSHAKE_DENIED, "", session, message)
 
 
 def bring_into_being(talk: Conversation, name: str) -> None:
-    """Tell whoever prepares channels that one comes into being, once, before anyone can use it."""
+    """Notify the `channel_created` hooks of a new channel, once, before it can be used."""
     engine = talk.engine
     if engine.hooks.watch_channels and engine.channels.add(name):
         engine.hooks.tell(engine.hooks.channel_created, name)
 
 
 def listen(talk: Conversation, session: BayeuxSession | None, topic: str, message: Message, payload: bytes) -> bool:
-    """Let the channel's listeners see a message, change its data, or keep it from everyone.
+    """Let the channel's listeners see a message, change its data, or veto it.
 
-    `payload` is its data as JSON text. True if there were any listeners. Raises `Fault`.
+    `payload` is the data as JSON text. Returns True if there were any listeners. Raises `Fault` on a veto.
     """
     hooks = talk.engine.hooks
     listeners = hooks.listeners.over(topic)
@@ -66,7 +66,7 @@ def listen(talk: Conversation, session: BayeuxSession | None, topic: str, messag
             raise Fault(error, refused.advice, refused.ext) from None
         except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
             hooks.report("listener", error)
-            message.data = decode_data(payload)  # it may have left half a change behind
+            message.data = decode_data(payload)  # the listener may have made half a change
             answer = False if listener.vetoes else None
         if answer is False:
             raise Fault(errors.MESSAGE_DELETED)
@@ -89,9 +89,9 @@ def serve(talk: Conversation, session: BayeuxSession | None, topic: str, message
                 engine.deliver(session, message.channel, answer, message.id, talk.now)
             else:
                 named = {} if message.id is None else {"id": message.id}
-                encode_data(answer)  # raises now, while it is known whose it is
+                encode_data(answer)  # raise here, where it is known which service is at fault
                 talk.beside.append({"channel": message.channel, **named, "data": answer})
-        except TypeError as error:  # what it returned is no JSON
+        except TypeError as error:  # the service returned something that is not JSON
             engine.hooks.report("service", error)
 
 
@@ -131,7 +131,7 @@ def _ask_policy(talk: Conversation, question: str, denied: str, reason: str, *ar
 def _ask_authorizers(
     talk: Conversation, session: BayeuxSession | None, verb: str, channel: str, message: Message, denied: str
 ) -> None:
-    """Any no denies; with authorizers over a channel but no yes among them, nobody has granted it."""
+    """Check with the authorizers: any False denies, and if there are authorizers, at least one must return True."""
     authorizers = talk.engine.hooks.authorizers_over(to_pattern(channel, talk.engine.bounds))
     if not authorizers:
         return
@@ -152,7 +152,7 @@ def _ask_authorizers(
 
 
 def _call(talk: Conversation, what: str, hook: Callable[..., Any], *arguments: object) -> Steps:
-    """What a hook answers, now or when it has been awaited; None if it raises or takes too long. Raises `Refused`."""
+    """The answer of a hook, awaited if need be; None if it raises or takes too long. Raises `Refused`."""
     engine = talk.engine
     try:
         answer = hook(*arguments)
@@ -165,7 +165,7 @@ def _call(talk: Conversation, what: str, hook: Callable[..., Any], *arguments: o
         return None
     session = talk.session
     if session is not None and session.state is not State.HELD:
-        # Its client waits for us, so it has not left.
+        # The client waits for the server, so its session must not expire meanwhile.
         longest_s = engine.options.policy_s + session.max_interval_s
         engine.broker.touch(session, max(session.deadline, talk.now + longest_s))
     verdict, talk.now = yield Wait(answer)

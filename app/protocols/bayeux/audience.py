@@ -1,10 +1,10 @@
-"""Who alone may hear an event, as its publisher says in `ext.audience`.
+"""The audience of an event, as its publisher gives it in `ext.audience`.
 
     {"eligible_authids": ["ann"], "eligible_roles": ["staff"], "excluded_authids": [...], "excluded_roles": [...]}
 
-The four fields of `broker.events.Audience`; what is missing or null leaves nobody out. It only ever narrows the circle
-of those who may subscribe, so every publisher may say it. A field that is not known is refused: whoever has misspelt
-one must not be heard by everybody.
+These are the four fields of `broker.events.Audience`; one that is missing or null does not restrict. An audience only
+narrows the set of subscribers, so every publisher may give one. An unknown field is refused: a misspelt name must not
+publish the event to all subscribers.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from app.protocols.bayeux.messages import Fault
 
 _FIELDS = frozenset(Audience._fields)
 _MARKS_CHARS = 4
-"""What a name takes beside itself where an audience is stored: quotes, a comma, a space."""
+"""What a name takes in addition to its own characters in a stored audience: quotes, a comma, a space."""
 
 
 class TooLong(Fault):
-    """More names than anyone needs."""
+    """The audience is longer than `limits.audience_chars`."""
 
 
 def audience_of(value: object, most_chars: int) -> Audience | None:
-    """The audience that a publisher asks for; None where that is everybody. Raises `Fault`, or `TooLong`.
+    """Read the value of `ext.audience`; None if it does not restrict. Raises `Fault`, or `TooLong`.
 
-    Each name stands once and in order: the same audience is one text in the log, whoever asks for it.
+    Each name is kept once and in order, so that equal audiences are the same text in the log.
     """
     if value is None:
         return None

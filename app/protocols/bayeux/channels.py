@@ -1,8 +1,8 @@
-"""Living channels: which exist, and when one comes into being or goes.
+"""The channels that exist, and when a channel is created or forgotten.
 
-A channel is made by the first message that subscribes or publishes to it, and goes when it has been idle for three
-sweeps: no subscriber, no publish. Nothing is delivered by way of a channel, so one that has gone loses nothing; what
-hangs on its life is the policy's question `can_create` and the hooks that prepare a channel before anyone sees it.
+A channel is created by the first message that subscribes or publishes to it, and forgotten when it has been idle for
+three sweeps: no subscriber, no publish. Delivery does not depend on it, so nothing is lost with a channel. Its creation
+matters only to the policy's `can_create` and to the hooks that prepare a channel before it is used.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ _IDLE_SWEEPS = 3
 
 
 def is_used(channel: Pattern, index: TopicIndex, hooks: Hooks) -> bool:
-    """Whether anybody would miss a channel; those for services have no subscribers to keep them."""
+    """Whether a channel is in use; service channels always count as used, since they have no subscribers."""
     if channel.topic.partition("/")[0] == "service":
         return True
     return channel in index.subscriptions or channel in hooks.listeners or channel in hooks.authorizers
 
 
 class Channels:
-    """The names of all that exist, with the number of sweeps each has been idle; `hits` counts what the bound did."""
+    """The names of at most `most` channels, with the number of sweeps that each has been idle.
+
+    `hits` counts the channels forgotten at that bound.
+    """
 
     def __init__(self, most: int, hits: Counter[str]) -> None:
         self._most = most
@@ -42,9 +45,9 @@ class Channels:
         return name in self._idle_sweeps
 
     def add(self, name: str) -> bool:
-        """Make a channel, or note that it is in use; True if it is new.
+        """Create a channel, or note that it is in use; True if it is new.
 
-        At the bound the one made first is forgotten: its next use makes it again.
+        At the bound the oldest channel is forgotten: its next use creates it again.
         """
         is_new = name not in self._idle_sweeps
         if is_new and len(self._idle_sweeps) >= self._most:
@@ -54,7 +57,7 @@ class Channels:
         return is_new
 
     def sweep(self, is_used: Callable[[str], bool]) -> list[str]:
-        """Forget the channels that nobody used since three sweeps ago; returns them."""
+        """Forget the channels that were idle for three sweeps, and return them."""
         gone = []
         for name, idle_sweeps in self._idle_sweeps.items():
             if is_used(name):

@@ -1,10 +1,10 @@
 """One request, from its first message to its reply.
 
-Messages are worked through strictly in order (Bayeux 1.0, 5.2), but connects come last: what the others of the request
-did to the session then rides on the connect's reply, so that a client that batches `[connect, publish]` sees its event
-at once. Replies keep the order of the request; events follow them.
+Messages are handled strictly in order (Bayeux 1.0, 5.2), except that connects come last: the effects of the other
+messages on the session are then part of the connect's reply, so that a client that batches `[connect, publish]` gets
+its event at once. Replies keep the order of the request; events follow them.
 
-The steps are a generator, which makes "wait for an async policy, then go on" one expression: it yields a `Wait` and is
+The steps are a generator, so that waiting for an async policy is one expression: the generator yields a `Wait` and is
 sent a `Verdict` with the new time.
 """
 
@@ -43,7 +43,7 @@ CONNECT = "/meta/connect"
 
 
 class Conversation:
-    """The state of one request's work: where it is, whose it is, and what has been answered."""
+    """The handling of one request: its session, its replies so far, and the publishes that they wait for."""
 
     def __init__(self, engine: Engine, request: Request, now: float) -> None:
         self.engine = engine
@@ -53,12 +53,12 @@ class Conversation:
         self._client_id: str | None = None
         self._replies: list[dict[str, Any]] = []
         self.beside: list[dict[str, Any]] = []  # answers of services to a sender without a session
-        self._held_back: dict[Event, list[tuple[dict[str, Any], dict[str, Any]]]] = {}  # replies, and to which message
-        self._latest: dict[Pattern, None] = {}  # subscribed to now; the last values are wanted
-        self._pending: Pending | None = None  # that waits for what is held back
+        self._held_back: dict[Event, list[tuple[dict[str, Any], dict[str, Any]]]] = {}  # (reply, message) pairs
+        self._latest: dict[Pattern, None] = {}  # new subscriptions that asked for the last values
+        self._pending: Pending | None = None  # waits for the events of `_held_back`
 
     def steps(self) -> Generator[Wait | Pending, tuple[Verdict, float], Reply | Hold]:
-        """Work through the request."""
+        """Handle the request's messages, and return its reply or hold."""
         messages = self.request.messages
         if messages[0].get("channel") == HANDSHAKE:
             # Bayeux 1.0, 4.1.1: "any other messages in the same request MUST be ignored".
@@ -85,12 +85,12 @@ class Conversation:
     # Publishes on their way to the disk
 
     def hold_back(self, event: Event, reply: dict[str, Any], message: Message) -> None:
-        """Let a reply wait for its event."""
+        """Keep a reply open until its event is settled."""
         self._held_back.setdefault(event, []).append((reply, message.sent))
         event.waiters.append(self)
 
     def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
-        """An event is through, or will not be (`broker.events.Waiter`)."""
+        """Complete the replies that wait for an event, which is stored or refused (`broker.events.Waiter`)."""
         for reply, fields in self._held_back.pop(event, ()):
             if refusal is not None:
                 reply.clear()
@@ -102,7 +102,7 @@ class Conversation:
             self.engine.proceed(pending, now)
 
     def _publishes(self) -> Steps:
-        """Wait until none is held back."""
+        """Wait until no reply is held back."""
         if self._held_back:
             self._pending = Pending(self.request.connection)
             _, self.now = yield self._pending
@@ -121,7 +121,7 @@ class Conversation:
                 continue
             if self.engine.connect(hold, self.now, alone=len(self.request.messages) == 1):
                 return hold
-            if hold.session.closed is not None:  # by a hook that was told of the older connect's end
+            if hold.session.closed is not None:  # by a hook that was notified of the older connect's end
                 self._replies[place] = self.refusal(message.sent, Fault(errors.SESSION_UNKNOWN))
                 continue
             self._replies[place], events = self.engine.connect_reply(hold, self.now, with_events=is_last)
@@ -137,7 +137,7 @@ class Conversation:
         )
 
     def _events_beside(self) -> list[Event]:
-        """What waits for the session and may ride on a reply that answers no connect (Bayeux 1.0, 5.2)."""
+        """Take the waiting events that may go with a reply without a connect (Bayeux 1.0, 5.2)."""
         session = self.session
         if (
             session is None
@@ -155,7 +155,7 @@ class Conversation:
     # Reading and refusing
 
     def read(self, fields: dict[str, Any]) -> Message:
-        """One message, checked and past the extensions. Raises `Fault`."""
+        """Check one message and pass it through the extensions. Raises `Fault`."""
         message = Message(fields, self.request.context)
         if self.request.has_odd_numbers and has_out_of_range(fields):
             raise Fault(errors.NUMBER_OUT_OF_RANGE)
@@ -168,7 +168,7 @@ class Conversation:
         return message
 
     def _choose_session(self) -> None:
-        """A request has one session: that of its first message with a clientId, whatever becomes of that message."""
+        """Choose the request's session: that of its first message with a clientId, even if that message is refused."""
         named = (fields["clientId"] for fields in self.request.messages if isinstance(fields.get("clientId"), str))
         self._client_id = next(named, None)
         if self._client_id is not None and self.session is None:
@@ -177,20 +177,20 @@ class Conversation:
                 self.engine.heard_from(self.session, self.now)
 
     def _session_if_known(self, message: Message) -> BayeuxSession | None:
-        """The session a message belongs to; one that names another than the request's has none (A54)."""
+        """The session of a message; None if it names another than the request's (A54), or the session has ended."""
         if self.request.session is None and (message.client_id is None or message.client_id != self._client_id):
             return None
         return self.session if self.session is not None and self.session.closed is None else None
 
     def session_of(self, message: Message) -> BayeuxSession:
-        """The session a message belongs to. Raises `Fault` where it has none."""
+        """The session of a message. Raises `Fault` if it has none."""
         session = self._session_if_known(message)
         if session is None:
             raise Fault(errors.SESSION_UNKNOWN)
         return session
 
     def refusal(self, fields: dict[str, Any], fault: Fault) -> dict[str, Any]:
-        """The reply to a message that is refused."""
+        """The reply to a message that is refused; the refusal is counted, and denials are reported to the hooks."""
         self.engine.refused[fault.error.partition(":")[0]] += 1
         if errors.is_denial(fault.error):
             self.engine.hooks.tell(self.engine.hooks.message_refused, self.session, fields, fault.error)
@@ -198,10 +198,11 @@ class Conversation:
         reply["error"] = fault.error
         advice = fault.advice
         if fields.get("channel") == HANDSHAKE:
-            # Without "none" cometd.js would repeat a handshake that can never succeed, for ever.
+            # Without "none" cometd.js would repeat a handshake that can never succeed forever.
             advice = {**self.engine.advisor.for_stranger("none"), **(advice or {})}
         elif fields.get("channel") == CONNECT and advice is None:
-            # Who left, or was sent away, while this request was under way shall not return; who expired shall (#921).
+            # A client that disconnected or was dismissed during this request shall not return; an expired one shall
+            # (#921).
             is_over = self.session is not None and self.session.closed in (DISCONNECTED, DISMISSED)
             may_return = fault.error == errors.SESSION_UNKNOWN and not is_over
             advice = self.engine.advisor.for_stranger("handshake" if may_return else "none")
@@ -214,7 +215,7 @@ class Conversation:
     # Connect
 
     def _poll(self, message: Message) -> Hold:
-        """What a connect asks for. Raises `Fault`."""
+        """Make the hold that a connect asks for. Raises `Fault`."""
         engine = self.engine
         session = self.session_of(message)
         if message.fields.get("connectionType") not in engine.connection_types:
@@ -238,10 +239,10 @@ class Conversation:
             timesync=timesync,
         )
 
-    # All other channels
+    # All messages but handshake and connect
 
     def _answer(self, message: Message) -> Steps:
-        """The reply to any message but a handshake or connect. Raises `Fault`."""
+        """Handle any message but a handshake or connect, and return its reply. Raises `Fault`."""
         channel = message.channel
         reply = reply_to(message.sent, successful=True)
         # By exact name: a prefix match once let /meta/subscribe/x past the checks of Faye (CVE-2020-11020).
@@ -266,9 +267,9 @@ class Conversation:
         return reply
 
     def _subscribe(self, session: BayeuxSession, message: Message) -> Steps:
-        """All of the names or none (A46): every one is checked before the first takes effect.
+        """Subscribe to all of a message's names or none (A46): all are checked before the first takes effect.
 
-        Returns the reply's `ext`, if there is one.
+        Returns the reply's `ext`, or None.
         """
         engine = self.engine
         wanted: dict[str, Pattern] = {}
@@ -282,7 +283,7 @@ class Conversation:
         self._check_room(session, list(wanted.values()))
         for name in wanted:
             yield from asking.may_subscribe(self, session, name, message)
-        if session.closed is not None:  # ended while the policy was thinking
+        if session.closed is not None:  # it ended while the policy was awaited
             raise Fault(errors.SESSION_UNKNOWN)
         self._check_room(session, list(wanted.values()))
         positions = replay.wishes(engine, session, message, wanted)
@@ -296,7 +297,7 @@ class Conversation:
         return ext
 
     def _show_latest(self) -> None:
-        """Once for the request, however often it asked: very many values may match."""
+        """Deliver the last values once for the whole request: very many values may match."""
         if self.session is not None:
             wanted = [pattern for pattern in self._latest if pattern in self.session.subscriptions]
             self.engine.broker.show_latest(self.session, wanted, self.now)

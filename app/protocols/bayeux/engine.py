@@ -1,12 +1,13 @@
-"""The Bayeux engine: sessions, their connects, and what is written to whom. One engine serves all HTTP connections.
+"""The Bayeux engine: sessions, their connects and the replies to them. One engine serves all HTTP connections.
 
-It does no I/O and knows no clock (`now` is monotonic seconds), and never raises on bad input. A request goes through
-`receive` as a `Conversation`; what happens to a session between requests (events, deadlines, dead sockets) is decided
+It does no I/O and uses no clock (`now` is monotonic seconds), and never raises on bad input. A request goes through
+`receive` as a `Conversation`. What happens to a session between requests (events, deadlines, dead sockets) is decided
 by the table in `states.py`, whose steps are the methods below `_happen`.
 
-Nothing is lost when a poll's socket dies. Events leave a session's outbox with a `Reply`. Until the transport has said
-that the reply is `written`, the session takes nothing more; if it says `unwritten`, they return to the front of the
-outbox in their order. With the acknowledge extension they stay in `session.acks` until the client confirms them.
+Nothing is lost when a poll's socket dies. Events leave a session's outbox with a `Reply`. Until the transport reports
+that the reply is `written`, no further events leave the outbox; if it reports `unwritten`, the events return to the
+front of the outbox in their order. With the acknowledge extension they stay in `session.acks` until the client
+confirms them.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ _ID_BYTES = 20  # Bayeux 1.0, 3.2: "SHOULD be at least 128 bits"; as hexadecimal
 
 
 class Engine:
-    """Speaks Bayeux for the broker's sessions.
+    """The Bayeux protocol over the broker's sessions.
 
-    `rights` says who may do what. `authenticate` says whom a token names, given the wall clock, or raises
-    `TokenRefused`; None while no token could be good. `connection_types` is what handshake replies offer. `new_id`
-    makes session ids and cookies. `read` reads the history, if there is one.
+    `rights` decides what a session may do. `authenticate` takes a token and the wall clock in seconds, and returns the
+    identity or raises `TokenRefused`; it is None if the server accepts no tokens. `connection_types` is what handshake
+    replies offer. `new_id` makes session ids and cookies. `read` reads the history, if there is one.
     """
 
     def __init__(
@@ -85,16 +86,16 @@ class Engine:
     # One request
 
     def receive(self, request: Request, now: float) -> Outcome:
-        """Work through a request's messages in order, as far as that goes without waiting."""
+        """Handle a request's messages in order, as far as possible without waiting."""
         return self._go_on(Conversation(self, request, now).steps())
 
     def resume(self, wait: Wait, verdict: Verdict, now: float) -> Outcome:
-        """Go on with a request after what it waited for."""
+        """Continue a request with the result of its `Wait`."""
         assert wait.steps is not None
         return self._go_on(wait.steps, (verdict, now))
 
     def proceed(self, pending: Pending, now: float) -> None:
-        """Go on with a request whose publishes are through; `answers` has what comes of it."""
+        """Continue a request whose publishes are settled; its outcome comes from `answers`."""
         outcome = self._go_on(pending.steps, (Verdict(), now))
         if not isinstance(outcome, Pending):
             self.send(pending.connection, outcome)
@@ -111,15 +112,15 @@ class Engine:
     # What a transport reports
 
     def answers(self) -> Iterator[tuple[object, Outcome | None]]:
-        """The connections whose hold has ended and their replies, each once; None means: abort that connection.
+        """Yield each connection whose hold has ended with its reply, once; None means: abort that connection.
 
-        Also those whose publishes are through, and what has come of the request: any outcome but `Pending`.
+        It also yields connections whose publishes are settled with the request's outcome, any but `Pending`.
         """
         while self._answers:
             yield self._answers.popleft()
 
     def written(self, reply: Reply) -> None:
-        """All of a reply has left for its socket."""
+        """Note that all of a reply has been written to its socket."""
         session = reply.session
         replay.settled(reply, is_written=True)
         if not reply.is_settled and session is not None and session.unsettled is reply:
@@ -127,10 +128,10 @@ class Engine:
             if session.held is not None and len(session.outbox):
                 self.broker.mark_ready(session)
         reply.is_settled = True
-        reply.events = []  # replies and connections know each other: events must not wait for the garbage collector
+        reply.events = []  # replies and connections refer to each other: events must not wait for the garbage collector
 
     def unwritten(self, reply: Reply) -> None:
-        """A reply's connection was lost before all of it had left: its events are the session's again."""
+        """Return the events of a reply to the session: its connection was lost before all of it was written."""
         session = reply.session
         if not reply.is_settled and session is not None and session.closed is None:
             session.announced = None  # its advice may not have arrived either
@@ -138,17 +139,17 @@ class Engine:
             if session.acks is None:
                 session.outbox.put_back(reply.events)
                 self.put_back += len(reply.events)
-        self.written(reply)  # for the rest it makes no difference
+        self.written(reply)  # the rest is the same as for a written reply
 
     def gone(self, hold: Hold, now: float) -> None:
-        """The peer of a held connect has closed its connection."""
+        """Note that the peer of a held connect has closed its connection."""
         if hold.session.held is hold:
             self._happen(hold.session, Happening.GONE, now)
 
-    # What the broker reports (sessions.Owner)
+    # What the broker calls (sessions.Owner)
 
     def due(self, session: Session, now: float) -> None:
-        """A hold's time is up, the client has not come back, or its token has ended."""
+        """Handle a deadline: the hold or the session has timed out, or the token has expired."""
         assert isinstance(session, BayeuxSession)
         if session.expiry <= now:
             self._happen(session, Happening.CUT, now, OUTLIVED)
@@ -156,7 +157,7 @@ class Engine:
             self._happen(session, Happening.LAPSE, now)
 
     def flush(self, session: Session, now: float) -> None:
-        """Events came: a held connect is their way out."""
+        """Answer a held connect with the new events."""
         assert isinstance(session, BayeuxSession)
         if hot.flush(self, session, now):
             return
@@ -165,7 +166,7 @@ class Engine:
             self._happen(session, Happening.EVENTS, now)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
-        """More waits than may: let a held connect take it, else end the session, which its client will see."""
+        """Handle a full outbox: answer a held connect with its events, else end the session as a slow consumer."""
         assert isinstance(session, BayeuxSession)
         if session.held is not None and self.can_take(session):
             self._happen(session, Happening.EVENTS, now)
@@ -175,39 +176,39 @@ class Engine:
     # Sessions
 
     def find(self, client_id: str, request: Request, now: float) -> BayeuxSession | None:
-        """The session of that id, if the request may use it; the first that does binds it to its cookie."""
+        """The session with that id, if the request may use it; the first request with its cookie binds it to that."""
         session = self.broker.sessions.get(client_id)
         if not isinstance(session, BayeuxSession) or session.role == SERVER:
             return None
         is_scripts = request.transport is Transport.CALLBACK_POLLING  # any site's, with its visitors' cookies (S38)
         if (is_scripts and session.authid is not None) or not session.admits(request.cookies):
             return None
-        if session.expiry <= now:  # the sweeper comes by only now and then
+        if session.expiry <= now:  # the sweeper runs only from time to time
             self.due(session, now)
         return session if session.closed is None else None
 
     def new_session(self, cookies: Sequence[str] = ()) -> BayeuxSession:
-        """A session that nobody has admitted yet; of the browser that `cookies` speak of, or of a new one."""
+        """Create a session, not yet admitted, for the browser that `cookies` identify or for a new one."""
         session = BayeuxSession(self.new_id(), self, self.broker.outbox(), self.options)
         session.join(cookies, self.new_id)
         return session
 
     def open(self, session: BayeuxSession, now: float) -> None:
-        """Admit a session. Raises `NoRoom`."""
+        """Admit a session, and notify the hooks. Raises `NoRoom`."""
         self.broker.open(session, now + session.max_interval_s, now)
         self.hooks.tell(self.hooks.session_opened, session)
 
     def heard_from(self, session: BayeuxSession, now: float) -> None:
-        """Any message but a connect keeps a session for another `max_interval_s`."""
+        """Keep a session for another `max_interval_s`, after any message but a connect."""
         if session.state is not State.HELD:
             self.broker.touch(session, max(session.deadline, now + session.max_interval_s))
 
     def deliver(
         self, session: BayeuxSession, channel: str, data: Any, message_id: str | int | None, now: float
     ) -> bool:
-        """Send something to one session, subscribed or not; False if it has ended.
+        """Send an event to one session, subscribed or not; False if the session has ended.
 
-        With the id of the message it answers, if any: cometd.js' remote calls find their caller by it.
+        `message_id` is the id of the message that it answers, if any: cometd.js's remote calls find their caller by it.
         """
         event = Event(to_topic(channel, self.bounds), encode_data(data))
         event.time_us = int(self.wall_s(now) * 1_000_000)
@@ -217,32 +218,32 @@ class Engine:
         return self.broker.deliver(session, event, now)
 
     def leave(self, session: BayeuxSession, now: float, *, by_client: bool) -> None:
-        """End a session as its client asked, or as this program does."""
+        """End a session at the request of its client, or else of this program."""
         self._happen(session, Happening.LEAVE, now, DISCONNECTED if by_client else DISMISSED)
 
     @property
     def is_draining(self) -> bool:
-        """Whether the server is leaving."""
+        """Whether the server is draining."""
         return self.advisor.is_draining
 
     def sweep(self) -> None:
-        """Let go of channels that nobody uses any more; to be called about once a second."""
+        """Forget channels that are no longer used; to be called about once a second."""
         self.channels.sweep(lambda name: is_used(to_pattern(name, self.bounds), self.broker.index, self.hooks))
 
     def drain(self) -> list[BayeuxSession]:
-        """From now on no connect is held and no session begins; returns the sessions to `release`."""
+        """Stop holding connects and admitting sessions; return the sessions to `release`."""
         self.advisor.is_draining = True
         sessions = self.broker.sessions.values()
         return [session for session in sessions if isinstance(session, BayeuxSession) and session.held is not None]
 
     def release(self, session: BayeuxSession, now: float) -> None:
-        """Answer a session's held connect because the server is leaving."""
+        """Answer a session's held connect because the server is draining."""
         self._happen(session, Happening.DRAIN, now)
 
     # Connects
 
     def connect(self, hold: Hold, now: float, *, alone: bool) -> bool:
-        """A connect has come: True if it is held, False if `answer` is to make its reply."""
+        """Handle a connect: True if it is held, False if the caller is to reply with `connect_reply`."""
         self.connects += 1
         session = hold.session
         if session.held is not None:
@@ -265,12 +266,12 @@ class Engine:
         return step is Step.HOLD
 
     def answer(self, hold: Hold, now: float, *, with_events: bool = True) -> Reply:
-        """The response to a connect that was held."""
+        """Make the response to a connect that was held."""
         reply, events = self.connect_reply(hold, now, with_events=with_events)
         return self.reply_with(hold.session, [reply], events, now, connection=hold.connection, answers_connect=True)
 
     def connect_reply(self, hold: Hold, now: float, *, with_events: bool) -> tuple[dict[str, Any], list[Event]]:
-        """The reply to a connect whose session goes on, and the events that go with it."""
+        """Make the reply to a connect whose session continues, and take the events that go with it."""
         session = hold.session
         reply = reply_to(hold.request, successful=True)
         reply["clientId"] = session.id
@@ -304,7 +305,7 @@ class Engine:
         connection: object = None,
         answers_connect: bool = False,
     ) -> Reply:
-        """A response of replies and then events, past the extensions; unsettled as soon as it has events."""
+        """Make a response of replies and then events, passed through the extensions; with events it is unsettled."""
         parts = self._responses.parts(session, messages, events, self.wall_s(now))
         reply = Reply(parts, session, events, connection, answers_connect=answers_connect, is_last=self.is_draining)
         if session is not None and events:
@@ -312,11 +313,11 @@ class Engine:
         return reply
 
     def can_take(self, session: BayeuxSession) -> bool:
-        """Whether events may leave its outbox: never while a reply with others is on its way."""
+        """Whether events may leave the session's outbox: not while a reply with events is being written."""
         return session.unsettled is None
 
     def take(self, session: BayeuxSession, now: float) -> list[Event]:
-        """What waits for a session, to go with a reply; with acks, after all that it has not acknowledged."""
+        """Take the waiting events for a reply; with the acknowledge extension, after all unacknowledged ones."""
         events = self.broker.take(session, now)
         if session.acks is not None:
             session.outbox.retain(events)
@@ -356,7 +357,7 @@ class Engine:
         elif step is Step.ANSWER_EMPTY and hold is not None:
             reply = self.answer(hold, now, with_events=False)
             reply.status = self.options.superseded_status
-            session.announced = None  # clients pass over the reply to a connect they have replaced
+            session.announced = None  # clients ignore the reply to a connect that they have replaced
             self.send(hold.connection, reply)
         elif step is Step.DISMISS and hold is not None:
             self.send(hold.connection, farewells.dismissal(self, hold, now, is_told=reason == DISMISSED))
@@ -371,7 +372,7 @@ class Engine:
         return step
 
     def begin_hold(self, hold: Hold, now: float) -> None:
-        """Let a connect wait, in its browser's slot."""
+        """Hold a connect, and count it for its browser."""
         self.holds += 1
         self.holds_by_browser[hold.browser] = self.holds_by_browser.get(hold.browser, 0) + 1
         self.broker.touch(hold.session, now + hold.wait_s)
@@ -379,7 +380,7 @@ class Engine:
             self.hooks.tell(self.hooks.suspended, hold.session)
 
     def end_hold(self, hold: Hold) -> None:
-        """It waits no longer, for whatever reason."""
+        """Stop holding a connect, for any reason."""
         hold.session.held = None
         self.holds -= 1
         in_slot = self.holds_by_browser[hold.browser] - 1
@@ -391,7 +392,7 @@ class Engine:
             self.hooks.tell(self.hooks.resumed, hold.session)
 
     def send(self, connection: object, outcome: Outcome | None) -> None:
-        """Have something handed out by `answers`."""
+        """Queue an outcome for `answers`."""
         self._answers.append((connection, outcome))
         if len(self._answers) == 1:
             self.broker.wake()

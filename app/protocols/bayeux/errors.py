@@ -1,10 +1,10 @@
-"""Every error text a Bayeux reply can carry: `CODE:ARGUMENTS:MESSAGE` (Bayeux 1.0, 3.4).
+"""Every error text that a Bayeux reply can carry: `CODE:ARGUMENTS:MESSAGE` (Bayeux 1.0, 3.4).
 
-The words are CometD's where it has some, since its clients match on them. Nothing a peer sent goes into a text, but a
-channel name that has passed the grammar.
+The texts are CometD's where it has one, since its clients match on them. A text never contains input from a peer,
+except a channel name that has passed the grammar.
 """
 
-SESSION_UNKNOWN = "402::session_unknown"  # whatever the reason, so that nobody can tell a guess from an expiry
+SESSION_UNKNOWN = "402::session_unknown"  # for any reason: a guessed id and an expired one look the same
 
 CHANNEL_MISSING = "400::channel_missing"
 CHANNEL_INVALID = "405::channel_invalid"
@@ -15,33 +15,33 @@ EXT_INVALID = "400::ext_invalid"
 ADVICE_INVALID = "400::advice_invalid"
 NUMBER_OUT_OF_RANGE = "400::number_out_of_range"
 
-OVERLOADED = "503::overloaded"  # memory is short: a publish may be tried again later
+OVERLOADED = "503::overloaded"  # memory is short: a publish may be repeated later
 
-HISTORY_UNAVAILABLE = "503::history_unavailable"  # the log did not take it, and nobody got it
-HISTORY_OUTCOME_UNKNOWN = "503::history_outcome_unknown"  # the log has not said in time whether it has it
+HISTORY_UNAVAILABLE = "503::history_unavailable"  # the log did not take the event, and it was not delivered
+HISTORY_OUTCOME_UNKNOWN = "503::history_outcome_unknown"  # the log has not reported in time whether the event is stored
 IDEMPOTENCY_KEY_INVALID = "400::idempotency_key_invalid"
-AUDIENCE_INVALID = "400::audience_invalid"  # no such field, no list of names, or too many of them
-PREDECESSOR_UNKNOWN = "412::predecessor_unknown"  # nothing was published with the key that `ext.after` names
-IDEMPOTENCY_KEY_REUSED = "409::idempotency_key_reused"  # it was another channel's publish
+AUDIENCE_INVALID = "400::audience_invalid"  # an unknown field, not a list of names, or too many names
+PREDECESSOR_UNKNOWN = "412::predecessor_unknown"  # no event was published with the key in `ext.after`
+IDEMPOTENCY_KEY_REUSED = "409::idempotency_key_reused"  # the key was used for a publish to another channel
 
-VALUE_TYPE_MISMATCH = "400:{}:value_type_mismatch"  # the channel is NetworkTables', whose type is the argument
+VALUE_TYPE_MISMATCH = "400:{}:value_type_mismatch"  # the argument is the type of the channel's NetworkTables topic
 VALUE_FOR_SOME = (
-    "400::value_for_some"  # what has an audience cannot be the last value of a channel, which is everybody's
+    "400::value_for_some"  # a channel's last value is shared by all clients, so an event with an audience cannot be one
 )
-TOO_MANY_TOPICS = "503::too_many_topics"  # of NetworkTables
+TOO_MANY_TOPICS = "503::too_many_topics"  # NetworkTables has reached `nt4.topics`
 
 DATA_MISSING = "400::data_missing"
 DATA_TOO_LARGE = "413::data_too_large"
 
-# The last reply of a session whose token has ended, to the connect that it holds.
-EXPIRED_TOKEN = "403::token_expired"  # noqa: S105 - no password
+# The last reply to a held connect of a session whose token has expired.
+EXPIRED_TOKEN = "403::token_expired"  # noqa: S105 - not a password
 
 HANDSHAKE_NOT_FIRST = "403::handshake_failed"
 HANDSHAKE_DENIED = "403:{}:handshake_denied"
 VERSION_UNSUPPORTED = "400:1.0:version_unsupported"
 CONNECTION_TYPES_UNSUPPORTED = "301:{}:connection_types_unsupported"
 
-# Salesforce's words, braces and double space and all: its clients look for them.
+# Salesforce's text, including its braces and double space: its clients match on it.
 REPLAY_INVALID = (
     "400::The replayId {{{}}} you provided was invalid.  Please provide a valid ID, -2 to replay all events, "
     "or -1 to replay only new events."
@@ -55,10 +55,10 @@ DENIED_BY_NOT_GRANTING = "denied_by_not_granting"
 DENIED_BY_URL = "token_in_url"  # a handshake over callback-polling; for other bad tokens see broker.errors.TokenRefused
 PUBLISH_DENIED = "403:{}:publish_denied"
 SUBSCRIBE_DENIED = "403:{}:subscribe_denied"
-CREATE_DENIED = "403:{}:create_denied"  # a subscription to a channel that may not be made
-CHANNEL_CREATE_DENIED = "403:{}:channel_create_denied"  # likewise a publish
+CREATE_DENIED = "403:{}:create_denied"  # for a subscription to a channel that may not be created
+CHANNEL_CREATE_DENIED = "403:{}:channel_create_denied"  # for a publish to a channel that may not be created
 
 
 def is_denial(error: str) -> bool:
-    """Whether an error says that somebody may not do something."""
+    """Whether an error text says that a client lacks the right to do something."""
     return error.endswith("_denied")

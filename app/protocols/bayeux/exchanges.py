@@ -2,12 +2,12 @@
 
 A transport makes a `Request` and gives it to `Engine.receive`, which returns an `Outcome`:
 
-* `Reply`: write it, then say whether it was `written` or `unwritten`.
-* `Hold`: a connect that waits. Its reply comes later from `Engine.flush`, for the same `connection`; if the peer goes
-  first, say so by `Engine.gone`.
-* `Wait`: something outside must be waited for (an async policy, a service, the history). Await it, then
+* `Reply`: write it, then report to the engine whether it was `written` or `unwritten`.
+* `Hold`: a connect that is held. Its reply comes later from `Engine.answers`, for the same `connection`; if the peer
+  closes the connection first, call `Engine.gone`.
+* `Wait`: something outside must be awaited (an async policy, a service, the history). Await it, then call
   `Engine.resume`.
-* `Pending`: what it published is on its way to the disk. Its outcome, whichever, comes later as a hold's reply does.
+* `Pending`: the request's publishes are on their way to the disk. Its outcome comes later from `Engine.answers`, too.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 
 class HttpContext(Context, Protocol):
-    """What hooks may ask about the request that brought a message."""
+    """The HTTP request that carried a message, for use by hooks."""
 
     @property
     def cookies(self) -> Mapping[str, str]:
-        """By name."""
+        """The request's cookies by name."""
 
     @property
     def query(self) -> Mapping[str, str]:
-        """The parameters of the URL; the first of each."""
+        """The URL's query parameters by name; the first of each name."""
 
 
 class Transport(Enum):
-    """How a request came."""
+    """The way by which a request was received."""
 
     LONG_POLLING = "long-polling"
     CALLBACK_POLLING = "callback-polling"
@@ -51,11 +51,11 @@ class Transport(Enum):
 
 @dataclass(slots=True)
 class Request:
-    """The messages of one request, in order; each a JSON object, not yet looked into.
+    """The messages of one request, in order; each a JSON object that is not yet validated.
 
-    `connection` is the transport's own token, handed back with the reply of a hold. `cookies` are all values of the
-    browser cookie that came. `context` is what hooks may ask about the request, if it came over HTTP. `session` is
-    given by local sessions. `token` is that of `Authorization: Bearer`, over a POST only.
+    `connection` is the transport's own token, returned with the reply to a hold. `cookies` are all received values of
+    the browser cookie. `context` is the HTTP request for use by hooks, if there is one. `session` is set by local
+    sessions. `token` is that of `Authorization: Bearer`, for a POST only.
     """
 
     messages: list[dict[str, Any]]
@@ -65,31 +65,31 @@ class Request:
     context: HttpContext | None = None
     session: BayeuxSession | None = None
     token: str | None = None
-    visitor: Identity | TokenRefused | None = None  # whom it names, or why it does not, once that was asked
-    has_odd_numbers: bool = False  # some `OutOfRange` stands in the messages
+    visitor: Identity | TokenRefused | None = None  # the identity of `token`, or why it is refused; None: not checked
+    has_odd_numbers: bool = False  # the messages may contain an `OutOfRange`
 
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """A connect: what its reply must know, whether it comes at once or after a hold."""
+    """A connect, with what is needed for its reply, at once or after a hold."""
 
     session: BayeuxSession
     connection: object
     request: dict[str, Any]  # the message's fields
     wait_s: float
-    browser: str = ""  # whose slot it takes
+    browser: str = ""  # the browser that the hold is counted for
     wants_advice: bool = False
     timesync: Timesync | None = None
-    is_crowded: bool = False  # not held because another tab of the same browser is
+    is_crowded: bool = False  # not held because the browser has as many held connects as it may
 
 
 @dataclass(slots=True, eq=False)
 class Reply:
-    """What to write: JSON messages, each encoded.
+    """A response to write: its messages, each encoded as JSON.
 
-    `events` are the session's own events among them, which come back to its outbox if the reply is not written.
-    `status` other than 200 means that the body is empty. `set_cookie` is the value of a new browser cookie. `is_last`
-    asks for the connection to be closed.
+    `events` are the session's events among them, which return to its outbox if the reply is not written. With a
+    `status` other than 200 the body is empty. `set_cookie` is the value of a new browser cookie. With `is_last` the
+    connection is to be closed afterwards.
     """
 
     parts: list[bytes]
@@ -103,13 +103,13 @@ class Reply:
     is_settled: bool = False
 
     def body(self) -> bytes:
-        """The JSON array."""
+        """The response's body: a JSON array, or empty if the status is not 200."""
         return body_of(self.parts) if self.status == 200 else b""
 
 
 @dataclass(slots=True, eq=False)
 class Verdict:
-    """How a `Wait` ended: with a value, or an error (its own, or that its time was up)."""
+    """The result of a `Wait`: a value, or an error (raised by the awaitable, or `TimeoutError`)."""
 
     value: Any = None
     error: Exception | None = None
@@ -117,7 +117,7 @@ class Verdict:
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """Something to await before the request goes on; as long as a policy may take, if it does not say how long."""
+    """An awaitable whose result the request needs to continue; `limit_s` of None means `policy_s` of the settings."""
 
     awaitable: Awaitable[Any]
     limit_s: float | None = None
@@ -126,7 +126,7 @@ class Wait:
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """A request that goes on when the log has what it published, or says that it has not; the log has a deadline."""
+    """A request that continues when the log has stored or refused its publishes, or the log's deadline has passed."""
 
     connection: object
     steps: Generator[Wait | Pending, tuple[Verdict, float], Reply | Hold] | None = None

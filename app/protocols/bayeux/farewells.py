@@ -1,4 +1,4 @@
-"""The last reply of a session, to the connect that it holds when it ends."""
+"""The last reply of a session: to the connect that is held when the session ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def dismissal(engine: Engine, hold: Hold, now: float, *, is_told: bool) -> Reply:
-    """For a session that left, or was sent away and must be told so; with its last events."""
+    """Make the reply, with the last events, for a session that is disconnected by its client or the program.
+
+    `is_told`: add a `/meta/disconnect` message, since the client did not ask for the disconnect itself.
+    """
     reply = reply_to(hold.request, successful=True)
     reply["advice"] = engine.advisor.advice(hold.session, "none")
     messages = [reply]
@@ -23,12 +26,12 @@ def dismissal(engine: Engine, hold: Hold, now: float, *, is_told: bool) -> Reply
     events = engine.take(hold.session, now) if may_take else []
     if hold.session.replay is not None:
         reply["ext"] = replay.told(engine, hold, with_events=may_take)
-    session = hold.session if hold.session.replay is not None else None  # whose events are written in a way of its own
+    session = hold.session if hold.session.replay is not None else None  # replay frames differ
     return engine.reply_with(session, messages, events, now, connection=hold.connection)
 
 
 def refusal(engine: Engine, hold: Hold, now: float, error: str) -> Reply:
-    """For one that cannot go on; its client may begin another."""
+    """Make the reply with `error` for a session that cannot continue; its client may begin a new one."""
     reply = reply_to(hold.request, successful=False)
     reply["error"] = error
     reply["advice"] = engine.advisor.for_stranger("handshake")

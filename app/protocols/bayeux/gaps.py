@@ -1,7 +1,7 @@
-"""What a session that replays must be told of beside its events: what it will not get, because it is no longer there.
+"""Gaps: the events that a replaying session misses because they no longer exist, and how they are reported to it.
 
-A gap is told once, on a connect reply that leaves nothing behind that comes before it, and again if that reply did not
-leave for its socket.
+A gap is reported once, on a connect reply after which no earlier event is outstanding, and again if that reply was not
+written to its socket.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _GAPS = 300
 
 
 class Replay:
-    """What one session must be told of its replay: `gaps` not told yet, and those that ride on a reply, `told`.
+    """The gaps of one session's replay: `gaps` are not reported yet, `told` are part of a reply not yet written.
 
-    `told_to` is the connection of that reply. `in_data`: it finds positions in events' data too. `reader` is the newest
-    connect that has waited for a page.
+    `told_to` is the connection of that reply. `in_data`: positions are added to the events' data too. `reader` is the
+    newest connect that has waited for a page.
     """
 
     __slots__ = ("gaps", "in_data", "reader", "told", "told_to")
@@ -34,28 +34,28 @@ class Replay:
         self.reader: Hold | None = None
 
     def miss(self, gap: Gap) -> None:
-        """Take note that events may be missing."""
+        """Add a gap, unless it is already known; too many gaps of a pattern are merged into one."""
         if gap in self.gaps:
             return
-        if len(self.gaps) >= _GAPS:  # of too many the client is told as of one
+        if len(self.gaps) >= _GAPS:
             same = [known for known in self.gaps if known.pattern == gap.pattern]
             self.gaps = [known for known in self.gaps if known.pattern != gap.pattern]
             gap = span([*same, gap])
         self.gaps.append(gap)
 
     def tell_again(self) -> None:
-        """Whoever was `told` may not have heard it."""
+        """Queue the gaps in `told` again: the reply with them may not have arrived."""
         told, self.told = self.told, []
         self.gaps = [*told, *(gap for gap in self.gaps if gap not in told)]
 
     def forget(self, pattern: Pattern) -> None:
-        """Of a pattern nothing is to be told any more."""
+        """Drop the gaps of a pattern."""
         self.gaps = [gap for gap in self.gaps if gap.pattern != pattern]
         self.told = [gap for gap in self.told if gap.pattern != pattern]
 
 
 class Gap(NamedTuple):
-    """Offsets at which events of a pattern may be missing."""
+    """A range of offsets in which events of a pattern may be missing."""
 
     pattern: Pattern
     first: int
@@ -63,6 +63,6 @@ class Gap(NamedTuple):
 
 
 def span(gaps: Iterable[Gap]) -> Gap:
-    """One that covers all of a pattern's."""
+    """A gap that covers all of `gaps`, which are of one pattern."""
     patterns, firsts, lasts = zip(*gaps, strict=True)
     return Gap(patterns[0], min(firsts), max(lasts))

@@ -1,4 +1,4 @@
-"""The handshake: how a client and this server agree to talk (Bayeux 1.0, 4.1)."""
+"""The handshake: it negotiates version and connection type, and creates a session (Bayeux 1.0, 4.1)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _USER_AGENT_CHARS = 200
 
 
 def shake_hands(talk: Conversation, fields: dict[str, Any]) -> Generator[Wait, tuple[Verdict, float], Reply]:
-    """Answer a handshake: with a new session, with the reason why not, or with 503 where there is no room."""
+    """Answer a handshake: with a new session, with an error, or with HTTP status 503 if the server is at a limit."""
     engine, request = talk.engine, talk.request
     session = engine.new_session(request.cookies)
     if request.context is not None:
@@ -36,13 +36,13 @@ def shake_hands(talk: Conversation, fields: dict[str, Any]) -> Generator[Wait, t
         session.user_agent = request.context.headers.get("user-agent", "")[:_USER_AGENT_CHARS]
         session.account = engine.broker.account_of(session.address)
     try:
-        engine.broker.check_admission(session)  # a storm must not reach the program's own code
+        engine.broker.check_admission(session)  # first: a burst of handshakes must not reach the program's hooks
         message = talk.read(fields)
         negotiate(message, engine.connection_types)
         identify(engine, request, message, session, talk.now)
         arrived_ms = engine.wall_ms(talk.now)
         yield from asking.may_handshake(talk, session, message)
-        if engine.is_draining:  # looked at last: the policy may have taken its time
+        if engine.is_draining:  # checked last: a drain may have begun while the policy was awaited
             raise TooManySessions
         if (message.ext or {}).get("ack") is True:
             session.acks = Acks()
@@ -55,7 +55,7 @@ def shake_hands(talk: Conversation, fields: dict[str, Any]) -> Generator[Wait, t
 
 
 def negotiate(message: Message, ours: Sequence[str]) -> None:
-    """Whether we have a protocol version and one of `ours`, the connection types, in common. Raises `Fault`."""
+    """Check that client and server share a protocol version and a connection type of `ours`. Raises `Fault`."""
     newest, oldest = (message.fields.get(name) for name in ("version", "minimumVersion"))
     if _version(newest) < _version(_OUR_VERSION) or (oldest is not None and _version(oldest) > _version(_OUR_VERSION)):
         raise Fault(errors.VERSION_UNSUPPORTED)
@@ -76,7 +76,7 @@ def _welcome(talk: Conversation, session: BayeuxSession, message: Message, arriv
     if session.acks is not None:
         ext["ack"] = True
     if engine.options.handshake_delivery and session.outbox and not engine.hooks.extensions:
-        # An extension may keep an event back, and cometd.js waits for exactly as many as are promised.
+        # An extension may keep an event back, but cometd.js waits for exactly the promised number.
         events = engine.take(session, talk.now)
         reply["x-messages"] = len(events)
         if session.acks is not None:
@@ -92,7 +92,7 @@ def _welcome(talk: Conversation, session: BayeuxSession, message: Message, arriv
 
 
 def _version(text: object) -> tuple[int, list[str]]:
-    """A version to compare (Bayeux 1.0, 3.2): an integer, then alphanumeric elements. Raises `Fault`."""
+    """Parse a version for comparison (Bayeux 1.0, 3.2): an integer, then alphanumeric elements. Raises `Fault`."""
     match = _VERSION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise Fault(errors.VERSION_UNSUPPORTED)

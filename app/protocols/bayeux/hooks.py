@@ -1,7 +1,7 @@
-"""Where a program's own code takes part: policy, authorizers, listeners, services, extensions, and what it is told.
+"""The hooks for a program's own code: policy, authorizers, listeners, services, extensions and notifications.
 
-The engine asks; `embed.py` fills this in. Nothing here is trusted to be well-behaved: what a hook raises is reported
-and answered as each hook's docstring says, and never ends a request.
+The engine calls them; `app/embed/` registers them. Hooks are not trusted to work: an exception is reported and counts
+as each hook's docstring says, and never ends a request.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Refused(Exception):
-    """Raised by a hook to refuse with words of its own.
+    """Raised by a hook to refuse a message with a reason of its own.
 
     `reason` becomes the error's argument (`403:reason:publish_denied`); `advice` and `ext` go into the reply.
     """
@@ -39,59 +39,60 @@ class Refused(Exception):
 
 
 class Policy(Protocol):
-    """The four questions. True grants; anything else, or raising, denies. Each may be a coroutine function.
+    """A program's policy of four checks. True grants; any other result, or an exception, denies.
 
-    `session` is None for a publish without one. A policy may lack any of them: then that question is not asked.
+    Each method may be a coroutine function, and each may be missing: then that check is not made. `session` is None for
+    a publish without one.
     """
 
     def can_handshake(self, session: BayeuxSession | None, message: Message) -> Answer:
-        """May this client have a session?"""
+        """Whether this client may have a session."""
 
     def can_create(self, session: BayeuxSession | None, channel: str, message: Message) -> Answer:
-        """May this message bring a channel into being?"""
+        """Whether this message may create a channel."""
 
     def can_subscribe(self, session: BayeuxSession, channel: str, message: Message) -> Answer:
-        """May this session subscribe to this channel or pattern?"""
+        """Whether this session may subscribe to this channel or pattern."""
 
     def can_publish(self, session: BayeuxSession | None, channel: str, message: Message) -> Answer:
-        """May this message be published?"""
+        """Whether this message may be published."""
 
 
 class Extension(Protocol):
-    """Sees every message of every client; either method may be missing.
+    """A hook that sees every message from and to every client; either method may be missing.
 
-    Both get the JSON object and return it, changed or not, or another. `incoming` may return None to have the message
-    answered `404::message_deleted` unread; `outgoing` may return None to keep an event from this client (replies cannot
-    be kept back: a client that gets none sends again). `session` is None before there is one. One that raises is
-    skipped.
+    Both get the message as a JSON object and return it, changed or not, or another. `incoming` may return None to have
+    the message answered with `404::message_deleted` and not handled; `outgoing` may return None to keep an event from
+    this client (replies cannot be kept back: a client that gets none sends its message again). `session` is None before
+    there is one. An extension that raises is skipped for that message.
     """
 
     def incoming(self, session: BayeuxSession | None, message: dict[str, Any]) -> dict[str, Any] | None:
-        """A message from a client, before it is looked at."""
+        """Process a message from a client before it is handled."""
 
     def outgoing(self, session: BayeuxSession | None, message: dict[str, Any]) -> dict[str, Any] | None:
-        """A reply or event, before it is written."""
+        """Process a reply or event before it is written."""
 
 
 class Registry(dict["Pattern", list[T]]):
-    """Hooks by the pattern they are for."""
+    """Hooks by the pattern that they are registered for."""
 
     def add(self, pattern: Pattern, hook: T) -> None:
-        """Register one more."""
+        """Register a hook for a pattern."""
         self.setdefault(pattern, []).append(hook)
 
     def over(self, topic: str) -> list[T]:
-        """The hooks for a topic: those for `/**` first, those for its very name last, else in order of registration."""
+        """The hooks for a topic: those for `/**` first, those for its exact name last, in order of registration."""
         if not self:
             return []
         return [hook for pattern in patterns_over(topic) for hook in self.get(pattern, ())]
 
 
 class Listener:
-    """Hears publishes before they are delivered.
+    """A hook that is called with each publish before it is delivered.
 
-    It may change `message.data`. Returning False means that the message goes nowhere (`404::message_deleted`). One that
-    raises counts as silent, or as no if it `vetoes`.
+    It may change `message.data`. If it returns False the message is not delivered (`404::message_deleted`). An
+    exception counts as None, or as False if the listener `vetoes`.
     """
 
     __slots__ = ("hear", "vetoes")
@@ -102,11 +103,11 @@ class Listener:
 
 
 def _report_nothing(what: str, error: Exception) -> None:
-    """Where nobody has said what to do with the errors of hooks."""
+    """Ignore an error of a hook; the default of `Hooks.report`."""
 
 
 class Hooks:
-    """All that is registered with one engine."""
+    """All hooks that are registered with one engine."""
 
     def __init__(self) -> None:
         self.policy: Policy | None = None
@@ -115,7 +116,7 @@ class Hooks:
         """Called with session, "create", "subscribe" or "publish", channel and message: True grants, False denies."""
         self.listeners: Registry[Listener] = Registry()
         self.services: Registry[Callable[[BayeuxSession | None, Message], Any]] = Registry()
-        """What they return (or their coroutine does), unless None, is sent to the sender of the message."""
+        """A service's result (or its coroutine's), unless it is None, is sent to the sender of the message."""
         self.channel_created: list[Callable[[str], None]] = []
         self.session_opened: list[Callable[[BayeuxSession], None]] = []
         self.session_closed: list[Callable[[BayeuxSession, str], None]] = []
@@ -124,25 +125,24 @@ class Hooks:
         self.suspended: list[Callable[[BayeuxSession], None]] = []
         self.resumed: list[Callable[[BayeuxSession], None]] = []
         self.message_refused: list[Callable[[BayeuxSession | None, dict[str, Any], str], None]] = []
-        """Told of each message that was denied: its session, its fields as they were sent, and the error."""
-        """Told when there is no room for something: the key of the setting, and the client's address."""
+        """Called for each message that was denied: with its session, its fields as they were sent, and the error."""
         self.report: Callable[[str, Exception], None] = _report_nothing
-        """Told of every hook that raised, with what it was."""
+        """Called for every exception in a hook: with the kind of hook, and the exception."""
 
     @property
     def watch_channels(self) -> bool:
-        """Whether anyone wants to know when a channel comes into being."""
+        """Whether any hook depends on the creation of channels."""
         return bool(self.channel_created or self.authorizers or hasattr(self.policy, "can_create"))
 
     def authorizers_over(self, pattern: Pattern) -> list[Authorizer]:
-        """Who decides about it: whoever decides about children of a channel decides about wildcards over them."""
+        """The authorizers for a pattern; those for the children of a channel also decide about wildcards over them."""
         match, topic = pattern
         if match is not Match.EXACT:
             topic = f"{topic}/*" if topic else "*"
         return self.authorizers.over(topic)
 
     def tell(self, listeners: list[Callable[..., None]], *news: object) -> None:
-        """Call each with `news`; one that raises does not keep it from the others."""
+        """Call each listener with `news`; an exception is reported and does not keep the others from being called."""
         for listener in tuple(listeners):
             try:
                 listener(*news)
@@ -154,7 +154,7 @@ class Hooks:
         return self._pass("incoming", self.extensions, session, fields)
 
     def outgoing(self, session: BayeuxSession | None, fields: dict[str, Any]) -> dict[str, Any] | None:
-        """Pass a message to a client through them, in reverse order."""
+        """Pass a message to a client through the extensions, in reverse order of registration."""
         return self._pass("outgoing", self.extensions[::-1], session, fields)
 
     def _pass(

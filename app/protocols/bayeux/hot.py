@@ -1,9 +1,9 @@
-"""The hot path: the three things that happen millions of times, written out for speed.
+"""The hot path: the three most frequent cases, inlined for speed.
 
-A lone connect that is held, a held connect that events end, and a lone publish. Each function does exactly what the
-general way does (`Conversation`, `Engine.connect`, `Engine.answer`), or declines by returning None or False and has
-done nothing; whatever is unusual about a message, its session or the program's hooks is a reason to decline. That both
-ways give the same bytes and leave the same books is shown by tests which run every sequence over both.
+They are a lone connect that is held, a held connect that events end, and a lone publish. Each function does exactly
+what the general path does (`Conversation`, `Engine.connect`, `Engine.answer`), or declines by returning None or False
+without any effect. It declines if anything about the message, its session or the program's hooks is unusual. Tests run
+every sequence over both paths and check that they give the same bytes and the same state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def receive(
     engine: Engine, fields: dict[str, Any], cookies: Sequence[str], connection: object, now: float
 ) -> Reply | Hold | Pending | None:
-    """Serve a long-polling request that is one plain message of a session; None where it is anything else."""
+    """Serve a long-polling request with one plain message of a session; None if it is anything else."""
     client_id, message_id = fields.get("clientId"), fields.get("id")
     if (
         type(client_id) is not str
@@ -47,7 +47,7 @@ def receive(
         return None
     if fields.get("channel") != "/meta/connect":
         return _publish(engine, session, fields, connection, now) if "data" in fields else None
-    # Hold it, if nothing waits: the row (IDLE, POLL) of `states.LIFE`.
+    # Hold the connect if nothing waits: the row (IDLE, POLL) of `states.LIFE`.
     limit, browser = engine.options.holds_per_browser, session.browser
     if (
         session.state is not State.IDLE
@@ -68,7 +68,7 @@ def receive(
 
 
 def flush(engine: Engine, session: BayeuxSession, now: float) -> bool:
-    """Answer a held connect with what waits: the row (HELD, EVENTS) of `states.LIFE`."""
+    """Answer a held connect with the waiting events: the row (HELD, EVENTS) of `states.LIFE`."""
     hold, events = session.held, session.outbox
     if (
         hold is None
@@ -105,7 +105,7 @@ def flush(engine: Engine, session: BayeuxSession, now: float) -> bool:
 def _publish(
     engine: Engine, session: BayeuxSession, fields: dict[str, Any], connection: object, now: float
 ) -> Reply | Pending | None:
-    """Publish to a plain channel that no hook of the program wants to know about."""
+    """Publish to a plain channel for which the program has no hooks; None if the general path must do it."""
     hooks, broker, channel = engine.hooks, engine.broker, fields.get("channel")
     if (
         type(channel) is not str
@@ -127,18 +127,18 @@ def _publish(
     if len(payload) > broker.limits.data_bytes or topic == "meta" or not engine.rights.may(session, "publish", topic):
         return None
     if broker.waiting.is_over or broker.memory.is_over or not (session.meter is None or session.meter.admits(now)):
-        return None  # a meter that says no takes nothing, so the general way hears the same
+        return None  # a meter that refuses takes no token, so the general path gets the same result
     engine.heard_from(session, now)
     event = Event(topic, payload, publisher=session.id, authid=session.authid, role=session.role)
     without = None if session.broadcast_to_publisher else session
-    if broker.recording.log is None and broker.values is None:  # then it cannot be refused, and is through at once
+    if broker.recording.log is None and broker.values is None:  # then it cannot be refused, and is settled at once
         broker.publish(event, now, without=without)
         return _accepted(engine, session, fields, connection, now)
     return _Publish(engine, session, fields, connection).begin(event, without, now)
 
 
 class _Publish:
-    """A publish that the log may have to have first, or that may be no value of its topic's type."""
+    """A publish that may have to be stored first, or whose data may not be a value of its topic's type."""
 
     __slots__ = ("connection", "engine", "fields", "session")
 
@@ -149,7 +149,7 @@ class _Publish:
         self.connection = connection
 
     def begin(self, event: Event, without: BayeuxSession | None, now: float) -> Reply | Pending:
-        """Hand it to the broker."""
+        """Publish the event; return the reply, or `Pending` if the event must be stored first."""
         try:
             self.engine.broker.publish(event, now, without=without, source=self.session)
         except Refusal as refusal:
@@ -160,12 +160,12 @@ class _Publish:
         return _accepted(self.engine, self.session, self.fields, self.connection, now)
 
     def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
-        """See `broker.events.Waiter`."""
+        """Send the reply for an event that is stored or refused (`broker.events.Waiter`)."""
         if refusal is None:
             reply = _accepted(self.engine, self.session, self.fields, self.connection, now, event.position)
         else:
             reply = _refused(self.engine, self.session, self.fields, self.connection, refusal, now)
-        reply.is_last = self.engine.is_draining  # it may have begun meanwhile
+        reply.is_last = self.engine.is_draining  # the drain may have begun meanwhile
         self.engine.send(self.connection, reply)
 
 
@@ -177,7 +177,7 @@ def _accepted(
     now: float,
     position: int = 0,
 ) -> Reply:
-    """The reply to a publish; what waits for the publisher rides along."""
+    """The reply to a successful publish, with the events that wait for the publisher."""
     part = b'{"id":%b,"channel":%b,"successful":true}' % (orjson.dumps(fields["id"]), orjson.dumps(fields["channel"]))
     if position:
         part = b'%b,"ext":{"position":%d}}' % (part[:-1], position)
@@ -195,7 +195,7 @@ def _refused(
     refusal: Refusal,
     now: float,
 ) -> Reply:
-    """The reply that says why not."""
+    """The reply to a refused publish, with the events that wait for the publisher."""
     error = fault_of(refusal).error
     engine.refused[error.partition(":")[0]] += 1
     reply = Reply([encode(reply_to(fields, successful=False) | {"error": error})], session, [], connection)

@@ -1,7 +1,7 @@
-"""Who sends a message: by `ext.authentication` of a handshake, or by the bearer token of the request.
+"""The identity of a client: from `ext.authentication` of its handshake, or from the bearer token of the request.
 
-The handshake's own word counts before the request's. While the server knows no token at all neither is looked at:
-they may be meant for a program's policy, or for a proxy.
+The handshake's token takes precedence. If the server accepts no tokens at all, both are ignored: they may be meant for
+a program's policy, or for a proxy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def identify(engine: Engine, request: Request, message: Message, session: BayeuxSession, now: float) -> None:
-    """Give a new session the identity that its handshake proves. Raises `Fault`."""
+    """Set the identity of a new session from its handshake's token, if there is one. Raises `Fault`."""
     shown = _shown(message)
     if engine.authenticate is None or (shown is None and request.token is None):
         return
@@ -32,7 +32,7 @@ def identify(engine: Engine, request: Request, message: Message, session: Bayeux
     try:
         token = shown if shown is not None else request.token
         if not isinstance(token, str):
-            raise TokenRefused("no text")
+            raise TokenRefused("the token is not a string")
         identity = engine.authenticate(token, engine.wall_s(now))
     except TokenRefused as refused:
         raise Fault(errors.HANDSHAKE_DENIED.format(refused.reason)) from None
@@ -42,7 +42,10 @@ def identify(engine: Engine, request: Request, message: Message, session: Bayeux
 
 
 def visitor(engine: Engine, request: Request, now: float) -> Identity:
-    """Who publishes without a session; asked once a request, since a signature costs time. Raises `Fault`."""
+    """The identity of a publisher without a session; checked once a request, since a signature costs time.
+
+    Raises `Fault`.
+    """
     if engine.authenticate is None or request.token is None:
         return ANONYMOUS
     if request.visitor is None:
@@ -56,9 +59,9 @@ def visitor(engine: Engine, request: Request, now: float) -> Identity:
 
 
 def _shown(message: Message) -> object:
-    """The handshake's token, or whatever stands in its place; None without one.
+    """The handshake's token, or any other value in its place; None without one.
 
-    An object without `token` is not ours: CometD's users send names and passwords there for policies of their own.
+    An object without `token` is ignored: CometD's users send names and passwords there for their own policies.
     """
     shown = (message.ext or {}).get("authentication")
     return shown.get("token") if isinstance(shown, dict) else shown

@@ -1,7 +1,7 @@
-"""Bayeux messages: what a JSON object from outside means, and how replies and events are written.
+"""Bayeux messages: validation of received JSON objects, and encoding of replies and events.
 
-Whatever passes `Message` is typed; nobody checks again. A field of the wrong type makes the message a `Fault`, which
-its sender is told; it never makes the request fail.
+The fields of a `Message` have the right types and are not checked again. A field of the wrong type raises a `Fault`,
+which becomes the reply to that message; it never makes the request fail.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ ECHOED_CHARS = 255
 _ECHOED_SUBSCRIPTIONS = 128
 
 ABSENT: Any = object()
-"""Stands for a field that was not sent, where `null` is a value of its own."""
+"""A placeholder for a field that was not sent, as distinct from `null`."""
 
 
 class Fault(Exception):
-    """A message that is refused: its reply's error text, and what else a hook wants to say in it."""
+    """A message that is refused: the reply's error text, and the `advice` and `ext` that a hook adds to it."""
 
     def __init__(self, error: str, advice: dict[str, Any] | None = None, ext: dict[str, Any] | None = None) -> None:
         super().__init__(error)
@@ -42,11 +42,11 @@ class Fault(Exception):
 
 
 class Message:
-    """One message from a client, checked.
+    """One validated message from a client.
 
-    `fields` is the whole JSON object as extensions have left it, for listeners; `sent` as its client sent it, for its
-    reply. `data` is `ABSENT` if there was none; listeners may replace it. `context` is what is known of the request
-    that brought it.
+    `fields` is the whole JSON object as the extensions returned it, for listeners; `sent` is the object as the client
+    sent it, for the reply. `data` is `ABSENT` if there was none; listeners may replace it. `context` is the HTTP
+    request that carried the message, if there was one.
     """
 
     __slots__ = ("advice", "channel", "client_id", "context", "data", "ext", "fields", "id", "sent")
@@ -54,7 +54,7 @@ class Message:
     def __init__(
         self, fields: dict[str, Any], context: HttpContext | None = None, sent: dict[str, Any] | None = None
     ) -> None:
-        """Read `fields`; `sent` is given where they are not what was sent. Raises `Fault`."""
+        """Validate `fields`; `sent` is given if an extension may have changed them. Raises `Fault`."""
         self.fields = fields
         self.sent = fields if sent is None else sent
         self.context = context
@@ -68,7 +68,7 @@ class Message:
         self.data = fields.get("data", ABSENT)
 
     def milliseconds(self, name: str) -> float | None:
-        """A number from the client's advice, at least 0; None if it gave none. Raises `Fault`."""
+        """A number from the client's advice in milliseconds, at least 0; None if there is none. Raises `Fault`."""
         value = (self.advice or {}).get(name)
         if value is None:
             return None
@@ -77,7 +77,7 @@ class Message:
         return max(0.0, float(value))
 
     def subscriptions(self) -> list[str]:
-        """What is subscribed to or no longer; never empty. Raises `Fault`."""
+        """The names in a subscribe or unsubscribe; never empty. Raises `Fault`."""
         value = self.fields.get("subscription")
         if value is None:
             raise Fault(errors.SUBSCRIPTION_MISSING)
@@ -111,9 +111,9 @@ def _object(value: object, error: str) -> dict[str, Any] | None:
 
 
 def reply_to(fields: dict[str, Any], *, successful: bool) -> dict[str, Any]:
-    """The beginning of the reply to `fields`: `id`, `channel` and `subscription` as they came, where they are sound.
+    """Begin the reply to `fields`, with their `id`, `channel` and `subscription` where these are valid.
 
-    What is echoed is bounded, and clients find their request again even where its channel is refused.
+    The echo lets clients find their request even if its channel is refused. Its length is bounded.
     """
     reply: dict[str, Any] = {}
     try:
@@ -141,24 +141,24 @@ def _is_echoable(subscription: object) -> bool:
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """A reply as JSON. What it echoes can never be read as markup: `<` is escaped."""
+    """Encode a reply as JSON. `<` is escaped, so that echoed text can never be read as markup."""
     return orjson.dumps(message).replace(b"<", b"\\u003c")
 
 
 def encode_data(data: object) -> bytes:
-    """An event's data as JSON text."""
-    return bytes(memoryview(orjson.dumps(data)))  # a copy: orjson's own keeps kilobytes behind its end
+    """Encode an event's data as JSON text. Raises `TypeError` if it is not JSON."""
+    return bytes(memoryview(orjson.dumps(data)))  # a copy: orjson's own object keeps kilobytes of spare capacity
 
 
 def decode_data(payload: bytes) -> Any:
-    """The opposite of `encode_data`."""
+    """Decode an event's data; the inverse of `encode_data`."""
     return orjson.loads(payload)
 
 
 def event_frame(event: Event) -> bytes:
-    """An event as its subscribers get it, made once and kept on the event.
+    """Encode an event as its subscribers receive it, once; the result is kept on the event.
 
-    From scratch: a publisher's `advice`, `successful` or `id` must not reach subscribers, who would obey them.
+    Only channel, data and our own `ext` are in it: clients would obey a publisher's `advice`, `successful` or `id`.
     """
     frame = event.frames.get("bayeux")
     if frame is None:
@@ -167,7 +167,10 @@ def event_frame(event: Event) -> bytes:
 
 
 def replay_frame(event: Event) -> bytes:
-    """Likewise as those get it who replay: its position stands in its data too, if that has a place for it."""
+    """Encode an event for sessions that replay: its position is added to its data too, if that is an object.
+
+    Data that already has a field `event` is left as it is. The result is kept on the event.
+    """
     frame = event.frames.get("bayeux+replay")
     if frame is None:
         frame = event_frame(event) if not _has_place(event) else _frame(event, _with_position(event))
@@ -192,11 +195,11 @@ def _has_place(event: Event) -> bool:
 
 
 def _with_position(event: Event) -> bytes:
-    created = to_text(event.time_us)[: -len("000Z")].encode() + b"Z"  # Salesforce's has milliseconds
+    created = to_text(event.time_us)[: -len("000Z")].encode() + b"Z"  # Salesforce's times have milliseconds
     comma = b"," if len(event.payload) > len(b"{}") else b""
     return b'%b%b"event":{"replayId":%d,"createdDate":"%b"}}' % (event.payload[:-1], comma, event.position, created)
 
 
 def body_of(parts: Iterable[bytes]) -> bytes:
-    """A response body: always an array (Bayeux 1.0, 3.1; cometd.js takes nothing else)."""
+    """The response body of encoded messages: always an array (Bayeux 1.0, 3.1; cometd.js accepts only that)."""
     return b"[%b]" % b",".join(parts)

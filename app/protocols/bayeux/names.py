@@ -1,8 +1,8 @@
-"""Channel names as Bayeux writes them (Bayeux 1.0, 2.1): what is legal, and which topic or pattern it stands for.
+"""Channel names (Bayeux 1.0, 2.1): validation, and conversion to and from topics and patterns.
 
-A name is `/segment(/segment)*`, a segment one or more of `A-Z a-z 0-9 - _ ! ~ ( ) $ @`, nothing trimmed. A wildcard is
-the whole last segment: `/a/*` one level, `/a/**` one or more. Characters beyond the grammar, which other protocols'
-topics may have, are shown as `!hh` (see `broker/topics.py`).
+A name is `/segment(/segment)*`, and a segment is one or more of `A-Z a-z 0-9 - _ ! ~ ( ) $ @`; nothing is trimmed. A
+wildcard is the whole last segment: `/a/*` is one level, `/a/**` one or more. Characters beyond the grammar, which other
+protocols' topics may have, are shown as `!hh` (see `broker/names.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SERVICE = "/service/"
 
 
 class Bounds(NamedTuple):
-    """How long a name may be; a part of `settings.Limits`."""
+    """The limits on a name's length and number of segments; a part of `settings.Limits`."""
 
     chars: int
     segments: int
@@ -32,7 +32,7 @@ class Bounds(NamedTuple):
 
 @lru_cache(_REMEMBERED_NAMES)
 def to_topic(channel: str, bounds: Bounds) -> str:
-    """The canonical topic of a channel name. Raises `InvalidName`; a wildcard is no name."""
+    """The canonical topic of a channel name. Raises `InvalidName`, also for a wildcard."""
     _check_length(channel, bounds)
     if not _SEGMENTS.fullmatch(channel):
         raise InvalidName(channel)
@@ -71,7 +71,7 @@ def is_wildcard(channel: str) -> bool:
 
 
 def to_subscription(pattern: Pattern) -> str:
-    """How Bayeux writes a pattern; the opposite of `to_pattern`."""
+    """The `subscription` that stands for a pattern; the inverse of `to_pattern`."""
     match, topic = pattern
     if match is Match.EXACT:
         return to_channel(topic)

@@ -1,7 +1,7 @@
-"""A publish, from the message to the broker: may it be, was it before, and is it through.
+"""A publish, from the message to the broker: rights, idempotency, and the reply once it is settled.
 
 Each function is one part of a `Conversation`, which it gets as `talk`. A publish that must reach the disk first leaves
-its reply open; the conversation goes on with the next publish meanwhile, so that a batch is one group for the log.
+its reply open; the conversation continues with the next publish meanwhile, so that a batch is one group for the log.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _KEY = re.compile(r"[\x20-\x7e]+")
 
 
 def is_publish(channel: object) -> bool:
-    """Whether a message to that channel, if it is one, goes to the broker."""
+    """Whether `channel`, which may be any JSON value, is one whose messages are published to the broker."""
     return isinstance(channel, str) and not channel.startswith((META, SERVICE))
 
 
 def publish(talk: Conversation, message: Message, reply: dict[str, Any]) -> Steps:
-    """Publish a message; `reply` then says so, at once or when the event is through. Raises `Fault`."""
+    """Publish a message; `reply` is completed at once, or when the event is settled. Raises `Fault`."""
     engine, channel = talk.engine, message.channel
     topic = _topic(talk, channel)
     if channel.startswith(META) or channel == META[:-1]:
@@ -61,7 +61,7 @@ def publish(talk: Conversation, message: Message, reply: dict[str, Any]) -> Step
     _check_predecessor(talk, message, identity)
     _check_rate(talk, session)
     yield from asking.may_publish(talk, session, channel, message)
-    if session is not None and session.closed is not None:  # ended while the policy was thinking
+    if session is not None and session.closed is not None:  # it ended while the policy was awaited
         raise Fault(errors.SESSION_UNKNOWN)
     asking.bring_into_being(talk, channel)
     event = Event(topic, payload, publisher=session.id if session else None, authid=identity.authid, role=identity.role)
@@ -85,7 +85,7 @@ def publish(talk: Conversation, message: Message, reply: dict[str, Any]) -> Step
 
 
 def fault_of(refusal: Refusal) -> Fault:
-    """How a publisher is told that its event is no value, that the log has not taken it, or that nobody knows."""
+    """The error for an event that the broker or the log refused, or of which the log has not reported the result."""
     match refusal:
         case WrongType():
             return Fault(errors.VALUE_TYPE_MISMATCH.format(refusal))
@@ -109,7 +109,7 @@ def _publisher(talk: Conversation, message: Message) -> tuple[BayeuxSession | No
 
 
 def _was_published(talk: Conversation, event: Event, reply: dict[str, Any], message: Message) -> bool:
-    """Whether this is a repeat; it is then answered as the first was, and waits for it if need be."""
+    """Whether this publish is a repeat; it is then answered like the first, after waiting for it if need be."""
     try:
         earlier = talk.engine.broker.recording.repeated(event, talk.engine.wall_s(talk.now))
     except Refusal:
@@ -122,7 +122,7 @@ def _was_published(talk: Conversation, event: Event, reply: dict[str, Any], mess
 
 
 def _check_predecessor(talk: Conversation, message: Message, identity: Identity) -> None:
-    """What was refused a moment ago may be possible now; what is to come after it must not overtake it."""
+    """Check that the publish named by `ext.after` was made, so that a repeated one is not overtaken by this one."""
     after = _key(talk, message, "after")
     if after is None:
         return
@@ -175,12 +175,12 @@ def _topic(talk: Conversation, channel: str) -> str:
 
 
 def _encode(talk: Conversation, message: Message) -> bytes:
-    """The message's data as JSON text. Raises `Fault` where there is none or too much."""
+    """The message's data as JSON text. Raises `Fault` if it is missing or too large."""
     if message.data is ABSENT:
         raise Fault(errors.DATA_MISSING)
     try:
         payload = encode_data(message.data)
-    except TypeError as error:  # an extension's doing: what came from outside was JSON
+    except TypeError as error:  # an extension is at fault: the received message was JSON
         talk.engine.hooks.report("extension.incoming", error)
         raise Fault(errors.MESSAGE_DELETED) from None
     if len(payload) > talk.engine.broker.limits.data_bytes:

@@ -1,16 +1,19 @@
-"""Replay: a session says from where in the history it wants its channels, and goes on from there to what is live.
+"""Replay: a session reads its channels from a position in the history on, and then goes live.
 
 Wire form (Salesforce's): `ext.replay: true` in the handshake reply; a subscribe carries `ext.replay: {channel: id}`,
-where id is the position after which events are wanted, -1 for only new ones, -2 for all there are. Halley adds to the
-reply which positions these are; `ext.replay_log`, which names the log that positions belong to, in the handshake reply
-and, as a condition, in a subscribe; and in every connect reply `ext.replay: {channel: position reached}`, also where no
-event has come: where to go on in another session. What is no longer there is told by
-`ext.replay_gap: {channel: [first, last]}`, once.
+where id is the position after which events are wanted, -1 for only new ones, -2 for all that exist. Halley adds:
 
-From its first such subscribe on, or from its handshake if that carries `ext.replay`, a session is a cursor
-(`broker/cursors.py`) and gets events on connect replies only. While it is behind, each of its connects waits for a page
-of the history and is answered with that; none is held. `ext.replay: {"in_data": false}` in a handshake keeps data as it
-was published, for clients that read positions from the `ext.replay` of events.
+* `ext.replay: {channel: position}` in the subscribe's reply: the positions that the ids stand for.
+* `ext.replay_log`, the id of the log that positions belong to: in the handshake reply and, as a condition, in a
+  subscribe.
+* `ext.replay: {channel: position reached}` in every connect reply, also in one without events: where another session
+  can continue.
+* `ext.replay_gap: {channel: [first, last]}` in a connect reply, once: positions whose events no longer exist.
+
+From its first such subscribe on, or from its handshake if that carries `ext.replay`, a session has a cursor
+(`broker/cursors.py`) and receives events on connect replies only. While it is behind, each of its connects waits for a
+page of the history and is answered with that; none is held. `ext.replay: {"in_data": false}` in a handshake keeps data
+as it was published, for clients that read positions from the `ext.replay` of events.
 """
 
 from __future__ import annotations
@@ -41,17 +44,17 @@ if TYPE_CHECKING:
 ONLY_NEW, ALL = -1, -2
 
 _SALESFORCE_PATH = re.compile(r"/cometd/\d{1,3}\.\d(/|$)")
-"""Salesforce's clients append the version of its API. Some read positions without ever having asked for replay."""
+"""Salesforce's clients append the version of its API. Some of them read positions without having asked for replay."""
 
 _PAGES = 100
-"""Read for one connect at most, where most of them have nothing for its session."""
+"""The most pages read for one connect; several are read if most of them have no events for its session."""
 
 
 # Handshake and subscribe
 
 
 def offer(engine: Engine, session: BayeuxSession, message: Message, request: Request) -> dict[str, Any]:
-    """What a handshake's reply says about replay; a client that counts on it replays from the beginning."""
+    """The `ext` fields about replay in a handshake's reply; a client that relies on replay gets a cursor at once."""
     log = engine.broker.recording.log
     if log is None or engine.read is None:
         return {}
@@ -65,10 +68,10 @@ def offer(engine: Engine, session: BayeuxSession, message: Message, request: Req
 def wishes(
     engine: Engine, session: BayeuxSession, message: Message, wanted: dict[str, Pattern]
 ) -> dict[Pattern, int] | None:
-    """After which offset each of a subscribe's patterns is wanted; None where it has nothing to do with replay.
+    """The offset after which each of a subscribe's patterns is wanted; None if the subscribe does not concern replay.
 
-    Patterns that the session hears already, and of which the subscribe says nothing, are not among them. Raises `Fault`
-    if any wish cannot be met.
+    Patterns that a replaying session is already subscribed to, and for which the subscribe gives no position, are left
+    out. Raises `Fault` if any of the positions is invalid.
     """
     log, ext = engine.broker.recording.log, message.ext or {}
     if log is None or engine.read is None or (session.cursor is None and "replay" not in ext):
@@ -103,7 +106,7 @@ def _is_integer(value: object) -> bool:
 
 
 def begin(engine: Engine, session: BayeuxSession, *, in_data: bool = True) -> Cursor:
-    """Make a session one that replays; what it hears already goes on from here."""
+    """Give a session a cursor; its present subscriptions continue from here."""
     recording = engine.broker.recording
     given = frozenset(
         event.publication
@@ -119,7 +122,7 @@ def begin(engine: Engine, session: BayeuxSession, *, in_data: bool = True) -> Cu
 
 
 def seek(engine: Engine, session: BayeuxSession, after: dict[Pattern, int]) -> dict[str, Any]:
-    """Let a session hear patterns from after those offsets on, as `wishes` has found them.
+    """Replay patterns to a session from after the offsets that `wishes` has returned.
 
     Returns the `ext` of the subscribe's reply.
     """
@@ -129,12 +132,12 @@ def seek(engine: Engine, session: BayeuxSession, after: dict[Pattern, int]) -> d
     for pattern, offset in after.items():
         cursor.seek(pattern, offset, head)
     if not _go_live(engine, session) or len(session.outbox):
-        engine.broker.mark_ready(session)  # whatever it holds has to come again
+        engine.broker.mark_ready(session)  # its held connect must be answered, so that it comes again
     return {"replay": {to_subscription(pattern): offset for pattern, offset in after.items()}}
 
 
 def _clear_the_way(session: BayeuxSession, cursor: Cursor, after: dict[Pattern, int], head: int) -> None:
-    """Let nothing come before what is sought, of what waits and can be read again or is not wanted any more."""
+    """Drop waiting events that are no longer wanted or will be read again, so that none precedes the sought events."""
     forget(session, after)
     if any(offset < head for offset in after.values()):
         cursor.fall_back(head)
@@ -142,7 +145,7 @@ def _clear_the_way(session: BayeuxSession, cursor: Cursor, after: dict[Pattern, 
 
 
 def forget(session: BayeuxSession, patterns: Iterable[Pattern]) -> None:
-    """A session hears these patterns no longer; what waits for their sake only is dropped."""
+    """Stop replaying these patterns to a session, and drop the events that wait only because of them."""
     cursor, replay = session.cursor, session.replay
     if cursor is None or replay is None:
         return
@@ -157,17 +160,17 @@ def forget(session: BayeuxSession, patterns: Iterable[Pattern]) -> None:
 
 
 def is_behind(session: BayeuxSession) -> bool:
-    """Whether there is history that a session has yet to read."""
+    """Whether a session has yet to read a part of the history."""
     return session.cursor is not None and not session.cursor.is_live
 
 
 def has_news(session: BayeuxSession) -> bool:
-    """Whether its connect must be answered although no event waits: to have it come again, or to tell of a gap."""
+    """Whether a session's connect must be answered without an event: so that it comes again, or to report a gap."""
     return is_behind(session) or (session.replay is not None and bool(session.replay.gaps))
 
 
 def catch_up(talk: Conversation, hold: Hold) -> Generator[Wait, tuple[Verdict, float], bool]:
-    """Put the next page into the outbox of a session that is behind; False if a newer connect came meanwhile."""
+    """Put the next page into the outbox of a session that is behind; False if a newer connect has come meanwhile."""
     engine, session = talk.engine, hold.session
     options = engine.broker.recording.options
     cursor, replay = session.cursor, session.replay
@@ -199,7 +202,7 @@ def catch_up(talk: Conversation, hold: Hold) -> Generator[Wait, tuple[Verdict, f
             else:
                 engine.hooks.report("history", verdict.error)
             break
-        if cursor.wanted() != query.wanted or cursor.is_live:  # a subscribe came meanwhile
+        if cursor.wanted() != query.wanted or cursor.is_live:  # a subscribe has changed the cursor meanwhile
             continue
         if _take(engine, session, verdict.value):
             _go_live(engine, session)
@@ -208,16 +211,16 @@ def catch_up(talk: Conversation, hold: Hold) -> Generator[Wait, tuple[Verdict, f
 
 
 def answer_late(engine: Engine, hold: Hold, now: float) -> dict[str, Any]:
-    """The reply to a connect that a newer one has overtaken; how long the session lives is decided by that."""
+    """The reply to a connect that a newer one has overtaken; it does not move the session's deadline."""
     deadline = hold.session.deadline
     reply, _ = engine.connect_reply(hold, now, with_events=False)
     engine.broker.touch(hold.session, deadline)
-    hold.session.announced = None  # clients pass over this reply
+    hold.session.announced = None  # clients ignore this reply
     return reply
 
 
 def settled(reply: Reply, *, is_written: bool) -> None:
-    """The reply to a connect has left, or never will: then its gaps are told again."""
+    """Note that a connect's reply was written, or that it was not and its gaps must be reported again."""
     replay = reply.session.replay if reply.session is not None else None
     if replay is None or not reply.answers_connect or reply.connection is not replay.told_to:
         return
@@ -228,9 +231,10 @@ def settled(reply: Reply, *, is_written: bool) -> None:
 
 
 def told(engine: Engine, hold: Hold, *, with_events: bool) -> dict[str, Any]:
-    """What a connect reply's `ext` says of a replay: never more than its client will have when it has the reply.
+    """The `ext` fields about replay in a connect reply; positions are never beyond what its client will have.
 
-    To be called when the events that go `with_events` have been taken; the others may or may not arrive.
+    To be called after the reply's events have been taken. Without `with_events` the reply carries none, and events that
+    are waiting or on their way count as missing.
     """
     session = hold.session
     cursor, replay = session.cursor, session.replay
@@ -242,8 +246,8 @@ def told(engine: Engine, hold: Hold, *, with_events: bool) -> dict[str, Any]:
         missing += session.acks or ()
     reached = cursor.reached(engine.broker.recording.tail.head, missing)
     ext: dict[str, Any] = {}
-    replay.tell_again()  # what an earlier reply told, if nobody knows yet whether that has left
-    due = [gap for gap in replay.gaps if with_events and gap.last <= reached[gap.pattern]]  # nothing waits before it
+    replay.tell_again()  # gaps of an earlier reply that is not known to be written
+    due = [gap for gap in replay.gaps if with_events and gap.last <= reached[gap.pattern]]  # no event waits before it
     if due:
         by_pattern = {gap.pattern: span(other for other in due if other.pattern == gap.pattern) for gap in due}
         ext["replay_gap"] = {to_subscription(pattern): [first, last] for pattern, first, last in by_pattern.values()}
@@ -259,7 +263,7 @@ def told(engine: Engine, hold: Hold, *, with_events: bool) -> dict[str, Any]:
 
 
 def _go_live(engine: Engine, session: BayeuxSession) -> bool:
-    """Take what is missing up to the head from memory, if all of it is there and fits; True if it is live then."""
+    """Give a session all events up to the head from memory, if they are there and fit; True if it is live then."""
     recording, cursor = engine.broker.recording, session.cursor
     if cursor is None or cursor.is_live:
         return True
@@ -272,8 +276,8 @@ def _go_live(engine: Engine, session: BayeuxSession) -> bool:
 
 
 def _legible(log: Log, session: BayeuxSession, cursor: Cursor, events: Iterable[Event]) -> list[Event]:
-    """Which of the youngest events a session may read, as a page would have them."""
-    after: dict[str, float] = {}  # by topic; there are many events, of few topics
+    """Those of the newest events that a session wants and may read, as a page of the history would have them."""
+    after: dict[str, float] = {}  # by topic, since there are many events of few topics
     legible = []
     for event in events:
         begin_after = after.get(event.topic)
@@ -288,7 +292,7 @@ def _legible(log: Log, session: BayeuxSession, cursor: Cursor, events: Iterable[
 
 
 def _take(engine: Engine, session: BayeuxSession, page: Page) -> bool:
-    """Put what was read into the outbox; True if that was anything to tell of."""
+    """Put a page into the outbox, and note its gaps; True if there is now anything to send."""
     cursor, replay = session.cursor, session.replay
     assert cursor is not None
     assert replay is not None
@@ -302,7 +306,7 @@ def _take(engine: Engine, session: BayeuxSession, page: Page) -> bool:
 
 
 def _give(engine: Engine, session: BayeuxSession, events: list[Event], reached: int) -> bool:
-    """Put events into the outbox, all there are up to `reached`; False if there was no room for some."""
+    """Put all events up to `reached` into the outbox; False if there was no room for some of them."""
     assert session.cursor is not None
     broker = engine.broker
     for event in events:
@@ -316,7 +320,7 @@ def _give(engine: Engine, session: BayeuxSession, events: list[Event], reached: 
 
 
 def _note_removed(engine: Engine, session: BayeuxSession) -> None:
-    """Tell of what retention has removed before a session came to read it."""
+    """Note as gaps the events that were deleted before a session has read them."""
     cursor, replay, log = session.cursor, session.replay, engine.broker.recording.log
     if cursor is None or replay is None or log is None:
         return

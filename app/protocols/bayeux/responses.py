@@ -1,6 +1,6 @@
-"""What a response is made of: replies and then events, each as JSON text, past the extensions.
+"""The body of a response: replies and then events, each as JSON text, passed through the extensions.
 
-Where there are no extensions an event is encoded once for all who get it. With them every receiver's copy is its own:
+Without extensions an event is encoded once for all its subscribers. With extensions it is encoded for each subscriber:
 an extension may add to it, change it or keep it back.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Responses:
-    """Writes responses; `has_timestamp` adds the timestamp extension's field to every message."""
+    """Encodes responses; `has_timestamp` adds the timestamp extension's field to every message."""
 
     def __init__(self, hooks: Hooks, *, has_timestamp: bool) -> None:
         self._hooks = hooks
@@ -29,7 +29,7 @@ class Responses:
     def parts(
         self, session: BayeuxSession | None, messages: Sequence[dict[str, Any]], events: Sequence[Event], wall_s: float
     ) -> list[bytes]:
-        """The JSON texts of a response's array; `wall_s` is the wall clock."""
+        """The JSON texts of a response's array; `wall_s` is the wall clock in seconds."""
         if not self._hooks.extensions and not self._has_timestamp:
             return [*map(encode, messages), *map(self._frame_for(session), events)]
         replies = [self._seen(session, message, wall_s, is_event=False) for message in messages]
@@ -44,7 +44,7 @@ class Responses:
     def _seen(
         self, session: BayeuxSession | None, fields: dict[str, Any], wall_s: float, *, is_event: bool
     ) -> bytes | None:
-        """What the extensions make of a message; None if they keep an event back, which replies cannot be."""
+        """A message as the extensions return it, encoded; None if they keep an event back (replies cannot be)."""
         if self._has_timestamp:  # Bayeux 1.0, 3.11: ISO 8601, "SHOULD be GMT"
             at = datetime.fromtimestamp(wall_s, UTC)
             fields["timestamp"] = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 10_000:02}"
@@ -56,6 +56,6 @@ class Responses:
             return None if is_event else as_it_was
         try:
             return encode(seen)
-        except TypeError as error:  # no JSON: nothing may be lost by it
+        except TypeError as error:  # the extension returned something that is not JSON: send the message unchanged
             self._hooks.report("extension.outgoing", error)
             return as_it_was

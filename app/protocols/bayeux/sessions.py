@@ -1,4 +1,4 @@
-"""A Bayeux session: what the engine knows of one client beyond what the broker knows of any."""
+"""A Bayeux session: the engine's state of one client, in addition to the broker's."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ DISMISSED = "dismissed"
 EXPIRED = "expired"
 SLOW_CONSUMER = "slow_consumer"
 OUTLIVED = "token_expired"
-"""Why a session ended."""
+"""The reasons for which a session ends."""
 
 
 class BayeuxSession(Session):
-    """One client, or one local session of the program itself.
+    """The session of a client, or a local session of the program itself.
 
-    `cookie` is the browser cookie it belongs to; `is_bound` says that its client has shown that cookie, from when on
-    every request must. Until then the session's id alone is the secret.
-    `hold_s`, `interval_s`, `max_interval_s` are this session's own, from the settings unless a program changed them.
+    `cookie` is the browser cookie that the session belongs to. Once `is_bound`, its client has sent that cookie, and
+    every further request must; until then the session's id alone is the secret. `hold_s`, `interval_s` and
+    `max_interval_s` are this session's own (seconds), from the settings unless a program changed them.
     """
 
     __slots__ = (
@@ -68,28 +68,28 @@ class BayeuxSession(Session):
         self.held: Hold | None = None
         self.unsettled: Reply | None = None
         self.acks: Acks | None = None
-        self.replay: Replay | None = None  # there when `cursor` is
+        self.replay: Replay | None = None  # set together with `cursor`
         self.hold_s = options.hold_s
         self.interval_s = options.interval_s
         self.max_interval_s = options.max_interval_s
-        self.client_interval_s: float | None = None  # asked for by its latest connect
-        self.announced: tuple[float, float, bool] | None = None  # hold, interval and crowdedness, as last advised
+        self.client_interval_s: float | None = None  # from the advice of its latest connect
+        self.announced: tuple[float, float, bool] | None = None  # hold_s, interval_s and is_crowded, as last advised
         self.broadcast_to_publisher = options.broadcast_to_publisher
         self.connect_delivery_only = options.connect_delivery_only
         self.open_batches = 0  # events wait while a program is in a batch
-        self.address = ""  # where its handshake came from
+        self.address = ""  # the peer's address of its handshake
         self.user_agent = ""
         self.attributes: dict[str, Any] = {}
-        self.handle: object = None  # the embedding API's view of it
+        self.handle: object = None  # the embedding API's object for this session
 
     def join(self, cookies: Sequence[str], new_cookie: Callable[[], str]) -> None:
-        """Belong to the browser that a handshake's `cookies` speak of, else to one that will get a new cookie."""
+        """Join the browser that a handshake's `cookies` identify, else a new one, which will get a new cookie."""
         known = next((cookie for cookie in cookies if _COOKIE.fullmatch(cookie)), None)
         self.cookie = known or new_cookie()
         self.is_bound = known is not None
 
     def admits(self, cookies: Sequence[str]) -> bool:
-        """Whether a request with these cookies may use this session; the first that shows its cookie binds it."""
+        """Whether a request with these cookies may use this session; the first that has its cookie binds it."""
         for cookie in cookies:
             if cookie.isascii() and hmac.compare_digest(self.cookie, cookie):
                 self.is_bound = True
@@ -98,5 +98,5 @@ class BayeuxSession(Session):
 
     @property
     def browser(self) -> str:
-        """What shares one slot for held connects: its cookie, or itself while it is not bound to one."""
+        """The key by which held connects are counted: the cookie, or the session's id if it is not bound to one."""
         return self.cookie if self.is_bound else self.id

@@ -1,25 +1,25 @@
 """The life of a Bayeux session, as a table.
 
-A handshake makes a session `NEW`. From then on exactly one thing can be said of it: either a `/meta/connect` of its
-waits here (`HELD`), or none does (`IDLE`, and `NEW` before the first one), or it is over (`CLOSED`). All rules about
-polling are rows below:
+A handshake makes a session `NEW`. From then on a session is in exactly one state: a `/meta/connect` is held (`HELD`),
+or none is (`IDLE`, and `NEW` before the first connect), or the session has ended (`CLOSED`). All rules about polling
+are rows below:
 
-* The first connect is answered at once (design decision 1): clients take it as the sign that they are connected, and
-  some ask for nothing special. So `NEW` has no row that leads to `HELD`.
+* The first connect is answered at once: clients take the reply as the sign that they are connected, and some do not ask
+  for it by advice. So `NEW` has no row that leads to `HELD`.
 * A connect may be held only if it came alone, nothing is waiting for the session, its browser has a free slot, the
-  client did not ask for an immediate answer and the server is not leaving. The engine decides that and calls the
-  connect `POLL` if it may wait and `CONNECT` if it may not.
-* There is never more than one held connect. A newer one first makes the older one `REPLACED`; that one is answered with
-  its own empty reply, and nothing waiting is given to it.
+  client did not ask for an immediate answer and the server is not draining. The engine decides that and calls the
+  connect `POLL` if it may be held and `CONNECT` if it may not.
+* There is never more than one held connect. A newer one first makes the older one `REPLACED`; the older one is answered
+  with its own empty reply, and gets none of the waiting events.
 * A held connect ends in one of five ways, each of which leaves the session `IDLE` and its expiry clock running: events
-  came, its time is up (`LAPSE`), it was replaced, its socket died (`GONE`), or the server is leaving (`DRAIN`).
-* The same `LAPSE` without a held connect means that the client has not come back: the session ends. There is one
+  came, it timed out (`LAPSE`), it was replaced, its socket died (`GONE`), or the server is draining (`DRAIN`).
+* The same `LAPSE` without a held connect means that the client has not connected again: the session ends. There is one
   deadline for both, so no state is without one.
-* `LEAVE` is a disconnect by either side, `CUT` the end of a session that cannot be served (its outbox overflowed).
-  Whoever waits is told: a held connect is `DISMISSED` with `reconnect: none`, or `REFUSED` with `reconnect: handshake`.
+* `LEAVE` is a disconnect by either side, `CUT` the end of a session that cannot be served (its outbox overflowed). A
+  held connect is answered: by `DISMISS` with `reconnect: none`, or by `REFUSE` with `reconnect: handshake`.
 
-What has no row does nothing: an event for a session without a held connect waits in its outbox, and a socket that dies
-after its answer was made is a matter of that answer (`Engine.unwritten`), not of the session.
+A pair without a row has no effect: an event for a session without a held connect waits in its outbox, and a socket that
+dies after its answer was made concerns that answer (`Engine.unwritten`), not the session.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from enum import Enum, auto
 
 
 class State(Enum):
-    """What can be said of a session."""
+    """The states of a session."""
 
     NEW = auto()
     IDLE = auto()
@@ -37,7 +37,7 @@ class State(Enum):
 
 
 class Happening(Enum):
-    """What can happen to it."""
+    """The events in a session's life that may change its state."""
 
     CONNECT = auto()
     POLL = auto()
@@ -51,17 +51,17 @@ class Happening(Enum):
 
 
 class Step(Enum):
-    """What the engine does then."""
+    """The actions of the engine on a change of state."""
 
-    ANSWER = auto()  # the connect at hand gets its reply, with all that waits
-    HOLD = auto()  # it stays unanswered until one of the rows of HELD
-    ANSWER_HELD = auto()  # the held connect gets its reply, with all that waits
-    ANSWER_EMPTY = auto()  # the held connect gets its reply and nothing else
-    RELEASE = auto()  # nobody is left to answer
+    ANSWER = auto()  # the connect gets its reply, with all waiting events
+    HOLD = auto()  # the connect stays unanswered until one of the rows of HELD
+    ANSWER_HELD = auto()  # the held connect gets its reply, with all waiting events
+    ANSWER_EMPTY = auto()  # the held connect gets its reply without events
+    RELEASE = auto()  # the held connect's peer has closed the connection: no reply
     EXPIRE = auto()
     DISMISS = auto()
     REFUSE = auto()
-    END = auto()  # nobody waits; the session just ends
+    END = auto()  # no connect is held; the session ends without a reply
 
 
 LIFE: dict[tuple[State, Happening], tuple[State, Step]] = {

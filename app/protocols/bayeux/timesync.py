@@ -1,8 +1,9 @@
 """The timesync extension: a client learns the network's lag and the offset of its clock (CometD's wire form).
 
-The client sends `ext.timesync: {tc, l, o}` (its time, its idea of lag and offset, in ms); a handshake or connect reply
-answers `{tc, ts, p, a}`: its time again, ours when the message came, how long the reply took, and how wrong its idea
-was (`a = tc + o + l - ts`). A client that is already accurate to 25 ms gets no answer, which ends the exchange.
+The client sends `ext.timesync: {tc, l, o}` (its time, and its estimates of lag and offset, in ms); a handshake or
+connect reply answers `{tc, ts, p, a}`: the client's time again, ours when the message came, how long the reply took,
+and the error of the estimate (`a = tc + o + l - ts`). A client that is already accurate to 25 ms gets no answer, which
+ends the exchange.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 _ACCURATE_MS = 25
-_LARGEST_MS = 2**53  # no clock of anyone's; sums of it stay within what JSON carries
+_LARGEST_MS = 2**53  # beyond any real clock; sums of such values stay within what JSON carries
 
 
 class Timesync(NamedTuple):
-    """What one message asked for."""
+    """The timesync request of one message, with its times in milliseconds."""
 
     client_ms: int
     arrived_ms: int
@@ -23,7 +24,7 @@ class Timesync(NamedTuple):
 
     @classmethod
     def read(cls, ext: dict[str, Any] | None, arrived_ms: int) -> Timesync | None:
-        """The request in a message's `ext` that came at `arrived_ms`; None where there is none that makes sense."""
+        """Read the request in a message's `ext` that came at `arrived_ms`; None if there is none or it is invalid."""
         asked = (ext or {}).get("timesync")
         if not isinstance(asked, dict):
             return None
@@ -35,7 +36,7 @@ class Timesync(NamedTuple):
         return cls(client_ms, arrived_ms, error_ms, is_wanted)
 
     def answer(self, now_ms: int) -> dict[str, int]:
-        """What the reply's `ext.timesync` says if it is written at `now_ms`."""
+        """The reply's `ext.timesync` if the reply is written at `now_ms`."""
         return {"tc": self.client_ms, "ts": self.arrived_ms, "p": now_ms - self.arrived_ms, "a": self.error_ms}
 
 

@@ -1,4 +1,4 @@
-"""What a client's text messages do, once the program's own policy has nothing against it."""
+"""The effects of a client's text messages, after the program's own policy has allowed them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def act(engine: Engine, message: Any, now: float) -> None:
-    """Do what a message asks for."""
+    """Carry out a text message (`messages.Message`) of an engine's client."""
     _ACTS[type(message)](engine, message, now)
 
 
@@ -37,7 +37,7 @@ def _set_properties(engine: Engine, message: SetProperties, now: float) -> None:
 
 
 def _subscribe(engine: Engine, message: Subscribe, now: float) -> None:
-    """Of several names those count that the policy allows."""
+    """Subscribe to those names of the message that the policy allows."""
 
     def go_on(permitted: list[bool], now: float) -> None:
         topics = tuple(name for name, may in zip(message.topics, permitted, strict=True) if may)

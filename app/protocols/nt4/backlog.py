@@ -1,7 +1,8 @@
-"""The values that wait for a client which does not keep up: all that it wants while they are few, then the newest.
+"""The backlog: values that wait for a client that does not keep up, all of them while they are few, then the newest.
 
-A topic's newest value costs nothing, as it is the one that the topic keeps; so only older ones count towards the bound.
-Beyond it each topic keeps the newest alone, until all has left (nt4.md A56); what is dropped is counted.
+A topic's newest value takes no memory of its own, since the topic keeps it, so only older values count towards the
+bound. Beyond the bound the backlog keeps only the newest value of each topic, until it is empty (NA56); dropped values
+are counted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class Backlog:
-    """One client's. `conflated` counts the values that it wanted and will not get."""
+    """The backlog of one client; `conflated` counts the values that the client wanted and will not get.
+
+    `most_bytes` bounds the older values, in bytes.
+    """
 
     __slots__ = ("_is_conflating", "_most_bytes", "_older_bytes", "_waiting", "conflated")
 
@@ -25,15 +29,15 @@ class Backlog:
         self.conflated = 0
 
     def __len__(self) -> int:
-        """How many topics have something waiting."""
+        """Return the number of topics with waiting values."""
         return len(self._waiting)
 
     def has_last(self, topic: Topic) -> bool:
-        """Whether a topic's last value waits."""
+        """Return whether a topic's last value waits."""
         return topic.frame in self._waiting.get(topic, ())
 
     def put(self, topic: Topic, frames: list[bytes], *, is_all: bool) -> None:
-        """Have encoded values of a topic wait; `is_all`: each counts, else the newest of them."""
+        """Add encoded values of a topic; unless `is_all`, only the newest value of the topic is kept."""
         if not frames:
             return
         waiting = self._waiting.setdefault(topic, [])
@@ -48,10 +52,13 @@ class Backlog:
             self.conflated += sum(self._thin(*each) for each in self._waiting.items())
 
     def take(self, most_bytes: int) -> list[bytes]:
-        """What waits, until it is so many bytes or more; the topic that has waited longest first."""
+        """Remove and return waiting values until they are `most_bytes` or more; longest-waiting topics come first.
+
+        The values of a topic are taken together.
+        """
         taken: list[bytes] = []
         nbytes = 0
-        for topic in list(self._waiting):  # asked for one by one, the first of many is found ever more slowly
+        for topic in list(self._waiting):  # finding the first key after many deletions is slow
             if nbytes >= most_bytes:
                 break
             frames = self.drop(topic)
@@ -60,7 +67,7 @@ class Backlog:
         return taken
 
     def drop(self, topic: Topic) -> list[bytes]:
-        """What waits of one topic, which then does not any more."""
+        """Remove and return the waiting values of one topic."""
         frames = self._waiting.pop(topic, [])
         self._older_bytes -= sum(map(len, frames[:-1]))
         if not self._waiting:
@@ -68,7 +75,7 @@ class Backlog:
         return frames
 
     def _thin(self, topic: Topic, waiting: list[bytes]) -> int:
-        """Keep the newest of a topic's values, which may have come before an older one; how many others there were."""
+        """Keep only the newest of a topic's values, which need not be the last one; return the number of the others."""
         others = len(waiting) - 1
         if others:
             self._older_bytes -= sum(map(len, waiting[:-1]))

@@ -1,9 +1,9 @@
-"""The bridge: values to the other protocols and the history, and what those publish as values (nt4.md G, design 7.13).
+"""The bridge: values to the other protocols and the history, and the other protocols' publications as values.
 
-Outwards goes every value of a shared topic, to whoever hears it now; to the history of each topic the newest, so often
-and no more. Inwards comes what is published on a topic that is here already, or below one of `nt4.bridge_in`: of the
-topic's type, or not at all. Who publishes counts as a publisher until its session ends; a request without a session
-lets the topic live for a while.
+Outwards, every value of a shared topic goes to its current subscribers; the history gets the newest value of each
+topic, at most once every `nt4.record_every_s`. Inwards, an event becomes a value if its topic already exists here or
+is below one of `nt4.bridge_in`; it must be of the topic's type. A publishing session counts as a publisher of the topic
+until it ends; a request without a session keeps the topic for `nt4.visitor_topic_s`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from app.protocols.nt4.topics import Topic
 
 _RECORDED_AT_ONCE = 500
-"""In one turn of the loop."""
+"""The most values that are recorded in one turn of the loop."""
 
 
 class _Value(NamedTuple):
-    """What an event is made of, once it is needed."""
+    """A value from which an event is made only when it is needed."""
 
     time_us: int
     value: Any
@@ -42,21 +42,21 @@ class _Value(NamedTuple):
 
 
 class Bridge:
-    """One server's (`broker.values.Values`)."""
+    """The bridge of one NetworkTables server (`broker.values.Values`)."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._broker = tables.broker
         self._every_s = tables.options.record_every_s
         self._unrecorded: dict[Topic, Event | _Value] = {}  # the newest value of each, until it may be recorded
-        self._resting: OrderedDict[Topic, None] = OrderedDict()  # recorded lately, who has rested longest first
+        self._resting: OrderedDict[Topic, None] = OrderedDict()  # recorded recently, the longest ago first
         self._invites = tuple(tables.options.bridge_in)
-        self._owned: dict[Session, dict[Topic, Publisher]] = {}  # by other protocols' sessions
+        self._owned: dict[Session, dict[Topic, Publisher]] = {}  # by session of another protocol
         self._withdrawn: list[Publisher] = []
         self._uids = count(1)
         # plain counts, read by telemetry
-        self.shed = 0  # values that were not recorded, since a newer one of their topic was
-        self.unshared: Counter[str] = Counter()  # values that no other protocol can have, by reason
+        self.shed = 0  # values that were not recorded because a newer one of their topic was
+        self.unshared: Counter[str] = Counter()  # values that other protocols cannot carry, by reason
         self._broker.values = self
 
     # Outwards
@@ -64,10 +64,13 @@ class Bridge:
     def pass_on(
         self, topic: Topic, time_us: int, value: Any, origin: Session | None, now: float, *, is_newest: bool
     ) -> None:
-        """Show a client's value to who hears it, and have it recorded if it is its topic's turn. The hot path."""
+        """Deliver a client's value to other protocols' subscribers, and record it now or later. This is a hot path.
+
+        `time_us` is the value's time in microseconds, `origin` the publishing session.
+        """
         assert topic.shared is not None
         self._broker.activity.note(topic.shared, now)
-        if type(value) is float and not isfinite(value):  # what waits to be recorded must not yield to it
+        if type(value) is float and not isfinite(value):  # and must not replace a value that waits to be recorded
             self.unshared["no_json"] += 1
             return
         event = None
@@ -88,7 +91,7 @@ class Bridge:
         elif is_newest or topic not in self._unrecorded:
             self.shed += topic in self._unrecorded
             if not self._unrecorded:
-                self._broker.wake()  # nothing else may come that lets `due` be looked at
+                self._broker.wake()  # otherwise `due` might not be checked again
             self._unrecorded[topic] = what
             self._resting.setdefault(topic, None)
         else:
@@ -104,11 +107,11 @@ class Bridge:
 
     @property
     def due(self) -> float:
-        """When `record` has something to do next; infinity where it has not."""
+        """When `record` is to be called next, in monotonic seconds; infinity if no value waits to be recorded."""
         return next(iter(self._resting)).kept_at + self._every_s if self._unrecorded else inf
 
     def record(self, now: float) -> None:
-        """Record the values whose turn has come."""
+        """Record the waiting values of topics that were not recorded for `nt4.record_every_s`."""
         if self.due <= now:
             rested = takewhile(lambda topic: topic.kept_at + self._every_s <= now, self._resting)
             for topic in list(islice(rested, _RECORDED_AT_ONCE)):
@@ -121,12 +124,12 @@ class Bridge:
             self._keep(topic, _again(what) if isinstance(what, Event) else what, now)
 
     def forget(self, topic: Topic, now: float) -> None:
-        """Record what waits of a topic that is about to go."""
+        """Record the waiting value of a topic that is about to be deleted."""
         self._record_waiting(topic, now)
         self._resting.pop(topic, None)
 
     def close(self, now: float) -> None:
-        """Record all that waits: the server leaves."""
+        """Record all waiting values, because the history is about to close."""
         for topic in tuple(self._unrecorded):
             self.forget(topic, now)
 
@@ -150,7 +153,7 @@ class Bridge:
     # Inwards
 
     def takes(self, topic: str) -> bool:
-        """See `Values`."""
+        """Return whether an event on a canonical topic is to become a value (`Values.takes`)."""
         return topic in self._tables.topics.shared or (bool(self._invites) and self._is_invited(topic))
 
     def _is_invited(self, topic: str) -> bool:
@@ -158,7 +161,10 @@ class Bridge:
         return name is not None and name.startswith(self._invites) and self._tables.shared(name) == topic
 
     def publish(self, event: Event, now: float, without: Session | None, source: object) -> None:
-        """See `Values`."""
+        """Make another protocol's event a value, and deliver it to all protocols (`Values.publish`).
+
+        Raises `WrongType`, `TooManyTopics`, and then nothing has changed.
+        """
         tables = self._tables
         topic = tables.topics.shared.get(event.topic)
         type_name = types.type_of(event.payload) if topic is None else topic.type
@@ -178,7 +184,7 @@ class Bridge:
         event.nt4_type, event.nt4_time_us = topic.type, time_us
         is_newest = tables.put(topic, time_us, value, session, time_us)
         if self._broker.recording.log is not None:
-            self._record(topic, event, now, is_newest=is_newest)  # before it is shown: so it has one id for all
+            self._record(topic, event, now, is_newest=is_newest)  # before delivery, so that all get the same id
         self._broker.show(event, now, without=without)
 
     def _own(self, topic: Topic, session: Session | None, now: float) -> None:
@@ -193,15 +199,15 @@ class Bridge:
             self._tables.meta.publishes(topic, session)
 
     def owned(self) -> list[Publisher]:
-        """The publishers of other protocols, which meta topics show as the server's own."""
+        """Return the publishers of other protocols, which meta topics show as the server's own."""
         return [publisher for owned in self._owned.values() for publisher in owned.values()]
 
     def hearers_changed(self) -> None:
-        """See `Values`."""
+        """Note that other protocols' subscriptions have changed (`Values.hearers_changed`)."""
         self._tables.meta.hearers_changed()
 
     def wants(self, topic: Topic) -> bool:
-        """Whether somebody beyond NetworkTables gets its values: a session of another protocol, or the history."""
+        """Return whether a session of another protocol or the history gets the topic's values."""
         if topic.shared is None:
             return False
         log = self._broker.recording.log
@@ -209,7 +215,7 @@ class Bridge:
         return is_recorded or bool(self._broker.index.hearers(topic.shared))
 
     def closed(self, session: Session) -> None:
-        """See `Values`."""
+        """Note that a session of another protocol has ended, so that its publishers end (`Values.closed`)."""
         if session.heard:
             self.hearers_changed()
         owned = self._owned.pop(session, None)
@@ -218,13 +224,16 @@ class Bridge:
             self._broker.wake()
 
     def withdraw(self, now: float) -> None:
-        """Have the publishers go whose sessions have ended."""
+        """Remove the publishers whose sessions have ended."""
         if self._withdrawn:
             withdrawn, self._withdrawn = self._withdrawn, []
             self._tables.chores.begin(self._tables.withdraw_all(withdrawn, now))
 
     def latest(self, patterns: Collection[Pattern], most: int) -> list[Event]:
-        """See `Values`."""
+        """Return the last values of topics that match any pattern, as new events (`Values.latest`).
+
+        These are the youngest `most`, oldest first.
+        """
         shared = self._tables.topics.shared
         wanted = dict.fromkeys(pattern.topic for pattern in patterns if pattern.match is Match.EXACT)
         for is_wanted in [matcher(pattern) for pattern in patterns if pattern.match is not Match.EXACT]:
@@ -236,7 +245,7 @@ class Bridge:
 
 
 def _again(event: Event) -> Event:
-    """The same, to be stamped anew: what is recorded later than it was shown has its own place in the log."""
+    """Return an unstamped copy of an event: a value that is recorded after its delivery has its own position."""
     again = Event(
         event.topic,
         event.payload,

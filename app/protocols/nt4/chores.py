@@ -1,6 +1,6 @@
-"""What takes long, done a part in each turn of the loop: nobody waits while ten thousand topics go or are announced.
+"""Chores: long work, done in parts over several turns of the loop, such as deleting or announcing 10,000 topics.
 
-Clients of NetworkTables hang up on a server that they have not heard for a second.
+NetworkTables clients disconnect from a server that is silent for a second, so no client may wait for such work.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _COST_OF_A_TURN = 400
-"""For all together. A step that concerns one topic and one client costs 1; that is some ten or twenty microseconds."""
+"""The cost of all chores in one turn. A step for one topic and one client costs 1, some 10 to 20 microseconds."""
 
 
 class Chores:
-    """Iterators, each of which does a step when it is asked for the next item, and says what that has cost."""
+    """The unfinished chores: iterators that do one step for each item, and yield the step's cost.
+
+    `wake` requests a further turn of the loop.
+    """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -24,27 +27,27 @@ class Chores:
         self._left = _COST_OF_A_TURN
 
     def __len__(self) -> int:
-        """How many are not done."""
+        """Return the number of unfinished chores."""
         return len(self._waiting)
 
     def begin(self, chore: Iterator[int]) -> None:
-        """Do as much of it now as this turn has time for, and what is left then in later ones."""
+        """Do as much of a chore as this turn's cost allows, and the rest in later turns."""
         if not self.is_done(chore):
             self.put_off(chore)
 
     def put_off(self, chore: Iterator[int]) -> None:
-        """Do it in later turns."""
+        """Do a chore in later turns."""
         self._waiting.append(chore)
         self._wake()
 
     def work(self) -> None:
-        """Once a turn: go on with the one that has waited longest."""
+        """Continue the chore that has waited longest; to be called once a turn."""
         self._left = _COST_OF_A_TURN
         if self._waiting:
             self.begin(self._waiting.popleft())
 
     def is_done(self, chore: Iterator[int]) -> bool:
-        """Do as much of it as this turn has time for; whether that was all."""
+        """Do as much of a chore as this turn's cost allows, and return whether it is done."""
         while self._left > 0:
             cost = next(chore, None)
             if cost is None:

@@ -1,4 +1,4 @@
-"""A client: what the tables know of one connection beyond what the broker knows of any session."""
+"""Clients: the tables' state of one connection, in addition to the broker's state of a session."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from app.settings import Nt4
 
 ROLE = "nt4"
-"""What access rules know all of them by."""
+"""The role of all NetworkTables clients in access rules."""
 
 _ID_BYTES = 20
 
 
 class Publisher:
-    """Somebody's right to set a topic's values, and the reason why it exists.
+    """A publisher of a topic, which may set the topic's values and keeps the topic in existence.
 
-    `owner` is a client, or a session of another protocol. `number` is that of the type that it declared, -1 where
-    the topic has another: then nothing that it publishes counts (A32).
+    `owner` is a client, or a session of another protocol. `number` is the wire number of the declared type, or -1 if
+    the topic has another type: then all its values are ignored (NA32).
     """
 
     __slots__ = ("number", "owner", "pubuid", "topic")
@@ -42,12 +42,13 @@ class Publisher:
 
 
 class Client(Session):
-    """One connection, from its opening to its end.
+    """The client of one connection, from its opening to its end.
 
-    `name` is what no other client has (A11). `listens` is what it has subscribed to, `announced` the topics that it was
-    told of, `streams` those that bring it values. `texts` and `frames` are what it is told at the end of this turn,
-    `backlog` the values that wait until it reads again. `unseen` are topics that are yet to be looked at for it, each
-    with the subscription that has replaced another, if that is why (`subscribing.py`).
+    `name` is unique among clients (NA11). `listens` has the client's subscriptions, `announced` the topics that were
+    announced to it, `streams` the streams of values that it gets. `texts` and `frames` are its output at the end of
+    this turn; `backlog` has the values that wait until it reads again. `unseen` are the topics that are still to be
+    examined for it, each with the id of a subscription that has replaced another, if that is the reason
+    (`subscribing.py`).
     """
 
     owner: Engine

@@ -1,8 +1,8 @@
-"""The NetworkTables engine of one connection: what its messages do, and what it is told when it does wrong.
+"""The NetworkTables engine of one connection: the effect of its messages, and the end of the connection on errors.
 
-It does no I/O and never raises on bad input: what is wrong in a text message is ignored, element by element; a binary
-message that cannot be decoded ends the connection, once all before it has been done (nt4.md A24). The time is told at
-once, whatever else waits.
+The engine does no I/O and never raises on bad input. Wrong elements of a text message are ignored one by one. A binary
+message that cannot be decoded ends the connection, after everything before it has been processed (NA24). Requests for
+the time are answered at once, before any waiting messages.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ LOST = "connection_lost"
 SLOW_CONSUMER = "slow_consumer"
 UNDECODABLE = "binary_decode_error"
 DRAINED = "drained"
-"""Why a session ended."""
+"""The reasons why a session ended."""
 
 _MOST_BEHIND = 10_000
-"""Messages and values that wait while a program's policy thinks; a client with more is sent away."""
+"""The most messages and values that wait while a program's policy decides; a client with more is closed."""
 
 _COST_OF_A_MESSAGE = 20
-"""Of those, among the chores of a turn."""
+"""The cost of processing one waiting message, as a chore (`chores.py`)."""
 
 
 class Engine:
@@ -62,16 +62,19 @@ class Engine:
         self.server = server
         self.tables = server.tables
         self.context = context
-        self._is_time_only = is_time_only  # the RTT subprotocol (A6)
+        self._is_time_only = is_time_only  # the RTT subprotocol (NA6)
         self.meter: Meter | None = None
-        self._is_blocked = False  # a policy thinks
+        self._is_blocked = False  # while a policy decides
         self._behind: deque[Any] = deque()
         self._behind_count = self._behind_bytes = 0
 
     # What the transport reports
 
     def split(self, data: bytes, now: float, *, is_binary: bool) -> Iterator[Any]:  # noqa: ARG002 - Speaker's form
-        """See `Speaker`: text messages one by one, values in batches; an `Undecodable` as the last."""
+        """Yield the messages of one transport message (`Speaker.split`).
+
+        Text messages come one by one, values in batches; an `Undecodable` comes last.
+        """
         if self._is_blocked:
             self._behind_bytes += len(data)
         if not is_binary:
@@ -84,7 +87,7 @@ class Engine:
             yield error
 
     def receive(self, message: Any, now: float) -> None:
-        """See `Speaker`."""
+        """Process one of the messages that `split` yields (`Speaker.receive`), or queue it while a policy decides."""
         if self.client.closed is not None:
             return
         if isinstance(message, list):
@@ -97,43 +100,43 @@ class Engine:
             self._act(message, now)
 
     def paused(self) -> None:
-        """See `Speaker`."""
+        """Note that the link accepts nothing for now (`Speaker.paused`)."""
         self.client.is_paused = True
 
-    def resumed(self, now: float) -> None:  # noqa: ARG002 - the flush has its own
-        """See `Speaker`."""
+    def resumed(self, now: float) -> None:  # noqa: ARG002 - the flush gets its own `now`
+        """Note that the link accepts data again, and have the backlog written (`Speaker.resumed`)."""
         self.client.is_paused = False
         if len(self.client.backlog):
             self.tables.broker.mark_ready(self.client)
 
     def lost(self, now: float) -> None:
-        """See `Speaker`."""
+        """End the client's session because its connection was lost (`Speaker.lost`)."""
         if self.client.closed is None:
             self.tables.leave(self.client, LOST, now)
 
     # What the broker reports (sessions.Owner)
 
     def due(self, session: Session, now: float) -> None:
-        """Never: the connection has deadlines, and takes the session with it."""
+        """Do nothing (`Owner.due`): the session has no deadline, it ends with its connection."""
 
-    def flush(self, session: Session, now: float) -> None:  # noqa: ARG002 - there is one
-        """Values wait in the backlog."""
+    def flush(self, session: Session, now: float) -> None:  # noqa: ARG002 - an engine has one session
+        """Write a part of the client's backlog (`Owner.flush`)."""
         tables = self.tables
         tables.flow.delivered += tables.outgoing.write_backlog(self.client)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
-        """Never: what is published comes by the tables."""
+        """Do nothing (`Owner.overflow`): the outbox is not used, since clients get values through the tables."""
 
     # The end
 
     def send_away(self, now: float) -> None:
-        """It does not read what it is told."""
+        """Close the connection of a slow consumer: a client with more than `nt4.control_bytes` of unread output."""
         self.tables.broker.hits["control_bytes"] += 1
-        self._end(SLOW_CONSUMER, "too much waits to be read", now, POLICY_VIOLATION)
+        self._end(SLOW_CONSUMER, "too many bytes wait to be sent to this client", now, POLICY_VIOLATION)
 
     def release(self, now: float) -> None:
-        """The server leaves."""
-        self._end(DRAINED, "the server is leaving", now)
+        """Close the connection because the server is draining."""
+        self._end(DRAINED, "the server is shutting down", now)
 
     def _end(self, why: str, reason: str, now: float, code: int = GOING_AWAY) -> None:
         if self.client.closed is None:
@@ -143,7 +146,7 @@ class Engine:
     # What is received
 
     def _tell_time(self, batch: list[Any], now: float) -> list[Any]:
-        """Answer who asks for the time (A26); what else there is."""
+        """Answer the requests for the time in a batch (NA26), and return the other values."""
         asked = [each for each in batch if isinstance(each, TimeAsked)]
         if not asked:
             return batch
@@ -162,7 +165,7 @@ class Engine:
             act(self, message, now)
 
     def _put_values(self, batch: list[values.Received], now: float) -> None:
-        """Values of this client's publishers. The hot path."""
+        """Set the values that this client's publishers sent. This is the hot path."""
         tables = self.tables
         publishers, take, client = self.client.publishers, tables.take, self.client
         now_us = tables.time_us(now)
@@ -187,7 +190,7 @@ class Engine:
             self.tables.ignore("too_fast", "values_per_s")
         return admitted
 
-    # What a program's own policy thinks
+    # The decisions of a program's own policy
 
     def if_permitted(
         self,
@@ -197,7 +200,10 @@ class Engine:
         go_on: Callable[[list[bool], float], None],
         now: float,
     ) -> None:
-        """Ask it about each name; `go_on` with the verdicts, now or later. What comes behind waits meanwhile."""
+        """Ask the program's own policy about each name, and call `go_on` with the answers, now or later.
+
+        `go_on` is not called if all names are denied. The client's later messages wait meanwhile.
+        """
         if not self.server.has_policy():
             go_on([True] * len(names), now)
             return
@@ -217,7 +223,7 @@ class Engine:
         self.server.wait(verdicts, self.server.policy_s, decided)
 
     def _catch_up(self, now: float) -> Iterator[int]:
-        """What came meanwhile, as a chore."""
+        """Process the messages that were received while a policy decided, as a chore."""
         while self._behind and not self._is_blocked and self.client.closed is None:
             message = self._behind.popleft()
             self._behind_count -= _size(message)
@@ -236,7 +242,7 @@ class Engine:
         self._behind.append(message)
         self._behind_count += _size(message)
         if self._behind_count > _MOST_BEHIND or self._behind_bytes > self.server.options.control_bytes:
-            self._end(SLOW_CONSUMER, "too much came while a policy was thinking", now, POLICY_VIOLATION)
+            self._end(SLOW_CONSUMER, "too many messages were sent while a policy decided", now, POLICY_VIOLATION)
 
 
 def _size(message: Any) -> int:

@@ -1,6 +1,7 @@
-"""Text messages: JSON arrays of `{"method", "params"}` (nt4.md A14 to A20, A29 to A46).
+"""Text messages: JSON arrays of `{"method", "params"}` objects (NA14 to NA20, NA29 to NA46).
 
-What a client sends is read into the classes below; of what is wrong only the element, or the whole array, is ignored.
+A client's messages become the classes below. A wrong element is ignored alone; where the array itself is wrong, all of
+it is.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 LEAST_ID, LARGEST_ID = -(2**31) + 1, 2**31 - 2
-"""Of a publisher or subscription, as clients choose it."""
+"""The bounds of the ids that clients choose for publishers and subscriptions."""
 
 _KNOWN_OPTIONS = ("periodic", "all", "topicsonly", "prefix")
-"""As `Options` has them, in that order."""
+"""The names of the first fields of `Options` on the wire, in the same order."""
 
 _T = TypeVar("_T")
 
 
 class Options(NamedTuple):
-    """What a subscription asks for; `others` are those that nobody knows, which meta topics show (A20)."""
+    """The options of a subscription; `others` are the unknown ones, which meta topics show (NA20)."""
 
     periodic_s: float = 0.1
     is_all: bool = False
@@ -35,14 +36,14 @@ class Options(NamedTuple):
     others: dict[str, Any] = {}  # noqa: RUF012 - never written to
 
     def shown(self) -> dict[str, Any]:
-        """As meta topics show them: those that differ from the default, and the unknown ones (A59)."""
+        """Return the options for meta topics: those that differ from the default, and the unknown ones (NA59)."""
         known = dict(zip(_KNOWN_OPTIONS, self, strict=False))
         usual = dict(zip(_KNOWN_OPTIONS, Options(), strict=False))
         return {name: value for name, value in known.items() if value != usual[name]} | self.others
 
 
 class Publish(NamedTuple):
-    """Begin to publish; values follow with `pubuid`."""
+    """A request to publish a topic; the values follow with `pubuid`."""
 
     name: str
     pubuid: int
@@ -51,20 +52,20 @@ class Publish(NamedTuple):
 
 
 class Unpublish(NamedTuple):
-    """End it."""
+    """A request to end the publisher with `pubuid`."""
 
     pubuid: int
 
 
 class SetProperties(NamedTuple):
-    """Change a topic's properties; None deletes one."""
+    """A request to change a topic's properties; the value None deletes a property."""
 
     name: str
     update: dict[str, Any]
 
 
 class Subscribe(NamedTuple):
-    """Hear topics by names or prefixes; replaces what had that `subuid`."""
+    """A request to subscribe to topics by names or prefixes; it replaces a subscription with the same `subuid`."""
 
     topics: tuple[str, ...]
     subuid: int
@@ -72,13 +73,13 @@ class Subscribe(NamedTuple):
 
 
 class Unsubscribe(NamedTuple):
-    """End it."""
+    """A request to end the subscription with `subuid`."""
 
     subuid: int
 
 
 class Ignored(NamedTuple):
-    """Something that is no message; `reason` is one word or two for counters."""
+    """An element that is not a valid message; `reason` is a label for counters."""
 
     reason: str
 
@@ -87,12 +88,15 @@ Message = Publish | Unpublish | SetProperties | Subscribe | Unsubscribe | Ignore
 
 
 class _Wrong(Exception):
-    """A member that is not there, or is none of its kind; its text is the reason."""
+    """A member that is missing or of the wrong type; the text is the reason for `Ignored`."""
 
 
 def read(text: bytes, most_nodes: int, most_levels: int) -> Iterator[Message]:
-    """The messages of a text frame, one for each element, made when it is due."""
-    if text.count(b"[") + text.count(b"{") + text.count(b",") > 2 * most_nodes:  # else it would be parsed first
+    """Yield the messages of a text frame, one for each element, each made when it is asked for.
+
+    A frame with more than `most_nodes` values or `most_levels` levels is ignored as a whole.
+    """
+    if text.count(b"[") + text.count(b"{") + text.count(b",") > 2 * most_nodes:  # checked before the costly parsing
         yield Ignored("too_many_values")
         return
     try:
@@ -143,7 +147,7 @@ def _ident(members: dict[str, Any], name: str) -> int:
 
 
 def _object(members: dict[str, Any], name: str) -> dict[str, Any]:
-    """One that may be absent, but not null."""
+    """Return a member that must be an object and may be absent, but not null."""
     return _member(members, name, dict) if name in members else {}
 
 
@@ -185,22 +189,25 @@ _METHODS: dict[str, Callable[[dict[str, Any]], Message]] = {
     "subscribe": _subscribe,
     "unsubscribe": lambda params: Unsubscribe(_ident(params, "subuid")),
 }
-"""What clients say; what only servers do, `announce` and so on, is as unknown as anything."""
+"""The methods of clients; those of servers, such as `announce`, count as unknown."""
 
 
 def announce(name: str, topic_id: int, type_name: str, properties: dict[str, Any], pubuid: int | None) -> bytes:
-    """A topic is there; to a publisher with its `pubuid`."""
+    """Return the message that announces a topic; the message for a publisher has its `pubuid`."""
     params = {"id": topic_id, "name": name, "type": type_name, "properties": properties}
     return _said("announce", params if pubuid is None else params | {"pubuid": pubuid})
 
 
 def unannounce(name: str, topic_id: int) -> bytes:
-    """It is no more."""
+    """Return the message that a topic was deleted."""
     return _said("unannounce", {"id": topic_id, "name": name})
 
 
 def properties(name: str, update: dict[str, Any], *, ack: bool) -> bytes:
-    """Its properties have changed. `ack` is always there, which the strict clients need (A46)."""
+    """Return the message that a topic's properties have changed.
+
+    `ack` is true for the client that changed them; it is always sent, since strict clients require it (NA46).
+    """
     return _said("properties", {"name": name, "update": update, "ack": ack})
 
 
@@ -209,5 +216,5 @@ def _said(method: str, params: dict[str, Any]) -> bytes:
 
 
 def packed(messages: Iterable[bytes]) -> Iterator[bytes]:
-    """Messages as text frames of about `packets.MESSAGE_BYTES`, in order; each frame is an array."""
+    """Yield the payloads of text frames of about `packets.MESSAGE_BYTES`, each an array of messages, in order."""
     return (b"[%b]" % b",".join(group) for group in together(messages, len(b",")))

@@ -1,10 +1,11 @@
-"""Meta topics: who is here, who publishes and who subscribes, as values that clients can subscribe to (A58, A59).
+"""Meta topics: the clients, publishers and subscribers as values that clients can subscribe to (NA58, NA59).
 
-They are made once somebody asks for a name that begins with `$`; three for each client and topic would be for nothing
-otherwise. A value is worked out when somebody hears it, at the end of the turn in which it changed.
+Meta topics are created when a client first subscribes to a name that begins with `$`, to save their cost, two for each
+client and topic, where they are not used. A value is computed only for subscribers, at the end of the turn in which it
+changed.
 
-Other protocols' publishers are shown as the server's own, client "", and so is the bridge as a subscriber while it has
-somebody to bring values to: a client may publish only what somebody wants.
+Other protocols' publishers are shown as the server's own, as client "". So is the bridge as a subscriber while the
+values have subscribers of other protocols or are recorded: some clients publish only what has subscribers.
 """
 
 from __future__ import annotations
@@ -28,27 +29,27 @@ _CLIENTS, _SERVER_PUB, _SERVER_SUB = "$clients", "$serverpub", "$serversub"
 _CLIENT_PUB, _CLIENT_SUB, _PUB, _SUB = "$clientpub$", "$clientsub$", "$pub$", "$sub$"
 _BRIDGE_SUBUID = 1
 _COST_OF_A_TURN = 500
-"""Of the values that are worked out in one turn of the loop; the others wait for the next."""
+"""The cost of the values that are computed in one turn of the loop; the others wait for the next turn."""
 
 
 class Meta:
-    """One server's."""
+    """The meta topics of one NetworkTables server; `is_wanted` is true from the first subscription to one."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._topics: dict[str, Topic] = {}
-        self._stale: dict[Topic, None] = {}  # and heard by somebody, or yet to be looked at
-        self._unread: set[Topic] = set()  # stale, and heard by nobody
-        self._has_other_hearers = False  # than when `$sub$` topics were last worked out
+        self._stale: dict[Topic, None] = {}  # changed, with subscribers or not yet examined
+        self._unread: set[Topic] = set()  # changed, without subscribers
+        self._has_other_hearers = False  # other protocols' subscriptions have changed since `$sub$` was computed
         self.is_wanted = False
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of meta topics."""
         return len(self._topics)
 
     def begin(self) -> None:
-        """Somebody wants to hear of them: make them, once."""
+        """Create the meta topics, once, because a client subscribes to a name that begins with `$`."""
         if not self.is_wanted:
             self.is_wanted = True
             self._tables.chores.begin(self._begin())
@@ -69,25 +70,25 @@ class Meta:
     # What has happened
 
     def created(self, topic: Topic) -> None:
-        """There is a topic more."""
+        """Note that a topic was created."""
         if self.is_wanted and not topic.name.startswith("$"):
             self._add(_PUB + topic.name)
             self._add(_SUB + topic.name)
 
     def deleted(self, topic: Topic) -> None:
-        """There is one less."""
+        """Note that a topic was deleted."""
         self._remove(_PUB + topic.name)
         self._remove(_SUB + topic.name)
 
     def joined(self, client: Client) -> None:
-        """There is a client more."""
+        """Note that a client has connected."""
         if self.is_wanted:
             self._add(_CLIENT_PUB + client.name)
             self._add(_CLIENT_SUB + client.name)
             self._touch(_CLIENTS)
 
     def left(self, client: Client) -> None:
-        """There is one less."""
+        """Note that a client's connection has ended."""
         self._remove(_CLIENT_PUB + client.name)
         self._remove(_CLIENT_SUB + client.name)
         self._touch(_CLIENTS)
@@ -97,12 +98,12 @@ class Meta:
                     self._touch(_SUB + topic.name)
 
     def publishes(self, topic: Topic, owner: Session) -> None:
-        """Somebody publishes a topic now, or no longer."""
+        """Note that a session has begun or ended to publish a topic."""
         self._touch(_PUB + topic.name)
         self._touch(_CLIENT_PUB + owner.name if isinstance(owner, Client) else _SERVER_PUB)
 
     def subscribes(self, client: Client, subscriptions: Sequence[Subscribe]) -> None:
-        """A client has these subscriptions now, or no longer."""
+        """Note that a client's subscriptions have begun or ended."""
         if self.is_wanted:
             self._touch(_CLIENT_SUB + client.name)
             for subscription in subscriptions:
@@ -110,7 +111,7 @@ class Meta:
                     self._touch(_SUB + topic.name)
 
     def hearers_changed(self) -> None:
-        """Other protocols' sessions hear something else, and so the bridge for them."""
+        """Note that the subscriptions of other protocols' sessions have changed, and so those of the bridge."""
         if self.is_wanted and not self._has_other_hearers:
             self._has_other_hearers = True
             self._tables.broker.wake()
@@ -138,13 +139,13 @@ class Meta:
     # Values
 
     def refresh(self, now: float) -> None:
-        """Work out those that have changed and that somebody hears."""
+        """Compute the values that have changed and have subscribers, as many as a turn allows."""
         if self._has_other_hearers:
             self._has_other_hearers = False
             for name in self._topics:
                 if name.startswith(_SUB):
                     self._touch(name)
-        cost_of_one = 1 + len(self._tables.clients) // 10  # each is asked whether it hears a topic
+        cost_of_one = 1 + len(self._tables.clients) // 10  # each client's subscriptions are searched
         for topic in list(islice(self._stale, max(1, _COST_OF_A_TURN // cost_of_one))):
             del self._stale[topic]
             if topic.streams:
@@ -154,11 +155,11 @@ class Meta:
 
     @property
     def is_stale(self) -> bool:
-        """Whether there are such."""
+        """Whether values have changed that `refresh` has not examined yet."""
         return bool(self._stale) or self._has_other_hearers
 
     def look_at(self, topic: Topic, now: float) -> None:
-        """Somebody is about to get its last value."""
+        """Compute a topic's value, if it has changed, because a client is about to get it."""
         if topic in self._unread or topic in self._stale:
             self._stale.pop(topic, None)
             self._unread.discard(topic)

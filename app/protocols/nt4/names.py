@@ -1,11 +1,11 @@
-"""Topic names as NetworkTables has them: any text, shown plain; and which canonical topic they are, if any.
+"""Topic names in NetworkTables, which may be any text, and their canonical topics.
 
-A name is shared with the other protocols if it begins with `/`, has no empty segment, is within the others' bounds and
-is not one that a protocol keeps for itself: what lies below `/meta/`, `/service/` and `/wamp/`. Every other one is
-NetworkTables' own. The other way about, topics that no name here could be are hidden from NetworkTables: a segment of
-WAMP may have a slash within, and realms have spaces of their own.
+A name is shared with the other protocols if it begins with `/`, has no empty segment, is within the other protocols'
+limits, and is not below `/meta/`, `/service/` or `/wamp/`, which a protocol reserves. Any other name is NetworkTables'
+own. In the other direction, topics that have no name here are hidden from NetworkTables: those with a slash within a
+segment, as WAMP allows, and those in the spaces of further realms.
 
-Names map one to one: `to_name(to_topic(name)) == name`, and the reverse, wherever neither is None.
+Names map one to one: `to_name(to_topic(name)) == name`, and the reverse, where neither is None.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _OWN = escaped("$nt4")
 
 
 def to_topic(name: str, most_chars: int, most_segments: int) -> str | None:
-    """The canonical topic; None where the name is NetworkTables' own.
+    """Return the canonical topic of a name; None if the name is NetworkTables' own.
 
-    `most_chars` bounds the name as Bayeux shows it, which is the longest of all.
+    `most_chars` bounds the name as a Bayeux channel, which is its longest form.
     """
     if not name.startswith("/") or len(name) > most_chars or name.count("/") > most_segments:
         return None
@@ -33,17 +33,17 @@ def to_topic(name: str, most_chars: int, most_segments: int) -> str | None:
 
 
 def to_name(topic: str) -> str | None:
-    """The name of a canonical topic; None where there is none: nobody here sees such a topic."""
+    """Return the name of a canonical topic; None for a topic that is hidden from NetworkTables."""
     if topic.startswith((SPACE, *_OWN_BELOW)) or _SLASH_WITHIN in topic:
         return None
     return "/" + "/".join(map(unescaped, topic.split("/")))
 
 
 def to_own(name: str) -> str:
-    """What rules know a name by that is NetworkTables' own: one segment below `/$nt4`, or, if it is empty, that."""
+    """Return the topic in access rules of a name that is NetworkTables' own: `/$nt4/NAME`, or `/$nt4` for ""."""
     return f"{_OWN}/{escaped(name)}" if name else _OWN
 
 
 def is_reserved(name: str) -> bool:
-    """Whether only the server may publish it: meta topics, which begin with `$`."""
+    """Return whether a name begins with `$`: only the server may publish such topics, the meta topics."""
     return name.startswith("$")

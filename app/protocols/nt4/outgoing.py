@@ -1,4 +1,4 @@
-"""What is to be written to whom: control messages and values of one turn, in order, one write for each client."""
+"""Output: the control messages and values of one turn, in order, in one write for each client."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     from app.protocols.nt4.clients import Client
 
 _AT_ONCE_BYTES = 16_384
-"""Of a backlog, written in one turn of the loop; then others have theirs."""
+"""About how much of one client's backlog is written in one turn of the loop, so that other clients get theirs."""
 
 
 class Outgoing:
-    """Collects it. `wake` says that there is some; `linger` that a client's backlog is to be looked at next turn."""
+    """Collects the output of all clients.
+
+    `control_bytes` bounds what a client that does not read may have unread. `wake` is called when there is output;
+    `linger` schedules a client's backlog for the next turn. `too_slow` are the clients over the bound, to be closed.
+    """
 
     def __init__(self, control_bytes: int, wake: Callable[[], None], linger: Callable[[Client], None]) -> None:
         self._control_bytes = control_bytes
@@ -26,22 +30,22 @@ class Outgoing:
         self.linger = linger
         self._spoken_to: dict[Client, None] = {}
         self._closing: dict[Link, Close] = {}
-        self.too_slow: list[Client] = []  # to be sent away
+        self.too_slow: list[Client] = []  # to be closed as slow consumers
 
     def tell(self, client: Client, text: bytes) -> None:
-        """Send one text message, put together with others of this turn."""
+        """Send one text message, batched with other messages of this turn."""
         client.texts.append(text)
         self._mark(client)
 
     def say(self, client: Client, frames: list[bytes]) -> None:
-        """Send what is framed already."""
+        """Send frames that are already encoded, after the text messages sent before."""
         if client.texts:
             self._settle(client)
         client.frames += frames
         self._mark(client)
 
     def close(self, link: Link, code: int, reason: str, client: Client | None = None) -> None:
-        """Say nothing more to somebody but farewell."""
+        """Close a link after the client's collected output; `code` is a WebSocket close code."""
         frames: list[bytes] = []
         if client is not None:
             self._settle(client)
@@ -51,11 +55,11 @@ class Outgoing:
         self._wake()
 
     def pack(self, client: Client, frames: list[bytes]) -> list[bytes]:
-        """Encoded values as they are written to all links of one kind."""
+        """Return frames of encoded values; they may be written to all links of the client's kind."""
         return [*map(client.link.binary, values.packed(frames))]
 
     def write_backlog(self, client: Client) -> int:
-        """Send a part of what waits for a client, if it reads; how many values that are."""
+        """Send a part of a client's backlog, if the client reads; return the number of values sent."""
         if client.is_paused or client.closed is not None:
             return 0
         taken = client.backlog.take(_AT_ONCE_BYTES)
@@ -66,7 +70,7 @@ class Outgoing:
         return len(taken)
 
     def answers(self) -> Iterator[tuple[Link, list[bytes] | Close]]:
-        """What has been said, by the links that it goes to."""
+        """Yield the collected output by link: frames, or frames and a close."""
         spoken_to, self._spoken_to = self._spoken_to, {}
         for client in spoken_to:
             self._settle(client)

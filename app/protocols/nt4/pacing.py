@@ -1,9 +1,9 @@
-"""The values on their way: collected by topic and by how clients want them, handed out once a period.
+"""Pacing: values are collected by topic and by the options that clients want them with, and sent once a period.
 
-All clients that want a topic's values alike share one `Stream`; all streams with one period share a `Pace`. So a value
-costs one append for each way in which it is wanted, however many clients there are, and a tick one write for each
-client, however many values there were: the bytes are put together once for all who hear the same streams (nt4.md E).
-A value that comes after a rest goes out in the turn in which it came.
+All clients that want a topic's values with the same options share one `Stream`; all streams with the same period share
+a `Pace`. So a value costs one append for each stream, regardless of the number of clients, and a tick costs one write
+for each client, regardless of the number of values: the bytes are assembled once for all clients with the same streams.
+A value that is received after a rest of a period is sent in the same turn.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from app.protocols.nt4.topics import Topic
 
 Entry = tuple[int, bytes, object]
-"""A value: a number that later ones have greater, its frame, and who published it."""
+"""A value: an increasing number, its encoded bytes, and its publisher."""
 
 
 class Stream:
-    """The values of one topic for all clients that hear it alike."""
+    """The pending values of one topic, for all clients that want them with the same options."""
 
     __slots__ = ("clients", "entries", "interest", "pace", "topic", "writers")
 
@@ -36,10 +36,10 @@ class Stream:
         self.pace = pace
         self.clients: dict[Client, None] = {}
         self.entries: list[Entry] = []
-        self.writers: set[object] = set()  # of the entries, those that hear the topic and are not to hear themselves
+        self.writers: set[object] = set()  # of the entries, those that are also clients of the stream
 
     def put(self, entry: Entry, now_us: int, *, is_newest: bool) -> None:
-        """Have a value go out with the next tick, in the place of what waits if only the newest is wanted."""
+        """Add a value for the next tick; it replaces the pending one if the clients want only the newest."""
         entries = self.entries
         if not entries:
             self.pace.begin(self, now_us)
@@ -53,32 +53,33 @@ class Stream:
         self.pace.weigh(len(entry[1]))
 
     def settle(self) -> None:
-        """Give what waits to the clients that are here now: whoever comes next has the last value already."""
+        """Move the pending values to the backlogs of the current clients; a new client gets the last value anyway."""
         for client in self.clients:
             client.backlog.put(self.topic, self.frames_for(client), is_all=self.interest.is_all)
         self.clear()
 
     def clear(self) -> None:
-        """Nothing waits."""
+        """Drop the pending values."""
         self.entries.clear()
         self.writers.clear()
 
     def frames_for(self, client: Client) -> list[bytes]:
-        """What waits and was not published by that client itself (A38)."""
+        """Return the encoded pending values that the client did not publish itself (NA38)."""
         return [frame for _, frame, origin in self.entries if origin is not client]
 
 
 class Pace:
-    """All streams with one period; `due` is when they are to be handed out next, infinity while nothing waits.
+    """All streams with one period.
 
-    Something has waited `since_us`, if anything does.
+    `due` is the time of the next tick in monotonic seconds, infinity while no values are pending; `since_us` is when
+    the first pending value was received, in microseconds.
     """
 
     def __init__(self, period_ms: int, most_bytes: int, wake: Callable[[], None]) -> None:
         self.period_s = period_ms / 1000
         self.due = inf
         self.since_us = 0
-        self.streams = 0  # that there are
+        self.streams = 0  # the number of streams with this period
         self._most_bytes = most_bytes
         self._wake = wake
         self._begun: dict[Stream, None] = {}
@@ -86,7 +87,7 @@ class Pace:
         self._last = -inf
 
     def begin(self, stream: Stream, now_us: int) -> None:
-        """Something waits in a stream in which nothing did."""
+        """Note that a stream has its first pending value."""
         if not self._begun:
             self.since_us = now_us
         self._begun[stream] = None
@@ -95,28 +96,28 @@ class Pace:
             self._wake()
 
     def weigh(self, nbytes: int) -> None:
-        """So many bytes more wait; too many do not wait any longer."""
+        """Count `nbytes` more of pending values; beyond the bound the pace is due at once."""
         self._nbytes += nbytes
         if self._nbytes > self._most_bytes and self.due != -inf:
             self.due = -inf
             self._wake()
 
     def tick(self, now: float) -> list[Stream]:
-        """The streams in which something waits; to be cleared when it has been handed out."""
+        """Begin the next period, and return the streams with pending values; the caller clears them afterwards."""
         begun, self._begun = [stream for stream in self._begun if stream.entries], {}
         self._nbytes = 0
-        # Ticks keep their beat when the loop is a little late, and begin another after a rest.
+        # Ticks keep their rhythm when the loop is a little late, and begin a new one after a rest.
         self._last = self.due if self.due > now - self.period_s else now
         self.due = inf
         return begun
 
 
 class Pacing:
-    """All paces.
+    """All paces of a server.
 
-    `say` writes ready frames to a client, `linger` has what is in its backlog written when it may be, `pack` makes
-    frames for all clients whose links are of one kind, and `wake` says that something may be due. `flow` counts values,
-    once for each client, and the delay of the first in each flush.
+    `say` writes encoded frames to a client, `linger` schedules a client's backlog, `pack` makes frames for all clients
+    whose links are of the same kind, and `wake` notes that something may be due. `flow` counts values, once for each
+    client, and the delay of the first in each flush. `most_bytes` bounds the pending values of each pace.
     """
 
     def __init__(
@@ -135,15 +136,15 @@ class Pacing:
         self._pack = pack
         self._wake = wake
         self._paces: dict[int, Pace] = {}
-        self.flushes = 0  # how often somebody was written to
+        self.flushes = 0  # the number of writes to clients
 
     @property
     def due(self) -> float:
-        """When something is to be handed out next."""
+        """When `tick` is to be called next, in monotonic seconds; infinity if no values are pending."""
         return min((pace.due for pace in self._paces.values()), default=inf)
 
     def stream(self, topic: Topic, interest: Interest) -> Stream:
-        """The values of a topic for those who want them so."""
+        """Return the stream of a topic's values for an interest; a new one if there is none."""
         stream = topic.streams.get(interest)
         if stream is None:
             pace = self._paces.get(interest.period_ms)
@@ -154,13 +155,13 @@ class Pacing:
         return stream
 
     def join(self, client: Client, stream: Stream) -> None:
-        """From now on a client gets what goes through a stream."""
+        """Add a client to a stream, from the next value on."""
         self.settle(stream)
         stream.clients[client] = None
         client.streams[stream.topic] = stream
 
     def move(self, client: Client, stream: Stream) -> None:
-        """From now on it gets a topic's values another way; what waits in the old one is not lost."""
+        """Move a client to another stream of the same topic, without losing its waiting values."""
         before = client.streams[stream.topic]
         self.settle(before)
         waiting = client.backlog.drop(stream.topic)
@@ -169,7 +170,7 @@ class Pacing:
         client.backlog.put(stream.topic, waiting, is_all=stream.interest.is_all)
 
     def leave(self, client: Client, topic: Topic) -> None:
-        """It gets nothing more, and nothing that waits; a stream without clients goes."""
+        """Remove a client from a topic's stream and drop its waiting values; a stream without clients is deleted."""
         stream = client.streams.pop(topic)
         del stream.clients[client]
         client.backlog.drop(topic)
@@ -181,14 +182,14 @@ class Pacing:
                 del self._paces[stream.interest.period_ms]
 
     def settle(self, stream: Stream) -> None:
-        """Hand out what waits in a stream before its time, each client's to its backlog."""
+        """Move a stream's pending values to the clients' backlogs before the next tick."""
         if stream.entries:
             stream.settle()
             for client in stream.clients:
                 self._linger(client)
 
     def tick(self, now: float, now_us: int) -> None:
-        """Hand out what is due."""
+        """Send the pending values of all paces that are due; `now_us` is the server's time in microseconds."""
         for pace in [pace for pace in self._paces.values() if pace.due <= now]:
             begun, flushes = pace.tick(now), self.flushes
             self._hand_out(begun)
@@ -225,7 +226,7 @@ class Pacing:
 
 
 class _Group:
-    """Streams that the same clients hear: who hears everything is looked for once, not in each of thousands."""
+    """Streams with the same clients, so that thousands of streams need not be handled one by one for each client."""
 
     __slots__ = ("streams", "writers")
 
@@ -234,7 +235,7 @@ class _Group:
         self.writers: set[object] = set()
 
     def add(self, stream: Stream) -> None:
-        """One more."""
+        """Add a stream."""
         self.streams.append(stream)
         self.writers |= stream.writers
 
@@ -244,7 +245,7 @@ def _streams(groups: list[_Group]) -> Iterator[Stream]:
 
 
 def _in_order(streams: list[Stream], without: Client | None) -> Iterator[bytes]:
-    """All values of some streams in the order in which they came, but for those of one client."""
+    """Yield all pending values of some streams in the order of receipt, except those that one client published."""
     entries = streams[0].entries
     if len(streams) > 1:
         entries = sorted(chain.from_iterable(stream.entries for stream in streams), key=itemgetter(0))

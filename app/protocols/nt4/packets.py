@@ -1,4 +1,4 @@
-"""How much is said at once: what is small is put together up to about one packet (nt4.md A9)."""
+"""Batching: small pieces are put together into messages of about one packet (NA9)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MESSAGE_BYTES = 1_380
-"""About what one packet holds."""
+"""About the payload of one network packet."""
 
 
 def together(pieces: Iterable[bytes], between_bytes: int) -> Iterator[list[bytes]]:
-    """Pieces in order, as many as fit into `MESSAGE_BYTES`; one that does not fit is by itself."""
+    """Yield groups of pieces, in order, each of at most `MESSAGE_BYTES`; a larger piece is a group of its own.
+
+    `between_bytes` is added for each piece, for its separator.
+    """
     group: list[bytes] = []
     size = 0
     for piece in pieces:

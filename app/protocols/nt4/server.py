@@ -1,6 +1,6 @@
-"""The server: who connects and under which name, and what all engines share (nt4.md A1, A2).
+"""The NetworkTables server: new connections and their names, and the state that all engines share (NA1, NA2).
 
-`answers` is asked once a turn of the loop by whoever runs it, and again when `due` has come.
+The code that runs the event loop calls `answers` once a turn, and again at the time `due`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 class Server:
     """Speaks NetworkTables for the broker's sessions (`links.Switchboard`).
 
-    `wait` awaits something for at most so many seconds and calls back with its value or error. `permission` asks a
-    program's own policy about some patterns; of None there is nothing to ask: verdicts, or to await, for `policy_s`.
-    `has_policy` says whether there is anything to ask at all.
+    `wait` awaits something for a number of seconds at most and calls back with its value or error. `permission` asks
+    the program's own policy about patterns (None is always allowed); it returns the answers, or an awaitable of them
+    that may take `policy_s` seconds. `has_policy` returns whether there is a policy to ask.
     """
 
     def __init__(
@@ -57,49 +57,52 @@ class Server:
         self._meters = Meters(options.values_per_s, options.value_burst)
 
     def connect(self, link: Link, context: Context, now: float) -> Engine:
-        """See `Switchboard`. The client's name stands in the path."""
+        """Return the engine for a new link (`Switchboard.connect`); the path has the client's name.
+
+        The link is closed at once while the server drains, and where a limit on sessions is reached.
+        """
         engine = Engine(self, context, is_time_only=link.subprotocol == RTT)
         name = client_name(context.path)
         tables = self.tables
-        is_listed = link.subprotocol != RTT  # who only wants to know the time is no client (A6)
+        is_listed = link.subprotocol != RTT  # a connection for the time alone is not a client (NA6)
         client = engine.client = Client(
             tables.unique(name) if is_listed else name, engine, link, context, self._broker, self.options
         )
         if self.is_draining:
             client.closed = "drained"
-            tables.outgoing.close(link, GOING_AWAY, "the server is leaving")
+            tables.outgoing.close(link, GOING_AWAY, "the server is shutting down")
             return engine
         try:
             tables.join(client, now, is_listed=is_listed)
         except NoRoom as refusal:
             client.closed = refusal.reason
-            tables.outgoing.close(link, TRY_AGAIN_LATER, "there is no room")
+            tables.outgoing.close(link, TRY_AGAIN_LATER, "too many connections, or too little memory")
         else:
             engine.meter = self._meters.new() if client.account is not None else None
         return engine
 
     def work(self, now: float) -> bool:
-        """Do a turn's part of what takes long; whether there is more. To be asked once a turn, before `answers`."""
+        """Do one turn's part of the long work, and return whether there is more; called before `answers`."""
         return self.tables.work(now)
 
     @property
     def due(self) -> float:
-        """When `answers` has something to do next; infinity where it has not."""
+        """When `answers` has output next, in monotonic seconds; infinity if it has none."""
         return self.tables.due
 
     def answers(self, now: float) -> Iterator[tuple[Link, list[bytes] | Close]]:
-        """What is to be written to whom, once for each link."""
+        """Yield the output of this turn, once for each link: frames, or frames and a close."""
         return self.tables.answers(now)
 
     def sweep(self, now: float) -> None:
-        """Let go of what has had its time."""
+        """Delete topics that have expired (`Tables.sweep`)."""
         self.tables.sweep(now)
 
     def drain(self) -> list[Engine]:
-        """From now on nobody comes in; returns the engines to `release`."""
+        """Stop accepting clients, and return the engines to `release`."""
         self.is_draining = True
         return [each.owner for each in self._broker.sessions.values() if isinstance(each, Client)]
 
     def close(self, now: float) -> None:
-        """The history is about to close: record what waits for its turn."""
+        """Record all waiting values, because the history is about to close."""
         self.tables.bridge.close(now)

@@ -1,4 +1,4 @@
-"""Subscribing: what a client is told of and gets from then on, and what it gets no longer (nt4.md A49 to A55)."""
+"""Subscribing and unsubscribing: the announcements and values that a client gets as a result (NA49 to NA55)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from app.protocols.nt4.topics import Topic
 
 _OF_A_COST = 20
-"""So many subscriptions are gone through at the cost of one topic."""
+"""The number of subscriptions whose examination costs as much as one topic."""
 
 
 def subscribe(tables: Tables, client: Client, message: Subscribe, now: float) -> None:
-    """A client wants to hear topics: it is told of those that are there, then gets their last values (A50).
+    """Subscribe a client: existing topics are announced to it, then it gets their last values (NA50).
 
-    In the place of its subscription of the same id, if there is one (A53).
+    The subscription replaces the client's subscription with the same id, if there is one (NA53). A subscription beyond
+    a limit is ignored and counted.
     """
     options = tables.options
     if any(len(name.encode()) > options.name_bytes for name in message.topics):
@@ -52,7 +53,7 @@ def subscribe(tables: Tables, client: Client, message: Subscribe, now: float) ->
 
 
 def unsubscribe(tables: Tables, client: Client, subuid: int, now: float) -> None:
-    """It wants to no longer; what it was told of stays announced (A52)."""
+    """End a client's subscription; its topics stay announced (NA52)."""
     before = client.listens.remove(subuid)
     if before is None:
         tables.ignore("unknown_subuid")
@@ -63,28 +64,28 @@ def unsubscribe(tables: Tables, client: Client, subuid: int, now: float) -> None
 
 
 def _look(tables: Tables, client: Client, topics: list[Topic], now: float, replaced: int | None = None) -> None:
-    """What a client hears of these topics may have changed: see to it, now, and if they are many in later turns.
+    """Update what a client gets of these topics after its subscriptions changed, now or, if they are many, later.
 
-    `replaced` is a subscription that is in the place of another, which brings last values again (A53).
+    `replaced` is the id of a subscription that has replaced another, which causes last values to be sent again (NA53).
     """
     is_idle = not client.unseen
     for topic in reversed(topics):
         client.unseen.setdefault(topic, replaced)
-        client.unseen.move_to_end(topic, last=False)  # what was said last is seen to first
+        client.unseen.move_to_end(topic, last=False)  # the latest subscription comes first
     chore = _see_all(tables, client, now)
     if not tables.chores.is_done(chore) and is_idle:
         tables.chores.put_off(chore)
 
 
 def _see_all(tables: Tables, client: Client, now: float) -> Iterator[int]:
-    """As a chore. What else the client says meanwhile counts for all that has not been seen yet."""
+    """Update all unseen topics of a client, as a chore, by the client's subscriptions at that time."""
     while client.unseen and client.closed is None:
         topic, replaced = client.unseen.popitem(last=False)
         yield _see(tables, client, topic, replaced, now) if tables.topics.get(topic.name) is topic else 1
 
 
 def _see(tables: Tables, client: Client, topic: Topic, replaced: int | None, now: float) -> int:
-    """Have one topic right; what that has cost."""
+    """Update one topic for a client, send its last value if that is due, and return the cost."""
     listens, name = client.listens, topic.name
     is_covered = topic in client.streams
     attend(tables, client, topic)
@@ -100,9 +101,9 @@ def _see(tables: Tables, client: Client, topic: Topic, replaced: int | None, now
 
 
 def attend(tables: Tables, client: Client, topic: Topic, publisher: Client | None = None) -> None:
-    """Have a client know a topic, unless it is its `publisher`, and hear its values as its subscriptions want it now.
+    """Announce a topic to a client, except to its `publisher`, and send its values as the subscriptions want them now.
 
-    What they do not want comes no longer (A54).
+    Values that no subscription wants any more are no longer sent (NA54).
     """
     listens = client.listens
     interest = None
@@ -121,7 +122,7 @@ def attend(tables: Tables, client: Client, topic: Topic, publisher: Client | Non
 
 
 def _give_last(tables: Tables, client: Client, topic: Topic) -> None:
-    """Send the last value, unless it is on its way."""
+    """Send a topic's last value to a client, unless it already waits for it."""
     stream = client.streams[topic]
     tables.pacing.settle(stream)
     if topic.frame is not None and not client.backlog.has_last(topic):

@@ -1,4 +1,4 @@
-"""What one client listens to, and for a topic what its subscriptions amount to together (nt4.md A49 to A57)."""
+"""The subscriptions of one client, and their combined options for a topic (NA49 to NA57)."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ LEAST_PERIOD_MS = 5
 
 
 class Interest(NamedTuple):
-    """How a client hears a topic's values: all, or of each period the newest."""
+    """The combined options of a client for a topic: all values or the newest of each period; periods are in ms."""
 
     is_all: bool
     period_ms: int
 
 
 class Subscriptions:
-    """One client's, by their `subuid`."""
+    """The subscriptions of one client, by `subuid`; a longer period than `max_period_s` is shortened to it."""
 
     def __init__(self, max_period_s: float) -> None:
         self._max_period_s = max_period_s
         self._by_id: dict[int, Subscribe] = {}
-        self._exact: dict[str, _Named] = {}  # by name, the ones that have it
+        self._exact: dict[str, _Named] = {}  # the subscriptions with each name
         self._prefixes: dict[str, _Named] = {}
-        self._lengths: Counter[int] = Counter()  # of prefixes
-        self._reserved = 0  # names that begin with `$`
-        self.names = 0  # in all of them; one without any counts as one
+        self._lengths: Counter[int] = Counter()  # the number of prefixes of each length
+        self._reserved = 0  # the number of names that begin with `$`
+        self.names = 0  # the number of names in all subscriptions; one without names counts as one
 
     def __iter__(self) -> Iterator[Subscribe]:
-        """All of them, in the order in which they began."""
+        """Iterate over the subscriptions in the order in which they began."""
         return iter(self._by_id.values())
 
     def put(self, subscription: Subscribe) -> None:
-        """Add one whose `subuid` is free."""
+        """Add a subscription whose `subuid` is not in use."""
         subuid = subscription.subuid
         self._by_id[subuid] = subscription
         self.names += len(subscription.topics) or 1
@@ -55,7 +55,7 @@ class Subscriptions:
             named.interest = _together([named.interest, merged([subscription], self._max_period_s)])
 
     def remove(self, subuid: int) -> Subscribe | None:
-        """Undo `put`; None if there is nothing of that id."""
+        """Remove and return the subscription with an id; None if there is none."""
         subscription = self._by_id.pop(subuid, None)
         if subscription is None:
             return None
@@ -76,18 +76,18 @@ class Subscriptions:
         return subscription
 
     def over(self, name: str) -> list[Subscribe]:
-        """The ones that a topic of that name belongs to. The prefix "" is not for meta topics (A49)."""
+        """Return the subscriptions that match a topic name; the prefix "" does not match meta topics (NA49)."""
         found: dict[int, Subscribe] = {}
         for named in self._named(name):
             found |= named.by_id
         return [*found.values()]
 
     def hears(self, name: str) -> bool:
-        """Whether there is any."""
+        """Return whether any subscription matches a topic name."""
         return any(True for _ in self._named(name))
 
     def interest(self, name: str) -> Interest | None:
-        """What they ask for of such a topic's values; None where they want none."""
+        """Return the combined options of the subscriptions that match a topic name; None if they want no values."""
         return _together([named.interest for named in self._named(name)])
 
     def _named(self, name: str) -> Iterator[_Named]:
@@ -101,7 +101,7 @@ class Subscriptions:
 
 
 class _Named:
-    """The subscriptions of one client that have one name, and what they amount to."""
+    """The subscriptions of one client that have one name, and their combined options."""
 
     __slots__ = ("by_id", "interest")
 
@@ -118,7 +118,7 @@ def _together(interests: Sequence[Interest | None]) -> Interest | None:
 
 
 def merged(subscriptions: Sequence[Subscribe], max_period_s: float) -> Interest | None:
-    """What they ask for of one topic's values; None where they want topics only (A51)."""
+    """Return the combined options of subscriptions for one topic; None if they want no values, only topics (NA51)."""
     wanted = [each.options for each in subscriptions if not each.options.is_topics_only]
     if not wanted:
         return None
@@ -127,6 +127,6 @@ def merged(subscriptions: Sequence[Subscribe], max_period_s: float) -> Interest 
 
 
 def period_of(periodic_s: float, max_period_s: float) -> int:
-    """A period in milliseconds, rounded to tens as ntcore does, and never below 5 (A56)."""
+    """Return a period in milliseconds, rounded to tens as in ntcore, and at least 5 (NA56)."""
     ms = min(periodic_s, max_period_s) * 1000
     return max(int(ms + _STEP_MS / 2) // _STEP_MS * _STEP_MS, LEAST_PERIOD_MS)

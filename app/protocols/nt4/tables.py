@@ -1,7 +1,7 @@
-"""The tables: all topics and clients of one NetworkTables server, and what happens between them (nt4.md A6 to A9).
+"""The tables: all topics and clients of one NetworkTables server, and the operations on them (NA6 to NA9).
 
-Where ntcore departs from the specification the specification is followed, but for its rule that whoever wrote a value
-last may replace it by an older one (design 4.11). Nothing here is ever an error: what is not done is counted.
+Where ntcore deviates from the specification, the specification is followed, with one exception: as in ntcore, the
+publisher of a topic's last value may replace it with an older one. No operation fails; refused ones are counted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Tables:
-    """One server's. `time_us` is its clock: microseconds since 1970 that never go backwards (A28)."""
+    """The topics and clients of one server; `time_us` is its clock, in microseconds, which never goes back (NA28)."""
 
     def __init__(self, broker: Broker, options: Nt4, rights: Rights) -> None:
         self.broker = broker
@@ -45,7 +45,7 @@ class Tables:
         self.topics = Topics()
         self.clients: dict[str, Client] = {}  # by name
         self.outgoing = Outgoing(options.control_bytes, self._wake, broker.mark_ready)
-        self.flow = broker.flows["nt4"]  # values that clients sent, and that were written to them
+        self.flow = broker.flows["nt4"]  # counts values that clients sent, and that were written to clients
         self.pacing = Pacing(
             self.flow, options.queue_bytes, self.outgoing.say, broker.mark_ready, self.outgoing.pack, self._wake
         )
@@ -57,45 +57,48 @@ class Tables:
         self._topic_ids = count(1)
         self._numbers = count(1)  # of values
         self._last_bytes = 0
-        # told of what happens to clients
+        # listeners, called with the client, and the subscription or the reason of its end
         self.opened: list[Callable[[Client], None]] = []
         self.closed: list[Callable[[Client, str], None]] = []
         self.subscribed: list[Callable[[Client, Subscribe], None]] = []
         self.unsubscribed: list[Callable[[Client, Subscribe], None]] = []
         # plain counts, read by telemetry
-        self._conflated = 0  # of clients that have left
+        self._conflated = 0  # of clients that have disconnected
         self.ignored: Counter[str] = Counter()  # by reason
 
     def _wake(self) -> None:
         self.broker.wake()
 
     def time_us(self, now: float) -> int:
-        """The server's time. Wall clocks are set; this one goes on from where the wall clock was at first."""
+        """Return the server's time in microseconds since 1970 for a monotonic time in seconds.
+
+        Wall clocks are adjusted; this one continues from the wall clock's time at the first call.
+        """
         if self._offset_s is None:
             self._offset_s = self.broker.clock_offset_s
         return int((now + self._offset_s) * 1_000_000)
 
     @property
     def conflated(self) -> int:
-        """Values that slow clients wanted and did not get."""
+        """The number of values that slow clients wanted and did not get."""
         return self._conflated + sum(client.backlog.conflated for client in self.clients.values())
 
     # What is due
 
     @property
     def due(self) -> float:
-        """When `answers` has something to do next; infinity where it has not."""
+        """When `answers` has output next, in monotonic seconds; infinity if it has none."""
         return min(self.pacing.due, self.bridge.due)
 
     def work(self, now: float) -> bool:
-        """Do a turn's part of what takes long; whether there is more."""
+        """Do one turn's part of the long work, and return whether there is more."""
         self.bridge.withdraw(now)
         self.chores.work()
         self.meta.refresh(now)
         return bool(len(self.chores) or self.meta.is_stale)
 
     def answers(self, now: float) -> Iterator[tuple[Link, list[bytes] | Close]]:
-        """What is to be written to whom, once for each link."""
+        """Yield the output of this turn, once for each link: frames, or frames and a close."""
         if self.pacing.due <= now:
             self.pacing.tick(now, self.time_us(now))
         self.bridge.record(now)
@@ -104,14 +107,14 @@ class Tables:
             self.outgoing.too_slow.pop().owner.send_away(now)
 
     def sweep(self, now: float) -> None:
-        """Let go of topics that only requests without a session have published, long ago."""
+        """Delete topics that only requests without a session published, `nt4.visitor_topic_s` ago or earlier."""
         for topic in tuple(self.topics):
             if topic.visited_at is not None and topic.visited_at + self.options.visitor_topic_s <= now:
                 topic.visited_at = None
                 self.release(topic, now)
 
     def ignore(self, reason: str, limit: str = "") -> None:
-        """Something is not done; `limit` is the setting that said so, if it was one."""
+        """Count an operation that is not done; `limit` is the key of the setting that refused it, if any."""
         self.ignored[reason] += 1
         if limit:
             self.broker.hits[limit] += 1
@@ -119,27 +122,27 @@ class Tables:
     # Topics
 
     def ruled(self, name: str) -> str:
-        """What rules know a topic by: one that is NetworkTables' own lies below `/$nt4` there."""
+        """Return the topic in access rules for a name; a name that is NetworkTables' own is below `/$nt4` there."""
         return self.shared(name) or names.to_own(name)
 
     def shared(self, name: str) -> str | None:
-        """The canonical topic of a name; None where it is NetworkTables' own."""
+        """Return the canonical topic of a name; None if the name is NetworkTables' own."""
         limits = self.broker.limits
         return names.to_topic(name, limits.topic_chars, limits.topic_segments)
 
     def exactly(self, name: str) -> Pattern | None:
-        """What other protocols call a topic; None where they have no such name."""
+        """Return the exact pattern of a name in other protocols; None if it is NetworkTables' own."""
         topic = self.shared(name)
         return None if topic is None else Pattern(Match.EXACT, topic)
 
     def below(self, prefix: str) -> Pattern | None:
-        """The narrowest that Bayeux has for the topics whose names begin so; None where it has nothing."""
+        """Return the narrowest Bayeux pattern for the topics with a prefix; None if there is none."""
         above = prefix.rpartition("/")[0]
         topic = self.shared(above) if above else ""
         return None if topic is None else Pattern(Match.DESCENDANTS, topic)
 
     def create(self, name: str, type_name: str, properties: dict[str, Any], publisher: Client | None = None) -> Topic:
-        """A new topic, announced to all who want to know but its publisher, who is told otherwise (A29)."""
+        """Create a topic and announce it to its subscribers except the publisher, which `publish` notifies (NA29)."""
         is_bridged = name.startswith((*self.options.bridge_out, *self.options.bridge_in))
         shared = self.shared(name)
         ruled = shared or names.to_own(name)
@@ -153,17 +156,17 @@ class Tables:
         return topic
 
     def has_room(self) -> bool:
-        """Whether there may be a topic more."""
+        """Return whether one more topic may be created (`nt4.topics`)."""
         return len(self.topics) - self.meta.count < self.options.topics
 
     def release(self, topic: Topic, now: float) -> None:
-        """Delete a topic for which there is no reason any more, if so (A34)."""
+        """Delete a topic if it has no reason to exist any more (NA34)."""
         if not topic.is_wanted and self.topics.get(topic.name) is topic:
             self.bridge.forget(topic, now)
             self.delete(topic)
 
     def delete(self, topic: Topic) -> None:
-        """It is no more, and who was told of it is told; its last values first (A37)."""
+        """Delete a topic: its clients get their waiting values, then the `unannounce` message (NA37)."""
         for stream in tuple(topic.streams.values()):
             stream.settle()
         gone = messages.unannounce(topic.name, topic.id)
@@ -182,7 +185,7 @@ class Tables:
         self.meta.deleted(topic)
 
     def announce(self, client: Client, topic: Topic) -> None:
-        """Tell a client of a topic, once (A52)."""
+        """Announce a topic to a client, once (NA52)."""
         if topic not in client.announced:
             client.announced[topic] = topic.told[client] = None
             self.outgoing.tell(client, topic.announcement)
@@ -190,7 +193,7 @@ class Tables:
     # Publishers
 
     def publish(self, client: Client, message: Publish, now: float) -> None:
-        """A client wants to publish a topic; it is there then, and the client told of it each time (A29 to A33)."""
+        """Make a client a publisher of a topic, which is created if needed and announced each time (NA29 to NA33)."""
         name, pubuid = message.name, message.pubuid
         if names.is_reserved(name):
             self.ignore("reserved")
@@ -223,7 +226,7 @@ class Tables:
         return None
 
     def unpublish(self, client: Client, pubuid: int, now: float) -> None:
-        """A client publishes a topic no longer."""
+        """End a client's publisher."""
         publisher = client.publishers.pop(pubuid, None)
         if publisher is None:
             self.ignore("unknown_pubuid")
@@ -231,23 +234,23 @@ class Tables:
             self.withdraw(publisher, now)
 
     def withdraw_all(self, publishers: Iterable[Publisher], now: float) -> Iterator[int]:
-        """Likewise many, as a chore."""
+        """Withdraw publishers as a chore: an iterator of the costs of its steps."""
         for publisher in publishers:
             told = len(publisher.topic.told)
             self.withdraw(publisher, now)
             yield 1 + told
 
     def withdraw(self, publisher: Publisher, now: float) -> None:
-        """Somebody publishes a topic no longer, and it may go."""
+        """Remove a publisher from its topic, and delete the topic if it has no reason to exist any more."""
         topic, owner = publisher.topic, publisher.owner
         del topic.publishers[publisher]
-        if topic.origin is owner and owner.closed is not None:  # or a topic that stays would keep it in memory
+        if topic.origin is owner and owner.closed is not None:  # a topic that stays must not keep it in memory
             topic.origin = None
         self.meta.publishes(topic, owner)
         self.release(topic, now)
 
     def set_properties(self, client: Client, name: str, update: dict[str, Any], now: float) -> None:
-        """A client changes a topic's properties; all who were told of the topic are told (A45 to A47)."""
+        """Change a topic's properties for a client, and notify all clients that know the topic (NA45 to NA47)."""
         topic = self.topics.get(name)
         if topic is None or names.is_reserved(name):
             self.ignore("unknown_topic")
@@ -270,15 +273,21 @@ class Tables:
     # Values
 
     def take(self, topic: Topic, time_us: int, value: Any, client: Client, now: float, now_us: int) -> None:
-        """A client has sent a value. The hot path."""
+        """Set a topic's value from a client, and pass it to the bridge. This is the hot path.
+
+        `time_us` is the value's time and `now_us` the server's, in microseconds.
+        """
         is_newest = self.put(topic, time_us, value, client, now_us)
         if topic.shared is not None:
             self.bridge.pass_on(topic, time_us, value, client, now, is_newest=is_newest)
 
     def put(self, topic: Topic, time_us: int, value: Any, origin: Session | None, now_us: int) -> bool:
-        """A value of a topic for all clients that hear it, and the last one if it `is_newest`, which is returned."""
+        """Send a value to all clients that want it, and keep it as the last one if it is the newest.
+
+        Returns whether it is the newest; False also for a value that is too large, which is ignored.
+        """
         frame = topic.write(time_us, value)
-        if len(frame) > self.options.message_bytes:  # nine times what came, if it was small integers as doubles
+        if len(frame) > self.options.message_bytes:  # small integers as doubles grow to nine times their size
             self.ignore("value_too_large", "message_bytes")
             return False
         is_newest = topic.replaces(time_us, origin)
@@ -291,7 +300,7 @@ class Tables:
         return is_newest
 
     def restore(self, name: str, type_name: str, value: Any, properties: dict[str, Any], now: float) -> None:
-        """A persistent topic of an earlier run is there again, with its value as of now (A48)."""
+        """Restore a persistent topic of an earlier run, with its value timestamped now (NA48)."""
         if self.topics.get(name) is None and self.has_room():
             topic = self.create(name, type_name, properties | {"persistent": True})
             if value is not None:
@@ -316,7 +325,7 @@ class Tables:
     # Clients
 
     def join(self, client: Client, now: float, *, is_listed: bool) -> None:
-        """One more connection, and, if it `is_listed`, one more client. Raises `NoRoom`."""
+        """Add a connection, which counts as a client if it `is_listed`. Raises `NoRoom`."""
         self.broker.open(client, inf, now)
         self.tell(self.opened, client)
         if is_listed:
@@ -324,7 +333,7 @@ class Tables:
             self.meta.joined(client)
 
     def leave(self, client: Client, reason: str, now: float) -> None:
-        """It is gone, and with it all that it published and subscribed to (A35)."""
+        """Remove a connection with its publishers and subscriptions (NA35); `reason` is why its session ended."""
         self.broker.close(client, reason)
         self._conflated += client.backlog.conflated
         for topic in tuple(client.streams):
@@ -341,12 +350,12 @@ class Tables:
         self.tell(self.closed, client, reason)
 
     def unique(self, name: str) -> str:
-        """A client's name, with a number behind it if another has that already (A11)."""
+        """Return a client's name, with `@` and a number appended if another client has that name (NA11)."""
         if name not in self.clients:
             return name
         return next(other for number in count(1) if (other := f"{name}@{number}") not in self.clients)
 
     def tell(self, listeners: list[Callable[..., None]], *news: object) -> None:
-        """Call each with `news`."""
+        """Call each listener with the arguments `news`."""
         for listener in listeners:
             listener(*news)

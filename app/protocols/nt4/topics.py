@@ -1,4 +1,4 @@
-"""Topics: what exists while somebody publishes it, or while it is kept for another reason (nt4.md A29 to A43)."""
+"""Topics, which exist while they have publishers or another reason to be kept (NA29 to NA43)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from app.protocols.nt4.subscriptions import Interest
 
 _AHEAD_US = 1_000_000
-"""A value of the future counts as so much ahead of now, lest one wrong clock freeze a topic for all (G7)."""
+"""The most that a value's time may count as ahead of now, so that one wrong clock cannot block a topic (G7)."""
 
 
 class Topic:
-    """One topic. `id` is its number on the wire, the same for all clients; no other topic ever has it (A36).
+    """One topic; `id` is its number on the wire, the same for all clients and never reused (NA36).
 
-    shared       its name among the topics of all protocols, None where it is NetworkTables' own
-    ruled        what access rules know it by
+    shared       its canonical topic among all protocols, None if its name is NetworkTables' own
+    ruled        its topic in access rules
     told         the clients that it was announced to
-    streams      its values on their way, by how clients want them
-    frame        the last value as it is written, None while there is none; `time_us`, `value` and `origin` belong to it
+    streams      its pending values, by the options that clients want them with
+    frame        the last value, encoded, or None if there is none; `time_us`, `value` and `origin` belong to it
     """
 
     __slots__ = (
@@ -71,10 +71,10 @@ class Topic:
         self.frame: bytes | None = None
         self.value: Any = None
         self.time_us = 0
-        self.last_us = 0  # the time that the next value is compared with
+        self.last_us = 0  # the time that the next value's time is compared with
         self.origin: object = None
         self.kept_at = -inf  # when a value of it was last recorded
-        self.visited_at: float | None = None  # when a request without a session last published it, and lets it live
+        self.visited_at: float | None = None  # when a request without a session last published it, which keeps it
         self.properties: dict[str, Any] = {}
         self.is_cached = True
         self.announcement = b""
@@ -82,49 +82,49 @@ class Topic:
 
     @property
     def is_persistent(self) -> bool:
-        """Whether it outlives its publishers, and the server."""
+        """Whether the topic outlives its publishers and the server's run."""
         return self.properties.get("persistent") is True
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it has a reason to exist (A34)."""
+        """Whether the topic has a reason to exist (NA34)."""
         kept = self.is_persistent or self.properties.get("retained") is True
         return bool(self.publishers) or kept or self.visited_at is not None
 
     def set_properties(self, update: dict[str, Any]) -> None:
-        """Change properties; None deletes one (A45)."""
+        """Change properties; None deletes one (NA45)."""
         self.properties |= update
         self.properties = {name: value for name, value in self.properties.items() if value is not None}
         self.is_cached = self.properties.get("cached") is not False
         self.announcement = messages.announce(self.name, self.id, self.type, self.properties, None)
 
     def forget(self) -> None:
-        """There is no last value any more."""
+        """Drop the last value."""
         self.frame = self.value = self.origin = None
         self.time_us = self.last_us = 0
 
     def write(self, time_us: int, value: object) -> bytes:
-        """A value of it as it is written."""
+        """Return an encoded value of the topic; `time_us` is in microseconds."""
         return encode(self.id, time_us, self.number, value)
 
     def replaces(self, time_us: int, origin: object) -> bool:
-        """Whether a value is to be the last one from now on (A39 to A41).
+        """Return whether a value replaces the last one (NA39 to NA41).
 
-        It is if it is not older, or from whom the last one is; and so is any if the last is a default, of time 0. A
-        default is only where there is nothing stronger.
+        A value does so if it is not older, or has the same publisher. A default value, of time 0, is replaced by any
+        value, and replaces only a default or nothing.
         """
         if self.frame is None or self.last_us == 0:
             return True
         return time_us != 0 and (time_us >= self.last_us or origin is self.origin)
 
     def keep(self, time_us: int, value: object, frame: bytes, origin: object, now_us: int) -> None:
-        """Make a value the last one."""
+        """Make a value the last one; `now_us` bounds the time that later values are compared with."""
         self.time_us, self.value, self.frame, self.origin = time_us, value, frame, origin
         self.last_us = min(time_us, now_us + _AHEAD_US)
 
 
 class Topics:
-    """All topics, by name, in the order of names, and by what other protocols call them."""
+    """All topics, by name, in the order of names, and by canonical topic."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, Topic] = {}
@@ -138,25 +138,25 @@ class Topics:
         return iter(self._by_name.values())
 
     def get(self, name: str) -> Topic | None:
-        """The one of that name."""
+        """Return the topic with a name; None if there is none."""
         return self._by_name.get(name)
 
     def add(self, topic: Topic) -> None:
-        """One more."""
+        """Add a topic whose name is not in use."""
         self._by_name[topic.name] = topic
         insort(self._names, topic.name)
         if topic.shared is not None:
             self.shared[topic.shared] = topic
 
     def remove(self, topic: Topic) -> None:
-        """Undo `add`."""
+        """Remove a topic."""
         del self._by_name[topic.name]
         del self._names[bisect_left(self._names, topic.name)]
         if topic.shared is not None:
             del self.shared[topic.shared]
 
     def matching(self, subscription: Subscribe) -> list[Topic]:
-        """Those that a subscription is about, each once. The prefix "" is not about meta topics (A49)."""
+        """Return the topics that a subscription matches, each once; the prefix "" does not match meta topics (NA49)."""
         if not subscription.options.is_prefix:
             found = map(self.get, subscription.topics)
             return list({topic: None for topic in found if topic is not None})
@@ -173,7 +173,7 @@ class Topics:
 
 
 def _widest(prefixes: Iterable[str]) -> list[str]:
-    """Those of some prefixes that do not begin with another one; but "" is not about meta topics."""
+    """Return the prefixes that do not begin with another one of them; "" does not cover prefixes of meta topics."""
     widest: list[str] = []
     for prefix in sorted(prefixes):
         is_within = widest and prefix.startswith(widest[-1])

@@ -1,6 +1,6 @@
-"""Types of values: their names and numbers, what is a value of each, and what JSON it is (nt4.md A22, A23, G5).
+"""The types of values: their names, wire numbers and checks, and the conversion from and to JSON (NA22, NA23, G5).
 
-In Python a value is a bool, a float, an int, a str or bytes, or a list of one of the first five.
+In Python a value is a bool, a float, an int, a str or bytes, or a list of values of one of these types except bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BOOLEAN, DOUBLE, INT, FLOAT, STRING, RAW = 0, 1, 2, 3, 4, 5
 ARRAY = 16
-"""Added to the number of the elements' type, but for RAW."""
+"""Added to the number of the elements' type for an array; there are no arrays of RAW."""
 
 LEAST_INT, LARGEST_INT = -(2**63), 2**63 - 1
 
@@ -39,41 +39,41 @@ _CLASSES: dict[int, set[type]] = {
 
 
 class BadValue(Exception):
-    """What came is no value of its type; the text says so, and nothing of what came."""
+    """A received value is not of its type; the text says so, and quotes nothing of the value."""
 
 
 class Unportable(Exception):
-    """A value that is no JSON: not finite, text in a `json` topic that is none, or text that would be read as bytes."""
+    """A value without a JSON form: not finite, invalid text in a `json` topic, or a string that would read as bytes."""
 
 
 class WrongType(Exception):
-    """JSON that is no value of a topic's type."""
+    """JSON that is not a value of a topic's type."""
 
 
 def number_of(type_name: str) -> int:
-    """The wire number of a type: `double` is 1, `json` 4, and all that nobody knows, such as `struct:Pose2d`, 5."""
+    """Return the wire number of a type: 1 for `double`, 4 for `json`, 5 for unknown types such as `struct:Pose2d`."""
     return _NUMBERS.get(type_name, RAW)
 
 
 def accept(number: int, value: object) -> object:
-    """A decoded MessagePack value as a value of that type: an int is good as a double, a double as a float.
+    """Return a decoded MessagePack value as a value of a type: an int is accepted as a double, a double as a float.
 
-    A float is rounded to the 32 bits that it is sent in, and infinite where it has no place in them, as C has it.
-    Raises `BadValue`, also where no type has that number. int is 64 bits, signed.
+    A float is rounded to the 32 bits that it is sent in, and becomes infinite where they cannot hold it, as in C. An
+    int has 64 bits and a sign. Raises `BadValue`, also for an unknown type number.
     """
     if number not in _NAMES:
-        raise BadValue(f"no type has the number {number}")
+        raise BadValue(f"unknown type number {number}")
     if number < ARRAY:
         return _accept_all(number, number, [value])[0]
     if not isinstance(value, list):
-        raise BadValue(f"no value of type {_NAMES[number]}")
+        raise BadValue(f"not a value of type {_NAMES[number]}")
     return _accept_all(number, number - ARRAY, value)
 
 
 def _accept_all(number: int, element: int, values: list[Any]) -> list[Any]:
-    """Likewise many of one type. Each step is one call for all, since arrays are long."""
+    """Check and convert many values of one type; each step is one call for all, since arrays are long."""
     if not _CLASSES[element].issuperset(map(type, values)):
-        raise BadValue(f"no value of type {_NAMES[number]}")
+        raise BadValue(f"not a value of type {_NAMES[number]}")
     if element == DOUBLE:
         return list(map(float, values))
     if element == FLOAT:
@@ -84,9 +84,9 @@ def _accept_all(number: int, element: int, values: list[Any]) -> list[Any]:
 
 
 def to_json(type_name: str, value: Any) -> bytes:
-    """An accepted value as JSON text: bytes as WAMP has them (`bytes_text.py`), of a `json` topic the value itself.
+    """Return an accepted value as JSON text. Raises `Unportable`.
 
-    Raises `Unportable`.
+    Bytes become WAMP's string for them (`bytes_text.py`); the text of a `json` topic becomes the JSON that it contains.
     """
     number = number_of(type_name)
     if type_name == "json":
@@ -103,7 +103,7 @@ def to_json(type_name: str, value: Any) -> bytes:
 
 
 def _same_json(text: str) -> bytes:
-    """The value of a `json` topic, without spaces, and not deeper than orjson writes."""
+    """Return the JSON of a `json` topic without spaces; it must not be nested deeper than orjson can write."""
     try:
         return _dump(loads(text.encode())[0])
     except (NotJson, TypeError):  # or a number that not every protocol can carry
@@ -111,11 +111,11 @@ def _same_json(text: str) -> bytes:
 
 
 def _dump(value: object) -> bytes:
-    return bytes(memoryview(orjson.dumps(value)))  # orjson's own keeps kilobytes behind its end
+    return bytes(memoryview(orjson.dumps(value)))  # orjson's bytes keep kilobytes beyond their end
 
 
 def from_json(type_name: str, payload: bytes) -> object:
-    """JSON text as a value of a topic of that type. Raises `WrongType`."""
+    """Return JSON text as a value of a topic's type. Raises `WrongType`."""
     if type_name == "json":
         return payload.decode()
     number = number_of(type_name)
@@ -130,7 +130,7 @@ def from_json(type_name: str, payload: bytes) -> object:
 
 
 def type_of(payload: bytes) -> str:
-    """The type of a topic that begins with this JSON: numbers are `double`, what no other type has is `json`."""
+    """Return the type of a topic whose first value is this JSON: numbers are `double`, the fallback is `json`."""
     value = loads(payload)[0]
     if not isinstance(value, list):
         return _type_of_one(value)
@@ -156,7 +156,7 @@ def _type_of_one(value: object) -> str:
 
 
 def _integral(value: object) -> object:
-    """A JSON number as an int: `2.0` and `2` are the same number there."""
+    """Return a JSON number as an int if it is integral: `2.0` and `2` are the same number in JSON."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -175,4 +175,4 @@ def _itself(value: object) -> object:
 
 
 _OF_JSON: dict[int, Callable[[object], object]] = {INT: _integral, STRING: _plain_text, RAW: _bytes}
-"""What JSON stands for by type, where that is not itself."""
+"""The conversion of a JSON value, by type, where it is needed."""

@@ -1,11 +1,11 @@
-"""Binary messages: streams of MessagePack arrays `[id, timestamp, type, value]` (nt4.md A21 to A26).
+"""Binary messages: streams of MessagePack arrays `[id, timestamp, type, value]` (NA21 to NA26).
 
-What a server writes of one value is the same for all clients, since a topic has one id; so it is encoded once.
+A value is encoded once for all clients, since a topic has the same id for all.
 
 This is the hot path: a robot sends thousands of values in a second, most of them one number each. So each value is read
-by a few calls of `msgpack` in a row, which is told to make no array and no map; what claims to be one costs nothing.
-Arrays are first walked over, which finds those whose length lies, and then made by `msgspec`, which stops at the first
-element of another type.
+by a few calls of `msgpack` in a row, which is configured to make no array and no map; data that claims to be one costs
+nothing. Arrays are first skipped, which finds those with a false length, and then decoded by `msgspec`, which stops at
+the first element of another type.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 TIME_ID = -1
 
 BATCH_VALUES, BATCH_BYTES = 256, 16_384
-"""How much is read before others get their turn; a value that begins within is read to its end."""
+"""How much is read before other clients get their turn; the last value is read to its end."""
 
 _CLASSES: dict[int, type] = {BOOLEAN: bool, DOUBLE: float, STRING: str, RAW: bytes}
-"""Where a value of that class is accepted as it is."""
+"""The types whose values are accepted as they are, with their classes in Python."""
 
 _ARRAYS: dict[int, Callable[[bytes], list[Any]]] = {
     ARRAY + BOOLEAN: Decoder(list[bool]).decode,
@@ -51,7 +51,7 @@ _ARRAYS: dict[int, Callable[[bytes], list[Any]]] = {
 }
 
 _ARRAY_32 = b"\xdd"
-"""How an array of 65,536 elements or more begins."""
+"""The first byte of an array of 65,536 elements or more."""
 
 _FLOATS, _DOUBLES = (FLOAT, ARRAY + FLOAT), (DOUBLE, ARRAY + DOUBLE)
 
@@ -60,28 +60,28 @@ _pack_single: Callable[[object], bytes] = Packer(use_single_float=True).pack
 
 
 TOO_LONG = -2
-"""Stands for the number of its type where an array is longer than it may be; its value is None."""
+"""In place of the type's number for an array with too many elements; its value is None."""
 
 
 class Undecodable(Exception):
-    """A message that is none; what was wrong stands in the text, which the peer is told."""
+    """A binary message that cannot be decoded; the text says why, and is sent to the peer."""
 
 
 class TimeAsked(NamedTuple):
-    """Somebody wants to know the time. `rest` are the bytes of type and value, to be sent back as they are (A26)."""
+    """A request for the time; `rest` are the bytes of its type and value, which are sent back unchanged (NA26)."""
 
     rest: bytes
 
 
 Received = tuple[int, int, int, Any]
-"""A value: the publisher's id, its time in microseconds, the number of its type, and itself, accepted (`types.py`)."""
+"""A value: the publisher's id, the time in microseconds, the type's number, and the accepted value (`types.py`)."""
 
 
 def read(data: bytes, most_elements: int) -> Iterator[list[Received | TimeAsked]]:
-    """What a binary message has, in order, a batch at a time; each is decoded when it is due.
+    """Yield the values of a binary message in order, in batches that are decoded when they are asked for.
 
-    An array of more than `most_elements` is `TOO_LONG`: it need not be large to take long, and much room in memory.
-    Raises `Undecodable` behind what came before the mistake.
+    An array of more than `most_elements` is `TOO_LONG`: even a small one may take much time and memory. Raises
+    `Undecodable` after the values before the mistake.
     """
     size = len(data)
     unpacker = Unpacker(max_buffer_size=size or 1, max_array_len=0, max_map_len=0)
@@ -107,15 +107,15 @@ def _next(unpacker: Unpacker, data: bytes, most_elements: int) -> Received | Tim
     part = "message"
     try:
         if unpacker.read_array_header() != 4:
-            raise Undecodable("an array that is not of 4")
+            raise Undecodable("expected an array of 4 elements")
         part = "id"
         ident = unpack()
         if type(ident) is not int or ident > LARGEST_INT:
-            raise Undecodable("the id is no integer of 64 bits")
+            raise Undecodable("the id is not a 64-bit integer")
         part = "timestamp"
         time_us = unpack()
         if type(time_us) is not int or time_us > LARGEST_INT:
-            raise Undecodable("the timestamp is no integer of 64 bits")
+            raise Undecodable("the timestamp is not a 64-bit integer")
         if ident == TIME_ID:
             return TimeAsked(_skip(unpacker, data, 2))
         part = "type"
@@ -126,18 +126,18 @@ def _next(unpacker: Unpacker, data: bytes, most_elements: int) -> Received | Tim
             return ident, time_us, TOO_LONG, None
         return ident, time_us, number, _value(unpacker, data, number)
     except OutOfData:
-        raise Undecodable(f"it ends within the {part}") from None
+        raise Undecodable(f"the message ends within the {part}") from None
     except UnicodeDecodeError:
-        raise Undecodable(f"the {part} is no UTF-8") from None
+        raise Undecodable(f"the {part} is not UTF-8") from None
     except (BadValue, ValidationError) as error:
         raise Undecodable(str(error)) from None
-    except ValueError:  # what msgpack calls all else: arrays and maps where none may be, and bytes that begin nothing
-        raise Undecodable(f"the {part} is of no kind that it can be") from None
+    except ValueError:  # msgpack's error for all else: arrays and maps where none may be, and invalid bytes
+        raise Undecodable(f"the {part} is of the wrong type") from None
 
 
 def _value(unpacker: Unpacker, data: bytes, number: object) -> Any:
     if type(number) is not int:
-        raise BadValue("the type is no integer")
+        raise BadValue("the type is not an integer")
     decode = _ARRAYS.get(number)
     if decode is None:
         value = unpacker.unpack()
@@ -150,12 +150,12 @@ def _value(unpacker: Unpacker, data: bytes, number: object) -> Any:
 
 
 def _claimed_elements(data: bytes, start: int) -> int:
-    """How many elements an array says that it has, if it is a long one."""
+    """Return the number of elements that a long array claims to have; 0 for any other value."""
     return int.from_bytes(data[start + 1 : start + 5], "big") if data[start : start + 1] == _ARRAY_32 else 0
 
 
 def _skip(unpacker: Unpacker, data: bytes, count: int) -> bytes:
-    """The bytes of the next so many elements, whatever they are."""
+    """Skip the next `count` elements of any type, and return their bytes."""
     start = unpacker.tell()
     for _ in range(count):
         unpacker.skip()
@@ -163,7 +163,7 @@ def _skip(unpacker: Unpacker, data: bytes, count: int) -> bytes:
 
 
 def encode(topic_id: int, time_us: int, number: int, value: Any) -> bytes:
-    """One accepted value as clients get it; floats of type 3 and 19 in 32 bits, doubles in 64, ints for them too."""
+    """Encode an accepted value: types 3 and 19 as 32-bit floats, doubles as 64-bit ones, even if integral."""
     if number in _DOUBLES:
         value = float(value) if number == DOUBLE else list(map(float, value))
     elif number in _FLOATS:
@@ -173,10 +173,10 @@ def encode(topic_id: int, time_us: int, number: int, value: Any) -> bytes:
 
 
 def time_answer(now_us: int, asked: TimeAsked) -> bytes:
-    """What to say to somebody who wants to know the time."""
+    """Return the answer to a request for the time; `now_us` is the server's time in microseconds."""
     return b"\x94\xff%b%b" % (_pack(now_us), asked.rest)
 
 
 def packed(values: Iterable[bytes]) -> Iterator[bytes]:
-    """Encoded values as binary messages of about `packets.MESSAGE_BYTES`, in order."""
+    """Yield encoded values as binary messages of about `packets.MESSAGE_BYTES`, in order."""
     return map(b"".join, together(values, 0))

@@ -1,1 +1,1 @@
-"""WAMP v2: the broker's part of it, with event history, and the meta API as its dealer's only procedures."""
+"""WAMP v2: a router with the broker role and event history; its dealer offers only the meta API's procedures."""

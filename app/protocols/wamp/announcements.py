@@ -1,7 +1,8 @@
-"""What WELCOME says of the router: its roles, each with the features that work (Advanced Profile, 2).
+"""The roles that WELCOME announces for the router, each with its supported features (Advanced Profile, 2).
 
-A router without callees is still announced as a dealer, since some clients send no CALL otherwise; never as a callee,
-which some refuse to hear. Every feature is a bool and `features` always there: clients look into it unasked.
+The router has no callees, but it is announced as a dealer, since some clients send no CALL otherwise. It is never
+announced as a callee, which some clients reject. Every feature is a bool, and `features` is always present, because
+clients read it without checking.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ _CLIENT_ROLES = frozenset({"publisher", "subscriber", "caller", "callee"})
 
 
 def roles(*, has_history: bool) -> dict[str, Any]:
-    """The router's roles."""
+    """Return `WELCOME.Details.roles`: the router's roles with their features.
+
+    `has_history` adds the broker's feature `event_history`.
+    """
     broker = {
         "publisher_identification": True,
         "publisher_exclusion": True,
@@ -31,13 +35,13 @@ def roles(*, has_history: bool) -> dict[str, Any]:
 
 
 def has_roles(details: dict[str, Any]) -> bool:
-    """Whether a HELLO's details name at least one role of a client."""
+    """Return whether a HELLO's details name at least one client role."""
     named = details.get("roles")
     return isinstance(named, dict) and not _CLIENT_ROLES.isdisjoint(named)
 
 
 def announces(details: dict[str, Any], role: str, feature: str) -> bool:
-    """Whether a HELLO's details say that the client has a feature."""
+    """Return whether a HELLO's details announce `feature` for the client's `role`."""
     found: object = details.get("roles")
     for name in (role, "features", feature):
         found = found.get(name) if isinstance(found, dict) else None

@@ -1,7 +1,8 @@
-"""Who somebody is, before WELCOME: what HELLO offers, what is asked, and whether the answer proves it (wamp.md 55-57).
+"""Authentication before WELCOME: the methods that HELLO offers, the CHALLENGE, and the check of its answer.
 
-A client says which methods it can do, in its order; the first that the realm can do too is used. Nothing here waits.
-Whoever fails gets the same answer after the same work, whether or not there is such a user.
+A client offers methods in its order of preference; the first that the realm also has is used. Nothing here waits.
+A client that fails gets the same answer after the same work, whether or not the user exists, so that nobody can find
+out which users there are.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 NO_CREDENTIALS, TICKET, WAMPCRA = "anonymous", "ticket", "wampcra"
-"""The methods."""
+"""The authentication methods, as WAMP names them."""
 
 REQUIRED = "wamp.error.authentication_required"
 NO_METHOD = "wamp.error.no_matching_auth_method"
@@ -35,7 +36,7 @@ _RANDOM_BYTES = 16
 
 
 class NotWelcome(Exception):
-    """Whoever said HELLO is sent away: with an ABORT of this `reason`, and the text as its message."""
+    """A HELLO is refused with an ABORT: `reason` is its URI, the exception's text its message."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -43,32 +44,34 @@ class NotWelcome(Exception):
 
 
 class AuthenticationDenied(NotWelcome):
-    """What was shown proves nothing; why not, nobody is told."""
+    """A ticket or signature is not valid; the peer does not learn why."""
 
     def __init__(self) -> None:
-        super().__init__(DENIED, "What was shown proves nothing.")
+        super().__init__(DENIED, "The ticket or signature is not valid.")
 
 
 class Authenticated(NamedTuple):
-    """Who somebody is, and what WELCOME's details say of that."""
+    """An authenticated client: its identity, and the members about it in WELCOME's details."""
 
     identity: Identity
     details: dict[str, Any]
 
 
 class Pending(Protocol):
-    """A question that has been asked: `challenge` is what CHALLENGE says, its method and its extra."""
+    """A challenge that awaits its answer; `challenge` is the method and the extra of the CHALLENGE message."""
 
     challenge: tuple[str, dict[str, Any]]
 
     def check(self, signature: str, extra: Mapping[str, Any], wall_s: float) -> Authenticated:
-        """Whether what AUTHENTICATE says is the answer. Raises `AuthenticationDenied`."""
+        """Check an AUTHENTICATE's signature at `wall_s`, in seconds since 1970. Raises `AuthenticationDenied`."""
 
 
 class Authentication:
-    """What one server believes. `authenticate` says whom a token names, at a time of the wall clock; None: no tokens.
+    """The authentication of one server's clients.
 
-    Without users there is no WAMP-CRA, without `anonymous` nobody comes in who proves nothing.
+    `authenticate` returns the identity that a token names at a time of the wall clock (seconds since 1970) and raises
+    `TokenRefused`; None means that tickets are not accepted. WAMP-CRA needs `users`. Without `anonymous` every client
+    must authenticate.
     """
 
     def __init__(
@@ -88,27 +91,31 @@ class Authentication:
         }
 
     def begin(self, details: Mapping[str, Any], session: int, wall_s: float) -> Authenticated | Pending:
-        """What HELLO's details lead to; `session` is the id that WELCOME will carry.
+        """Begin the authentication of a client by its HELLO's details, at `wall_s` seconds since 1970.
 
+        Returns the authenticated client, or the challenge to send. `session` is the id that WELCOME will carry.
         Raises `NotWelcome`, and `Violation` for details of the wrong type.
         """
         try:
             offered, authid = texts(details, "authmethods"), text(details, "authid")
         except BadOption as error:
-            raise Violation(f"HELLO: {error.name} is of the wrong type.") from None
+            raise Violation(f"HELLO: details.{error.name} has the wrong type.") from None
         method = next((each for each in offered or (NO_CREDENTIALS,) if each in self._methods), None)
         if method is None and not offered:
-            raise NotWelcome(REQUIRED, "This realm wants to know who you are.")
+            raise NotWelcome(REQUIRED, "This realm requires authentication.")
         if method == TICKET and self._authenticate is not None:
             return _Ticket(self._authenticate)
         if method == WAMPCRA:
             return self._ask(authid or "", session, wall_s)
         if method == NO_CREDENTIALS:
             return _authenticated(ANONYMOUS, NO_CREDENTIALS, secrets.token_urlsafe(_RANDOM_BYTES))
-        raise NotWelcome(NO_METHOD, "None of the methods offered is one of this realm.")
+        raise NotWelcome(NO_METHOD, "This realm has none of the offered authentication methods.")
 
     def _ask(self, authid: str, session: int, wall_s: float) -> Pending:
-        """A stranger is asked as a user would be, and always the same; no answer is the right one."""
+        """Return the WAMP-CRA challenge for an authid.
+
+        An unknown authid gets a challenge like a user's, always with the same salt; no answer to it is accepted.
+        """
         user, stranger = self._users.get(authid), self._stranger(authid)
         known = user or stranger
         question = {
@@ -131,14 +138,14 @@ class Authentication:
 
 
 class _Ticket:
-    """A ticket is a token of the server's, as every other protocol takes them; the authid is the token's."""
+    """A challenge for a ticket: a token of the server, as in every other protocol; the authid is the token's."""
 
     def __init__(self, authenticate: Callable[[str, float], Identity]) -> None:
         self.challenge: tuple[str, dict[str, Any]] = (TICKET, {})
         self._authenticate = authenticate
 
     def check(self, signature: str, _: Mapping[str, Any], wall_s: float) -> Authenticated:
-        """See `Pending`."""
+        """Check a ticket (`Pending.check`). Raises `AuthenticationDenied`."""
         try:
             return _authenticated(self._authenticate(signature, wall_s), TICKET)
         except TokenRefused:
@@ -146,7 +153,7 @@ class _Ticket:
 
 
 class _Wampcra:
-    """A question of which only who knows the user's secret can make the signature, once."""
+    """A WAMP-CRA challenge: only a client with the user's secret can sign it, and it is used once."""
 
     def __init__(self, user: User, question: str, *, is_user: bool) -> None:
         extra = {"challenge": question, "salt": user.salt, "keylen": KEY_BYTES, "iterations": user.iterations}
@@ -156,8 +163,8 @@ class _Wampcra:
         self._is_user = is_user
 
     def check(self, signature: str, _: Mapping[str, Any], wall_s: float) -> Authenticated:  # noqa: ARG002 - as above
-        """See `Pending`."""
-        # the key as text: what clients derive from their secret is base64 before it is a key
+        """Check a signature (`Pending.check`). Raises `AuthenticationDenied`."""
+        # The key is used as text: clients encode what they derive from their secret as base64 and sign with that.
         right = b64encode(hmac.digest(self._user.key.encode(), self._question.encode(), "sha256"))
         is_right = hmac.compare_digest(signature.encode(errors="surrogatepass"), right)
         if not (is_right and self._is_user):
@@ -166,7 +173,7 @@ class _Wampcra:
 
 
 def _authenticated(identity: Identity, method: str, shown: str | None = None) -> Authenticated:
-    """`shown` is the authid of whoever has none."""
+    """Return the result for an identity; `shown` is the authid in WELCOME where the identity has none."""
     details = {
         "authid": identity.authid or shown,
         "authrole": identity.role,

@@ -1,7 +1,7 @@
-"""CALL: the router's own procedures, all that it has (Advanced Profile, 13, 14; Basic Profile, 9).
+"""CALL: the router's own procedures, which are the only ones (Advanced Profile, 13, 14; Basic Profile, 9).
 
-Each is given the engine, its session, the call and `now`, and returns the positional arguments of its RESULT, or None
-where that is said later. What is not the event history or a session's own business asks for the right to `call` it.
+A procedure gets the engine, its session, the call and `now`. It returns the positional arguments of its RESULT, or None
+where it answers later. Procedures other than those in `_FREE` need the right to `call` them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def call(engine: Engine, message: Call, now: float) -> None:
-    """Call a procedure for a client, and answer it. Raises `Refused`."""
+    """Call a procedure for a client, and send its RESULT unless the procedure answers later. Raises `Refused`."""
     session = engine.session
     assert session is not None
     name = message.procedure
@@ -48,14 +48,14 @@ def call(engine: Engine, message: Call, now: float) -> None:
         raise Refused(errors.NOT_AUTHORIZED)
     if engine.room_bytes() <= 0:
         engine.router.broker.hits["queue_bytes"] += 1
-        raise Refused(errors.UNAVAILABLE, "more waits to be sent than may")
+        raise Refused(errors.UNAVAILABLE, "too many bytes wait to be sent to this client")
     result = procedure(engine, session, message, now)
     if result is not None:
         engine.say([RESULT, message.request, {}, *([result] if result else [])])
 
 
 def _get_events(engine: Engine, session: WampSession, message: Call, now: float) -> None:
-    """Read a page of the history. Raises `Refused`."""
+    """`wamp.subscription.get_events`: read a page of the history, and answer later. Raises `Refused`."""
     router, realm = engine.router, session.realm
     most = router.broker.recording.options.page_events
     try:
@@ -81,7 +81,7 @@ def _get_events(engine: Engine, session: WampSession, message: Call, now: float)
 
 def _read(engine: Engine, session: WampSession, request: int, reading: Reading, pattern: Pattern) -> None:
     archive = engine.router.archive
-    if archive is None:  # it has been closed while a policy was asked
+    if archive is None:  # closed while a policy decided
         raise Refused(errors.HISTORY_UNAVAILABLE)
     options = engine.router.broker.recording.options
     identity = Identity(session.authid, session.role)
@@ -130,4 +130,4 @@ _FREE = frozenset(
         "wamp.subscription.lookup",
     }
 )
-"""What no rule need grant: they ask for the right to subscribe or to publish themselves."""
+"""Procedures that need no right to `call`; where they need one, they check the right to subscribe or publish."""

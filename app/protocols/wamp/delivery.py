@@ -1,6 +1,6 @@
-"""EVENTs (Basic Profile, 6.2): encoded once for all subscribers of a subscription whose links write alike.
+"""EVENT messages (Basic Profile, 6.2), encoded once for all subscribers of a subscription that have the same format.
 
-JSON is put together from texts that are there already; only the binary serializers see values.
+JSON messages are assembled from existing JSON texts; only the binary serializers decode values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _RETAINED = '"retained":true'
 
 
 def event_frame(event: Event, number: int, pattern: Pattern, form: Format) -> bytes:
-    """An event for the subscribers of a pattern, as that form writes it, kept on the event."""
+    """Return the bytes of an EVENT for the subscribers of a pattern, in the format `form`.
+
+    `number` is the subscription's id. The bytes are kept on the event, in `event.frames`.
+    """
     key = (number, form.key)
     frame = event.frames.get(key)
     if frame is None:
@@ -32,14 +35,14 @@ def event_frame(event: Event, number: int, pattern: Pattern, form: Format) -> by
 
 
 def retained_frame(event: Event, number: int, pattern: Pattern, form: Format) -> bytes:
-    """The same for one who came later."""
+    """Return the bytes of an EVENT for a retained event, with `retained` in its details; they are not kept."""
     return _frame(event, number, details_of(event, pattern, _RETAINED), form)
 
 
 def details_of(event: Event, pattern: Pattern, *more: str) -> bytes:
-    """EVENT.Details as JSON text: what its publisher disclosed, the topic where the pattern does not tell it.
+    """Return EVENT.Details as JSON text: what the publisher disclosed, and `topic` unless the pattern is exact.
 
-    Of a value its type and time (nt4.md G).
+    A NetworkTables value also has its type and its time in microseconds. `more` are further members as JSON text.
     """
     members = [event.details[1:-1]] if event.details and event.protocol == "wamp" else []
     if event.nt4_type is not None:

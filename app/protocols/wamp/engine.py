@@ -1,8 +1,8 @@
-"""The WAMP engine of one connection: what its messages do, in which state, and what goes back.
+"""The WAMP engine of one connection: the effect of its messages in each state, and the replies.
 
-It does no I/O and never raises on bad input: what it has to say goes to the router, which hands it to the link. It
-never stops reading either; only what must wait for a policy, for the disk or for a page of the history is answered
-later, and what a client publishes or subscribes behind such a wait stays in line behind it.
+The engine does no I/O and never raises on bad input: its output goes to the router, which passes it to the link. It
+never stops reading. Requests that wait for a policy, for the disk or for a page of the history are answered later, and
+what the client publishes or subscribes to after such a request waits in line behind it.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ LOST = "connection_lost"
 VIOLATED = "protocol_violation"
 LEFT = "goodbye"
 GIVEN_UP = "aborted"
-"""Why a session ended."""
+"""The reasons why a session ended."""
 
 
 class Engine:
     """Speaks WAMP with one peer (`links.Speaker`); the owner of its session in the broker.
 
-    `deadline` is when the peer must have a session, or must have said goodbye to ours; None while it has one.
+    `deadline` is when the peer must have a session or, after our GOODBYE, have sent its own; None while it has one.
     """
 
     __slots__ = (
@@ -94,25 +94,28 @@ class Engine:
         self.context = context
         self.session: WampSession | None = None
         self.applicant: Applicant | None = None
-        self.challenge: Pending | None = None  # while the applicant is to answer it
+        self.challenge: Pending | None = None  # while the applicant's answer is awaited
         self.deadline: float | None = None
-        self.is_leaving = False  # we have said goodbye
-        self._has_left = False  # its client has said goodbye to a session, and may begin another
+        self.is_leaving = False  # our GOODBYE has been sent
+        self._has_left = False  # the client has ended a session with GOODBYE and may begin another
         self._is_over = False
         self._is_paused = False
         self._is_too_slow = False
         self.line = Line(self)
         self._next_request = 1
-        self._turn = 0  # in which something was last said, and how much
-        self._said_bytes = 0
+        self._turn = 0  # the turn in which a message was last sent
+        self._said_bytes = 0  # how much was sent in that turn
 
     # What the transport reports
 
     def split(self, data: bytes, now: float, *, is_binary: bool) -> Sequence[bytes]:
-        """See `Speaker`; none of a batch that is wrong, or of a frame of the wrong kind, which are violations."""
+        """Return the messages of one transport message (`Speaker.split`).
+
+        A malformed batch and a frame of the wrong kind are protocol violations, and yield no message.
+        """
         form = self.format
         if is_binary is not form.serializer.is_binary:
-            self.violated(f"a {'binary' if is_binary else 'text'} message with {form.subprotocol}", now)
+            self.violated(f"A {'binary' if is_binary else 'text'} message is not allowed with {form.subprotocol}.", now)
             return ()
         if not form.is_batched:
             return (data,)
@@ -123,7 +126,7 @@ class Engine:
             return ()
 
     def receive(self, message: bytes, now: float) -> None:
-        """See `Speaker`."""
+        """Process one serialized message (`Speaker.receive`); a message that is not valid ends the connection."""
         if self._is_over:
             return
         try:
@@ -135,22 +138,22 @@ class Engine:
             self.violated(str(violation), now)
 
     def violated(self, message: str, now: float) -> None:
-        """The client has broken the protocol: it learns what it did (A11), and nothing of the session is left."""
+        """End the session and the connection for a protocol violation; the ABORT carries `message`."""
         if not self.is_leaving:
             self.abort(errors.PROTOCOL_VIOLATION, message, now, reason=VIOLATED, code=PROTOCOL_ERROR)
 
     def paused(self) -> None:
-        """See `Speaker`."""
+        """Note that the link accepts nothing for now (`Speaker.paused`)."""
         self._is_paused = True
 
-    def resumed(self, now: float) -> None:  # noqa: ARG002 - the flush has its own
-        """See `Speaker`."""
+    def resumed(self, now: float) -> None:  # noqa: ARG002 - the flush gets its own `now`
+        """Note that the link accepts data again, and have waiting events written (`Speaker.resumed`)."""
         self._is_paused = False
         if self.session is not None and len(self.session.outbox):
             self.router.broker.mark_ready(self.session)
 
     def lost(self, now: float) -> None:
-        """See `Speaker`."""
+        """End the session because its connection was lost (`Speaker.lost`)."""
         if not self._is_over:
             self._is_over = True
             self.router.forget(self)
@@ -158,12 +161,15 @@ class Engine:
 
     # What the broker reports (sessions.Owner)
 
-    def due(self, session: Session, now: float) -> None:  # noqa: ARG002 - there is one
-        """Its token has ended."""
+    def due(self, session: Session, now: float) -> None:  # noqa: ARG002 - an engine has one session
+        """End the session because its token has expired (`Owner.due`)."""
         self.dismiss(errors.TOKEN_EXPIRED, "the token has expired", now, reason="token_expired")
 
     def flush(self, session: Session, now: float) -> None:
-        """Write the events that wait. The hot path: one look-up and one append for each, and one write for all."""
+        """Write the events in the session's outbox (`Owner.flush`).
+
+        This is the hot path: one look-up and one append for each event, and one write for all.
+        """
         if self._is_paused or not len(session.outbox):
             return
         frames: list[bytes] = []
@@ -177,11 +183,15 @@ class Engine:
                     frames.append(frame or event_frame(event, number, subscription.pattern, form))
         if frames:
             self.router.say(self.link, frames)
-        if len(session.outbox):  # values that waited beside the queue are more than may leave at once
+        if len(session.outbox):  # more values waited outside the queue than may be sent at once
             self.router.broker.mark_ready(session)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
-        """More waits than may. A peer that reads gets it now; another is sent away, once the broker is done (7.12)."""
+        """Handle an overflow of the outbox (`Owner.overflow`).
+
+        A peer that reads gets its events now. Any other is closed as a slow consumer at the end of the turn, once the
+        broker has finished its fan-out.
+        """
         if not self._is_paused and self.room_bytes() > 0:
             self._said_bytes += session.outbox.nbytes
             self.flush(session, now)
@@ -191,7 +201,7 @@ class Engine:
             self.router.overflowed(self)
 
     def send_away(self, now: float) -> None:
-        """Drop what waits for a peer that does not read, and tell it to come again."""
+        """Close a slow consumer with GOODBYE, and drop its waiting events."""
         if not self._is_over:
             goodbye = [] if self.session is None else [[GOODBYE, {"message": SLOW_CONSUMER}, errors.KILLED]]
             self._close(goodbye, POLICY_VIOLATION, SLOW_CONSUMER, now, SLOW_CONSUMER)
@@ -199,7 +209,7 @@ class Engine:
     # What is said
 
     def say(self, message: list[Any]) -> None:
-        """Send a message of ours, unless too much is on its way to a peer that does not read."""
+        """Send a message; where too much waits for a peer that does not read, mark it as a slow consumer."""
         if self._is_over:
             return
         self.write([self.format.write(message)])
@@ -209,22 +219,22 @@ class Engine:
             self.router.overflowed(self)
 
     def write(self, frames: list[bytes]) -> None:
-        """Send what is encoded already."""
+        """Send frames that are already encoded."""
         self._begin_turn()
         self._said_bytes += sum(map(len, frames))
         self.router.say(self.link, frames)
 
     def room_bytes(self) -> int:
-        """How much more may be said before some of it has left; below 0 where it is too much already."""
+        """Return how many more bytes may be queued for the peer; below 0 where it is too much already."""
         self._begin_turn()
         return self.router.broker.limits.queue_bytes - self.link.backlog_bytes - self._said_bytes
 
     def _begin_turn(self) -> None:
-        if self._turn != self.router.turn:  # what was said before is the link's backlog now, or has left
+        if self._turn != self.router.turn:  # earlier turns' output is in the link's backlog, or has been sent
             self._turn, self._said_bytes = self.router.turn, 0
 
     def refuse(self, kind: int, request: int, refused: Refused) -> None:
-        """Answer a request with an ERROR."""
+        """Answer a request with an ERROR; `kind` is the code of the request's message type."""
         self.router.refused_to(self.session, _NAMES[kind], refused.uri)
         text = [[refused.text]] if refused.text else []
         self.say([ERROR, kind, request, {}, refused.uri, *text])
@@ -232,13 +242,16 @@ class Engine:
     def abort(
         self, uri: str, message: str, now: float, *, reason: str = GIVEN_UP, code: int = POLICY_VIOLATION
     ) -> None:
-        """Refuse the peer a session, or end it without goodbye."""
+        """Send ABORT with the error `uri` and close the connection, with or without a session.
+
+        `reason` is why the session ended, `code` the WebSocket close code.
+        """
         if not self._is_over:
             self.router.refused_to(self.session, "session", uri)
             self._close([[ABORT, {"message": message}, uri]], code, uri, now, reason)
 
     def dismiss(self, uri: str, message: str, now: float, *, reason: str) -> None:
-        """End the session from our side; the connection stays until the peer has said goodbye too, or has had time."""
+        """End the session with GOODBYE; the connection stays until the peer's GOODBYE, for `wamp.kill_s` at most."""
         if self.session is None or self.is_leaving:
             return
         self.flush(self.session, now)
@@ -248,12 +261,14 @@ class Engine:
         self._end(reason, now)
 
     def late(self, now: float) -> None:
-        """The deadline has come: no HELLO, or no further one, no answer to a challenge, no goodbye."""
+        """Close the connection because the peer sent no HELLO, AUTHENTICATE or GOODBYE before the deadline."""
         if self.is_leaving or (self._has_left and self.applicant is None):
             self._close([], NORMAL, errors.GOODBYE_AND_OUT, now, LEFT)
         else:
             self.router.broker.hits["hello_s"] += 1
-            self.abort(errors.PROTOCOL_VIOLATION, "HELLO did not come in time.", now, code=PROTOCOL_ERROR)
+            self.abort(
+                errors.PROTOCOL_VIOLATION, "HELLO or AUTHENTICATE was not received in time.", now, code=PROTOCOL_ERROR
+            )
 
     def _close(self, messages: list[list[Any]], code: int, why: str, now: float, reason: str) -> None:
         self._is_over = True
@@ -263,7 +278,7 @@ class Engine:
         self._end(reason, now)
 
     def _end(self, reason: str, now: float) -> None:
-        """Let go of the session, whichever way it came to its end."""
+        """Release the session, or the id that was reserved for one, for any reason of its end."""
         session, self.session = self.session, None
         applicant, self.applicant = self.applicant, None
         self.challenge = None
@@ -297,36 +312,36 @@ class Engine:
             self.given_up(now)
         else:
             name = type(message).__name__.upper()
-            raise Violation(f"{name} came where {'HELLO' if self.challenge is None else 'AUTHENTICATE'} was expected.")
+            raise Violation(f"{name} was received instead of {'HELLO' if self.challenge is None else 'AUTHENTICATE'}.")
 
     def act(self, message: Message, now: float) -> None:
-        """Do what a message of the session's client asks for. Raises `Violation`."""
+        """Carry out a message of the session's client. Raises `Violation`."""
         act = _ACTS.get(type(message))
         if act is None:
-            raise Violation(f"{type(message).__name__.upper()} came within a session.")
+            raise Violation(f"{type(message).__name__.upper()} is not allowed within a session.")
         act(self, message, now)
 
     def _check_request(self, message: Message) -> None:
-        """In strict mode, that requests are numbered 1, 2, 3 and so on (Basic Profile, 2.1.2). Raises `Violation`."""
+        """Check that request ids are 1, 2, 3 and so on (Basic Profile, 2.1.2; strict mode). Raises `Violation`."""
         request = getattr(message, "request", None)
         if request is not None and not isinstance(message, Cancel):
             if request != self._next_request:
-                raise Violation("The request's id is not the one after the last.")
+                raise Violation("The request id is not the next in sequence.")
             self._next_request += 1
 
     def joined(self, session: WampSession) -> None:
-        """From now on there is a session."""
+        """Take over the session that WELCOME begins."""
         self.session = session
         self.applicant = self.challenge = None
         self._next_request = 1
         self.router.forget(self)
 
     def given_up(self, now: float) -> None:
-        """The client has ABORTed, which is never answered."""
+        """Close the connection after the client's ABORT, which is never answered."""
         self._close([], NORMAL, "", now, GIVEN_UP)
 
-    def goodbye(self, message: Goodbye, now: float) -> None:  # noqa: ARG002 - whatever the reason
-        """The client ends the session; it may say HELLO again (Basic Profile, 4.3)."""
+    def goodbye(self, message: Goodbye, now: float) -> None:  # noqa: ARG002 - its reason does not matter
+        """Answer the client's GOODBYE and end the session; the client may send HELLO again (Basic Profile, 4.3)."""
         if self.session is not None:
             self.flush(self.session, now)
         self.say([GOODBYE, {}, errors.GOODBYE_AND_OUT])
@@ -346,7 +361,7 @@ _NAMES = {
 
 
 def _or_refuse(code: int, act: Callable[[Engine, Any, float], None]) -> Callable[[Engine, Any, float], None]:
-    """The same, but that what it raises as `Refused` is answered with an ERROR."""
+    """Wrap a handler so that the `Refused` that it raises is answered with an ERROR for the message type `code`."""
 
     def acted(engine: Engine, message: Any, now: float) -> None:
         try:
@@ -358,11 +373,11 @@ def _or_refuse(code: int, act: Callable[[Engine, Any, float], None]) -> Callable
 
 
 def _cancel(_engine: Engine, _message: Cancel, _now: float) -> None:
-    """A call that has been answered, or will be soon."""
+    """Ignore a CANCEL: the call has been answered, or will be soon."""
 
 
 def _register(engine: Engine, message: Register, _now: float) -> None:
-    engine.refuse(REGISTER, message.request, Refused(errors.NOT_AUTHORIZED, "there are no callees here"))
+    engine.refuse(REGISTER, message.request, Refused(errors.NOT_AUTHORIZED, "clients cannot register procedures"))
 
 
 def _unregister(engine: Engine, message: Unregister, _now: float) -> None:
@@ -384,4 +399,4 @@ _ACTS: dict[type, Callable[[Engine, Any, float], None]] = {
     Goodbye: Engine.goodbye,
     Abort: _abort,
 }
-"""What a session's client may send; all else is a violation."""
+"""The messages that a session's client may send; any other is a protocol violation."""

@@ -1,4 +1,4 @@
-"""The URIs that WAMP errors and farewells have (Basic Profile, 7; Advanced Profile, 16), and what earns each."""
+"""The URIs of WAMP errors and close reasons (Basic Profile, 7; Advanced Profile, 16), and the refusals behind them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ HISTORY_UNAVAILABLE = "wamp.error.history_unavailable"
 GOODBYE_AND_OUT = "wamp.close.goodbye_and_out"
 KILLED = "wamp.close.killed"
 SYSTEM_SHUTDOWN = "wamp.close.system_shutdown"
-TOKEN_EXPIRED = "wamp.close.token_expired"  # noqa: S105 - no password
+TOKEN_EXPIRED = "wamp.close.token_expired"  # noqa: S105 - not a password
 REVOKED = "wamp.close.revoked"
 NORMAL = "wamp.close.normal"
 
 
 class Refused(Exception):
-    """A request that gets an ERROR, by the URI of it; `text` is for people."""
+    """A request that is answered with an ERROR: `uri` is the error's URI, `text` a message for people."""
 
     def __init__(self, uri: str, text: str = "") -> None:
         super().__init__(uri)
@@ -40,12 +40,12 @@ class Refused(Exception):
 
 _URIS: tuple[tuple[type[Exception], str, str], ...] = (
     (broker.InvalidName, INVALID_URI, ""),
-    (broker.OutcomeUnknown, TIMEOUT, "the history has not said in time whether it has it"),
-    (broker.KeyReused, INVALID_ARGUMENT, "that idempotency key was another publication's"),
-    (broker.HistoryUnavailable, UNAVAILABLE, "the history cannot take it now"),
-    (broker.WrongType, INVALID_ARGUMENT, "the topic has a type, {}, and that is no value of it"),
-    (broker.NotForAll, INVALID_ARGUMENT, "a value of NetworkTables is for everybody"),
-    (broker.TooManyTopics, UNAVAILABLE, "too many topics of NetworkTables"),
+    (broker.OutcomeUnknown, TIMEOUT, "the history has not confirmed the publication in time"),
+    (broker.KeyReused, INVALID_ARGUMENT, "the idempotency key was already used for another topic"),
+    (broker.HistoryUnavailable, UNAVAILABLE, "the history cannot store the publication now"),
+    (broker.WrongType, INVALID_ARGUMENT, "expected a value of type {}"),
+    (broker.NotForAll, INVALID_ARGUMENT, "a NetworkTables value must be for all subscribers"),
+    (broker.TooManyTopics, UNAVAILABLE, "too many NetworkTables topics"),
     (broker.RateLimited, UNAVAILABLE, "too many publications"),
     (broker.TooManySubscriptions, UNAVAILABLE, "too many subscriptions"),
     (broker.TooManyPatterns, UNAVAILABLE, "too many patterns"),
@@ -55,7 +55,7 @@ _URIS: tuple[tuple[type[Exception], str, str], ...] = (
 
 
 def refused(error: Exception) -> Refused:
-    """The ERROR for what the broker or a serializer refuses."""
+    """Return the ERROR for a refusal by the broker or a serializer. Raises any other error again."""
     for kind, uri, text in _URIS:
         if isinstance(error, kind):
             return Refused(uri, text.format(error))

@@ -1,9 +1,9 @@
-r"""The nine ways in which messages are written: three serializers, each plain or batched with one of two separators.
+r"""The formats of WAMP messages on the wire: three serializers, each plain or batched, with two separators for JSON.
 
-One WAMP message is one transport message; of a batched subprotocol a transport message may have several, each followed
-by a separator (JSON) or preceded by its length in 32 bits (Basic Profile; `wamp.2.json.batched` and its like). The
+One WAMP message is one transport message. With a batched subprotocol such as `wamp.2.json.batched` a transport message
+may have several, each followed by a separator (JSON) or preceded by its length in 32 bits (Basic Profile). The
 specification's separator is 0x1e; the first implementations wrote 0x18, since Python reads their "\30" as octal. Both
-are understood, and who used one gets it back.
+are accepted, and a peer gets back the one that it used.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ if TYPE_CHECKING:
     from app.protocols.links import Link
 
 SUBPROTOCOLS = tuple(f"wamp.2.{name}{batched}" for name in SERIALIZERS for batched in ("", ".batched"))
-"""All that are spoken."""
+"""The WebSocket subprotocols that the router speaks."""
 
 SEPARATOR, OLD_SEPARATOR = b"\x1e", b"\x18"
 _LENGTH = struct.Struct(">I")
 
 
 def serializer_of(subprotocol: str) -> Serializer:
-    """Which one it names."""
+    """Return the serializer that a subprotocol names."""
     return SERIALIZERS[subprotocol.split(".")[2]]
 
 
 def is_batched(subprotocol: str) -> bool:
-    """Whether a transport message may have several of its messages."""
+    """Return whether a transport message may have several messages with this subprotocol."""
     return subprotocol.endswith(".batched")
 
 
 class Format:
-    """How one link's messages look on its wire.
+    """The format of one link's messages on the wire.
 
-    `frame` puts around a message (or a batch of one) what the transport needs: a WebSocket header, or nothing. Links
-    with the same `key` have the same bytes for the same message, so `key` also names what `frame` does.
+    The argument `frame` adds the transport's framing to a message or a batch of one: a WebSocket header, or nothing.
+    Links with the same `key` have the same bytes for the same message, so `key` also names that framing.
     """
 
     __slots__ = ("_frame", "_has_heard", "is_batched", "key", "kind", "separator", "serializer", "subprotocol")
 
     def __init__(self, subprotocol: str, frame: Callable[[bytes], bytes], kind: str = "websocket") -> None:
-        """`kind` names `frame`."""
+        """Create the format of a subprotocol; `kind` is the name of the framing that `frame` does."""
         self.subprotocol = subprotocol
         self.serializer = serializer_of(subprotocol)
         self.is_batched = is_batched(subprotocol)
@@ -57,16 +57,16 @@ class Format:
 
     @classmethod
     def of(cls, link: Link) -> Format:
-        """How a link's messages look."""
+        """Return the format of a link's messages."""
         return cls(link.subprotocol, link.binary if serializer_of(link.subprotocol).is_binary else link.text, link.kind)
 
     def answer_with(self, separator: bytes) -> None:
-        """Write with the separator that the peer has used."""
+        """Use the separator that the peer has used for everything that is written from now on."""
         self.separator = separator
         self.key = f"{self.kind} {self.subprotocol} {separator.hex()}"
 
     def frame(self, message: bytes) -> bytes:
-        """A serialized message as it is written."""
+        """Return the bytes to write for a serialized message."""
         if not self.is_batched:
             return self._frame(message)
         if self.serializer.is_binary:
@@ -74,13 +74,14 @@ class Format:
         return self._frame(message + self.separator)
 
     def write(self, message: list[Any]) -> bytes:
-        """A message as it is written."""
+        """Serialize a message and return the bytes to write."""
         return self.frame(self.serializer.pack(message))
 
     def split(self, data: bytes, most: int) -> list[bytes]:
-        """The serialized messages of one transport message. Raises `Undecodable`, also where there are over `most`.
+        """Return the serialized messages of one transport message.
 
-        The first batch of a peer tells which separator it uses.
+        Raises `Undecodable`, also for more than `most` messages. The first batch of a peer decides which separator it
+        is answered with.
         """
         if not self.is_batched:
             return [data]
@@ -112,7 +113,7 @@ def _by_length(data: bytes, most: int) -> list[bytes]:
         (count,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size
         if not 0 < count <= len(data) - at:
-            raise Undecodable("a length that is not there")
+            raise Undecodable("a length of 0 or beyond the end")
         messages.append(data[at : at + count])
         at += count
     if not messages:

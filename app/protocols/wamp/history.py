@@ -1,15 +1,16 @@
-"""Event history (Advanced Profile, "Event History"; `wamp.subscription.get_events`): a call, read, and its result.
+"""Event history: `wamp.subscription.get_events`, its arguments and its result (Advanced Profile, "Event History").
 
-The bounds hold in the order of the log, all of them at once, whatever the order of reading; then `reverse`, then
-`limit`. What is wrong is answered with fixed words that name the argument; keywords that nobody knows are ignored.
+The time and publication bounds apply together, in the order of the log, regardless of the order of reading; `reverse`
+applies next, then `limit`. A wrong argument is answered with a fixed text that names it; unknown keyword arguments are
+ignored.
 
-Behind the events the result says how it stands:
+The keyword arguments of the result describe the page:
 
-is_limit_reached   there are as many as `limit` allows, and the log goes on
-complete           what was looked at is all there: nothing of it was removed or damaged, nor was the page cut short by
-                   the work or the bytes that one call may cost
-next               the publication to go on from, as `after_publication`, or in reverse as `before_publication`; null
-                   where nothing is left. It may be one that the caller has not got: it names a place and nothing else
+is_limit_reached   the page has as many events as `limit` allows, and there is more in the log
+complete           the range that was read is complete: nothing of it was removed or damaged, and the page was not cut
+                   short by the bounds on the work and the bytes of one call
+next               the publication to continue from, as `after_publication`, or in reverse as `before_publication`; null
+                   where nothing is left. The caller may not have received that publication: it is only a place
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class InvalidArgument(ValueError):
-    """An argument that is missing or not what it should be; the text says which, and what was expected."""
+    """An argument that is missing or wrong; the text names it and says what was expected."""
 
     def __init__(self, name: str, expected: str) -> None:
         super().__init__(f"{name}: expected {expected}")
@@ -50,7 +51,7 @@ class InvalidArgument(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One call, read. `topic` is canonical; `filters` are fields of `Query`."""
+    """The parsed arguments of one call; `topic` is canonical, `filters` are fields of `Query`."""
 
     subscription: int
     topic: str | None
@@ -59,9 +60,9 @@ class Reading:
     filters: dict[str, Any]
 
     def query(self, pattern: Pattern, identity: Identity, head: int, max_bytes: int) -> Query | None:
-        """What to ask of a log that ends at `head`; None where nothing can be found.
+        """Return the query for a log that ends at the position `head`; None where nothing can match.
 
-        `pattern` is what the subscription is to, `identity` who calls.
+        `pattern` is the subscription's pattern, `identity` the caller's. The page's events are bounded by `max_bytes`.
         """
         wanted = pattern if self.topic is None else narrowed(pattern, self.topic)
         if wanted is None:
@@ -79,7 +80,10 @@ class Reading:
 
 
 def read(args: Sequence[object], kwargs: Mapping[str, object], space: str, grammar: Grammar, most: int) -> Reading:
-    """What a call asks for, in a realm's space and grammar; `most` events at once. Raises `InvalidArgument`."""
+    """Parse the arguments of a call in a realm's space and grammar. Raises `InvalidArgument`.
+
+    `most` is the greatest number of events in a page; a greater `limit` is lowered to it.
+    """
     given = {name: value for name, value in kwargs.items() if not is_absent(value)}
     span = Span()
     filters: dict[str, Any] = {}
@@ -101,10 +105,10 @@ def read(args: Sequence[object], kwargs: Mapping[str, object], space: str, gramm
 def result(
     page: Page, reading: Reading, pattern: Pattern, serializer: Serializer
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The arguments of the RESULT: each event one positional argument, and how the page stands beside them.
+    """Return the arguments of the RESULT, to be packed by `serializer`.
 
-    To be packed by that serializer. There are always keyword arguments: so clients make one thing of any number of
-    events.
+    Each event is one positional argument; the keyword arguments describe the page (see the module). They are always
+    sent, so that client libraries return the same type for any number of events.
     """
     is_full = not page.is_end and len(page.events) >= reading.limit
     is_whole = (page.is_end or is_full) and not page.is_cut_off and not page.gaps
@@ -116,12 +120,15 @@ def result(
 
 
 def nothing(*, is_complete: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The same where nothing can be found; it is not complete where a publication that was named is not in the log."""
+    """Return the arguments of a RESULT without events.
+
+    `is_complete` is false where a publication in the call's arguments is not in the log.
+    """
     return [], {"is_limit_reached": False, "complete": is_complete, "next": None}
 
 
 def _shown(event: Event, subscription: int, pattern: Pattern, serializer: Serializer) -> dict[str, Any]:
-    """An event of the history: what an EVENT would have said, and when it was."""
+    """Return an event of the history as a dictionary: the elements of its EVENT, and its time."""
     found = {
         "timestamp": to_text(event.time_us),
         "subscription": subscription,
@@ -147,7 +154,7 @@ def _id(name: str, value: object) -> int:
 def _limit(value: object) -> int:
     number = whole(value)
     if number is None or number < 1:
-        raise InvalidArgument("limit", "a whole number from 1 on")
+        raise InvalidArgument("limit", "a whole number of at least 1")
     return number
 
 

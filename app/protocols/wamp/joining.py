@@ -1,4 +1,4 @@
-"""HELLO to WELCOME: which realm, who it is, whether there is room (Basic Profile, 4; Advanced Profile, 15)."""
+"""HELLO to WELCOME: the realm, authentication and the limits of sessions (Basic Profile, 4; Advanced Profile, 15)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from app.protocols.wamp.router import Router
 
 REFUSED = "refused"
-"""Why a session never began."""
+"""The reason why a session never began."""
 
 _USER_AGENT_CHARS = 200
 
 
 class Applicant(NamedTuple):
-    """Who has said HELLO and is not a session yet: where to, with which details, and the id that it will have."""
+    """A client that has sent HELLO and has no session yet: its realm, HELLO's details, and the future session id."""
 
     realm: Realm
     details: dict[str, Any]
@@ -32,16 +32,16 @@ class Applicant(NamedTuple):
 
 
 def hello(engine: Engine, message: Hello, now: float) -> None:
-    """Welcome a client, challenge it, or refuse it. Raises `Violation`."""
+    """Answer a HELLO with WELCOME, CHALLENGE or ABORT. Raises `Violation`."""
     router = engine.router
     if not announcements.has_roles(message.details):
-        raise Violation("HELLO: details.roles names no role of a client.")
+        raise Violation("HELLO: details.roles must name at least one client role.")
     realm = router.realms.get(message.realm)
     if realm is None:
         engine.abort(*_why_no_realm(router, message.realm), now, reason=REFUSED)
         return
     if router.is_draining:
-        engine.abort(errors.SYSTEM_SHUTDOWN, "The server is leaving.", now, reason=REFUSED)
+        engine.abort(errors.SYSTEM_SHUTDOWN, "The server is shutting down.", now, reason=REFUSED)
         return
     engine.applicant = applicant = Applicant(realm, message.details, router.new_number())
     wall_s = now + router.broker.clock_offset_s
@@ -58,7 +58,7 @@ def hello(engine: Engine, message: Hello, now: float) -> None:
 
 
 def authenticate(engine: Engine, message: Authenticate, now: float) -> None:
-    """Welcome a client that has answered its challenge rightly."""
+    """Answer an AUTHENTICATE with WELCOME, or with ABORT where the answer to the challenge is wrong."""
     router = engine.router
     assert engine.applicant is not None
     assert engine.challenge is not None
@@ -74,7 +74,7 @@ def _why_no_realm(router: Router, name: str) -> tuple[str, str]:
     try:
         check_uri(name, Grammar(router.broker.limits.topic_chars, router.broker.limits.topic_segments, is_strict=False))
     except InvalidName:
-        return errors.INVALID_URI, "The realm is no URI."
+        return errors.INVALID_URI, "The realm is not a URI."
     return errors.NO_SUCH_REALM, "There is no such realm."
 
 
@@ -95,7 +95,7 @@ def _welcome(engine: Engine, applicant: Applicant, found: Authenticated, now: fl
     try:
         router.join(session, now)
     except NoRoom:
-        engine.abort(errors.UNAVAILABLE, "There is no room for another session now.", now, reason=REFUSED)
+        engine.abort(errors.UNAVAILABLE, "The server accepts no further sessions now.", now, reason=REFUSED)
         return
     engine.joined(session)
     welcome = {

@@ -1,7 +1,7 @@
-"""The line of a session's requests: what must wait for a policy, the disk or a page of the history, and what is behind.
+"""The line of a session's requests: those that wait for a policy, the disk or the history, and those behind them.
 
-Reading goes on meanwhile. What a client publishes and subscribes behind something that blocks waits in line, and its
-goodbye too, so that it happens in order; calls overtake. Both are bounded, and what has no room is refused.
+Reading continues meanwhile. PUBLISH, SUBSCRIBE, UNSUBSCRIBE and GOODBYE that follow a blocking request wait in line, so
+that they take effect in order; calls overtake them. Both kinds are bounded, and requests beyond a bound are refused.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
     from app.protocols.wamp.messages import Message
     from app.settings import Verb
 
-_TOO_MANY = "too many requests wait"
+_TOO_MANY = "too many pending requests"
 
 
 class Line:
-    """One session's, as long as it is there."""
+    """The line of one session; the engine discards it at the end of the session."""
 
     __slots__ = ("_behind", "_behind_bytes", "_engine", "_is_blocked", "_waiting")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._waiting = 0  # requests that are answered later
+        self._waiting = 0  # the number of requests that are answered later
         self._is_blocked = False
         self._behind: deque[tuple[Message, int]] = deque()
         self._behind_bytes = 0
 
     def takes(self, message: Message, nbytes: int) -> bool:
-        """Whether a message of so many bytes waits, or is refused, because something blocks the line."""
+        """Put a message of `nbytes` in line, or refuse it, if the line is blocked; return whether that was so."""
         if not self._is_blocked or not isinstance(message, Publish | Subscribe | Unsubscribe | Goodbye):
             return False
-        if self._behind and isinstance(self._behind[-1][0], Goodbye):  # nothing comes behind it
+        if self._behind and isinstance(self._behind[-1][0], Goodbye):  # what follows a GOODBYE is ignored
             return True
         limits = self._engine.router.broker.limits
         if isinstance(message, Goodbye):
@@ -72,7 +72,7 @@ class Line:
             self._engine.refuse(code, message.request, refused)
 
     def check_room(self) -> None:
-        """Whether one more request may be answered later. Raises `Refused`."""
+        """Check that one more request may be answered later (`wamp.waiting_calls`). Raises `Refused`."""
         if self._waiting >= self._engine.router.options.waiting_calls:
             self._engine.router.broker.hits["waiting_calls"] += 1
             raise Refused(errors.UNAVAILABLE, _TOO_MANY)
@@ -85,7 +85,10 @@ class Line:
         *,
         blocks: bool = False,
     ) -> None:
-        """Go on with `then` when that has been awaited, if the session is still there."""
+        """Await something for `limit_s` seconds at most, then call `then` with its value or error, and the time.
+
+        `then` is not called if the session has ended. `blocks` makes the requests behind this one wait.
+        """
         self._waiting += 1
         self._is_blocked = self._is_blocked or blocks
 
@@ -116,9 +119,9 @@ class Line:
         *,
         blocks: bool = True,
     ) -> None:
-        """Ask the program's own policy, which may take its time; either calls `go_on`, or `refuse`.
+        """Ask the program's own policy about a topic or pattern, and call `go_on` or `refuse`, now or later.
 
-        `blocks` says whether what comes behind waits meanwhile. One that does is never asked while another waits.
+        `blocks` makes the requests behind this one wait meanwhile; so at most one blocking question is open at a time.
         """
         permission = self._engine.router.permission(verb, what, self._engine.context)
 

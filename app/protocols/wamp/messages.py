@@ -1,8 +1,8 @@
-"""WAMP messages: what the unpacked list of a client means (Basic Profile 3.4, 6; Advanced Profile).
+"""WAMP messages: a client's unpacked lists as typed messages (Basic Profile 3.4, 6; Advanced Profile).
 
-Whatever `read` returns is typed; nobody checks again. All that the letter of the protocol forbids, whatever the state
-of the session, is a `Violation`, which ends the session. Texts are taken as they are: whether one is a URI is asked
-where it is used (`uris.py`), and what an option's value means in `options.py`.
+The messages that `read` returns have elements of the right types; later code does not check them again. A message that
+the protocol forbids in every state of a session is a `Violation`, which ends the session. Strings are taken as they
+are: `uris.py` checks URIs where they are used, and `options.py` the values of options.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ REGISTER, REGISTERED, UNREGISTER, UNREGISTERED = 64, 65, 66, 67
 INVOCATION, INTERRUPT, YIELD = 68, 69, 70
 
 MOST_ID = 2**53
-"""Ids are 1 to this one, which every double can tell apart (Basic Profile, 5.1.2)."""
+"""The greatest id; ids begin with 1, and a double distinguishes all of them (Basic Profile, 5.1.2)."""
 
 Args = list[Any] | None
-"""Positional arguments; None: that element was not sent."""
+"""Positional arguments; None where that element was not sent."""
 
 Kwargs = dict[Any, Any] | None
-"""Keyword arguments, likewise. Their keys may be anything until they are written as JSON."""
+"""Keyword arguments; None where that element was not sent. Keys may be of any type until they are written as JSON."""
 
 _ROUTERS_OWN = {
     WELCOME: "WELCOME",
@@ -45,42 +45,42 @@ _ROUTERS_OWN = {
 
 
 class Violation(Exception):
-    """What no client may send; its text says what is wrong, and nothing that the peer wrote."""
+    """A message that no client may send; the text says what is wrong and quotes nothing of the peer's."""
 
 
 class Hello(NamedTuple):
-    """Asks for a session."""
+    """A request for a session."""
 
     realm: str
     details: dict[str, Any]
 
 
 class Abort(NamedTuple):
-    """Gives up a session before it is there. What arguments it may have say nothing to a router."""
+    """The end of a session, or of the attempt to begin one; any arguments are ignored."""
 
     details: dict[str, Any]
     reason: str
 
 
 class Authenticate(NamedTuple):
-    """Answers a CHALLENGE."""
+    """The answer to a CHALLENGE."""
 
     signature: str
     extra: dict[str, Any]
 
 
 class Goodbye(NamedTuple):
-    """Ends a session, or agrees to its end."""
+    """The end of a session, or the answer to the router's GOODBYE."""
 
     details: dict[str, Any]
     reason: str
 
 
 class Publish(NamedTuple):
-    """Publishes an event.
+    """A request to publish an event.
 
-    Of the older transparent payload (`enc_algo` among the options, and one text or bytes for both elements) `args` is
-    None; nobody but crossbar understands it, so it is to be refused by that option.
+    `args` is None for the older payload transparency (`enc_algo` among the options, and one string or bytes in place of
+    both payload elements). Only Crossbar.io implements it, so `publishing.py` refuses it by that option.
     """
 
     request: int
@@ -91,7 +91,7 @@ class Publish(NamedTuple):
 
 
 class Subscribe(NamedTuple):
-    """Asks for a topic's events."""
+    """A request to subscribe to a topic or pattern."""
 
     request: int
     options: dict[str, Any]
@@ -99,14 +99,14 @@ class Subscribe(NamedTuple):
 
 
 class Unsubscribe(NamedTuple):
-    """Wants no more of them."""
+    """A request to end a subscription."""
 
     request: int
     subscription: int
 
 
 class Call(NamedTuple):
-    """Calls a procedure."""
+    """A call of a procedure."""
 
     request: int
     options: dict[str, Any]
@@ -116,14 +116,14 @@ class Call(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """Wants no result of a call."""
+    """A request to cancel a call."""
 
     request: int
     options: dict[str, Any]
 
 
 class Register(NamedTuple):
-    """Offers a procedure."""
+    """A request to register a procedure."""
 
     request: int
     options: dict[str, Any]
@@ -131,14 +131,14 @@ class Register(NamedTuple):
 
 
 class Unregister(NamedTuple):
-    """Offers it no longer."""
+    """A request to end a registration."""
 
     request: int
     registration: int
 
 
 class Yield(NamedTuple):
-    """Answers an INVOCATION."""
+    """The result of an INVOCATION."""
 
     request: int
     options: dict[str, Any]
@@ -147,7 +147,7 @@ class Yield(NamedTuple):
 
 
 class Error(NamedTuple):
-    """Answers one with an error; `kind` is always `INVOCATION`."""
+    """The error of an INVOCATION; `kind` is always `INVOCATION`."""
 
     kind: int
     request: int
@@ -175,17 +175,17 @@ Message = (
 
 
 def read(value: object) -> Message:
-    """The message that an unpacked value stands for. Raises `Violation`."""
+    """Return the message for an unpacked value. Raises `Violation`."""
     if not isinstance(value, list) or not value:
-        raise Violation("A message must be a list that is not empty.")
+        raise Violation("A message must be a list and must not be empty.")
     code = value[0]
-    if type(code) is not int:  # a bool is none
-        raise Violation("A message must begin with the number of its kind.")
+    if type(code) is not int:  # a bool is not a message type
+        raise Violation("A message must begin with the number of its type.")
     reader = _READERS.get(code)
     if reader is None:
         if code in _ROUTERS_OWN:
             raise Violation(f"{_ROUTERS_OWN[code]} is sent by routers only.")
-        raise Violation("There is no message of that kind.")
+        raise Violation("The message type is unknown.")
     try:
         return reader(value)
     except _Wrong as wrong:
@@ -193,20 +193,20 @@ def read(value: object) -> Message:
 
 
 def whole(value: object) -> int | None:
-    """An integer as it is, or one that a JavaScript encoder has written as a double; None for all else."""
+    """Return an integer, also one that a JavaScript encoder has written as a double; None for any other value."""
     if type(value) is int:
         return value
     return int(value) if isinstance(value, float) and value.is_integer() else None
 
 
 def identifier(value: object) -> int | None:
-    """An id of any scope, 1 to 2^53; None for what is none."""
+    """Return an id of any scope, from 1 to 2^53; None for any other value."""
     number = whole(value)
     return number if number is not None and 1 <= number <= MOST_ID else None
 
 
 class _Wrong(Exception):
-    """What is wrong with a message, whichever it is."""
+    """A mistake in a message of any type; the text says what is wrong."""
 
 
 def _hello(value: list[Any]) -> Hello:
@@ -277,7 +277,7 @@ def _yield(value: list[Any]) -> Yield:
 def _error(value: list[Any]) -> Error:
     _count(value, 5, 7)
     if whole(value[1]) != INVOCATION:
-        raise _Wrong("a client can only answer an INVOCATION with it")
+        raise _Wrong("a client can send it only in answer to an INVOCATION")
     request, details, error = _id(value[2], "request"), _dict(value[3], "details"), _text(value[4], "error")
     return Error(INVOCATION, request, details, error, *_payload(value, 5))
 
@@ -301,7 +301,7 @@ _READERS: dict[int, Callable[[list[Any]], Message]] = {
 
 def _count(value: list[Any], least: int, most: int) -> None:
     if not least <= len(value) <= most:
-        raise _Wrong("it has too few elements, or too many")
+        raise _Wrong("the number of elements is wrong")
 
 
 def _id(value: object, name: str) -> int:
@@ -313,7 +313,7 @@ def _id(value: object, name: str) -> int:
 
 def _text(value: object, name: str) -> str:
     if not isinstance(value, str):
-        raise _Wrong(f"the {name} must be a text")
+        raise _Wrong(f"the {name} must be a string")
     return value
 
 
@@ -322,12 +322,12 @@ def _dict(value: object, name: str) -> dict[str, Any]:
         raise _Wrong(f"the {name} must be a dictionary")
     for key in value:  # all() would double what this costs
         if not isinstance(key, str):
-            raise _Wrong(f"every key of the {name} must be a text")
+            raise _Wrong(f"every key of the {name} must be a string")
     return value
 
 
 def _payload(value: list[Any], at: int) -> tuple[Args, Kwargs]:
-    """The arguments that stand from `at` on, if they do."""
+    """Return the arguments at the indices `at` and `at + 1`, None for each that was not sent."""
     args, kwargs = value[at] if len(value) > at else None, value[at + 1] if len(value) > at + 1 else None
     if len(value) > at and not isinstance(args, list):
         raise _Wrong("the arguments must be a list")

@@ -1,7 +1,7 @@
-"""What the router itself publishes about sessions and subscriptions (Advanced Profile, 13 and 14).
+"""Meta events: the router's own publications about sessions and subscriptions (Advanced Profile, 13 and 14).
 
-On topics of the realm that nobody else can publish on. Not told of subscriptions to these topics themselves, and told
-in this order also where a session merely dies: on_create, on_subscribe; on_unsubscribe, on_delete; on_leave.
+They are published to topics of the realm that clients cannot publish to. Subscriptions to these topics cause no meta
+events. The order is the same where a connection is lost: on_create, on_subscribe; on_unsubscribe, on_delete; on_leave.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ ON_SUBSCRIBE, ON_UNSUBSCRIBE = "wamp.subscription.on_subscribe", "wamp.subscript
 
 
 def joined(router: Router, session: WampSession, now: float) -> None:
-    """A session has begun."""
+    """Publish that a session has begun."""
     _publish(router, session, ON_JOIN, [session.shown()], now)
 
 
 def left(router: Router, session: WampSession, now: float) -> None:
-    """A session has ended."""
+    """Publish that a session has ended."""
     standing = session.standing
     _publish(router, session, ON_LEAVE, [session.number, standing.authid, standing.authrole], now)
 
 
 def subscribed(router: Router, session: WampSession, live: LiveSubscription, now: float, *, is_new: bool) -> None:
-    """A session has subscribed; `is_new`: as the first."""
+    """Publish that a session has subscribed; `is_new` says whether it is the first subscriber."""
     if is_meta(live.pattern):
         return
     if is_new:
@@ -46,7 +46,7 @@ def subscribed(router: Router, session: WampSession, live: LiveSubscription, now
 
 
 def unsubscribed(router: Router, session: WampSession, live: LiveSubscription, now: float, *, is_last: bool) -> None:
-    """A session is subscribed no more."""
+    """Publish that a session has unsubscribed; `is_last` says whether it was the last subscriber."""
     if is_meta(live.pattern):
         return
     _publish(router, session, ON_UNSUBSCRIBE, [session.number, live.number], now)
@@ -55,7 +55,7 @@ def unsubscribed(router: Router, session: WampSession, live: LiveSubscription, n
 
 
 def _publish(router: Router, session: WampSession, uri: str, args: list[Any], now: float) -> None:
-    """To whoever listens in the session's realm, but that session."""
+    """Publish a meta event to the subscribers in the session's realm, except the session itself."""
     topic = own_topic(uri, session.realm.space)
     if not router.broker.index.hearers(topic):
         return

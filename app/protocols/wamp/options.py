@@ -1,6 +1,6 @@
-"""What options and details say: dictionaries of which every key may be missing, and unknown ones mean nothing.
+"""Access to options and details: dictionaries in which every key may be absent and unknown keys are ignored.
 
-A value that stands for JavaScript's `undefined`, and null, are as good as none (wampy writes them).
+A null, and a value that stands for JavaScript's `undefined`, count as absent (wampy writes them).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MARKS_CHARS = 4
-"""What a name takes beside itself where an audience is stored: quotes, a comma, a space."""
+"""The characters around a name in a stored audience: quotes, a comma, a space."""
 
 
 class BadOption(Exception):
-    """An option whose value is of the wrong type, or too long; `name` is the option's."""
+    """An option whose value is of the wrong type or too long; `name` is the option's name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -27,11 +27,11 @@ class BadOption(Exception):
 
 
 class TooLong(BadOption):
-    """More names than anyone needs."""
+    """An option with more names than the limit allows."""
 
 
 def flag(options: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
-    """A switch. Raises `BadOption`."""
+    """Return a boolean option, or `default` where it is absent. Raises `BadOption`."""
     value = options.get(name)
     if isinstance(value, bool):
         return value
@@ -41,7 +41,7 @@ def flag(options: Mapping[str, Any], name: str, *, default: bool = False) -> boo
 
 
 def text(options: Mapping[str, Any], name: str) -> str | None:
-    """A text; None where there is none. Raises `BadOption`."""
+    """Return a string option, or None where it is absent. Raises `BadOption`."""
     value = options.get(name)
     if isinstance(value, str):
         return value
@@ -51,9 +51,9 @@ def text(options: Mapping[str, Any], name: str) -> str | None:
 
 
 def ids(options: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
-    """Session ids, of a list or alone; None where the option is not there. A message's nodes bound them.
+    """Return the session ids of an option that is a list or one id, or None where it is absent. Raises `BadOption`.
 
-    Raises `BadOption`.
+    Their number is bounded by the limit on the values in a message.
     """
     value = options.get(name)
     if is_absent(value):
@@ -65,7 +65,10 @@ def ids(options: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
 
 
 def texts(options: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
-    """Texts as they were sent, of a list or alone; None where the option is not there. Raises `BadOption`."""
+    """Return the strings of an option that is a list or one string, in the order sent; None where it is absent.
+
+    Raises `BadOption`.
+    """
     value = options.get(name)
     if is_absent(value):
         return None
@@ -76,15 +79,18 @@ def texts(options: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
 
 
 def names(options: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
-    """Authids or roles: likewise, each once and in order, so that the same audience is the same text in the log."""
+    """Return an option's authids or roles, sorted and without duplicates; None where it is absent.
+
+    So equal audiences are equal texts in the log. Raises `BadOption`.
+    """
     found = texts(options, name)
     return None if found is None else tuple(sorted(set(found)))
 
 
 def audience_of(options: Mapping[str, Any], most_chars: int) -> Audience | None:
-    """Who alone may get what is published, by authid and role; None where that is everybody.
+    """Return the audience that the options of a PUBLISH name by authids and roles; None where it is unrestricted.
 
-    Raises `BadOption`, also where all the names are together longer than `most_chars`.
+    Raises `BadOption`, also (as `TooLong`) where all names together are longer than `most_chars`.
     """
     if not options:
         return None

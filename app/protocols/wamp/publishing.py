@@ -1,6 +1,6 @@
-"""PUBLISH: may it be, who may get it, and is it through (Basic Profile, 6.1; Advanced Profile, 5.1 to 5.5).
+"""PUBLISH: its rights, its audience and its acknowledgement (Basic Profile, 6.1; Advanced Profile, 5.1 to 5.5).
 
-Unless it is to be acknowledged a publication is never answered, not even with an error.
+A publication without `acknowledge` is never answered, not even with an error.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _SESSION_LISTS = ("eligible", "exclude")
 
 
 def is_acknowledged(message: Publish) -> bool:
-    """Whether the publisher wants to know what becomes of it."""
+    """Return whether the publisher has asked for PUBLISHED or ERROR."""
     return message.options.get("acknowledge") is True
 
 
 def publish(engine: Engine, message: Publish, now: float) -> None:
-    """Publish for a client, and answer it if it wants that. Raises `Violation`."""
+    """Publish an event for a client, and answer if the client has asked for that. Raises `Violation`."""
     session = engine.session
     assert session is not None
     try:
@@ -61,7 +61,10 @@ def publish(engine: Engine, message: Publish, now: float) -> None:
 
 
 def event_of(engine: Engine, session: WampSession, message: Publish, serializer: Serializer, now: float) -> Event:
-    """The event that a client's publication amounts to, if it may publish it. Raises `Refused`."""
+    """Return the event for a client's PUBLISH, after checking rights, limits and options. Raises `Refused`.
+
+    `serializer` is the one that has unpacked the message.
+    """
     router, options = engine.router, message.options
     topic = topic_of(router.broker.counted, session, message.topic)
     if not router.rights.may(session, "publish", topic):
@@ -79,14 +82,17 @@ def event_of(engine: Engine, session: WampSession, message: Publish, serializer:
             event.audience = _audience(engine, options)
             event.idempotency_key = _key(engine, options)
     except BadOption as bad:
-        raise Refused(errors.INVALID_ARGUMENT, f"{bad.name}: not a value that this option takes") from None
+        raise Refused(errors.INVALID_ARGUMENT, f"{bad.name}: invalid value for this option") from None
     except (Refusal, Unportable) as refusal:
         raise refused(refusal) from None
     return event
 
 
 def topic_of(counted: Any, session: WampSession, uri: str) -> str:
-    """The topic that a client may name as a publisher; the router's own it may not. Raises `Refused`."""
+    """Return the topic of a URI that a client publishes to. Raises `Refused`, also for the router's own topics.
+
+    `counted` is `Broker.counted`, which counts the limits that refuse a name.
+    """
     try:
         if is_own(uri):
             raise InvalidName(uri)
@@ -96,7 +102,10 @@ def topic_of(counted: Any, session: WampSession, uri: str) -> str:
 
 
 def hand_over(engine: Engine, session: WampSession, message: Publish, event: Event, now: float) -> None:
-    """Give the event of a message to the broker, which does the rest."""
+    """Publish the event of a message through the broker, and answer the message now or when the event is settled.
+
+    A repeat of an idempotency key is not published; it gets the first publication's answer.
+    """
     broker = engine.router.broker
     request = message.request if is_acknowledged(message) else None
     through = _Through(engine, session, request, session.realm if message.options.get("retain") is True else None)
@@ -121,18 +130,21 @@ def hand_over(engine: Engine, session: WampSession, message: Publish, event: Eve
 
 
 class _Through:
-    """Waits for an event that a client has published (`broker.events.Waiter`)."""
+    """The waiter for an event that a client has published (`broker.events.Waiter`)."""
 
     __slots__ = ("engine", "realm", "request", "session")
 
     def __init__(self, engine: Engine, session: WampSession, request: int | None, realm: Realm | None) -> None:
         self.engine = engine
         self.session = session
-        self.request = request  # None: it is not to be answered
-        self.realm = realm  # that retains it
+        self.request = request  # None: no answer was asked for
+        self.realm = realm  # the realm that retains the event, if any
 
     def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:  # noqa: ARG002 - Waiter's form
-        """See `Waiter`. An event whose outcome nobody knows yet may come through later, unretained."""
+        """Retain and acknowledge the event, or answer with ERROR (`Waiter.settled`).
+
+        An event whose outcome is unknown may still be delivered later; it is not retained then.
+        """
         if refusal is None:
             if self.realm is not None:
                 self.realm.retained.keep(event)
@@ -144,13 +156,13 @@ class _Through:
             self.engine.router.unacknowledged[refused(refusal).uri] += 1
 
     def published(self, publication: int) -> None:
-        """It is, by that id."""
+        """Answer with PUBLISHED and the id of the publication, if that was asked for."""
         if self.request is not None and self.engine.session is self.session:
             self.engine.say([PUBLISHED, self.request, publication])
 
 
 def refuse(engine: Engine, message: Publish, error: Refused) -> None:
-    """Tell the publisher, if it wants to know."""
+    """Answer a PUBLISH with ERROR if the publisher has asked for an answer; count the refusal otherwise."""
     if is_acknowledged(message):
         engine.refuse(PUBLISH, message.request, error)
     else:
@@ -158,15 +170,15 @@ def refuse(engine: Engine, message: Publish, error: Refused) -> None:
 
 
 def has_unannounced_passthru(message: Publish, session: WampSession) -> bool:
-    """Whether it asks for what its publisher has not said that it can do (5.8)."""
+    """Return whether a PUBLISH uses payload passthru mode though its publisher has not announced it (5.8)."""
     scheme = message.options.get("ppt_scheme")
     return isinstance(scheme, str) and bool(scheme) and not session.announces_passthru
 
 
 def _heed(event: Event, session: WampSession, options: dict[str, Any]) -> None:
-    """Do what the options say about the event itself. Raises `BadOption`, `Refused`."""
+    """Apply the options that concern the event itself. Raises `BadOption`, `Refused`."""
     if "enc_algo" in options:
-        raise Refused(errors.INVALID_ARGUMENT, "enc_algo: that older transparent payload is not supported")
+        raise Refused(errors.INVALID_ARGUMENT, "enc_algo: this older payload transparency is not supported")
     for name in ("acknowledge", "exclude_me", "retain"):
         flag(options, name)
     details: dict[str, Any] = {}
@@ -189,7 +201,7 @@ def _heed(event: Event, session: WampSession, options: dict[str, Any]) -> None:
         event.details = orjson.dumps(details).decode()
     eligible, excluded = (ids(options, name) for name in _SESSION_LISTS)
     if eligible is not None or excluded is not None:
-        event.is_fleeting = True  # session ids mean nothing later (A7.37)
+        event.is_fleeting = True  # session ids have no meaning later (A7.37)
         event.chosen = Chosen(None if eligible is None else _texts(eligible), _texts(excluded or ()))
 
 

@@ -1,7 +1,7 @@
-"""Realms: each a routing space with sessions, subscriptions and retained events of its own (Basic Profile, 2.1).
+"""Realms: routing spaces, each with its own sessions, subscriptions and retained events (Basic Profile, 2.1).
 
-The first is the space that all protocols share. What WAMP calls a subscription is one for its sessions only: it begins
-with the first of them and ends with the last, whoever else hears that pattern by another protocol.
+The first realm is the space that all protocols share. A subscription in WAMP's sense counts WAMP sessions only: it
+begins with the first subscriber and ends with the last, regardless of subscribers of other protocols.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _NAMES = {match: name for name, match in MATCHES.items()}
 
 
 class LiveSubscription:
-    """A topic or pattern that at least one session of the realm is subscribed to. `created_us` is the wall clock."""
+    """A topic or pattern with at least one subscriber in the realm.
+
+    `number` is WAMP's subscription id; `created_us` is in microseconds since 1970, by the wall clock.
+    """
 
     __slots__ = ("created_us", "number", "pattern", "sessions", "uri")
 
@@ -36,16 +39,16 @@ class LiveSubscription:
 
     @property
     def match(self) -> str:
-        """As WAMP calls it."""
+        """The match policy, as WAMP names it."""
         return _NAMES[self.pattern.match]
 
     def shown(self) -> dict[str, Any]:
-        """What the subscription meta API tells of it."""
+        """Return the details of the subscription for the subscription meta API."""
         return {"id": self.number, "created": to_text(self.created_us), "uri": self.uri, "match": self.match}
 
 
 class Realm:
-    """One of them."""
+    """One realm: its settings, sessions, live subscriptions and retained events; `space` prefixes its topics."""
 
     def __init__(self, options: Options, limits: Limits, wamp: Wamp, *, is_first: bool) -> None:
         self.name = options.name
@@ -55,19 +58,19 @@ class Realm:
         self.grammar = Grammar(limits.topic_chars, limits.topic_segments, options.strict_uris)
         self.sessions: dict[int, WampSession] = {}
         self.subscriptions: dict[Pattern, LiveSubscription] = {}
-        self.numbers: dict[int, LiveSubscription] = {}  # the same, by id
+        self.numbers: dict[int, LiveSubscription] = {}  # the same subscriptions, by id
         self.retained = Retained(wamp.retained_topics, wamp.retained_bytes)
 
     def topic(self, uri: str) -> str:
-        """The canonical topic of a URI in this realm. Raises `InvalidName`."""
+        """Return the canonical topic of a URI in this realm. Raises `InvalidName`."""
         return to_topic(uri, self.space, self.grammar)
 
     def pattern(self, uri: str, match: Match) -> Pattern:
-        """The pattern that a subscription to it stands for. Raises `InvalidName`."""
+        """Return the pattern for a subscription to a URI with a match policy. Raises `InvalidName`."""
         return to_pattern(uri, match, self.space, self.grammar)
 
     def has(self, pattern: Pattern) -> bool:
-        """Whether a pattern is one of this realm's, and not another's."""
+        """Return whether a pattern belongs to this realm and not to another one."""
         first = pattern.topic.partition("/")[0]
         if not first.startswith(SPACE):
             return self.is_shared
@@ -75,5 +78,5 @@ class Realm:
 
 
 def is_meta(pattern: Pattern) -> bool:
-    """Whether it is about the router's own topics, `wamp.…`."""
+    """Return whether a pattern is for the router's own topics, `wamp.…`."""
     return pattern.topic.startswith(SPACE * 2)

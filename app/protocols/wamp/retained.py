@@ -1,7 +1,8 @@
-"""Retained events: the latest of each topic, for who subscribes later (Advanced Profile, 5.9.5).
+"""Retained events: the latest event of each topic, for later subscribers (Advanced Profile, 5.9.5).
 
-Of a topic are kept the latest event for all and those after it for fewer, so that whoever asks gets the latest that he
-may have. In memory, bounded by topics and bytes: the topic that was retained longest ago goes first.
+For each topic the latest event without an audience and the later ones with an audience are kept, so that each
+subscriber gets the latest event that it may receive. They are in memory, bounded by topics and bytes: the topic that
+was retained longest ago is dropped first.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ if TYPE_CHECKING:
     from app.protocols.wamp.sessions import WampSession
 
 _MOST_OF_A_TOPIC = 32
-"""Of one topic, for different audiences."""
+"""The most events of one topic, for different audiences."""
 
 
 class Retained:
-    """One realm's."""
+    """The retained events of one realm; `dropped` counts the topics that were dropped at a limit."""
 
     def __init__(self, most_topics: int, most_bytes: int) -> None:
         self._most_topics = most_topics
         self._most_bytes = most_bytes
         self._nbytes = 0
         self._events: dict[str, list[Event]] = {}  # by topic, the one retained longest ago first
-        self._topics: list[str] = []  # the same, sorted
-        self.dropped = 0  # topics that had to make room
+        self._topics: list[str] = []  # the same topics, sorted
+        self.dropped = 0  # topics that were dropped at a limit
 
     def __len__(self) -> int:
         return len(self._events)
@@ -48,9 +49,9 @@ class Retained:
             self._drop(next(iter(self._events)))
 
     def of(self, pattern: Pattern, session: WampSession, most: int) -> list[Event]:
-        """For a new subscriber: of each topic that `pattern` matches the latest event that is for it too.
+        """Return the retained events for a new subscriber: the latest that it may receive of each matching topic.
 
-        The youngest `most` of them, oldest first.
+        These are the youngest `most`, oldest first.
         """
         first, end = span(pattern)
         topics = self._topics[bisect_left(self._topics, first) : bisect_left(self._topics, end)]

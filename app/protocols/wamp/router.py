@@ -1,7 +1,7 @@
-"""The router: what the engines of all connections share (Basic Profile, 2.2).
+"""The router: the state that the engines of all connections share (Basic Profile, 2.2).
 
-It knows realms and sessions, gives out ids, and collects what is to be written: a turn's replies and events of one link
-leave together. `answers` is asked once a turn of the loop by whoever runs it.
+The router has the realms and sessions, assigns ids, and collects output: the replies and events of one turn for one
+link are written together. The code that runs the event loop calls `answers` once a turn.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 
 
 class Archive(Protocol):
-    """The event history."""
+    """The event history, as the router reads it."""
 
     def page(self, query_of: Callable[[int], Query | None]) -> Awaitable[Page | None]:
-        """One page, when what was published before is through; `query_of` is given the last offset then.
+        """Read one page of the history after all earlier publications have been settled.
 
+        `query_of` gets the log's last position at that time and returns the query; the page is None if the query is.
         Raises `UnknownPublication`, `TimeoutError`.
         """
 
@@ -47,9 +48,10 @@ class Archive(Protocol):
 class Router:
     """Speaks WAMP for the broker's sessions (`links.Switchboard`).
 
-    `reserve` gives out subscription ids (`subscription_ids.py`). `wait` awaits something for at most so many seconds
-    and calls back with its value or error. `permission` asks a program's own policy about a topic or pattern: an
-    answer, or one to await, for `policy_s` at most. `archive` is the history, if there is one.
+    `reserve` reserves subscription ids (`subscription_ids.py`). `wait` awaits something for a number of seconds at
+    most and calls back with its value or error. `permission` asks the program's own policy about a topic or pattern; it
+    returns the answer, or an awaitable of it that may take `policy_s` seconds. `archive` is the history, if there is
+    one.
     """
 
     def __init__(
@@ -74,37 +76,37 @@ class Router:
         self.agent = "Halley"
         self.archive: Archive | None = None
         self.is_draining = False
-        self.turn = 0  # how often what was to be written has been handed out
+        self.turn = 0  # how often the collected output has been handed out
         self.realms = {
             each.name: Realm(each, broker.limits, options, is_first=not number) for number, each in enumerate(realms)
         }
         self._ids = SubscriptionIds(reserve)
         self._meters = Meters(options.publishes_per_s, options.publish_burst)
-        self._numbers: set[int] = set()  # of sessions, here or about to be
+        self._numbers: set[int] = set()  # ids of sessions that exist or are about to
         self._outcomes: dict[Link, list[bytes] | Close] = {}
         self._overflowed: deque[Engine] = deque()
-        self._waited_for: dict[Engine, None] = {}  # for a HELLO, an answer to a challenge, a goodbye
-        # told of what happens to sessions, with the pattern or reason
+        self._waited_for: dict[Engine, None] = {}  # for a HELLO, an AUTHENTICATE or a GOODBYE
+        # listeners, called with the session, and the pattern or the reason of its end
         self.opened: list[Callable[[WampSession], None]] = []
         self.closed: list[Callable[[WampSession, str], None]] = []
         self.subscribed: list[Callable[[WampSession, Pattern], None]] = []
         self.unsubscribed: list[Callable[[WampSession, Pattern], None]] = []
         self.denied: list[Callable[[WampSession | None, str, str], None]] = []
-        """Told of each request or session that is refused: whose, what it was, and the error."""
+        """Listeners for refused requests and sessions, called with the session (or None), what it was, and the URI."""
         # plain counts, read by telemetry
         self.refused: Counter[str] = Counter()  # requests and sessions, by error
-        self.unacknowledged: Counter[str] = Counter()  # publications that nobody was told are refused, likewise
+        self.unacknowledged: Counter[str] = Counter()  # refused publications that were not answered, by error
 
     # Connections
 
     def connect(self, link: Link, context: Context, now: float) -> Engine:
-        """See `Switchboard`."""
+        """Return the engine for a new link, which must send HELLO in time (`Switchboard.connect`)."""
         engine = Engine(self, link, context)
         self.await_hello(engine, now)
         return engine
 
     def answers(self, now: float) -> Iterator[tuple[Link, list[bytes] | Close]]:
-        """What is to be written to whom, once for each link."""
+        """Yield the output of this turn, once for each link: frames, or frames and a close."""
         while self._overflowed or self._outcomes:
             while self._overflowed:
                 self._overflowed.popleft().send_away(now)
@@ -113,7 +115,7 @@ class Router:
             yield from outcomes.items()
 
     def say(self, link: Link, outcome: list[bytes] | Close) -> None:
-        """Have frames written, behind what is to be written already; nothing more behind a close."""
+        """Queue frames for a link after its earlier output; output after a `Close` is dropped."""
         before = self._outcomes.get(link)
         if before is None:
             self._outcomes[link] = outcome
@@ -127,29 +129,29 @@ class Router:
             before += outcome
 
     def overflowed(self, engine: Engine) -> None:
-        """A peer does not read what it is sent."""
+        """Note that a peer does not read; it is closed as a slow consumer at the end of the turn."""
         self._overflowed.append(engine)
         self.broker.wake()
 
-    # Deadlines of who has no session
+    # Deadlines of connections without a session
 
     def await_hello(self, engine: Engine, now: float) -> None:
-        """It must say HELLO, and prove who it is, in time."""
+        """Set the deadline by which the peer must send HELLO and authenticate: `wamp.hello_s`."""
         engine.deadline = now + self.options.hello_s
         self._waited_for[engine] = None
 
     def await_goodbye(self, engine: Engine, now: float) -> None:
-        """It may say goodbye, for a while."""
+        """Set the deadline for the peer's GOODBYE: `wamp.kill_s`."""
         engine.deadline = now + self.options.kill_s
         self._waited_for[engine] = None
 
     def forget(self, engine: Engine) -> None:
-        """It is waited for no longer."""
+        """Remove the deadline of an engine."""
         engine.deadline = None
         self._waited_for.pop(engine, None)
 
     def sweep(self, now: float) -> None:
-        """End those who are late."""
+        """Close the connections whose deadline has passed."""
         late = [engine for engine in self._waited_for if engine.deadline is not None and engine.deadline <= now]
         for engine in late:
             engine.late(now)
@@ -157,20 +159,20 @@ class Router:
     # Sessions
 
     def new_number(self) -> int:
-        """A session's id that no other has."""
+        """Return a new session id that no other session has, and reserve it."""
         while (number := new_id()) in self._numbers:
             pass
         self._numbers.add(number)
         return number
 
     def forget_number(self, number: int) -> None:
-        """Nobody will have it, or has it any longer."""
+        """Release a session id."""
         self._numbers.discard(number)
 
     def join(self, session: WampSession, now: float) -> None:
         """Admit a session. Raises `NoRoom`.
 
-        It needs no deadline but its token's: its connection has one, and takes the session with it.
+        The session has no deadline but its token's: it ends with its connection, which has deadlines of its own.
         """
         self.broker.open(session, inf, now)
         session.meter = self._meters.new() if session.account is not None else None
@@ -179,8 +181,8 @@ class Router:
         self.tell(self.opened, session)
 
     def leave(self, session: WampSession, reason: str, now: float) -> None:
-        """End a session, with all that others are to hear of it."""
-        self.broker.close(session, reason)  # if it has not done so itself, for a fault
+        """End a session: its subscriptions end, its testaments and the meta events are published."""
+        self.broker.close(session, reason)  # unless the broker has done so itself after a fault
         del session.realm.sessions[session.number]
         self.forget_number(session.number)
         for live in tuple(session.live.values()):
@@ -190,37 +192,37 @@ class Router:
         self.tell(self.closed, session, reason)
 
     def refused_to(self, session: WampSession | None, what: str, uri: str) -> None:
-        """Count and tell of an ERROR or ABORT."""
+        """Count an ERROR or ABORT, and notify the listeners in `denied`."""
         self.refused[uri] += 1
         self.tell(self.denied, session, what, uri)
 
     def tell(self, listeners: list[Callable[..., None]], *news: object) -> None:
-        """Call each with `news`."""
+        """Call each listener with the arguments `news`."""
         for listener in listeners:
             listener(*news)
 
     def drain(self) -> list[Engine]:
-        """From now on no session begins; returns the engines to `release`."""
+        """Stop accepting sessions, and return the engines to `release`."""
         self.is_draining = True
         joined = [session.owner for realm in self.realms.values() for session in realm.sessions.values()]
         return [*joined, *self._waited_for]
 
     def release(self, engine: Engine, now: float) -> None:
-        """Send a client away because the server leaves."""
+        """End a client's session, or refuse it one, because the server is draining."""
         if engine.session is not None:
             engine.dismiss(errors.SYSTEM_SHUTDOWN, "", now, reason="drained")
         elif not engine.is_leaving:
-            engine.abort(errors.SYSTEM_SHUTDOWN, "The server is leaving.", now)
+            engine.abort(errors.SYSTEM_SHUTDOWN, "The server is shutting down.", now)
 
     # Subscription ids
 
     def number_of(self, realm: Realm, pattern: Pattern) -> int:
-        """The id of a pattern, subscribed or not."""
+        """Return the subscription id of a pattern in a realm, whether or not it has subscribers."""
         live = realm.subscriptions.get(pattern)
         return self._ids.of(pattern) if live is None else live.number
 
     def pattern_of(self, session: WampSession, number: int) -> Pattern | None:
-        """What an id stands for to a session; None where it stands for nothing in its realm."""
+        """Return the pattern of a subscription id; None where the id is unknown in the session's realm."""
         live = session.realm.numbers.get(number)
         pattern = self._ids.pattern(number) if live is None else live.pattern
         return pattern if pattern is not None and session.realm.has(pattern) else None

@@ -1,14 +1,14 @@
-r"""The three serializers: a message from bytes to plain values and back, and payloads between them and the broker.
+r"""The three serializers: messages as bytes and plain values, and payloads as JSON text for the broker.
 
-A payload rests in the broker as JSON text (`payloads.py`); so what a binary serializer brings is made plain first:
-bytes become WAMP's text for them (`"\u0000"` and base64, Basic Profile 3.2), integral floats where ids are due stay
-floats here (`messages.py` takes them). What no other protocol could carry, such as NaN, integers beyond 64 bits, tags,
-keys that are no text, is refused with the message that has it.
+The broker keeps payloads as JSON text (`payloads.py`), so values from a binary serializer are converted: bytes become
+WAMP's string for them (`"\u0000"` and base64, Basic Profile 3.2). Integral floats in the place of ids stay floats here;
+`messages.py` accepts them. A message with a value that other protocols cannot carry (NaN, integers beyond 64 bits,
+tags, keys that are not strings) is refused.
 
-No tag of CBOR is followed: what they make of a few bytes (regular expressions, mails, values that contain themselves)
-costs more than it is worth. And keys may be lists in both binary serializers, whose hashes anyone can make all alike:
-18,000 such keys, a quarter of a megabyte, take the event loop for seconds. So where there may be many, keys must be
-texts at once.
+No CBOR tag is decoded: the objects that a few tagged bytes become (regular expressions, mails, values that contain
+themselves) cost more than they are worth. In both binary serializers keys may be lists, and an attacker can make the
+hashes of lists equal: 18,000 such keys, a quarter of a megabyte, block the event loop for seconds. So messages that may
+have many keys are decoded in a way that accepts only strings as keys.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Undecodable(ValueError):
-    """Bytes that are no message of that serializer, or one that is larger than anyone needs."""
+    """Bytes that are not a message of the serializer, or are one beyond the limits."""
 
 
 class Unportable(ValueError):
@@ -36,44 +36,44 @@ class Unportable(ValueError):
 
 
 class Bounds(Protocol):
-    """What a message may become; a part of `settings.Limits`."""
+    """The limits on a decoded message; a part of `settings.Limits`."""
 
     @property
     def nesting(self) -> int:
-        """The levels of lists and dictionaries."""
+        """The most levels of lists and dictionaries."""
 
     @property
     def nodes(self) -> int:
-        """The values in all."""
+        """The most values in all."""
 
 
 class Serializer(Protocol):
-    """One of them. `name` is the last part of its subprotocol's name."""
+    """A serializer; `name` is its part of the subprotocol's name, such as `json` in `wamp.2.json`."""
 
     name: str
     is_binary: bool
 
     def unpack(self, data: bytes, bounds: Bounds) -> Any:
-        """The value that `data` stands for. Raises `Undecodable`."""
+        """Decode a message to plain values. Raises `Undecodable`, also for a message beyond the bounds."""
 
     def pack(self, value: object) -> bytes:
-        """The opposite, for values of our own."""
+        """Encode a message of the router."""
 
     def to_json(self, value: object) -> bytes:
-        """JSON text for a part of what was unpacked. Raises `Unportable`."""
+        """Return JSON text for a part of an unpacked message. Raises `Unportable`."""
 
     def from_json(self, text: bytes) -> Any:
-        """What to `pack` for JSON text: bytes are bytes again where the serializer has them."""
+        """Return the value to `pack` for JSON text; a binary serializer turns WAMP's strings for bytes into bytes."""
 
 
 class Json:
-    """`wamp.2.json`."""
+    """The JSON serializer, for `wamp.2.json`."""
 
     name = "json"
     is_binary = False
 
     def unpack(self, data: bytes, bounds: Bounds) -> Any:
-        """See `Serializer`. A number that is out of range is left for `to_json` to find."""
+        """Decode a JSON message (`Serializer.unpack`); numbers out of range are refused later, by `to_json`."""
         try:
             value, _ = loads(data)
             if count_nodes(data, value, bounds.nesting, bounds.nodes) > bounds.nodes:
@@ -83,72 +83,75 @@ class Json:
         return value
 
     def pack(self, value: object) -> bytes:
-        """See `Serializer`."""
+        """Encode a message as JSON (`Serializer.pack`)."""
         return orjson.dumps(value)
 
     def to_json(self, value: object) -> bytes:
-        """See `Serializer`."""
+        """Return JSON text for an unpacked value (`Serializer.to_json`). Raises `Unportable`."""
         try:
             return orjson.dumps(value)
         except TypeError:  # an `OutOfRange`
             raise Unportable from None
 
     def from_json(self, text: bytes) -> Any:
-        """See `Serializer`."""
+        """Return the value of JSON text (`Serializer.from_json`)."""
         return orjson.loads(text)
 
 
 class _Binary:
-    """What the two binary serializers have in common."""
+    """A binary serializer: MessagePack or CBOR."""
 
     is_binary = True
 
     def __init__(
         self, name: str, decode: Callable[[bytes, Bounds, bool], Any], encode: Callable[[object], bytes]
     ) -> None:
-        """`decode` is told whether there may be many containers."""
+        """Create a serializer; the third argument of `decode` says whether there may be many containers."""
         self.name = name
         self._decode = decode
         self.pack = encode
 
     def unpack(self, data: bytes, bounds: Bounds) -> Any:
-        """See `Serializer`. Small messages are not counted: no value takes less than a byte."""
-        containers = len(data) - len(data.translate(None, _CONTAINERS))  # at most so many
+        """Decode a binary message (`Serializer.unpack`).
+
+        The values in small messages are not counted: each takes at least one byte.
+        """
+        containers = len(data) - len(data.translate(None, _CONTAINERS))  # an upper bound
         is_small = containers <= bounds.nesting and len(data) <= bounds.nodes
         try:
             value = self._decode(data, bounds, containers > _FEW)
             if not is_small and count_values(value, bounds.nesting) > bounds.nodes:
                 raise Undecodable("too many values")
-        except Exception as error:  # noqa: BLE001 - whatever a foreign decoder finds in what peers send
+        except Exception as error:  # noqa: BLE001 - a third-party decoder may raise anything on a peer's bytes
             raise Undecodable(type(error).__name__) from None
         return value
 
     def to_json(self, value: object) -> bytes:
-        """See `Serializer`."""
+        """Return JSON text for an unpacked value (`Serializer.to_json`). Raises `Unportable`."""
         try:
             if _has_infinite(value):
                 raise Unportable
             return orjson.dumps(value, default=_plain, option=_EVERYTHING_ELSE)
-        except TypeError:  # a key that is no text, an integer beyond 64 bits, what `_plain` does not know
+        except TypeError:  # a key that is not a string, an integer beyond 64 bits, a type that `_plain` refuses
             raise Unportable from None
 
     def from_json(self, text: bytes) -> Any:
-        """See `Serializer`."""
+        """Return the value of JSON text, with bytes (`Serializer.from_json`)."""
         value = orjson.loads(text)
         return _with_bytes(value) if b"\\u0000" in text else value
 
 
 _FEW = 500
-"""Keys of one hash that a decoder takes in a few milliseconds."""
+"""The number of keys with equal hashes that a decoder handles in a few milliseconds."""
 
 _CONTAINERS = bytes(range(0x80, 0xE0))
-"""All bytes that a list or a dictionary begins with in either serializer; no ASCII text has one."""
+"""All bytes that a list or a dictionary begins with in either serializer; ASCII text has none of them."""
 
 _CBOR_TAGS = (0, 1, 2, 3, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43_000, 55_799)
-"""Which `cbor2` would follow."""
+"""The tags that `cbor2` would decode."""
 
 _TAGGED: Any = object()
-"""Stands for what has a tag. Nothing can write it."""
+"""The placeholder for a tagged value, which no serializer can write."""
 
 _unpack_any = msgspec.msgpack.Decoder().decode
 _split_list = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
@@ -162,7 +165,10 @@ def _unpack_msgpack(data: bytes, bounds: Bounds, has_many: bool) -> Any:  # noqa
 
 
 def _walk_msgpack(data: bytes, bounds: Bounds) -> None:
-    """That all keys are texts, without making a single other one. Raises `Undecodable`, or what `msgspec` does."""
+    """Check that all keys are strings, without decoding any other key.
+
+    Raises `Undecodable`, `NestedTooDeeply`, or an error of `msgspec`.
+    """
     level: list[Any] = [data]
     nodes = 0
     for _ in range(bounds.nesting + 1):
@@ -182,8 +188,8 @@ def _walk_msgpack(data: bytes, bounds: Bounds) -> None:
     raise NestedTooDeeply
 
 
-def _unpack_cbor(data: bytes, _: Bounds, has_many: bool) -> Any:  # noqa: FBT001 - likewise
-    # within a list without a length, since cbor2 does not say what it leaves unread behind a value
+def _unpack_cbor(data: bytes, _: Bounds, has_many: bool) -> Any:  # noqa: FBT001 - as `_Binary` calls it
+    # Wrapped in a list of indefinite length, since cbor2 does not report unread bytes after a value.
     values = cbor2.loads(
         b"\x9f" + data + b"\xff", semantic_decoders=_CBOR_DECODERS, tag_hook=_tagged, strict_hashable_types=has_many
     )
@@ -201,14 +207,14 @@ def _tagged(_: object, is_key: bool) -> Any:  # noqa: FBT001 - as cbor2 calls it
 _CBOR_DECODERS = dict.fromkeys(_CBOR_TAGS, _tagged)
 
 _EVERYTHING_ELSE = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
-"""Goes to `_plain`, which knows none of it: the dates that msgpack has."""
+"""Options by which all other types go to `_plain`, which refuses them: the timestamps of MessagePack, for example."""
 
 _UNDEFINED = 0
-"""The type of msgpack's extension by which JavaScript's encoders write `undefined`."""
+"""The type of the MessagePack extension by which JavaScript encoders write `undefined`."""
 
 
 def is_absent(value: object) -> bool:
-    """Whether a value says that there is none: null, and how binary serializers write JavaScript's undefined."""
+    """Return whether a value counts as absent: null, or JavaScript's `undefined` in a binary serializer."""
     return (
         value is None
         or value is cbor2.undefined
@@ -225,13 +231,13 @@ def _plain(value: object) -> str | None:
 
 
 def _with_bytes(value: object) -> object:
-    """The same with bytes where a text stands for them."""
+    """Return the value with bytes in place of WAMP's strings for bytes."""
     if isinstance(value, str):
         if not is_for_bytes(value):
             return value
         try:
             return from_text(value)
-        except NotBytes:  # some text of somebody's that happens to begin so
+        except NotBytes:  # an ordinary string that happens to begin like one for bytes
             return value
     if isinstance(value, list):
         return [_with_bytes(each) for each in value]
@@ -241,7 +247,7 @@ def _with_bytes(value: object) -> object:
 
 
 def _has_infinite(value: object) -> bool:
-    """Whether some number is infinite or none at all."""
+    """Return whether the value contains an infinity or a NaN."""
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The session meta API (Advanced Profile, 13): who is in the realm, and sending them away."""
+"""The session meta API (Advanced Profile, 13): procedures that list and kill the realm's sessions."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _KILLED = "killed"
 
 
 def count(_engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:
-    """`wamp.session.count`: of all, or of some authroles."""
+    """`wamp.session.count`: return the number of sessions, or of those with one of some authroles."""
     return [len(_numbers(session, call))]
 
 
 def numbers(_engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:
-    """`wamp.session.list`: their ids, likewise."""
+    """`wamp.session.list`: return the ids of the sessions, or of those with one of some authroles."""
     return [_numbers(session, call)]
 
 
 def get(_engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:
-    """`wamp.session.get`: what is told of one."""
+    """`wamp.session.get`: return the details of a session. Raises `Refused`."""
     return [_found(session, call).shown()]
 
 
 def kill(_engine: Engine, session: WampSession, call: Call, now: float) -> list[Any]:
-    """`wamp.session.kill`: one, but not the caller's own."""
+    """`wamp.session.kill`: end a session other than the caller's own. Raises `Refused`."""
     found = _found(session, call)
     if found is session:
         raise Refused(errors.NO_SUCH_SESSION)
@@ -46,19 +46,19 @@ def kill(_engine: Engine, session: WampSession, call: Call, now: float) -> list[
 
 
 def kill_by_authid(_engine: Engine, session: WampSession, call: Call, now: float) -> list[Any]:
-    """`wamp.session.kill_by_authid`: returns their ids."""
+    """`wamp.session.kill_by_authid`: end the sessions of an authid except the caller's; return their ids."""
     authid = _only_text(call, "authid")
     return [_kill(session, call, now, lambda other: other.standing.authid == authid)]
 
 
 def kill_by_authrole(_engine: Engine, session: WampSession, call: Call, now: float) -> list[Any]:
-    """`wamp.session.kill_by_authrole`: returns how many."""
+    """`wamp.session.kill_by_authrole`: end the sessions of an authrole except the caller's; return their number."""
     role = _only_text(call, "authrole")
     return [len(_kill(session, call, now, lambda other: other.role == role))]
 
 
 def kill_all(_engine: Engine, session: WampSession, call: Call, now: float) -> list[Any]:
-    """`wamp.session.kill_all`: all but the caller; returns how many."""
+    """`wamp.session.kill_all`: end all sessions except the caller's; return their number."""
     check_count(call.args or [], 0, 0)
     return [len(_kill(session, call, now, lambda _other: True))]
 

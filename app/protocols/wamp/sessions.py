@@ -1,4 +1,4 @@
-"""A WAMP session: what the router knows of one client beyond what the broker knows of any."""
+"""WAMP sessions: the router's state of one client, in addition to the broker's."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _LARGEST = 1 << 53
 
 
 def new_id() -> int:
-    """A number in WAMP's global scope: uniformly random from 1 to 2^53 (Basic Profile, 2.1.2)."""
+    """Return an id in WAMP's global scope: uniformly random from 1 to 2^53 (Basic Profile, 2.1.2)."""
     return secrets.randbelow(_LARGEST) + 1
 
 
 class Standing(NamedTuple):
-    """Who a session turned out to be, as WELCOME and the meta API tell it; `authid` is random for the anonymous."""
+    """The authentication details of a session in WELCOME and the meta API; an anonymous `authid` is random."""
 
     authid: str
     authrole: str
@@ -34,8 +34,8 @@ class Standing(NamedTuple):
 class WampSession(Session):
     """One client in one realm.
 
-    `number` is its WAMP id, which anyone may know; `id` is the same as text. `authid` and `role` are what rules and
-    audiences go by; `standing` is what is told. `testaments` are by the scope that they are for.
+    `number` is its WAMP id, which is not secret; `id` is the same as text. `authid` and `role` are what access rules
+    and audiences apply to; `standing` is what WELCOME and the meta API show. `testaments` are by scope.
     """
 
     owner: Engine
@@ -59,7 +59,7 @@ class WampSession(Session):
         self.realm = realm
         self.standing = standing
         self.role = standing.authrole
-        self.live: dict[int, LiveSubscription] = {}  # what it is subscribed to, by its id
+        self.live: dict[int, LiveSubscription] = {}  # the session's subscriptions, by id
         self.announces_passthru = False
         self.announces_revocation = False
         self.testaments: dict[str, list[tuple[Publish, Event]]] = {"detached": [], "destroyed": []}
@@ -68,5 +68,5 @@ class WampSession(Session):
         self.user_agent = ""
 
     def shown(self) -> dict[str, Any]:
-        """What the session meta API tells of it; nothing of its HTTP request."""
+        """Return the details of the session for the session meta API, without anything of its HTTP request."""
         return {"session": self.number, **self.standing._asdict(), "transport": self.transport}

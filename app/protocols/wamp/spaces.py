@@ -1,4 +1,4 @@
-"""Realms and the spaces their topics lie in: the first has the one that all protocols share, every other its own."""
+"""Realms and the spaces of their topics: the first realm has the space of all protocols, every other its own."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from app.settings import Settings
 
 USUAL = Realm("realm1")
-"""The only realm where the settings name none."""
+"""The only realm if the settings name none."""
 
 
 def realms_of(settings: Settings) -> tuple[Realm, ...]:
-    """All realms; the first one's space is the shared one."""
+    """Return all realms of the settings, or the default one; the first realm has the shared space."""
     return settings.realm or (USUAL,)
 
 
 def spaces_of(settings: Settings) -> Mapping[str, str]:
-    """The space of each realm by its name; the name "" stands for the first realm."""
+    """Return the space of each realm by its name; the name "" also stands for the first realm."""
     first, *others = realms_of(settings)
     return {"": "", first.name: ""} | {realm.name: space_of(realm.name) for realm in others}
 
 
 def within(pattern: Pattern, space: str) -> Pattern:
-    """A name or a Bayeux pattern of a space, as that space's own: `/**` is all that is in it."""
+    """Return an exact or Bayeux pattern prefixed with a space; `/**` becomes everything in that space."""
     if not space:
         return pattern
     return Pattern(pattern.match, f"{space}/{pattern.topic}" if pattern.topic else space)

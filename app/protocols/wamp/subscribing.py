@@ -1,7 +1,7 @@
-"""SUBSCRIBE and UNSUBSCRIBE (Basic Profile, 6.2; Advanced Profile, 5.9), and taking a subscription away (5.13).
+"""SUBSCRIBE and UNSUBSCRIBE (Basic Profile, 6.2; Advanced Profile, 5.9), and revocation of a subscription (5.13).
 
-Events that wait when a client's subscriptions change are written first, so that none comes for a subscription before
-SUBSCRIBED or behind UNSUBSCRIBED: some clients end the session then.
+Waiting events are written before a client's subscriptions change, so that no event for a subscription is sent before
+SUBSCRIBED or after UNSUBSCRIBED: some clients end the session in that case.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def subscribe(engine: Engine, message: Subscribe, now: float) -> None:
-    """Subscribe a client, and answer it. Raises `Refused`."""
+    """Subscribe a client to a topic or pattern, and answer with SUBSCRIBED, now or later. Raises `Refused`."""
     session, router = engine.session, engine.router
     assert session is not None
     try:
         pattern = pattern_of(router, session, message.topic, text(message.options, "match"))
         wants_retained = flag(message.options, "get_retained")
     except BadOption as bad:
-        raise Refused(errors.INVALID_ARGUMENT, f"{bad.name}: not a value that this option takes") from None
+        raise Refused(errors.INVALID_ARGUMENT, f"{bad.name}: invalid value for this option") from None
     check_right(router, session, pattern)
     if is_meta(pattern):
         _subscribe(engine, message.request, pattern, now, wants_retained=wants_retained)
@@ -50,7 +50,7 @@ def subscribe(engine: Engine, message: Subscribe, now: float) -> None:
 
 
 def pattern_of(router: Router, session: WampSession, uri: str, match: str | None) -> Pattern:
-    """What a client means by a URI and a match policy. Raises `Refused`."""
+    """Return the pattern for a URI and a match policy (None: exact) in the session's realm. Raises `Refused`."""
     if match is not None and match not in MATCHES:
         raise Refused(errors.INVALID_ARGUMENT, "match: expected exact, prefix or wildcard")
     try:
@@ -60,7 +60,7 @@ def pattern_of(router: Router, session: WampSession, uri: str, match: str | None
 
 
 def check_right(router: Router, session: WampSession, pattern: Pattern) -> None:
-    """Whether the rules let a session hear all that a pattern matches. Raises `Refused`."""
+    """Check that the session has the right to subscribe to all that a pattern matches. Raises `Refused`."""
     if not router.rights.may(session, "subscribe", pattern):
         raise Refused(errors.NOT_AUTHORIZED)
 
@@ -102,10 +102,10 @@ def _check_room(router: Router, session: WampSession, pattern: Pattern) -> None:
 
 
 def _send_retained(engine: Engine, session: WampSession, pattern: Pattern, number: int, now: float) -> None:
-    """The youngest retained events that the client may have, as much as may wait for it at once."""
+    """Send the youngest retained events that the client may receive, as many as fit into its queue."""
     router = engine.router
     left_bytes = engine.room_bytes()
-    if left_bytes <= 0:  # looking for them costs too, and one may ask again and again
+    if left_bytes <= 0:  # the search costs too, and a client may repeat it
         router.broker.hits["queue_bytes"] += 1
         return
     frames: list[bytes] = []
@@ -121,7 +121,7 @@ def _send_retained(engine: Engine, session: WampSession, pattern: Pattern, numbe
 
 
 def _retained(router: Router, session: WampSession, pattern: Pattern, now: float) -> list[Event]:
-    """What clients of the realm have retained, and the last values of NetworkTables; of a topic the younger of both."""
+    """Return the realm's retained events and the last NetworkTables values; of the same topic, the younger one."""
     most = router.options.retained_events
     retained = session.realm.retained.of(pattern, session, most)
     values = router.broker.latest([pattern], most, now) if session.realm.is_shared else []
@@ -138,7 +138,7 @@ def _age(event: Event) -> int:
 
 
 def unsubscribe(engine: Engine, message: Unsubscribe, now: float) -> None:
-    """Undo it. Raises `Refused` where that session has no such subscription, whoever else does."""
+    """End a client's subscription, and answer with UNSUBSCRIBED. Raises `Refused` if the session does not have it."""
     session = engine.session
     assert session is not None
     live = session.live.get(message.subscription)
@@ -150,14 +150,14 @@ def unsubscribe(engine: Engine, message: Unsubscribe, now: float) -> None:
 
 
 def leave(router: Router, session: WampSession, live: LiveSubscription, now: float) -> None:
-    """Take a session out of a subscription, which ends with its last one."""
+    """Remove a session from a subscription, which ends with its last subscriber."""
     router.broker.unsubscribe(session, live.pattern)
     forget(router, session, live, now)
     router.tell(router.unsubscribed, session, live.pattern)
 
 
 def forget(router: Router, session: WampSession, live: LiveSubscription, now: float) -> None:
-    """Likewise, where the broker has done so."""
+    """Remove a session from a subscription after the broker has removed it, and publish the meta events."""
     del session.live[live.number]
     del live.sessions[session]
     if not live.sessions:
@@ -166,7 +166,7 @@ def forget(router: Router, session: WampSession, live: LiveSubscription, now: fl
 
 
 def revoke(router: Router, session: WampSession, live: LiveSubscription, reason: str, now: float) -> None:
-    """Take a subscription away from a client; it is told if it has said that it understands that (A10)."""
+    """Revoke a client's subscription; a client that has announced revocation is notified."""
     session.owner.flush(session, now)
     leave(router, session, live, now)
     if session.announces_revocation:

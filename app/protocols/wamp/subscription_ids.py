@@ -1,7 +1,7 @@
-"""Subscription ids: small numbers in order of first use, never used twice, not after a restart either.
+"""Subscription ids: small numbers in the order of first use, never reused, not even after a restart.
 
-Small, since JavaScript's binary encoders write integers above 2^32 as floats. One id stands for a pattern in a realm,
-subscribed or not: `wamp.subscription.lookup` gives it out for the history's sake.
+They are small because JavaScript's binary encoders write integers above 2^32 as floats. An id stands for a pattern in a
+realm, with or without subscribers: `wamp.subscription.lookup` returns it for reading the history.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _REMEMBERED = 100_000
 
 
 class SubscriptionIds:
-    """Gives them out. `reserve` makes the next `RESERVED_AT_ONCE` ids ours for ever, and returns the first of them."""
+    """Assigns subscription ids to patterns.
+
+    `reserve` reserves the next `RESERVED_AT_ONCE` ids permanently, and returns the first of them.
+    """
 
     def __init__(self, reserve: Callable[[], int]) -> None:
         self._reserve = reserve
@@ -28,7 +31,7 @@ class SubscriptionIds:
         self._ids: dict[Pattern, int] = {}
 
     def of(self, pattern: Pattern) -> int:
-        """The id of a pattern; a new one if it has none."""
+        """Return the id of a pattern; a new one if it has none."""
         number = self._ids.get(pattern)
         if number is None:
             if self._next == self._end:
@@ -37,13 +40,13 @@ class SubscriptionIds:
             number, self._next = self._next, self._next + 1
             self._ids[pattern] = number
         else:
-            del self._patterns[number]  # it becomes the last
+            del self._patterns[number]  # it becomes the one used last
         self._patterns[number] = pattern
-        if len(self._patterns) > _REMEMBERED:  # patterns are made up by clients: never without end
+        if len(self._patterns) > _REMEMBERED:  # clients choose the patterns, so their number must be bounded
             oldest = next(iter(self._patterns))
             del self._ids[self._patterns.pop(oldest)]
         return number
 
     def pattern(self, number: int) -> Pattern | None:
-        """What an id stands for; None where it stands for nothing, or has not been used for long."""
+        """Return the pattern of an id; None for an unknown id and for one that was forgotten for newer ones."""
         return self._patterns.get(number)

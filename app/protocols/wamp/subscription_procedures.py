@@ -1,7 +1,7 @@
-"""The subscription meta API (Advanced Profile, 14): what is subscribed to in the realm, and its event history.
+"""The subscription meta API (Advanced Profile, 14): the realm's live subscriptions, which are those of WAMP sessions.
 
-Live subscriptions are those of WAMP sessions. Only `lookup` and `get_events` speak of what nobody is subscribed to: any
-topic or pattern whose events are kept has an id, for the sake of its history.
+Only `lookup` and `get_events` also serve topics and patterns without subscribers: each whose events are kept has an id,
+for reading its history.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def numbers(_engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:
-    """`wamp.subscription.list`: ids of the live ones by match policy."""
+    """`wamp.subscription.list`: return the ids of the live subscriptions by match policy."""
     check_count(call.args or [], 0, 0)
     found: dict[str, list[int]] = {match: [] for match in MATCHES}
     for live in session.realm.subscriptions.values():
@@ -37,7 +37,7 @@ def numbers(_engine: Engine, session: WampSession, call: Call, _now: float) -> l
 
 
 def lookup(engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:
-    """`wamp.subscription.lookup`: the id of a topic or pattern; null where it is neither live nor kept."""
+    """`wamp.subscription.lookup`: return the id of a topic or pattern; null where it is neither live nor kept."""
     args = call.args or []
     check_count(args, 1, 2)
     options = args[1] if len(args) > 1 and not is_absent(args[1]) else call.kwargs or {}
@@ -51,7 +51,7 @@ def lookup(engine: Engine, session: WampSession, call: Call, _now: float) -> lis
 
 
 def matching(engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:
-    """`wamp.subscription.match`: ids of the live ones that a publication on a topic would reach; null if none."""
+    """`wamp.subscription.match`: return the ids of the live subscriptions that match a topic; null if none does."""
     args, realm = call.args or [], session.realm
     check_count(args, 1, 1)
     try:
@@ -64,25 +64,28 @@ def matching(engine: Engine, session: WampSession, call: Call, _now: float) -> l
 
 
 def get(_engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:
-    """`wamp.subscription.get`: what is told of a live one."""
+    """`wamp.subscription.get`: return the details of a live subscription."""
     check_count(call.args or [], 1, 1)
     return [_live(session, call).shown()]
 
 
 def subscribers(_engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:
-    """`wamp.subscription.list_subscribers`: their sessions' ids."""
+    """`wamp.subscription.list_subscribers`: return the ids of the sessions with a live subscription."""
     check_count(call.args or [], 1, 1)
     return [[subscriber.number for subscriber in _live(session, call).sessions]]
 
 
 def count_subscribers(_engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:
-    """`wamp.subscription.count_subscribers`."""
+    """`wamp.subscription.count_subscribers`: return the number of sessions with a live subscription."""
     check_count(call.args or [], 1, 1)
     return [len(_live(session, call).sessions)]
 
 
 def remove_subscriber(engine: Engine, session: WampSession, call: Call, now: float) -> list[Any]:
-    """`wamp.subscription.remove_subscriber`: subscription, session; reason. Takes a subscription away (5.13)."""
+    """`wamp.subscription.remove_subscriber`: revoke a session's subscription (5.13).
+
+    The arguments are the ids of the subscription and the session; the keyword argument `reason` is a URI.
+    """
     args = call.args or []
     check_count(args, 2, 2)
     live = _live(session, call)
@@ -99,7 +102,7 @@ def remove_subscriber(engine: Engine, session: WampSession, call: Call, now: flo
 
 
 def is_kept(router: Router, pattern: Pattern) -> bool:
-    """Whether there can be a history of what a pattern matches."""
+    """Return whether events that match a pattern may be in the history."""
     log = router.broker.recording.log
     if log is None or is_meta(pattern):
         return False

@@ -1,8 +1,8 @@
-"""Testaments: what a client has the router publish when its session ends (Advanced Profile, 14.5).
+"""Testaments: a client's publications that the router makes when its session ends (Advanced Profile, 14.5).
 
-A session here ends with its connection, so both scopes come at once: first "detached", then "destroyed", each in the
-order in which it was made. They are checked when they are made, and the right to publish once more when they are read.
-From then on each is a publication like any other, but that nobody waits for an answer.
+A session ends with its connection, so the testaments of both scopes are published together: first "detached", then
+"destroyed", each in the order of creation. They are checked when they are added, and the right to publish again when
+the session ends. From then on each is an ordinary publication without acknowledgement.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _USUAL_SCOPE = "destroyed"
 
 
 def add(engine: Engine, session: WampSession, call: Call, now: float) -> None:
-    """`wamp.session.add_testament`: topic, args, kwargs; publish_options, scope. Raises `Refused`."""
+    """`wamp.session.add_testament`: check and keep a testament, and answer now or later. Raises `Refused`.
+
+    The arguments are `topic`, `args` and `kwargs`, the keyword arguments `publish_options` and `scope`.
+    """
     args, kwargs = call.args or [], call.kwargs or {}
     check_count(args, 1, 3)
     topic = text_of(args[0], "topic")
@@ -67,13 +70,13 @@ def add(engine: Engine, session: WampSession, call: Call, now: float) -> None:
 
 
 def flush(_engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:
-    """`wamp.session.flush_testaments`: scope. Raises `Refused`."""
+    """`wamp.session.flush_testaments`: drop the testaments of the scope in `scope`. Raises `Refused`."""
     session.testaments[_scope(call.kwargs or {})].clear()
     return []
 
 
 def publish(router: Router, session: WampSession, now: float) -> None:
-    """Publish those of a session that has ended."""
+    """Publish the testaments of a session that has ended."""
     for message, event in [testament for scope in SCOPES for testament in session.testaments[scope]]:
         if router.rights.may(session, "publish", event.topic):
             publishing.hand_over(session.owner, session, message, event, now)

@@ -1,11 +1,11 @@
-"""URIs as WAMP writes topics (Basic Profile, 5.1.1): what is legal, and which topic or pattern it stands for.
+"""URIs, as WAMP writes topics (Basic Profile, 5.1.1): their grammar, and the topics and patterns that they stand for.
 
-A URI is components joined by `.`, none empty, of anything but white space, `.` and `#`. In a wildcard pattern some may
-be empty; a prefix may end anywhere. A strict realm takes `[0-9a-z_]` alone. Characters that other protocols' topics
-have and WAMP forbids are shown as `!hh` (see `broker/names.py`).
+A URI is components joined by `.`, none empty, of any characters except white space, `.` and `#`. In a wildcard pattern
+components may be empty; a prefix may end anywhere. A strict realm accepts only `[0-9a-z_]`. Characters that other
+protocols' topics may have and WAMP forbids are shown as `!hh` (see `broker/names.py`).
 
-Every realm but the first has a space of its own, and so have the router's meta topics in each: `wamp.…` is never a
-topic that another protocol, or a publisher, can reach.
+Every realm except the first has a space of its own, and so have the router's meta topics in each realm: `wamp.…` is
+never a topic that another protocol or a publisher can reach.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _STRICT = re.compile(r"[0-9a-z_]+", re.ASCII)
 _OWN = "wamp"
 
 MATCHES = {"exact": Match.EXACT, "prefix": Match.PREFIX, "wildcard": Match.WILDCARD}
-"""What `SUBSCRIBE.Options.match` may say (Advanced Profile, 5.9)."""
+"""The values of `SUBSCRIBE.Options.match` (Advanced Profile, 5.9)."""
 
 
 class Grammar(NamedTuple):
-    """How a realm's URIs may look: their greatest length and number of components, and whether only strict ones do."""
+    """The grammar of a realm's URIs: their greatest length, the most components, and whether they must be strict."""
 
     chars: int
     components: int
@@ -35,13 +35,16 @@ class Grammar(NamedTuple):
 
 
 def is_own(uri: str) -> bool:
-    """Whether a URI is the router's: nobody may publish or register under `wamp.`."""
+    """Return whether a URI begins with `wamp.`; such URIs belong to the router, and clients cannot publish to them."""
     return uri.startswith(f"{_OWN}.")
 
 
 @lru_cache(_REMEMBERED_NAMES)
 def check_uri(uri: str, grammar: Grammar) -> None:
-    """That it is a URI: a realm's, an error's, a procedure's. Raises `InvalidName`."""
+    """Check the URI of a realm, an error or a procedure; the rule of strict realms is not applied.
+
+    Raises `InvalidName`.
+    """
     for each in _components(uri, grammar):
         if not each or not all(map(is_plain_in_uri, each)):
             raise InvalidName(uri)
@@ -49,14 +52,17 @@ def check_uri(uri: str, grammar: Grammar) -> None:
 
 @lru_cache(_REMEMBERED_NAMES)
 def to_topic(uri: str, space: str, grammar: Grammar) -> str:
-    """The canonical topic of a URI in a realm's `space`. Raises `InvalidName`."""
+    """Return the canonical topic of a URI in a realm's `space`. Raises `InvalidName`."""
     topic = "/".join(_segment(each, grammar) for each in _components(uri, grammar))
     return _within(topic, _space_of(uri, space))
 
 
 @lru_cache(_REMEMBERED_NAMES)
 def to_pattern(uri: str, match: Match, space: str, grammar: Grammar) -> Pattern:
-    """The pattern that a subscription stands for. Raises `InvalidName`."""
+    """Return the pattern for a subscription to a URI with a match policy, in a realm's `space`.
+
+    Raises `InvalidName`.
+    """
     if match is Match.EXACT:
         return Pattern(match, to_topic(uri, space, grammar))
     if match is Match.PREFIX and uri == _OWN:
@@ -73,13 +79,13 @@ def to_pattern(uri: str, match: Match, space: str, grammar: Grammar) -> Pattern:
 
 @lru_cache(_REMEMBERED_NAMES)
 def own_topic(uri: str, space: str) -> str:
-    """The topic of what the router itself publishes in a realm, however short the settings want topics to be."""
+    """Return the topic of a URI of the router itself in a realm; the settings' limits on topics do not apply to it."""
     return _within(uri.replace(".", "/"), _space_of(uri, space))
 
 
 @lru_cache(_REMEMBERED_NAMES)
 def to_uri(topic: str) -> str:
-    """The URI of a canonical topic, whatever space it lies in."""
+    """Return the URI of a canonical topic, without its space."""
     segments = topic.split("/")
     if segments[0].startswith(SPACE):
         del segments[0]
@@ -87,7 +93,7 @@ def to_uri(topic: str) -> str:
 
 
 def uri_of(pattern: Pattern) -> str:
-    """How WAMP writes a pattern; the opposite of `to_pattern`."""
+    """Return the URI of a pattern; the inverse of `to_pattern`."""
     if pattern.match is not Match.PREFIX:
         return to_uri(pattern.topic)
     whole, slash, last = pattern.topic.rpartition("/")
@@ -97,7 +103,7 @@ def uri_of(pattern: Pattern) -> str:
 
 
 def space_of(realm: str) -> str:
-    """The space of a realm that is not the first."""
+    """Return the space of a realm other than the first."""
     return SPACE + "".join(char if char.isalnum() and char.isascii() else f"!{ord(char):x}." for char in realm)
 
 

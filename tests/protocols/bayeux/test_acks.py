@@ -1,4 +1,4 @@
-"""The acknowledge extension, as cometd.js speaks it (bayeux.md B17; E61)."""
+"""The acknowledge extension, as cometd.js speaks it (B17, E61)."""
 
 import pytest
 from support.bayeux import House
@@ -51,7 +51,7 @@ def test_first_batch(house):
 
 
 def test_delivery_by_connect_only(house, peer):
-    """Events ride on connect replies alone (B17, design 3)."""
+    """Events ride on connect replies alone (B17)."""
     held = poll(peer, 1)
     assert peer.publish("/a", 1).events == []
     assert held.events == [("/a", 1)]
@@ -97,7 +97,7 @@ def test_lost_answer(house, peer):
 
 
 def test_unwritten_moves_nothing(house, peer):
-    """With acknowledgements an unwritten reply's events stay unacknowledged, and come once (design 3)."""
+    """With acknowledgements an unwritten reply's events stay unacknowledged, and come once."""
     held = poll(peer, 1, stalled=True)
     house.publish("/a", 1)
     held.unwritten()
@@ -106,7 +106,7 @@ def test_unwritten_moves_nothing(house, peer):
 
 
 def test_half_written_batch(house, peer):
-    """A connect that overtakes a half written batch gets it all under the next number (B17, design 4.5)."""
+    """A connect that overtakes a half written batch gets it all under the next number (B17)."""
     first = poll(peer, 1, stalled=True)
     house.publish("/a", 1)
     second = poll(peer, 1)
@@ -162,7 +162,7 @@ def test_older_batches_are_freed_together(house, peer):
 
 
 def test_events_before_the_first_connect(house):
-    """What is delivered while the session begins is part of batch 1 (B17; CometD #521)."""
+    """What is delivered while the session begins is part of batch 1 (B17, CometD #521)."""
     house.hooks.session_opened.append(lambda session: house.engine.deliver(session, "/w", 1, None, house.now))
     peer = house.join(ext={"ack": True})
     assert peer.heard == [("/w", 1)]
@@ -188,7 +188,7 @@ def test_in_a_batch_of_messages(house, peer):
 
 
 def test_refused_connect_frees_nothing(house, peer):
-    """A connect that is refused has not acknowledged (B17, design 4.2)."""
+    """A connect that is refused has not acknowledged (B17)."""
     poll(peer, 1)
     house.publish("/a", 1)
     poll(peer, 2, connectionType="x")
@@ -204,7 +204,7 @@ def test_gone_hold(house, peer):
 
 
 def test_unacknowledged_events_are_bounded():
-    """A client that never acknowledges cannot make the server keep more than the bound (B17, design 4.12)."""
+    """A client that never acknowledges cannot make the server keep more than the bound (B17)."""
     house = House(limits={"queue_events": 3})
     peer = joined(house)
     for number in range(3):

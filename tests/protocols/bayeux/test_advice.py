@@ -1,4 +1,4 @@
-"""Advice in both directions (bayeux.md A35, A38-A43; B3, B4; rulings 4 and 5)."""
+"""Advice in both directions (A35, A38-A43, B3, B4)."""
 
 import pytest
 from support.bayeux import House
@@ -10,14 +10,14 @@ AT_ONCE = {"timeout": 0}
 
 
 def test_first_connect_carries_advice(house):
-    """A session's first connect reply carries the full advice (ruling 5)."""
+    """A session's first connect reply carries the full advice."""
     peer = Peer(house)
     peer.handshake()
     assert peer.connect().only["advice"] == RETRY
 
 
 def test_later_connects_carry_none(house):
-    """A later connect reply carries no advice when nothing has changed (B3, ruling 5)."""
+    """A later connect reply carries no advice when nothing has changed (B3)."""
     peer = house.join()
     for _ in range(3):
         held = peer.connect()
@@ -27,7 +27,7 @@ def test_later_connects_carry_none(house):
 
 @pytest.mark.parametrize("advice", [AT_ONCE, {}, {"interval": 0}, {"reconnect": "none"}])
 def test_advice_is_answered_by_advice(house, advice):
-    """A connect that carries any advice gets the full advice back (B3, ruling 5)."""
+    """A connect that carries any advice gets the full advice back (B3)."""
     peer = house.join()
     held = peer.connect(advice=advice)
     house.pass_time(25)
@@ -36,7 +36,7 @@ def test_advice_is_answered_by_advice(house, advice):
 
 @pytest.mark.parametrize("channel", ["/meta/subscribe", "/meta/unsubscribe", "/meta/disconnect", "/a"])
 def test_other_replies_carry_none(house, channel):
-    """Replies on other channels carry no advice, successful or not (A43, clients.md 5)."""
+    """Replies on other channels carry no advice, successful or not (A43)."""
     peer = house.join()
     message = {"channel": channel, "subscription": "/a", "data": 1}
     assert "advice" not in house.send(message | {"clientId": "nobody"}).only
@@ -50,14 +50,14 @@ def test_unknown_session_shall_handshake(house):
 
 
 def test_expired_session_shall_handshake(house):
-    """So is a connect of a session that has expired (B11, E28; CometD #921)."""
+    """So is a connect of a session that has expired (B11, E28, CometD #921)."""
     peer = house.join()
     house.pass_time(10)
     assert peer.connect().only["advice"] == HANDSHAKE
 
 
 def test_failed_connect_carries_the_whole_advice(house):
-    """Every failed connect carries all three fields (A42, ruling 5)."""
+    """Every failed connect carries all three fields (A42)."""
     peer = house.join()
     for wrong in ({"connectionType": "x"}, {"ext": 7}, {"advice": []}, {"id": []}):
         advice = peer.send(peer.poll(**wrong)).only["advice"]
@@ -98,7 +98,7 @@ def test_change_is_told_though_the_connect_was_replaced(house):
 
 
 def test_change_is_told_though_its_reply_was_lost(house):
-    """Advice whose reply did not reach the socket is told again (B3, design 3: unwritten)."""
+    """Advice whose reply did not reach the socket is told again (B3)."""
     peer = house.join()
     held = peer.connect(stalled=True)
     peer.session.interval_s = 2.0
@@ -111,7 +111,7 @@ def test_change_is_told_though_its_reply_was_lost(house):
 
 
 def test_first_advice_is_told_though_its_reply_was_lost(house):
-    """So is the advice of a first connect (ruling 5, design 3: unwritten)."""
+    """So is the advice of a first connect (B3)."""
     peer = Peer(house)
     peer.handshake()
     peer.subscribe("/a")
@@ -155,7 +155,7 @@ def test_client_interval_extends_the_session(house):
     ("interval_ms", "shown_ms"), [(3_600_000, 60_000), (1e308, 60_000), (-1, 0), (-1e308, 0), (0.4, 0), (1.6, 2)]
 )
 def test_client_interval_is_clamped(house, interval_ms, shown_ms):
-    """A client's interval is clamped to 0..60 s (ruling 4, S17)."""
+    """A client's interval is clamped to 0..60 s (S17)."""
     peer = house.join()
     assert peer.connect(advice={"timeout": 0, "interval": interval_ms}).only["advice"]["interval"] == shown_ms
     house.pass_time(70.1)
@@ -165,7 +165,7 @@ def test_client_interval_is_clamped(house, interval_ms, shown_ms):
 @pytest.mark.parametrize("value", ["x", "0", True, False, [], {}, [0], float("inf"), float("nan")])
 @pytest.mark.parametrize("name", ["timeout", "interval"])
 def test_what_is_no_number_is_refused(house, name, value):
-    """A timeout or interval that is not a finite number refuses that message, and changes nothing (ruling 4, S17)."""
+    """A timeout or interval that is not a finite number refuses that message, and changes nothing (S17)."""
     peer = house.join()
     only = peer.connect(advice={name: value}).only
     assert (only["successful"], only["error"]) == (False, "400::advice_invalid")
@@ -174,7 +174,7 @@ def test_what_is_no_number_is_refused(house, name, value):
 
 
 def test_null_is_no_advice(house):
-    """`null` for advice or for one of its fields is the same as none (clients.md 5: validate)."""
+    """`null` for advice or for one of its fields is the same as none."""
     peer = house.join()
     assert peer.connect(advice={"timeout": None, "interval": None}).is_held
 

@@ -37,7 +37,7 @@ def join(house, token):
     ],
 )
 def test_only_its_audience_hears_an_event(audience, hearers):
-    """Design 3, audience: each of the four fields narrows who gets it; the publisher is no exception."""
+    """Each of the four fields narrows who gets it; the publisher is no exception."""
     house = House(authenticate=lambda token, _: PEOPLE[token])
     peers = {token.removesuffix("'s"): join(house, token) for token in PEOPLE}
     sent = peers["ann"].publish("/a", 1, ext={"audience": audience})

@@ -1,4 +1,4 @@
-"""Requests of many messages (bayeux.md A53, A54; clients.md 5)."""
+"""Requests of many messages (A53, A54)."""
 
 from support.bayeux_peers import Peer
 from support.messages import publish
@@ -17,7 +17,7 @@ def test_first_connect_with_a_subscription(house):
 
 
 def test_connect_in_a_batch_is_never_held(house):
-    """A connect that came with anything else is answered at once (A53, B2, design 4.1)."""
+    """A connect that came with anything else is answered at once (A53, B2)."""
     peer = house.join()
     for _ in range(2):
         assert len(peer.send(peer.poll(), peer.message("/a") | {"data": 1}).replies) == 2
@@ -26,7 +26,7 @@ def test_connect_in_a_batch_is_never_held(house):
 
 
 def test_connect_comes_last_and_answers_in_place(house):
-    """All else is done before the connect, so a sender's own event is in the same response (design 4.1)."""
+    """All else is done before the connect, so a sender's own event is in the same response."""
     peer = house.join()
     sent = peer.send(
         peer.poll(id="c"),
@@ -86,7 +86,7 @@ def test_second_session_in_a_request_is_refused(house):
 
 
 def test_second_session_after_a_connect_is_refused(house):
-    """A connect chooses the request's session too, though connects are answered last (A54, design 4.4)."""
+    """A connect chooses the request's session too, though connects are answered last (A54)."""
     peer, victim = house.join(), house.join()
     connect, disconnect = peer.send(peer.poll(), victim.message("/meta/disconnect")).replies
     assert connect["successful"] is True
@@ -95,7 +95,7 @@ def test_second_session_after_a_connect_is_refused(house):
 
 
 def test_second_session_after_a_refused_message_is_refused(house):
-    """A first message that is refused has chosen the session all the same (A54, design 4.4)."""
+    """A first message that is refused has chosen the session all the same (A54)."""
     peer, victim = house.join(), house.join()
     replies = peer.send(peer.message("no") | {"data": 1}, victim.message("/meta/disconnect")).replies
     assert [reply.get("error") for reply in replies] == ["405::channel_invalid", UNKNOWN]
@@ -124,7 +124,7 @@ def test_anonymous_publishes_beside_a_session(house):
 
 
 def test_bad_message_spoils_nothing(house):
-    """A message that is refused leaves the others of its request alone (A53, design 4.2)."""
+    """A message that is refused leaves the others of its request alone (A53)."""
     peer = house.join()
     replies = peer.send(
         {"id": 1}, peer.message("/a") | {"data": 1}, {"channel": []}, {"channel": "/meta/nothing"}
@@ -143,7 +143,7 @@ def test_two_connects_in_one_request(house):
 
 
 def test_failing_connect_in_a_batch_takes_nothing(house):
-    """A connect that is refused takes no events; the next one gets them (A53, design 4.9)."""
+    """A connect that is refused takes no events; the next one gets them (A53)."""
     peer = house.join()
     peer.subscribe("/a")
     house.publish("/a", 1)
@@ -160,6 +160,6 @@ def test_batch_with_a_connect_releases_the_held_one(house):
 
 
 def test_long_batch(house):
-    """A thousand messages are a thousand replies in order (ruling 7)."""
+    """A thousand messages are a thousand replies in order."""
     sent = house.send(*(publish("/a", n, id=n) for n in range(1_000)))
     assert [reply["id"] for reply in sent.replies] == list(range(1_000))

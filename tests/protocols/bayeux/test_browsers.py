@@ -1,4 +1,4 @@
-"""Several tabs of one browser share one held connect (bayeux.md A41, B9; E14-E18)."""
+"""Several tabs of one browser share one held connect (A41, B9, E14-E18)."""
 
 import pytest
 from support.bayeux import House
@@ -30,7 +30,7 @@ def test_each_browser_has_its_own_slot(house):
 
 
 def test_clients_without_cookies_are_browsers_of_their_own(house):
-    """Sessions that no cookie binds are never crowded (design 4.6)."""
+    """Sessions that no cookie binds are never crowded."""
     peers = [house.join() for _ in range(5)]
     assert all(peer.connect().is_held for peer in peers)
 
@@ -149,14 +149,14 @@ def test_no_limit(jar):
 
 
 def test_limit_of_none(jar):
-    """With 0 no connect is held, of a browser or of anyone else (B9; C: maxSessionsPerBrowser)."""
+    """With 0 no connect is held, of a browser or of anyone else (B9)."""
     house = House(holds_per_browser=0)
     assert house.join(jar=jar).connect().only["advice"] == CROWDED
     assert house.join().connect().only["advice"] == CROWDED
 
 
 def test_session_that_becomes_bound_during_its_hold(house, jar):
-    """A session whose cookie first comes while it is held frees the slot it took (B9, design 4.6)."""
+    """A session whose cookie first comes while it is held frees the slot it took (B9)."""
     peer = house.join(jar=jar)
     cookie = list(jar)
     peer.session.is_bound = False

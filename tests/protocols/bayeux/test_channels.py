@@ -1,4 +1,4 @@
-"""Channel names: which are legal, what wildcards reach, and what `/meta` and `/service` are (bayeux.md A16-A22)."""
+"""Channel names: which are legal, what wildcards reach, and what `/meta` and `/service` are (A16-A22)."""
 
 import pytest
 from support.bayeux import House
@@ -49,7 +49,7 @@ def test_legal_names(house, channel):
 
 @pytest.mark.parametrize("channel", ILLEGAL)
 def test_illegal_names(house, channel):
-    """Anything else is refused as it stands, nothing trimmed or mended; templates too (A16, A21, ruling 3, S16)."""
+    """Anything else is refused as it stands, nothing trimmed or mended; templates too (A16, A21, S16)."""
     peer = house.join()
     assert house.send(publish(channel, 1)).only["error"] == "405::channel_invalid"
     assert peer.subscribe(channel).only["error"] == "403::subscription_invalid"
@@ -150,7 +150,7 @@ def test_publishing_to_a_wildcard_is_refused(house, channel):
     ],
 )
 def test_meta_channels_are_matched_by_their_exact_name(house, channel, error):
-    """What merely looks like a meta channel does nothing (S14; CVE-2020-11020)."""
+    """What merely looks like a meta channel does nothing (S14, CVE-2020-11020)."""
     peer = house.join()
     only = peer.send(peer.message(channel, subscription="/a", connectionType="long-polling", data=1)).only
     assert (only["successful"], only["error"]) == (False, error)

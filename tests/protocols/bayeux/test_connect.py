@@ -1,4 +1,4 @@
-"""Connects: which are held, how a hold ends, and what becomes of two at once (bayeux.md A7, A32-A37; B2, B5-B7)."""
+"""Connects: which are held, how a hold ends, and what becomes of two at once (A7, A32-A37, B2, B5-B7)."""
 
 import pytest
 from support.bayeux import House
@@ -10,7 +10,7 @@ TYPES = "301:long-polling,callback-polling:connection_types_unsupported"
 
 
 def test_first_connect_is_answered_at_once(house):
-    """A session's first connect is answered at once, asked for or not (A37, B2, design 4.1, E10)."""
+    """A session's first connect is answered at once, asked for or not (A37, B2, E10)."""
     peer = Peer(house)
     peer.handshake()
     only = peer.connect().only
@@ -31,7 +31,7 @@ def test_later_connects_are_held_to_the_end(house):
     ("timeout_ms", "held_s"), [(1_000, 1.0), (1_500.5, 1.5005), (3_600_000, 25.0), (1e308, 25.0), (25_001, 25.0)]
 )
 def test_client_chooses_the_timeout(house, timeout_ms, held_s):
-    """The client's `advice.timeout` is honoured up to the server's own (A35, ruling 4, S17)."""
+    """The client's `advice.timeout` is honoured up to the server's own (A35, S17)."""
     peer = house.join()
     held = peer.connect(advice={"timeout": timeout_ms})
     house.pass_time(held_s - 0.01)
@@ -42,18 +42,18 @@ def test_client_chooses_the_timeout(house, timeout_ms, held_s):
 
 @pytest.mark.parametrize("timeout_ms", [0, 0.0, -1, -1e308, -(2**63)])
 def test_timeout_of_nothing(house, timeout_ms):
-    """A connect with a timeout of 0 or less is answered at once (A35, ruling 4)."""
+    """A connect with a timeout of 0 or less is answered at once (A35)."""
     assert house.join().connect(advice={"timeout": timeout_ms}).only["successful"] is True
 
 
 def test_zero_hold_means_no_hold():
-    """With a hold of 0 s connects are never held (C: timeout)."""
+    """With a hold of 0 s connects are never held (B2)."""
     peer = House(hold_s=0).join()
     assert peer.connect().only["successful"] is True
 
 
 def test_event_ends_the_hold(house):
-    """An event wakes the held connect at once; its reply comes first, then the event (A34, B7, clients.md 5)."""
+    """An event wakes the held connect at once; its reply comes first, then the event (A34, B7)."""
     peer = house.join()
     peer.subscribe("/a")
     held = peer.connect()
@@ -108,7 +108,7 @@ def test_open_batch_does_not_ride_on_other_replies(house):
 
 @pytest.mark.parametrize("connection_type", [None, "websocket", "", "LONG-POLLING", 7, ["long-polling"], {}])
 def test_unknown_connection_type(house, connection_type):
-    """A connect without a connection type that we know fails; the session lives and its next connect is held (A7)."""
+    """A connect without a known connection type fails; the session lives and its next connect is held (A7, A32)."""
     peer = house.join()
     only = peer.send(peer.message("/meta/connect", connectionType=connection_type)).only
     assert (only["successful"], only["error"]) == (False, TYPES)
@@ -125,7 +125,7 @@ def test_session_may_change_its_transport(house):
 
 
 def test_newer_connect_replaces_the_held_one(house):
-    """A second connect is held; the first gets its own successful reply and nothing else (B5, design 4.5, S18)."""
+    """A second connect is held; the first gets its own successful reply and nothing else (B5, S18)."""
     peer = house.join()
     first = peer.connect(id="first")
     second = peer.connect(id="second")
@@ -144,7 +144,7 @@ def test_events_go_to_the_newer_connect(house):
 
 
 def test_replaced_connect_with_cometds_status():
-    """The status of a replaced connect can be CometD's; its body is empty then (B5, A.9)."""
+    """The status of a replaced connect can be CometD's; its body is empty then (B5, A69)."""
     house = House(superseded_status=500)
     peer = house.join()
     first = peer.connect()
@@ -184,7 +184,7 @@ def test_shorter_hold_after_a_longer_one(house):
 
 
 def test_half_written_connect_is_aborted(house):
-    """A connect that comes while the reply before it is half written cuts that one and gets its events (design 4.5)."""
+    """A connect that comes while the reply before it is half written cuts that one and gets its events."""
     peer = house.join()
     peer.subscribe("/a")
     first = peer.connect(stalled=True)

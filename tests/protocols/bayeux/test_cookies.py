@@ -1,4 +1,4 @@
-"""The browser cookie: who is given one, and whom it binds (bayeux.md B1; design 4.6; S12)."""
+"""The browser cookie: who is given one, and whom it binds (B1, S12)."""
 
 import pytest
 from support.bayeux_peers import handshake
@@ -45,14 +45,14 @@ def test_cookie_value_is_not_the_client_id(house):
 
 
 def test_client_without_cookies_is_served(house):
-    """While a session's cookie has not come back, its id alone is the secret (design 4.6)."""
+    """While a session's cookie has not come back, its id alone is the secret."""
     peer = house.join()
     assert peer.subscribe("/a").only["successful"] is True
     assert peer.connect().is_held
 
 
 def test_session_is_bound_once_its_cookie_came(house):
-    """From the first request that returns the cookie, one without it is refused (B1, design 4.6, S12)."""
+    """From the first request that returns the cookie, one without it is refused (B1, S12)."""
     peer = house.join(jar=[])
     peer.connect(advice={"timeout": 0})
     peer.jar = None
@@ -63,7 +63,7 @@ def test_session_is_bound_once_its_cookie_came(house):
 
 
 def test_session_begun_with_a_cookie_is_bound(house):
-    """A session whose handshake brought the cookie is bound from the start (design 4.6)."""
+    """A session whose handshake brought the cookie is bound from the start."""
     client_id = house.send(handshake(), cookies=(COOKIE,)).only["clientId"]
     message = {"channel": "/meta/subscribe", "clientId": client_id, "subscription": "/a"}
     assert house.send(message).only["error"] == UNKNOWN
@@ -97,7 +97,7 @@ def test_one_of_several_cookies_is_enough(house):
 
 
 def test_all_strangers_get_the_same_answer(house):
-    """Unknown, expired, another's, and a right id with a wrong cookie or none: the same bytes (ruling 6, S12)."""
+    """Unknown, expired, another's, and a right id with a wrong cookie or none: the same bytes (S12)."""
     expired = house.join()
     house.pass_time(10)
     victim, thief = house.join(jar=[]), house.join(jar=[])

@@ -1,4 +1,4 @@
-"""Nothing is lost when a poll's socket dies: written, unwritten, gone (design 3 and 4.9; bayeux.md B15, E29)."""
+"""Nothing is lost when a poll's socket dies: written, unwritten, gone (B15, E29)."""
 
 import pytest
 from support.bayeux import House
@@ -31,7 +31,7 @@ def test_gone_is_noticed_at_once(house, peer):
 
 
 def test_gone_after_the_answer_was_made(house, peer):
-    """A socket that dies when its hold was answered already is a matter of that answer (design 3)."""
+    """A socket that dies when its hold was answered already is a matter of that answer."""
     held = peer.connect(stalled=True)
     house.publish("/a", 1)
     held.hang_up()
@@ -50,7 +50,7 @@ def test_gone_of_a_replaced_hold(house, peer):
 
 
 def test_gone_twice(house, peer):
-    """A death reported twice counts once (design 3)."""
+    """A death reported twice counts once."""
     held = peer.connect()
     held.hang_up()
     held.hang_up()
@@ -58,7 +58,7 @@ def test_gone_twice(house, peer):
 
 
 def test_unwritten_connect(house, peer):
-    """Events whose answer did not leave come again with the next connect, first and in order (design 4.9)."""
+    """Events whose answer did not leave come again with the next connect, first and in order."""
     held = peer.connect(stalled=True)
     house.publish("/a", 1, 2)
     house.publish("/a", 3)
@@ -69,14 +69,14 @@ def test_unwritten_connect(house, peer):
 
 
 def test_unwritten_publish_reply(house, peer):
-    """So do events that rode on another reply (design 4.9)."""
+    """So do events that rode on another reply."""
     peer.publish("/a", 1, stalled=True).unwritten()
     house.publish("/a", 2)
     assert peer.connect().events == [("/a", 1), ("/a", 2)]
 
 
 def test_unwritten_wakes_the_held_connect(house, peer):
-    """Events that come back while a connect is held leave by it at once (design 3)."""
+    """Events that come back while a connect is held leave by it at once."""
     sent = peer.publish("/a", 1, stalled=True)
     held = peer.connect()
     house.publish("/a", 2)
@@ -86,7 +86,7 @@ def test_unwritten_wakes_the_held_connect(house, peer):
 
 
 def test_written_wakes_the_held_connect(house, peer):
-    """So do later events as soon as the reply ahead of them has left (design 3: one unsettled reply)."""
+    """So do later events as soon as the reply ahead of them has left."""
     sent = peer.publish("/a", 1, stalled=True)
     held = peer.connect()
     house.publish("/a", 2)
@@ -96,7 +96,7 @@ def test_written_wakes_the_held_connect(house, peer):
 
 
 def test_one_unsettled_reply(house, peer):
-    """While a reply with events is on its way nothing more is taken, by any response (design 3)."""
+    """While a reply with events is on its way nothing more is taken, by any response."""
     sent = peer.publish("/a", 1, stalled=True)
     assert peer.publish("/a", 2).events == []
     assert peer.connect(advice={"timeout": 0}).events == []
@@ -108,7 +108,7 @@ def test_one_unsettled_reply(house, peer):
 
 
 def test_reply_without_events_unsettles_nothing(house, peer):
-    """A reply that carries no event stands in nobody's way (design 3)."""
+    """A reply that carries no event stands in nobody's way."""
     house.join().publish("/b", 1, stalled=True)
     peer.publish("/b", 1, stalled=True)
     house.publish("/a", 1)
@@ -116,7 +116,7 @@ def test_reply_without_events_unsettles_nothing(house, peer):
 
 
 def test_settled_twice(house, peer):
-    """Whatever a transport says after a reply was settled changes nothing: no event comes twice (design 3)."""
+    """Whatever a transport says after a reply was settled changes nothing: no event comes twice."""
     held = peer.connect(stalled=True)
     house.publish("/a", 1)
     held.written()
@@ -126,7 +126,7 @@ def test_settled_twice(house, peer):
 
 
 def test_unwritten_twice(house, peer):
-    """Nor does a second `unwritten` put anything back again (design 3)."""
+    """Nor does a second `unwritten` put anything back again."""
     held = peer.connect(stalled=True)
     house.publish("/a", 1)
     held.unwritten()
@@ -135,7 +135,7 @@ def test_unwritten_twice(house, peer):
 
 
 def test_unwritten_then_written(house, peer):
-    """Nor does a late `written` take back what was put back (design 3)."""
+    """Nor does a late `written` take back what was put back."""
     held = peer.connect(stalled=True)
     house.publish("/a", 1)
     held.unwritten()
@@ -144,7 +144,7 @@ def test_unwritten_then_written(house, peer):
 
 
 def test_poll_dies_again_and_again(house, peer):
-    """However often the socket dies, every event arrives once and in order (design 4.9)."""
+    """However often the socket dies, every event arrives once and in order."""
     for number in range(5):
         held = peer.connect(stalled=True)
         house.publish("/a", number)
@@ -154,7 +154,7 @@ def test_poll_dies_again_and_again(house, peer):
 
 
 def test_dead_publish_of_a_client_that_left(house, peer):
-    """Events of a session that has ended go nowhere (design 3)."""
+    """Events of a session that has ended go nowhere."""
     sent = peer.publish("/a", 1, stalled=True)
     session = peer.session
     peer.disconnect()
@@ -164,7 +164,7 @@ def test_dead_publish_of_a_client_that_left(house, peer):
 
 
 def test_put_back_events_are_counted(house, peer):
-    """Telemetry can see how many events had to be put back (design 3)."""
+    """Telemetry can see how many events had to be put back."""
     held = peer.connect(stalled=True)
     house.publish("/a", 1, 2)
     held.unwritten()
@@ -185,7 +185,7 @@ def test_put_back_events_do_not_overflow():
 
 
 def test_events_that_come_back_each_time_do_not_add_up():
-    """A client whose sockets die each time is cut before its outbox holds more than twice the bound (design 4.12)."""
+    """A client whose sockets die each time is cut before its outbox holds more than twice the bound."""
     house = House(limits={"queue_events": 3})
     peer = house.join()
     peer.subscribe("/a")
@@ -199,7 +199,7 @@ def test_events_that_come_back_each_time_do_not_add_up():
 
 
 def test_answers_of_services_come_back_too(house):
-    """What a service answered is an event like any other: it comes again if its reply was lost (B28, design 4.9)."""
+    """What a service answered is an event like any other: it comes again if its reply was lost (B28)."""
     house.serve("/service/echo", lambda session, message: message.data)
     peer = house.join()
     peer.publish("/service/echo", "hi", id="9", stalled=True).unwritten()
@@ -207,7 +207,7 @@ def test_answers_of_services_come_back_too(house):
 
 
 def test_jsonp_poll_dies(house):
-    """The same holds by callback-polling (design 4.9)."""
+    """The same holds by callback-polling."""
     peer = house.join(transport=Transport.CALLBACK_POLLING)
     peer.subscribe("/a")
     held = peer.connect(stalled=True)
@@ -217,7 +217,7 @@ def test_jsonp_poll_dies(house):
 
 
 def test_drained_poll_dies(house, peer):
-    """And while the server is leaving (design 4.9, ruling 10)."""
+    """And while the server is leaving."""
     held = peer.connect(stalled=True)
     house.engine.drain()
     house.publish("/a", 1)

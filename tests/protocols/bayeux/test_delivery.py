@@ -1,4 +1,4 @@
-"""Deliveries: to whom, once, in order, and with which response (bayeux.md A18, A49-A51, A66; B7, B8)."""
+"""Deliveries: to whom, once, in order, and with which response (A18, A49-A51, A66, B7, B8)."""
 
 import pytest
 from support.bayeux import House
@@ -28,7 +28,7 @@ def test_one_copy_for_each_session(house):
 
 
 def test_event_is_encoded_once(house):
-    """However many sessions hear an event, it is written once for all of them (design 3)."""
+    """However many sessions hear an event, it is written once for all of them."""
     peers = [house.join() for _ in range(3)]
     for peer in peers:
         peer.subscribe("/a")
@@ -117,7 +117,7 @@ def test_connect_delivery_only_for_one_session(house):
 
 
 def test_jsonp_gets_events_on_connects_only(house):
-    """By callback-polling events ride on connect replies alone, whatever the setting (A66, design 3)."""
+    """By callback-polling events ride on connect replies alone, whatever the setting (A66)."""
     peer = house.join(transport=Transport.CALLBACK_POLLING)
     peer.subscribe("/a")
     held = peer.connect()
@@ -159,7 +159,7 @@ def test_many_quick_events(house):
 
 
 def test_order_across_channels(house):
-    """Events of several channels and publishers come in the order they were published (design 3)."""
+    """Events of several channels and publishers come in the order they were published."""
     peer, other = house.join(), house.join()
     peer.subscribe("/**")
     for number in range(5):
@@ -196,7 +196,7 @@ def test_delivery_to_one_session(house):
 
 
 def test_channel_with_escapes(house):
-    """Names whose marks other protocols escape come back as Bayeux writes them (A16, design 3)."""
+    """Names whose marks other protocols escape come back as Bayeux writes them (A16)."""
     peer = house.join()
     name = "/a!b/~(c)/$@"
     peer.subscribe(name)
@@ -206,7 +206,7 @@ def test_channel_with_escapes(house):
 
 
 def test_events_of_more_sessions_than_one_turn_flushes(house):
-    """More receivers than one turn flushes all get theirs (design 3: at most 500 a turn)."""
+    """More receivers than one turn flushes all get theirs, 500 of them in a turn."""
     peers = [house.join() for _ in range(502)]
     for peer in peers:
         peer.subscribe("/a")

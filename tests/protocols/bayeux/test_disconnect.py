@@ -1,4 +1,4 @@
-"""Leaving, by either side (bayeux.md A52, A55; B11-B14)."""
+"""Leaving, by either side (A52, A55, B11-B14)."""
 
 from support.bayeux import House
 
@@ -94,7 +94,7 @@ def test_server_sends_an_absent_client_away(house):
 
 
 def test_last_words_arrive(house):
-    """What a program delivered just before it ends the session rides on the held connect (B13, design 4.9)."""
+    """What a program delivered just before it ends the session rides on the held connect (B13)."""
     peer = house.join()
     peer.connect()
     house.engine.deliver(peer.session, "/bye", "closing time", None, house.now)

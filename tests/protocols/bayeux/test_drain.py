@@ -1,4 +1,4 @@
-"""The server leaves: nobody is left hanging (ruling 10; bayeux.md B30, E33; issue, operations)."""
+"""The server leaves: nobody is left hanging (B30, E33)."""
 
 from support.bayeux_peers import handshake
 
@@ -23,7 +23,7 @@ def test_held_connects_are_released(house):
 
 
 def test_only_held_sessions_are_listed(house):
-    """`drain` tells which sessions have someone waiting (ruling 10)."""
+    """`drain` tells which sessions have someone waiting."""
     held, idle = house.join(), house.join()
     held.connect()
     assert [session.id for session in house.engine.drain()] == [held.id]
@@ -31,7 +31,7 @@ def test_only_held_sessions_are_listed(house):
 
 
 def test_release_of_one_that_is_not_held(house):
-    """A session whose hold ended by itself meanwhile needs no release (ruling 10)."""
+    """A session whose hold ended by itself meanwhile needs no release."""
     peer = house.join()
     held = peer.connect()
     (session,) = house.engine.drain()
@@ -42,7 +42,7 @@ def test_release_of_one_that_is_not_held(house):
 
 
 def test_new_connects_are_not_held(house):
-    """While the server leaves, connects are answered at once with what waits (ruling 10)."""
+    """While the server leaves, connects are answered at once with what waits."""
     peer = house.join()
     peer.subscribe("/a")
     house.engine.drain()
@@ -55,7 +55,7 @@ def test_new_connects_are_not_held(house):
 
 
 def test_clients_are_spread_out(house):
-    """Each is advised an interval of its own, so that they do not all return at once (ruling 10)."""
+    """Each is advised an interval of its own, so that they do not all return at once."""
     intervals = iter([0.25, 1.5])
     house.engine.advisor.drain_interval = lambda: next(intervals)
     peers = [house.join(), house.join()]
@@ -65,7 +65,7 @@ def test_clients_are_spread_out(house):
 
 
 def test_handshakes_are_turned_away(house):
-    """A handshake gets 503, so that a load balancer tries another server (ruling 10)."""
+    """A handshake gets 503, so that a load balancer tries another server."""
     house.engine.drain()
     sent = house.send(handshake())
     assert (sent.status, sent.reply.is_last) == (503, True)
@@ -73,7 +73,7 @@ def test_handshakes_are_turned_away(house):
 
 
 def test_other_messages_are_served(house):
-    """Publishes and the like are served to the end, and their connections closed (ruling 10)."""
+    """Publishes and the like are served to the end, and their connections closed."""
     peer = house.join()
     house.engine.drain()
     sent = peer.publish("/a", 1)
@@ -81,7 +81,7 @@ def test_other_messages_are_served(house):
 
 
 def test_what_waits_rides_on_the_release(house):
-    """A release takes along what waits in the same turn (ruling 10)."""
+    """A release takes along what waits in the same turn."""
     peer = house.join()
     held = peer.connect()
     house.engine.deliver(peer.session, "/a", 1, None, house.now)

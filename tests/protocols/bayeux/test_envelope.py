@@ -1,4 +1,4 @@
-"""What every message and every reply has in common (bayeux.md A1-A15)."""
+"""What every message and every reply has in common (A1-A15)."""
 
 import re
 
@@ -52,7 +52,7 @@ def test_held_connect_echoes_its_id(house):
     "message_id", ["", "x" * 65, "x" * 1_000_000, "<script>", "a b", "é", "1\n", 1.5, True, False, [], ["1"], {}]
 )
 def test_illegal_id_is_refused_and_not_echoed(house, message_id):
-    """An id outside the grammar is refused, and nothing of it is sent back (A2, ruling 1, S17)."""
+    """An id outside the grammar is refused, and nothing of it is sent back (A2, S17)."""
     peer = house.join()
     peer.subscribe("/a")
     assert peer.publish("/a", 1, id=message_id).only == {
@@ -64,7 +64,7 @@ def test_illegal_id_is_refused_and_not_echoed(house, message_id):
 
 
 def test_empty_object(house):
-    """An object without anything in it is a message that is refused (A1, A.9, E6)."""
+    """An object without anything in it is a message that is refused (A1, A69, E6)."""
     assert house.send({}).only == {"successful": False, "error": "400::channel_missing"}
 
 
@@ -77,7 +77,7 @@ def test_id_may_be_absent(house):
     "channel", ["/meta/connect", "/meta/subscribe", "/meta/unsubscribe", "/meta/disconnect", "/service/a", "/a"]
 )
 def test_unknown_session_is_refused(house, channel):
-    """A message of a session that does not exist gets 402, on every channel (A3, ruling 6)."""
+    """A message of a session that does not exist gets 402, on every channel (A3)."""
     message = {"channel": channel, "clientId": "nobody", "connectionType": "long-polling", "subscription": "/a"}
     only = house.send(message | {"data": 1}).only
     assert (only["successful"], only["error"]) == (False, "402::session_unknown")
@@ -105,7 +105,7 @@ def test_publishers_id_is_not_leaked(house):
     [("successful", True), ("advice", {"reconnect": "none"}), ("error", "x"), ("id", "1"), ("ext", {"x": 1})],
 )
 def test_publisher_cannot_inject_fields(house, name, value):
-    """Events are built from scratch: nothing a publisher adds reaches subscribers (design 4.3; unlike A15)."""
+    """Events are built from scratch: nothing a publisher adds reaches subscribers (A15, A49)."""
     peer = house.join()
     peer.subscribe("/a")
     held = peer.connect()
@@ -128,7 +128,7 @@ def test_publish_reply_carries_no_data(house):
 
 
 def test_missing_data_is_refused(house):
-    """A publish without data is refused and delivered to nobody (A10, ruling 3)."""
+    """A publish without data is refused and delivered to nobody (A10)."""
     peer = house.join()
     peer.subscribe("/a")
     assert house.send({"channel": "/a"}).only["error"] == "400::data_missing"
@@ -137,7 +137,7 @@ def test_missing_data_is_refused(house):
 
 @pytest.mark.parametrize("data", [None, False, 0, -1.5, "", "é  </script>", [], {}, {"data": {"data": None}}])
 def test_any_json_value_is_data(house, data):
-    """Data is any JSON value, null too, and arrives as it was sent (A10, ruling 3)."""
+    """Data is any JSON value, null too, and arrives as it was sent (A10)."""
     peer = house.join()
     peer.subscribe("/a")
     house.publish("/a", data)

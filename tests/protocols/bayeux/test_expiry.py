@@ -1,4 +1,4 @@
-"""When a session ends by itself (bayeux.md A36, B10, B11, B16; E19-E31)."""
+"""When a session ends by itself (A36, B10, B11, B16, E19-E31)."""
 
 from support.bayeux import House
 from support.bayeux_peers import Peer

@@ -1,4 +1,4 @@
-"""Extensions see every message in and out (bayeux.md A12, B19; E59, E60)."""
+"""Extensions see every message in and out (A12, B19, E59, E60)."""
 
 import pytest
 from support.bayeux import House
@@ -210,7 +210,7 @@ def test_events_kept_back_leave_the_reply(house):
 
 
 def test_unwritten_events_pass_again(house):
-    """Events that come back pass the extensions again, and are changed once (design 4.9)."""
+    """Events that come back pass the extensions again, and are changed once."""
     extend(house, Extension(outgoing=only_events(lambda message: message | {"data": message["data"] + 1})))
     peer = house.join()
     peer.subscribe("/a")
@@ -222,7 +222,7 @@ def test_unwritten_events_pass_again(house):
 
 @pytest.mark.parametrize("on", ["replies", "events"])
 def test_outgoing_makes_what_is_no_json(house, on):
-    """What an extension makes unwritable is reported and goes out as it was; nothing is lost (E60, design 4.9)."""
+    """What an extension makes unwritable is reported and goes out as it was; nothing is lost (E60)."""
     is_meant = (lambda m: "data" in m) if on == "events" else (lambda m: "data" not in m)
     extend(house, Extension(outgoing=lambda m: m | {"x": object()} if is_meant(m) else m))
     peer = house.join()
@@ -280,7 +280,7 @@ def test_ids_survive_extensions(house):
 
 
 def test_nothing_is_doubled_without_extensions(house):
-    """The same events go out with extensions and without, byte for byte (design 3)."""
+    """The same events go out with extensions and without, byte for byte."""
     other = House()
     extend(other, Extension())
     bodies = []

@@ -1,4 +1,4 @@
-"""The handshake: what it must say, what it gets, and what it makes (bayeux.md A4-A6, A23-A31; B20)."""
+"""The handshake: what it must say, what it gets, and what it makes (A4-A6, A23-A31, B20)."""
 
 import re
 from types import SimpleNamespace
@@ -70,7 +70,7 @@ def test_versions_with_overlap(house, versions):
     ],
 )
 def test_versions_without_overlap(house, versions):
-    """Without a version in common, or any that can be read, the handshake is refused for good (A5, A26)."""
+    """Without a version in common, or any that can be read, the handshake is refused for good (A5, A23, A26)."""
     message = {"channel": "/meta/handshake", "supportedConnectionTypes": ["long-polling"], **versions}
     only = house.send(message).only
     assert (only["successful"], only["error"]) == (False, "400:1.0:version_unsupported")
@@ -104,7 +104,7 @@ def test_failed_reply_has_no_client_id(house):
 
 
 def test_failed_reply_has_full_advice(house):
-    """Advice always has all three fields: cometd.js puts its own defaults for those that lack (A42, clients.md 1.9)."""
+    """Advice always has all three fields: cometd.js puts its own defaults for those that lack (A42)."""
     advice = house.send(handshake(version="0.1")).only["advice"]
     assert set(advice) == {"reconnect", "interval", "timeout"}
 
@@ -118,7 +118,7 @@ def test_handshake_over_either_transport(house, transport):
 
 
 def test_rest_of_the_request_is_ignored(house):
-    """Beside a handshake nothing of the request is processed, and only the handshake answered (A28, design 4.4, E9)."""
+    """Beside a handshake nothing of the request is processed, and only the handshake answered (A28, E9)."""
     peer = house.join()
     peer.subscribe("/a")
     sent = house.send(
@@ -138,7 +138,7 @@ def test_refused_handshake_shields_nothing(house):
 
 
 def test_handshake_that_is_not_first(house):
-    """A handshake that is not first fails, and the messages around it are served (A28, design 4.4)."""
+    """A handshake that is not first fails, and the messages around it are served (A28)."""
     peer = house.join()
     first, second, third = peer.send(peer.message("/a") | {"data": 1}, handshake(), publish("/b", 2)).messages
     assert (first["successful"], third["successful"]) == (True, True)
@@ -209,7 +209,7 @@ def test_handshake_delivery_without_events():
 
 
 def test_full_house():
-    """A handshake beyond the number of sessions gets 503; who is in stays served (design 4.2, S22)."""
+    """A handshake beyond the number of sessions gets 503; who is in stays served (S22)."""
     house = House(limits={"sessions": 2})
     peer = house.join()
     house.join()

@@ -186,7 +186,7 @@ def test_acknowledgements_are_declined():
 @pytest.mark.parametrize("data", [1.5, "text"])
 @pytest.mark.parametrize("channel", ["/a", "/full", "/plain"])
 def test_values_are_answered_as_by_the_general_way(channel, data):
-    """nt4.md G5: accepted, or 400 and 503; the same bytes, and the same books."""
+    """G5: accepted, or 400 and 503; the same bytes, and the same books."""
     answers, books = [], []
     for way in ("hurry", "ask"):
         house = House()

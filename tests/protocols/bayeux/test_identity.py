@@ -1,4 +1,4 @@
-"""Tokens in Bayeux: who a session is, what a refusal says, and how a session whose token expires ends (issue 4)."""
+"""Tokens in Bayeux: who a session is, what a refusal says, and how a session whose token expires ends."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_rules_decide_about_sessions_by_role(guarded):
 
 
 def test_once_rules_exist_the_house_rules_grant_nothing():
-    """Issue 4: also on a loopback listener, where without rules anyone may publish to /halley."""
+    """Also on a loopback listener, where without rules anyone may publish to /halley."""
     house = House(rights=AccessRules([rule("*", "*", "/a")]), loopback=True)
     assert house.send(publish("/halley/x", 1)).only["error"] == f"403:{DENIED}:publish_denied"
     assert house.send(publish("/a", 1)).only["successful"] is True
@@ -208,7 +208,7 @@ def test_a_session_keeps_the_identity_of_its_handshake(guarded):
     ],
 )
 def test_without_a_session_the_requests_token_counts(guarded, channel, token, error):
-    """A48, design 4.7: a rule must grant it, to the anonymous or to the bearer; a bad token is not taken for none."""
+    """A48: a rule must grant it, to the anonymous or to the bearer; a bad token is not taken for none."""
     assert guarded.send(publish(channel, 1), token=token).only.get("error") == error
     assert guarded.broker.published == (error is None)
 
@@ -278,7 +278,7 @@ def test_s38_over_jsonp_everyone_is_anonymous(guarded):
 
 
 def test_a_held_connect_is_told_when_the_token_expires(guarded):
-    """Issue 4: unsuccessful with a 403 of its own and `reconnect: handshake`; afterwards unknown like any other."""
+    """Unsuccessful with a 403 of its own and `reconnect: handshake`; afterwards unknown like any other."""
     peer = join(guarded)
     for _ in range(4):
         held = peer.connect()

@@ -1,4 +1,4 @@
-"""Listeners: they see, change or veto what is published (bayeux.md B21, B22, B32; E49-E53; ruling 11)."""
+"""Listeners: they see, change or veto what is published (B21, B22, B32, E49-E53)."""
 
 import pytest
 from support.bayeux import House
@@ -14,7 +14,7 @@ def boom(*_):
 
 
 def test_listener_sees_everything_that_was_sent(house):
-    """A listener sees session, channel, data, ext and every field of the message (A15, design 4.3)."""
+    """A listener sees session, channel, data, ext and every field of the message (A15)."""
     seen = []
     house.listen("/a", lambda session, message: seen.append((session, message.channel, message.data, message.fields)))
     peer = house.join()
@@ -119,7 +119,7 @@ def test_veto_by_raising_without_a_reason(house):
 
 
 def test_listener_that_raises_is_silent(house):
-    """A listener that raises is reported and counts as silent (B22, ruling 11)."""
+    """A listener that raises is reported and counts as silent (B22)."""
     house.listen("/a", boom)
     peer = house.join()
     peer.subscribe("/a")
@@ -128,14 +128,14 @@ def test_listener_that_raises_is_silent(house):
 
 
 def test_guard_that_raises_vetoes(house):
-    """One that is registered as vetoing counts as no (ruling 11)."""
+    """One that is registered as vetoing counts as no."""
     house.listen("/a", boom, vetoes=True)
     assert house.send(publish("/a", 1)).only["error"] == "404::message_deleted"
 
 
 @pytest.mark.parametrize("change", [lambda m: setattr(m, "data", "half"), lambda m: m.data.update(half=1)])
 def test_half_made_change_is_undone(house, change):
-    """A listener that changed the data and then raised has not changed it (ruling 11: silent)."""
+    """A listener that changed the data and then raised has not changed it."""
 
     def half(session, message):
         change(message)
@@ -150,7 +150,7 @@ def test_half_made_change_is_undone(house, change):
 
 @pytest.mark.parametrize("nonsense", [object(), {1, 2}, {"x": object()}, 2**70, "\ud800"])
 def test_data_that_is_no_json(house, nonsense):
-    """A listener that makes data that is no JSON has raised: reported, and silent (ruling 11, S42)."""
+    """A listener that makes data that is no JSON has raised: reported, and silent (S42)."""
     house.listen("/a", lambda session, message: setattr(message, "data", nonsense))
     peer = house.join()
     peer.subscribe("/a")
@@ -159,7 +159,7 @@ def test_data_that_is_no_json(house, nonsense):
 
 
 def test_data_that_is_no_json_in_place(house):
-    """The same done in place is undone too: subscribers get what was sent (ruling 11, S42)."""
+    """The same done in place is undone too: subscribers get what was sent (S42)."""
     house.listen("/a", lambda session, message: message.data.update(y=object()))
     peer = house.join()
     peer.subscribe("/a")

@@ -1,7 +1,7 @@
 """Random sequences of everything that can happen to Bayeux sessions, on the real broker and engine and on the model.
 
 After every step both must agree: which connects are answered and with which events, who is still there, when each
-session ends, who holds which slot (reliability.md, C2). A failing run is printed as the shortest sequence that fails.
+session ends, who holds which slot (C2). A failing run is printed as the shortest sequence that fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Overflow is never silent (design 4.12; bayeux.md B17, B26, E56)."""
+"""Overflow is never silent (B17, B26, E56)."""
 
 import pytest
 from support.bayeux import House
@@ -20,7 +20,7 @@ def subscriber(house):
 
 
 def test_absent_client_is_cut(house):
-    """A client for which too much waits loses its session and is told to begin anew (design 4.12)."""
+    """A client for which too much waits loses its session and is told to begin anew."""
     peer = subscriber(house)
     house.publish("/a", 1, 2, 3)
     assert peer.is_known
@@ -42,7 +42,7 @@ def test_reason_is_told(house):
 
 
 def test_others_are_unaffected(house):
-    """Others who hear the same event get it (design 4.12)."""
+    """Others who hear the same event get it."""
     slow, quick = subscriber(house), subscriber(house)
     quick.connect()
     house.publish("/a", 1, 2, 3)
@@ -53,7 +53,7 @@ def test_others_are_unaffected(house):
 
 
 def test_held_connect_takes_a_burst(house):
-    """A burst beyond the bound leaves by the held connect, the rest waits; nothing is lost (design 4.12)."""
+    """A burst beyond the bound leaves by the held connect, the rest waits; nothing is lost."""
     peer = subscriber(house)
     held = peer.connect()
     house.publish("/a", 1, 2, 3, 4, 5)
@@ -62,7 +62,7 @@ def test_held_connect_takes_a_burst(house):
 
 
 def test_burst_beyond_even_that(house):
-    """A burst that the held connect and the queue together cannot take ends the session (design 4.12)."""
+    """A burst that the held connect and the queue together cannot take ends the session."""
     peer = subscriber(house)
     held = peer.connect()
     house.publish("/a", *range(7))
@@ -81,7 +81,7 @@ def test_every_delivery_is_counted(house):
 
 
 def test_stalled_reader_is_cut(house):
-    """A client whose socket takes nothing is cut when its queue is full, held or not (B16, design 4.12)."""
+    """A client whose socket takes nothing is cut when its queue is full, held or not (B16)."""
     peer = subscriber(house)
     peer.publish("/a", 0, stalled=True)
     held = peer.connect(id="c")
@@ -97,7 +97,7 @@ def test_stalled_reader_is_cut(house):
 
 
 def test_bytes_count_too():
-    """The bound is one of bytes as well (design 4.12)."""
+    """The bound is one of bytes as well."""
     house = House(limits={"queue_bytes": 1_024})
     peer = subscriber(house)
     house.publish("/a", "x" * 400, "x" * 400)
@@ -123,7 +123,7 @@ def test_client_that_cuts_itself(house):
 
 
 def test_connect_of_a_client_that_cut_itself(house):
-    """A connect in such a batch may begin anew: its client did not want to leave (design 4.12, B11)."""
+    """A connect in such a batch may begin anew: its client did not want to leave (B11)."""
     peer = subscriber(house)
     sent = peer.send(peer.poll(), *(peer.message("/a") | {"data": n} for n in range(6)))
     assert sent.replies[0]["advice"] == HANDSHAKE
@@ -149,7 +149,7 @@ def test_taking_makes_room(house):
 
 
 def test_values_keep_the_newest(house):
-    """A client that polls too rarely for NetworkTables' values gets the last of each topic (design 4.12; nt4.md G8)."""
+    """A client that polls too rarely for NetworkTables' values gets the last of each topic (G8)."""
     values = FakeValues(house.broker, a="double", b="double")
     peer = subscriber(house)
     peer.subscribe("/b")
@@ -176,7 +176,7 @@ def test_values_keep_the_newest_for_who_acknowledges(house):
 
 
 def test_a_value_of_a_dead_poll_yields_to_a_newer_one(house):
-    """Design 4.12: what did not arrive comes again, where nothing newer waits beside the queue."""
+    """What did not arrive comes again, where nothing newer waits beside the queue."""
     values = FakeValues(house.broker, a="double", b="double")
     peer = subscriber(house)
     peer.subscribe("/b")

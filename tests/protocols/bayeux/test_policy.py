@@ -1,4 +1,4 @@
-"""Policy and authorizers: who may do what (bayeux.md B23, A68; E21, E55; ruling 11)."""
+"""Policy and authorizers: who may do what (B23, A68, E21, E55)."""
 
 import pytest
 from support.bayeux_peers import handshake
@@ -56,7 +56,7 @@ def test_true_grants(house, question):
 
 @pytest.mark.parametrize("question", DENIALS)
 def test_raising_denies(house, question):
-    """A policy that raises denies, and its error is reported (A.9, ruling 11, S42)."""
+    """A policy that raises denies, and its error is reported (A69, S42)."""
     house.policy(**{question: boom})
     assert ask(house, question)["error"] == DENIALS[question][0]
     ((what, error),) = house.reported
@@ -236,7 +236,7 @@ def test_authorizers_of_children_are_asked_about_wildcards(house, name):
 
 
 def test_authorizer_that_raises_denies(house):
-    """An authorizer that raises denies, and its error is reported (ruling 11)."""
+    """An authorizer that raises denies, and its error is reported."""
     house.authorize("/a", boom)
     assert house.join().publish("/a", 1).only["successful"] is False
     assert [what for what, _ in house.reported] == ["authorizer"]

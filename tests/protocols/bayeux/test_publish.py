@@ -1,4 +1,4 @@
-"""Publishing: who may, what is answered, and what is refused (bayeux.md A10, A22, A47, A48; design 4.7)."""
+"""Publishing: who may, what is answered, and what is refused (A10, A22, A47, A48)."""
 
 import pytest
 from support.bayeux import House
@@ -24,7 +24,7 @@ def test_refused_publish_is_answered(house):
 
 
 def test_publish_without_a_session(house):
-    """On a listener that only this machine reaches, curl publishes without a session (A48, design 4.7)."""
+    """On a listener that only this machine reaches, curl publishes without a session (A48)."""
     peer = house.join()
     peer.subscribe("/a")
     held = peer.connect()
@@ -33,7 +33,7 @@ def test_publish_without_a_session(house):
 
 
 def test_publish_without_a_session_where_it_is_not_allowed():
-    """Elsewhere it is refused as coming from nobody, and delivered to nobody (A48, design 4.7)."""
+    """Elsewhere it is refused as coming from nobody, and delivered to nobody (A48)."""
     house = House(anonymous_publish=False)
     peer = house.join()
     peer.subscribe("/a")
@@ -43,7 +43,7 @@ def test_publish_without_a_session_where_it_is_not_allowed():
 
 
 def test_scripts_do_not_publish_without_a_session(house):
-    """A `<script>` from another site must not publish: by callback-polling a session is required (design 4.7)."""
+    """A `<script>` from another site must not publish: by callback-polling a session is required."""
     sent = house.send(publish("/a", 1), transport=Transport.CALLBACK_POLLING)
     assert sent.only["error"] == "402::session_unknown"
     assert house.broker.published == 0
@@ -59,7 +59,7 @@ def test_publish_of_a_stranger_is_not_anonymous(house):
 
 @pytest.mark.parametrize("channel", ["/halley/x", "/halley", "/stats/1m/a", "/alerts/a", "/replay/x"])
 def test_own_topics_are_the_servers(channel):
-    """Where others can connect, only the server publishes its own topics (design 3, S15)."""
+    """Where others can connect, only the server publishes its own topics (S15)."""
     house = House(loopback=False)
     assert house.join().publish(channel, 1).only["error"] == DENIED
     assert house.send(publish(channel, 1)).only["successful"] is False
@@ -68,7 +68,7 @@ def test_own_topics_are_the_servers(channel):
 
 
 def test_similar_names_are_anyones():
-    """A name that merely begins like one of the server's own is free (design 3)."""
+    """A name that merely begins like one of the server's own is free."""
     peer = House(loopback=False).join()
     for channel in ("/halleys/x", "/a/halley", "/statsx"):
         assert peer.publish(channel, 1).only["successful"] is True

@@ -164,7 +164,7 @@ def test_subscribed_by_a_listener(house):
 
 
 def test_listener_of_news_that_raises(house):
-    """A listener that raises keeps the news from nobody, and the message is served (ruling 11)."""
+    """A listener that raises keeps the news from nobody, and the message is served."""
     heard = []
 
     def boom(*_):

@@ -1,4 +1,4 @@
-"""Replay in Salesforce's wire form (design 6): every row of it, and what each resuming client is answered (B6)."""
+"""Replay in Salesforce's wire form: every row of it, and what each resuming client is answered (H6)."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -71,12 +71,12 @@ def reached(exchange):
 
 
 def test_handshake_offers(house):
-    """A handshake reply says that replay is there, asked for or not, and names the log (design 6)."""
+    """A handshake reply says that replay is there, asked for or not, and names the log."""
     assert house.send(handshake()).only["ext"] == {"replay": True, "replay_log": LOG_ID}
 
 
 def test_handshake_without_history():
-    """Without a history nothing speaks of replay, and a wish for it changes nothing (design 6)."""
+    """Without a history nothing speaks of replay, and a wish for it changes nothing."""
     house = House()
     peer = house.join(ext={"replay": True})
     assert subscribe(peer, a=-2).only["successful"]
@@ -86,7 +86,7 @@ def test_handshake_without_history():
 
 @pytest.mark.parametrize("ext", [{"replay": True}, {"replay": True, "ack": True}])
 def test_asked_for_in_the_handshake(house, ext):
-    """Who asks for replay in its handshake replays from its first subscription on, whatever that says (design 6)."""
+    """Who asks for replay in its handshake replays from its first subscription on, whatever that says."""
     peer = house.join(ext=ext)
     peer.subscribe("/a")
     assert reached(poll(peer, advice={"timeout": 0})) == {"/a": 0}
@@ -96,7 +96,7 @@ def test_asked_for_in_the_handshake(house, ext):
 
 
 def test_all_there_are(house):
-    """-2 brings everything there is, then what is new (design 6)."""
+    """-2 brings everything there is, then what is new."""
     publish(house, "/a", 1, 2, 3)
     peer = house.join()
     assert subscribe(peer, a=-2).only["successful"]
@@ -108,7 +108,7 @@ def test_all_there_are(house):
 
 
 def test_only_new(house):
-    """-1 brings only what is new (design 6)."""
+    """-1 brings only what is new."""
     publish(house, "/a", 1, 2)
     peer = house.join()
     subscribe(peer, a=-1)
@@ -119,7 +119,7 @@ def test_only_new(house):
 
 
 def test_after_a_position(house):
-    """An id brings what comes after it, and the newest one nothing (design 6)."""
+    """An id brings what comes after it, and the newest one nothing."""
     publish(house, "/a", 1, 2, 3)
     for position, expected in ((0, [1, 2, 3]), (1, [2, 3]), (2, [3])):
         peer = house.join()
@@ -131,7 +131,7 @@ def test_after_a_position(house):
 
 
 def test_near_the_head_no_disk_is_read(quick):
-    """What is still in memory is given with the next connect, and nobody waits for it (design 3)."""
+    """What is still in memory is given with the next connect, and nobody waits for it."""
     publish(quick, "/a", 1, 2, 3)
     peer = quick.join()
     subscribe(peer, a=1)
@@ -140,7 +140,7 @@ def test_near_the_head_no_disk_is_read(quick):
 
 
 def test_wildcard(house):
-    """A pattern is replayed like a channel, in the order of all its channels (design 6)."""
+    """A pattern is replayed like a channel, in the order of all its channels."""
     publish(house, "/a/b", 1)
     publish(house, "/x", 2)
     publish(house, "/a/c", 3)
@@ -153,7 +153,7 @@ def test_wildcard(house):
 
 
 def test_several_channels_each_from_its_own_position(house):
-    """Channels of one subscribe are replayed together, in order, each from its own position (design 6)."""
+    """Channels of one subscribe are replayed together, in order, each from its own position."""
     publish(house, "/a", 1)
     publish(house, "/b", 2)
     publish(house, "/a", 3)
@@ -166,7 +166,7 @@ def test_several_channels_each_from_its_own_position(house):
 
 
 def test_positions_of_other_channels_are_passed_over(house):
-    """Some clients send all positions they know with each subscribe (design 6)."""
+    """Some clients send all positions they know with each subscribe."""
     publish(house, "/a", 1)
     peer = house.join()
     assert peer.subscribe("/a", ext={"replay": {"/a": 0, "/b": "garbage", "/c": 99}}).only["successful"]
@@ -174,7 +174,7 @@ def test_positions_of_other_channels_are_passed_over(house):
 
 
 def test_no_position_for_a_channel(house):
-    """A replaying session that names no position for a new channel gets what is new there (design 6)."""
+    """A replaying session that names no position for a new channel gets what is new there."""
     publish(house, "/a", 1)
     publish(house, "/b", 2)
     peer = house.join()
@@ -186,7 +186,7 @@ def test_no_position_for_a_channel(house):
 
 
 def test_subscribing_again_without_a_position_changes_nothing(house):
-    """A subscription that is there already goes on from where it is (design 6)."""
+    """A subscription that is there already goes on from where it is."""
     publish(house, "/a", 1, 2)
     peer = house.join()
     subscribe(peer, a=-2)
@@ -195,7 +195,7 @@ def test_subscribing_again_without_a_position_changes_nothing(house):
 
 
 def test_subscribing_again_with_a_position_goes_there(house):
-    """One that is there already can be sent back; what waited for it comes once (design 6)."""
+    """One that is there already can be sent back; what waited for it comes once."""
     publish(house, "/a", 1, 2)
     peer = house.join()
     subscribe(peer, a=-1)
@@ -211,7 +211,7 @@ def test_subscribing_again_with_a_position_goes_there(house):
 
 @pytest.mark.parametrize("value", [True, None, "1", 1.0, 1.5, [], {}, -3, -(2**63)])
 def test_garbage(house, value):
-    """What is no position at all gets Salesforce's words and where the log begins, never silence (B6)."""
+    """What is no position at all gets Salesforce's words and where the log begins, never silence (H6)."""
     publish(house, "/a", 1, 2)
     peer = house.join()
     reply = subscribe(peer, a=value).only
@@ -223,7 +223,7 @@ def test_garbage(house, value):
 
 @pytest.mark.parametrize("value", [0, "x", [], True])
 def test_no_object(house, value):
-    """Positions that are not given by channel are garbage (B6)."""
+    """Positions that are not given by channel are garbage (H6)."""
     peer = house.join()
     reply = peer.subscribe("/a", ext={"replay": value}).only
     assert not reply["successful"]
@@ -231,14 +231,14 @@ def test_no_object(house, value):
 
 
 def test_future(house):
-    """A position beyond the newest is refused (B6, S45)."""
+    """A position beyond the newest is refused (H6, S45)."""
     publish(house, "/a", 1, 2)
     reply = subscribe(house.join(), a=3).only
     assert (reply["error"], reply["ext"]) == (INVALID % 3, {"replay_start": {"/a": 1}})
 
 
 def test_too_old(house):
-    """A position before what retention has left is refused, the last one that is complete is not (B6, S45)."""
+    """A position before what retention has left is refused, the last one that is complete is not (H6, S45)."""
     publish(house, "/a", 1, 2, 3, 4)
     house.log.remove_before(3)
     reply = subscribe(house.join(), a=1).only
@@ -249,7 +249,7 @@ def test_too_old(house):
 
 
 def test_another_log(house):
-    """A position of another log is refused, of this one taken (B6, S45)."""
+    """A position of another log is refused, of this one taken (H6, S45)."""
     publish(house, "/a", 1)
     peer = house.join()
     other = peer.subscribe("/a", ext={"replay": {"/a": 0}, "replay_log": "another"}).only
@@ -259,7 +259,7 @@ def test_another_log(house):
 
 
 def test_all_or_nothing(house):
-    """One bad position refuses the whole array, and the session is as it was (B6, A46)."""
+    """One bad position refuses the whole array, and the session is as it was (H6, A46)."""
     publish(house, "/a", 1)
     peer = house.join()
     assert not subscribe(peer, a=0, b=9).only["successful"]
@@ -271,7 +271,7 @@ def test_all_or_nothing(house):
 
 
 def test_position_of_an_event(house):
-    """An event that is on disk says where, to everyone (design 6)."""
+    """An event that is on disk says where, to everyone."""
     plain = house.join()
     plain.subscribe("/a")
     held = plain.connect()
@@ -280,7 +280,7 @@ def test_position_of_an_event(house):
 
 
 def test_event_delivered_before_its_commit(house):
-    """One that is delivered before it is on disk carries no position; who gets it later sees it (design 3)."""
+    """One that is delivered before it is on disk carries no position; who gets it later sees it."""
     house.log.keepings["a"] = Keeping.AFTERWARDS
     early, late = house.join(), house.join()
     for peer in (early, late):
@@ -313,7 +313,7 @@ def test_event_delivered_before_its_commit(house):
     ],
 )
 def test_position_in_the_data(house, payload, expected):
-    """Where data has a place for it, who replays finds position and time there; others never do (design 6)."""
+    """Where data has a place for it, who replays finds position and time there; others never do."""
     peer, plain = house.join(), house.join()
     subscribe(peer, a=-1)
     plain.subscribe("/a")
@@ -324,7 +324,7 @@ def test_position_in_the_data(house, payload, expected):
 
 
 def test_no_position_in_the_data_by_setting():
-    """`replay_in_data` off leaves data as it was published (design 6)."""
+    """`replay_in_data` off leaves data as it was published."""
     house = House(history={}, replay_in_data=False)
     peer = house.join()
     subscribe(peer, a=-1)
@@ -349,7 +349,7 @@ def test_salesforces_path(house):
 
 
 def test_position_without_events(house):
-    """Each connect reply tells the position reached, also where nothing has come for hours (design 6)."""
+    """Each connect reply tells the position reached, also where nothing has come for hours."""
     publish(house, "/a", 1)
     peer = house.join()
     subscribe(peer, a=1)
@@ -360,7 +360,7 @@ def test_position_without_events(house):
 
 
 def test_position_on_the_first_connect(house):
-    """Also in a batch, and on a connect that asked not to wait (design 6)."""
+    """Also in a batch, and on a connect that asked not to wait."""
     publish(house, "/a", 1)
     peer = house.join()
     message = peer.message("/meta/subscribe", subscription="/a", ext={"replay": {"/a": -2}})
@@ -370,7 +370,7 @@ def test_position_on_the_first_connect(house):
 
 
 def test_sessions_without_replay_hear_of_no_position(house):
-    """Their connect replies are as ever (design 6)."""
+    """Their connect replies are as ever."""
     peer = house.join()
     peer.subscribe("/a")
     held = peer.connect()
@@ -379,7 +379,7 @@ def test_sessions_without_replay_hear_of_no_position(house):
 
 
 def test_position_of_a_page(house):
-    """While a session is behind, it is told the page's position and not the head's (design 6)."""
+    """While a session is behind, it is told the page's position and not the head's."""
     house.broker.recording.options = replace(house.broker.recording.options, page_events=2)
     publish(house, "/a", 1, 2, 3, 4, 5)
     peer = house.join()
@@ -390,7 +390,7 @@ def test_position_of_a_page(house):
 
 
 def test_pages_with_nothing_in_them(house):
-    """Pages in which nothing is for the session are passed over within one connect (design 3)."""
+    """Pages in which nothing is for the session are passed over within one connect."""
     house.log.short = 10
     publish(house, "/b", *range(75))
     publish(house, "/a", 1)
@@ -402,7 +402,7 @@ def test_pages_with_nothing_in_them(house):
 
 
 def test_position_of_a_replaced_connect(house):
-    """A connect that another replaces claims nothing of what it does not bring (design 4.5)."""
+    """A connect that another replaces claims nothing of what it does not bring."""
     peer = house.join()
     subscribe(peer, a=-1)
     held = poll(peer)
@@ -414,7 +414,7 @@ def test_position_of_a_replaced_connect(house):
 
 
 def test_position_beside_a_reply_that_is_on_its_way(house):
-    """Events of a reply that may yet be lost are not claimed by another (design 3)."""
+    """Events of a reply that may yet be lost are not claimed by another."""
     peer = house.join()
     peer.subscribe("/a")
     publish(house, "/a", 1)
@@ -428,7 +428,7 @@ def test_position_beside_a_reply_that_is_on_its_way(house):
 
 
 def test_lost_reply(house):
-    """What a reply did not bring comes with the next, in order and before all else (design 3)."""
+    """What a reply did not bring comes with the next, in order and before all else."""
     publish(house, "/a", 1, 2)
     peer = house.join()
     subscribe(peer, a=-2)
@@ -456,7 +456,7 @@ def test_acks(house):
 
 
 def test_delivery_by_connect_only(house):
-    """Events ride on connect replies alone, by either way of publishing (design 3)."""
+    """Events ride on connect replies alone, by either way of publishing."""
     peer = house.join()
     subscribe(peer, a=-1)
     publish(house, "/a", 1)
@@ -465,7 +465,7 @@ def test_delivery_by_connect_only(house):
 
 
 def test_held_connect_when_it_seeks(house):
-    """A connect that is held when its session seeks is answered, so that the client comes for its page (design 3)."""
+    """A connect that is held when its session seeks is answered, so that the client comes for its page."""
     publish(house, "/a", 1)
     peer = house.join()
     held = peer.connect()
@@ -476,7 +476,7 @@ def test_held_connect_when_it_seeks(house):
 
 
 def test_unsubscribe(house):
-    """What is unsubscribed is read no further, and spoken of no more (design 6)."""
+    """What is unsubscribed is read no further, and spoken of no more."""
     publish(house, "/a", 1)
     peer = house.join()
     subscribe(peer, a=-2, b=-2)
@@ -486,7 +486,7 @@ def test_unsubscribe(house):
 
 
 def test_unsubscribe_from_all(house):
-    """A session that is behind and wants nothing any more is held as any other (design 3)."""
+    """A session that is behind and wants nothing any more is held as any other."""
     publish(house, "/a", 1)
     peer = house.join()
     subscribe(peer, a=-2)
@@ -495,7 +495,7 @@ def test_unsubscribe_from_all(house):
 
 
 def test_overflow(house):
-    """Whose outbox overflows reads again what is on disk: nothing is lost, and the session lives (design 4.12)."""
+    """Whose outbox overflows reads again what is on disk: nothing is lost, and the session lives."""
     house = House(history={}, limits={"queue_events": 3})
     peer = house.join()
     subscribe(peer, a=-1)
@@ -519,7 +519,7 @@ def test_unrecorded_events_do_not_keep_it_from_reading(house):
 
 
 def test_audience(quick):
-    """Events with an audience are replayed to that, from disk and from memory (design 3)."""
+    """Events with an audience are replayed to that, from disk and from memory."""
     for house in (quick, House(history={"tail_bytes": 0})):
         event = Event("a", b"1", audience=Audience(eligible_authids=("ann",)))
         house.broker.publish(event, house.now)
@@ -532,7 +532,7 @@ def test_audience(quick):
 
 
 def test_roles_count_from_memory_as_from_disk(quick):
-    """Who may not hear an event by its role is not replayed it either, wherever it is read (design 3, wamp.md 37)."""
+    """Who may not hear an event by its role is not replayed it either, wherever it is read (W37)."""
     for house in (quick, House(history={"tail_bytes": 0})):
         house.broker.publish(Event("a", b"0", audience=Audience(eligible_roles=("staff",))), house.now)
         house.broker.publish(Event("a", b"1", audience=Audience(excluded_roles=("staff",))), house.now)
@@ -545,7 +545,7 @@ def test_roles_count_from_memory_as_from_disk(quick):
 
 
 def test_what_lies_in_another_realm_is_replayed_to_nobody(quick):
-    """Design 4.10: its events are in the same log, and no pattern of Bayeux reaches them."""
+    """Its events are in the same log, and no pattern of Bayeux reaches them."""
     for house in (quick, House(history={"tail_bytes": 0})):
         house.broker.publish(Event(":two/a", b"1"), house.now)
         publish(house, "/a", 2)
@@ -555,7 +555,7 @@ def test_what_lies_in_another_realm_is_replayed_to_nobody(quick):
 
 
 def test_hidden_by_age(quick):
-    """What retention has removed is not replayed from memory either (design 3)."""
+    """What retention has removed is not replayed from memory either."""
     publish(quick, "/a", 1, 2)
     quick.log.remove_before(2)
     peer = quick.join()
@@ -589,7 +589,7 @@ def test_resuming_while_its_event_is_being_written(house):
 
 
 def test_callback_polling(house):
-    """Replay over JSONP (design 3)."""
+    """Replay over JSONP."""
     publish(house, "/a", 1)
     peer = house.join(transport=Transport.CALLBACK_POLLING)
     subscribe(peer, a=-2)
@@ -598,7 +598,7 @@ def test_callback_polling(house):
 
 
 def test_drain(house):
-    """A server that leaves reads no more, and says how far it came (design 7.10)."""
+    """A server that leaves reads no more, and says how far it came."""
     publish(house, "/a", 1)
     peer = house.join()
     subscribe(peer, a=-2)
@@ -609,7 +609,7 @@ def test_drain(house):
 
 
 def test_dismissal(house):
-    """The last reply to one that is sent away tells its position too (design 6)."""
+    """The last reply to one that is sent away tells its position too."""
     peer = house.join()
     subscribe(peer, a=-1)
     held = poll(peer)
@@ -633,7 +633,7 @@ def waiting_for_a_page(house):
 
 
 def test_deadline_of_a_page(house):
-    """A page has its own deadline; after that the reply comes without it and says so by its position (design 3)."""
+    """A page has its own deadline; after that the reply comes without it and says so by its position."""
     peer, polled = waiting_for_a_page(house)
     assert polled.wait.limit_s == house.broker.recording.options.read_s
     polled.resume(error=TimeoutError())
@@ -643,7 +643,7 @@ def test_deadline_of_a_page(house):
 
 
 def test_reader_that_fails(house):
-    """A fault of the reader's is reported, and the client goes on trying (design 3)."""
+    """A fault of the reader's is reported, and the client goes on trying."""
     peer, polled = waiting_for_a_page(house)
     fault = OSError("the disk")
     polled.resume(error=fault)
@@ -653,7 +653,7 @@ def test_reader_that_fails(house):
 
 
 def test_published_while_a_page_is_read(house):
-    """What is committed meanwhile follows, once and in order (B5)."""
+    """What is committed meanwhile follows, once and in order (H5)."""
     peer, polled = waiting_for_a_page(house)
     publish(house, "/a", 3)
     serve(polled)
@@ -670,7 +670,7 @@ def test_session_ends_while_a_page_is_read(house):
 
 
 def test_newer_connect_while_a_page_is_read(house):
-    """The older of two connects is answered without events, and the page comes once, by the newer (design 4.5)."""
+    """The older of two connects is answered without events, and the page comes once, by the newer."""
     peer, older = waiting_for_a_page(house)
     newer = poll(peer)
     assert (data(newer), reached(newer)) == ([1, 2], {"/a": 2})
@@ -683,7 +683,7 @@ def test_newer_connect_while_a_page_is_read(house):
 
 
 def test_a_page_that_comes_late_does_not_prolong_the_hold_of_a_newer_connect():
-    """Design 4.1: a poll is answered when its time is up, whatever becomes of those that it has overtaken (B5)."""
+    """A poll is answered when its time is up, whatever becomes of those that it has overtaken (B5)."""
     house = House(history={"tail_bytes": 0}, hold_s=1)
     peer, older = waiting_for_a_page(house)
     poll(peer)
@@ -694,7 +694,7 @@ def test_a_page_that_comes_late_does_not_prolong_the_hold_of_a_newer_connect():
 
 
 def test_subscribe_while_a_page_is_read(house):
-    """A page that was asked for before the client sought another place is not given (B5)."""
+    """A page that was asked for before the client sought another place is not given (H5)."""
     peer, polled = waiting_for_a_page(house)
     subscribe(peer, a=1)
     serve(polled)
@@ -702,7 +702,7 @@ def test_subscribe_while_a_page_is_read(house):
 
 
 def test_unsubscribe_while_a_page_is_read(house):
-    """Nor one of what it does not want any more; the connect is held then (B5)."""
+    """Nor one of what it does not want any more; the connect is held then (H5)."""
     peer, polled = waiting_for_a_page(house)
     peer.unsubscribe("/a")
     serve(polled)
@@ -720,7 +720,7 @@ def test_session_does_not_expire_while_a_page_is_read(house):
 
 
 def test_gap_by_retention(house):
-    """Who comes too late for what it had not read is told what it missed, once, and goes on (design 3)."""
+    """Who comes too late for what it had not read is told what it missed, once, and goes on."""
     house.broker.recording.options = replace(house.broker.recording.options, page_events=2)
     publish(house, "/a", *range(1, 10))
     peer = house.join()
@@ -734,7 +734,7 @@ def test_gap_by_retention(house):
 
 
 def test_gap_by_damage(house):
-    """Events that cannot be read are told of in the same way (design 3)."""
+    """Events that cannot be read are told of in the same way."""
     publish(house, "/a", 1, 2, 3, 4)
     house.log.gaps = [(2, 3)]
     peer = house.join()

@@ -289,7 +289,7 @@ class Client:
 
 @pytest.mark.parametrize("bundle", range(BUNDLES))
 def test_seam(bundle):
-    """No gap, no double, no other order, and no claim of more than that, in any of a thousand runs (B5, P3)."""
+    """No gap, no double, no other order, and no claim of more than that, in any of a thousand runs (H5, P3)."""
     for seed in range(bundle, RUNS, BUNDLES):
         try:
             World(seed).run()

@@ -1,4 +1,4 @@
-"""Services answer the sender of a message to `/service/**` (bayeux.md A20, B28; E42, E50)."""
+"""Services answer the sender of a message to `/service/**` (A20, B28, E42, E50)."""
 
 import pytest
 from support.bayeux_peers import Peer
@@ -93,7 +93,7 @@ def test_several_services(house):
 
 
 def test_service_that_raises(house):
-    """A service that raises is reported and silent; the others answer (ruling 11, S42)."""
+    """A service that raises is reported and silent; the others answer (S42)."""
     house.serve("/service/*", lambda *_: 1 / 0)
     house.serve("/service/a", lambda *_: "fine")
     sent = house.join().publish("/service/a", 1)
@@ -116,7 +116,7 @@ def test_service_that_refuses(house):
 @pytest.mark.parametrize("has_session", [True, False])
 @pytest.mark.parametrize("answer", [object(), {1}, {"x": object()}, 2**70])
 def test_answer_that_is_no_json(house, answer, has_session):
-    """An answer that is no JSON is reported and not sent (ruling 11, S42)."""
+    """An answer that is no JSON is reported and not sent (S42)."""
     house.serve("/service/a", lambda *_: answer)
     sent = house.join().publish("/service/a", 1) if has_session else house.send(publish("/service/a", 1))
     assert sent.only["successful"] is True

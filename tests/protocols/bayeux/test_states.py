@@ -10,7 +10,7 @@ LIVING = (State.NEW, State.IDLE, State.HELD)
 
 
 def test_a_first_connect_is_never_held():
-    """No row leads from NEW to HELD (design 4.1)."""
+    """No row leads from NEW to HELD."""
     assert [row for row, (after, _) in LIFE.items() if row[0] is State.NEW and after is State.HELD] == []
 
 

@@ -1,4 +1,4 @@
-"""Subscribing and unsubscribing (bayeux.md A9, A44-A46, A55)."""
+"""Subscribing and unsubscribing (A9, A44-A46, A55)."""
 
 import pytest
 from support.bayeux import House
@@ -37,7 +37,7 @@ def test_array_of_one_stays_an_array(house):
 
 @pytest.mark.parametrize("bad", ["/b<script>", "no", "/meta/connect", "/halley/x", ""])
 def test_array_is_all_or_nothing(bad):
-    """One name that is refused refuses the array, and nothing of it is subscribed (A46, ruling 18)."""
+    """One name that is refused refuses the array, and nothing of it is subscribed (A46)."""
     house = House(loopback=False)
     peer = house.join()
     only = peer.subscribe("/a", bad, "/c").only
@@ -174,7 +174,7 @@ def test_huge_array_is_not_echoed(house):
 
 
 def test_own_topics_are_hidden_from_the_world():
-    """`/halley` is subscribed where only this machine can connect, elsewhere not (design 3)."""
+    """`/halley` is subscribed where only this machine can connect, elsewhere not."""
     for loopback in (False, True):
         peer = House(loopback=loopback).join()
         assert [peer.subscribe(name).only["successful"] for name in ("/halley/x", "/halley/**")] == [loopback] * 2

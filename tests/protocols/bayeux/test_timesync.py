@@ -1,4 +1,4 @@
-"""The timesync extension, as cometd.js speaks it (bayeux.md B18; E63)."""
+"""The timesync extension, as cometd.js speaks it (B18, E63)."""
 
 import pytest
 from support.bayeux import WALL_S, Later

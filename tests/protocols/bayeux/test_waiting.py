@@ -1,4 +1,4 @@
-"""Asynchronous policies and services: a request waits, is resumed, and finds the world changed (design 3; B23; G8)."""
+"""Asynchronous policies and services: a request waits, is resumed, and finds the world changed (B23, CometD #647)."""
 
 import pytest
 from support.bayeux import House, Later
@@ -31,7 +31,7 @@ def test_verdict(house, peer, verdict):
 
 @pytest.mark.parametrize("error", [TimeoutError(), RuntimeError("boom"), ValueError()])
 def test_late_or_raising_means_no(house, peer, error):
-    """A policy that takes too long or raises denies, and is reported (design 3, ruling 11)."""
+    """A policy that takes too long or raises denies, and is reported."""
     house.policy(can_publish=later)
     assert peer.publish("/a", 1).resume(error=error).only["error"] == f"403:{DENIED}:publish_denied"
     assert house.reported == [("policy.can_publish", error)]
@@ -98,7 +98,7 @@ def test_several_waits_in_one_message(house, peer):
 
 
 def test_other_requests_go_on(house, peer):
-    """While one request waits, others of the same session are served (design 3)."""
+    """While one request waits, others of the same session are served."""
     house.policy(can_publish=later)
     sent = peer.publish("/a", 1)
     assert peer.subscribe("/a").only["successful"] is True
@@ -173,7 +173,7 @@ def test_session_ends_during_the_wait(house, peer, how, what):
 
 
 def test_connect_behind_a_wait_that_outlived_its_session(house, peer):
-    """A connect in a request whose session expired meanwhile may begin anew: never `none` (B11; CometD #921)."""
+    """A connect in a request whose session expired meanwhile may begin anew: never `none` (B11, CometD #921)."""
     house.policy(can_subscribe=later)
     sent = peer.send(peer.message("/meta/subscribe", subscription="/a"), peer.poll())
     house.pass_time(21)
@@ -228,7 +228,7 @@ def test_asynchronous_service_without_a_session(house):
 
 @pytest.mark.parametrize("error", [TimeoutError(), RuntimeError("boom")])
 def test_asynchronous_service_that_fails(house, peer, error):
-    """One that takes too long or raises is reported and silent (ruling 11)."""
+    """One that takes too long or raises is reported and silent."""
     house.serve("/service/a", later)
     assert peer.publish("/service/a", 1).resume(error=error).only["successful"] is True
     assert house.reported == [("service", error)]
@@ -243,7 +243,7 @@ def test_service_that_outlives_its_session(house, peer):
 
 
 def test_handshake_that_waited_into_the_drain(house):
-    """A handshake that was still waiting when the server began to leave makes no session (ruling 10)."""
+    """A handshake that was still waiting when the server began to leave makes no session."""
     house.policy(can_handshake=later)
     sent = house.send(handshake())
     house.engine.drain()
@@ -270,7 +270,7 @@ def test_events_that_came_during_the_wait_ride_along(house, peer):
 
 
 def test_unwritten_reply_after_a_wait(house, peer):
-    """A client that left during the wait gets those events with its next connect (design 4.9)."""
+    """A client that left during the wait gets those events with its next connect."""
     peer.subscribe("/a")
     house.policy(can_publish=later)
     sent = peer.publish("/a", 1, stalled=True)

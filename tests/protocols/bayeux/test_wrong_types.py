@@ -1,6 +1,6 @@
-"""Values of the wrong type in any field: a documented refusal each time, never an exception (design 4.2, clients.md 5).
+"""Values of the wrong type in any field: a documented refusal each time, never an exception (A69).
 
-Faye's message stealing and many a 500 came from lists and objects where a string was expected (clients.md 2.2).
+The "potential message stealing" that Faye 1.4.2 mended came from such values; so did many a 500.
 """
 
 import re
@@ -149,7 +149,7 @@ def test_held_connect_with_a_mad_clock_is_answered(house):
     ],
 )
 def test_wrong_types_have_their_own_error(house, field, value, error):
-    """A wrong type is refused with the words that belong to its field (A.9, A68)."""
+    """A wrong type is refused with the words that belong to its field (A68, A69)."""
     assert house.send(sound("/a", house.join().id) | {field: value}).only["error"] == error
 
 

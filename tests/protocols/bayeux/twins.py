@@ -154,14 +154,14 @@ class Twins:
         for op, number in zip(ops, numbers, strict=True):
             sender = senders[op.sender]
             may = session is not None and sender is session and not session.is_over
-            if sender is None:  # by POST only (design 4.7)
+            if sender is None:  # by POST only
                 may = transport is Transport.LONG_POLLING
             if may and op.verb != "connect":
                 self._perform(op, number, sender)
             successes.append(may)
         places = [place for place, op in enumerate(ops) if op.verb == "connect"]
         events: list[int] | None = []
-        for place in places:  # they come last, whatever their place (design 4.1)
+        for place in places:  # they come last, whatever their place
             successes[place] = successes[place] and session is not None and not session.is_over
             if session is not None and successes[place]:
                 last = place == places[-1]

@@ -1,4 +1,4 @@
-"""The values that wait for a client that does not read (nt4.md A56, D10, D14)."""
+"""The values that wait for a client that does not read (NA56, ND10, ND14)."""
 
 import pytest
 from support.nt4_peers import World
@@ -37,7 +37,7 @@ def test_where_only_the_newest_is_wanted_nothing_counts_as_dropped(topic):
     assert backlog.conflated == 0
 
 
-def test_d10_beyond_the_bound_each_topic_keeps_the_newest_until_all_has_left(topic):
+def test_nd10_beyond_the_bound_each_topic_keeps_the_newest_until_all_has_left(topic):
     """The newest values do not count towards it; what is dropped is counted."""
     backlog, other = Backlog(20), Topic()
     backlog.put(other, frames("x", "y"), is_all=True)
@@ -52,7 +52,7 @@ def test_d10_beyond_the_bound_each_topic_keeps_the_newest_until_all_has_left(top
     assert backlog.take(1_000) == frames("e", "f")
 
 
-def test_d10_it_shrinks_by_what_leaves(topic):
+def test_nd10_it_shrinks_by_what_leaves(topic):
     """By taking, dropping and thinning alike: there is room again for as much."""
     backlog, other = Backlog(20), Topic()
     backlog.put(topic, frames("a", "b", "c"), is_all=True)
@@ -79,8 +79,8 @@ def test_a_part_is_taken_topic_by_topic_the_longest_waiting_first(topic):
 
 
 @pytest.mark.parametrize("is_all", [True, False])
-def test_d10_the_newest_is_that_by_time(topic, is_all):
-    """What comes last may be older: the topic knows which one is the newest (A40)."""
+def test_nd10_the_newest_is_that_by_time(topic, is_all):
+    """What comes last may be older: the topic knows which one is the newest (NA40)."""
     backlog = Backlog(5)
     newest, older = frames("n", "o")
     topic.frame = newest
@@ -120,7 +120,7 @@ def stalled(world, **options):
     return peer
 
 
-def test_d14_a_slow_client_gets_all_of_a_little(world, robot):
+def test_nd14_a_slow_client_gets_all_of_a_little(world, robot):
     """And what it gets is counted as delivered."""
     slow = stalled(world, all=True)
     for number in range(1, 20):
@@ -133,7 +133,7 @@ def test_d14_a_slow_client_gets_all_of_a_little(world, robot):
     assert world.tables.flow.delivered == 19
 
 
-def test_d14_a_slow_client_gets_the_newest_of_much(world, robot):
+def test_nd14_a_slow_client_gets_the_newest_of_much(world, robot):
     """Of each topic; nobody else is kept waiting, and it is not sent away."""
     slow, quick = stalled(world, all=True), world.peer("quick")
     quick.subscribe("/", prefix=True, all=True)
@@ -150,7 +150,7 @@ def test_d14_a_slow_client_gets_the_newest_of_much(world, robot):
     assert slow.close is None
 
 
-def test_d10_a_slow_client_ends_with_the_newest_by_time(world, robot):
+def test_nd10_a_slow_client_ends_with_the_newest_by_time(world, robot):
     """An older value that comes a period later does not take its place."""
     other = world.peer("other")
     other.publish("/a", 1)
@@ -208,7 +208,7 @@ def test_control_messages_of_a_client_that_does_not_read_have_a_bound():
     assert slow.close is None
     slow.link.backlog_bytes = 65_537
     robot.publish("/b", 2)
-    assert (slow.close.code, slow.close.reason) == (1008, "too much waits to be read")
+    assert (slow.close.code, slow.close.reason) == (1008, "too many bytes wait to be sent to this client")
     assert world.broker.closed == {"slow_consumer": 1}
     assert world.broker.hits["control_bytes"] == 1
     assert watcher.texts()[-1] == ("unannounce", {"name": "/mine", "id": 1})

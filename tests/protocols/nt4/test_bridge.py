@@ -1,4 +1,4 @@
-"""Between NetworkTables, the other protocols and the history (nt4.md G1 to G8; design 3 "Payloads", 7.13)."""
+"""Between NetworkTables, the other protocols and the history (G1 to G8)."""
 
 import base64
 from math import inf, nan
@@ -70,7 +70,7 @@ def bridged():
     ],
 )
 def test_values_go_out_as_bare_json(type_name, number, value, data):
-    """With the type and the time that NetworkTables has of it, and who it was (G1, design 3)."""
+    """With the type and the time that NetworkTables has of it, and who it was (G1)."""
     bridged = Bridged(type_name)
     bridged.robot.put((1, 123, number, value))
     [event] = bridged.heard()
@@ -83,7 +83,7 @@ def test_values_go_out_as_bare_json(type_name, number, value, data):
 
 
 def test_every_value_goes_out_at_once(bridged):
-    """Whoever hears events hears every one (G8); older ones too, as subscribers of NetworkTables do (A40)."""
+    """Whoever hears events hears every one (G8); older ones too, as subscribers of NetworkTables do (NA40)."""
     bridged.robot.put(*((1, time_us, 1, float(time_us)) for time_us in (10, 11, 9)))
     assert [event.payload for event in bridged.heard()] == [b"10.0", b"11.0", b"9.0"]
 
@@ -100,7 +100,7 @@ def test_every_value_goes_out_at_once(bridged):
     ],
 )
 def test_what_is_no_json_stays_here_and_is_counted(type_name, number, value, why):
-    """Design 3; clients of NetworkTables get it."""
+    """G5: clients of NetworkTables get it."""
     bridged = Bridged(type_name)
     MemoryLog(bridged.broker).commit()
     bridged.robot.put((1, 1, number, value))
@@ -151,7 +151,7 @@ def recorded(log):
 
 
 def test_of_each_topic_the_newest_is_recorded_so_often(bridged, log):
-    """Design 7.13: every 100 ms; what is shed is counted. The first is recorded at once, and the last is too."""
+    """Every 100 ms; what is shed is counted. The first is recorded at once, and the last is too."""
     for number in range(25):
         bridged.robot.put((1, 1 + number, 1, float(number)))
         bridged.world.after(0.01)
@@ -174,8 +174,17 @@ def test_an_older_value_is_not_the_one_that_is_recorded(bridged, log):
     assert bridged.world.tables.bridge.shed == 1
 
 
+def test_a_value_that_waits_is_shed_by_a_newer_one_that_is_due(bridged, log):
+    """The turn that would have recorded it has not come yet."""
+    bridged.robot.put((1, 10, 1, 10.0), (1, 11, 1, 11.0))
+    bridged.world.now += 1
+    bridged.robot.put((1, 12, 1, 12.0))
+    assert recorded(log) == [("x", 10.0), ("x", 12.0)]
+    assert bridged.world.tables.bridge.shed == 1
+
+
 def test_a_value_that_json_has_not_takes_nobodys_turn(bridged, log):
-    """Design 3: it is unrecorded and counted, and what waits to be recorded is all the same."""
+    """It is unrecorded and counted, and what waits to be recorded is all the same."""
     bridged.robot.put((1, 10, 1, 10.0), (1, 11, 1, 11.0), (1, 12, 1, nan))
     bridged.world.after(1)
     assert recorded(log) == [("x", 10.0), ("x", 11.0)]
@@ -467,7 +476,7 @@ def test_a_session_that_publishes_too_many_topics_leaves_none_behind():
 
 
 def test_what_others_publish_is_recorded_as_values_are(bridged, log):
-    """So often, the newest, and never waited for, however durable the topic is (design 7.13)."""
+    """So often, the newest, and never waited for, however durable the topic is."""
     for number in range(5):
         event = bridged.publish(number)
         assert not event.is_pending

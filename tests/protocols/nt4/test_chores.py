@@ -30,7 +30,7 @@ def turns(world):
 
 
 def test_a_subscription_to_everything_is_seen_to_in_turns(world, robot):
-    """A50: each topic is announced, then has its last value; none twice, none left out."""
+    """NA50: each topic is announced, then has its last value; none twice, none left out."""
     dashboard = world.peer("dashboard")
     dashboard.subscribe("", prefix=True)
     assert turns(world) > 2
@@ -50,7 +50,7 @@ def test_every_turn_is_for_what_waits(world, robot):
 
 
 def test_what_is_no_longer_wanted_by_then_is_not_sent(world, robot):
-    """A54: a subscription that ends before its turn has come brings nothing more."""
+    """NA54: a subscription that ends before its turn has come brings nothing more."""
     dashboard = world.peer("dashboard")
     dashboard.subscribe("", prefix=True, subuid=1)
     dashboard.say("unsubscribe", subuid=1)
@@ -63,7 +63,7 @@ def test_what_is_no_longer_wanted_by_then_is_not_sent(world, robot):
 
 
 def test_many_subscriptions_at_once_bring_a_value_once(world, robot):
-    """A51, A52: however many of them wait for their turn."""
+    """NA51, NA52: however many of them wait for their turn."""
     dashboard = world.peer("dashboard")
     for subuid in range(5):
         dashboard.subscribe("", prefix=True, subuid=subuid)
@@ -74,7 +74,7 @@ def test_many_subscriptions_at_once_bring_a_value_once(world, robot):
 
 
 def test_the_topics_of_a_client_that_has_left_go_in_turns(world, robot):
-    """A35: all of them, and who was told of them is told."""
+    """NA35: all of them, and who was told of them is told."""
     dashboard = world.peer("dashboard")
     dashboard.subscribe("", prefix=True, topicsonly=True)
     assert len(dashboard.texts()) == TOPICS
@@ -86,7 +86,7 @@ def test_the_topics_of_a_client_that_has_left_go_in_turns(world, robot):
 
 
 def test_who_comes_back_meanwhile_finds_the_topics(world, robot):
-    """D13: a robot that reconnects publishes them again, and all are there in the end."""
+    """ND13: a robot that reconnects publishes them again, and all are there in the end."""
     robot.engine.lost(world.now)
     again = world.peer("robot")
     for number in range(TOPICS):

@@ -1,7 +1,7 @@
 """Who gets which values, and in which order, whatever happens in between: against a model that only keeps lists.
 
 Of a topic's values a client that hears `all` gets each once and in order; any other one ends with the newest; nobody
-gets one's own, but as the last value when one subscribes (nt4.md A37, A38, A50 to A56). That a topic is announced ahead
+gets one's own, but as the last value when one subscribes (NA37, NA38, NA50 to NA56). That a topic is announced ahead
 of its values, and has none behind its unannounce, each `Peer` asserts by itself.
 """
 

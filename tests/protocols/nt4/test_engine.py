@@ -1,4 +1,4 @@
-"""One connection: what it is told, what it is admitted to, how it ends (nt4.md A1, A5, A6, A11, A24; S31)."""
+"""One connection: what it is told, what it is admitted to, how it ends (NA1, NA6, NA11, NA24 to NA28, S31)."""
 
 import msgpack
 import pytest
@@ -35,8 +35,8 @@ class Policy:
 # Names
 
 
-def test_a11_names_are_unique_and_nobody_is_refused():
-    """A12, D1: a number only where it is needed, the first that is free."""
+def test_na11_names_are_unique_and_nobody_is_refused():
+    """NA12, ND1: a number only where it is needed, the first that is free."""
     world = World()
     peers = [world.peer(name) for name in ("a", "a", "b", "a", "a@1")]
     assert list(world.tables.clients) == ["a", "a@1", "b", "a@2", "a@1@1"]
@@ -46,7 +46,7 @@ def test_a11_names_are_unique_and_nobody_is_refused():
 
 
 @pytest.mark.parametrize(("path", "name"), [("/nt/a%20b", "a b"), ("/nt/a/b", "a/b"), ("/nt/%F0%9F%A4%96", "🤖")])
-def test_a1_the_name_stands_in_the_path(path, name):
+def test_na1_the_name_stands_in_the_path(path, name):
     world = World()
     assert Peer(world, path, "v4.1.networktables.first.wpi.edu", AFAR).engine.client.name == name
 
@@ -55,8 +55,8 @@ def test_a1_the_name_stands_in_the_path(path, name):
 
 
 @pytest.mark.parametrize(("number", "value"), [(2, 2**64 - 1), (1, 0.1), (2, 7), (4, "text"), (5, b"\0"), (2, -1)])
-def test_a26_the_time_is_told_with_what_was_sent(number, value):
-    """Bit for bit; the server's is in microseconds since 1970 (A28)."""
+def test_na26_the_time_is_told_with_what_was_sent(number, value):
+    """Bit for bit; the server's is in microseconds since 1970 (NA28)."""
     world = World()
     peer = world.peer()
     peer.send(asks(number, value))
@@ -65,7 +65,7 @@ def test_a26_the_time_is_told_with_what_was_sent(number, value):
     assert frame == (True, msgpack.packb([-1, NOW_US, number, value]))
 
 
-def test_a26_each_question_is_answered_and_what_stands_between_is_done():
+def test_na26_each_question_is_answered_and_what_stands_between_is_done():
     world = World()
     peer, dashboard = world.peer(), world.peer("dashboard")
     dashboard.subscribe("/x", all=True)
@@ -76,7 +76,7 @@ def test_a26_each_question_is_answered_and_what_stands_between_is_done():
     assert dashboard.plain() == [1.0, 2.0]
 
 
-def test_a28_the_clock_of_the_server_never_goes_backwards():
+def test_na28_the_clock_of_the_server_never_goes_backwards():
     """However the wall clock is set."""
     world = World()
     peer = world.peer()
@@ -87,7 +87,7 @@ def test_a28_the_clock_of_the_server_never_goes_backwards():
     assert [each[1] for each in peer.take()] == [NOW_US, NOW_US + 500_000]
 
 
-def test_a26_nothing_keeps_the_time_waiting():
+def test_na26_nothing_keeps_the_time_waiting():
     """Neither a policy that thinks, nor values that wait, nor control messages of this turn that are many."""
     world = World(permission=Policy("x"))
     peer = world.peer()
@@ -99,7 +99,7 @@ def test_a26_nothing_keeps_the_time_waiting():
     assert peer.take() == [("", NOW_US, 2, 8)]
 
 
-def test_a6_rtt_is_for_the_time_and_nothing_else():
+def test_na6_rtt_is_for_the_time_and_nothing_else():
     """Text and values are ignored; it is no client; a mistake ends it all the same."""
     world = World()
     world.peer("a")
@@ -118,7 +118,7 @@ def test_a6_rtt_is_for_the_time_and_nothing_else():
 # What is wrong
 
 
-def test_a24_what_cannot_be_decoded_ends_it_once_all_before_is_done():
+def test_na24_what_cannot_be_decoded_ends_it_once_all_before_is_done():
     """And nothing behind it is; what it published goes."""
     world = World()
     peer, dashboard = world.peer(), world.peer("dashboard")
@@ -184,7 +184,7 @@ def test_a_value_too_large_for_a_message_is_ignored():
 
 
 def test_s24_a_client_afar_may_send_so_many_values_a_second():
-    """The others are dropped and counted; the connection stays (D14)."""
+    """The others are dropped and counted; the connection stays (ND14)."""
     world = World(values_per_s=10, value_burst=5)
     peer, dashboard = world.peer(address=AFAR), world.peer("dashboard")
     dashboard.subscribe("/x", all=True)
@@ -364,7 +364,7 @@ def test_what_waits_behind_a_policy_has_a_bound():
         peer.put(*((1, 1, 1, 1.0) for _ in range(100)))
     assert peer.close is None
     peer.publish("/y", 2)
-    assert (peer.close.code, peer.close.reason) == (1008, "too much came while a policy was thinking")
+    assert (peer.close.code, peer.close.reason) == (1008, "too many messages were sent while a policy decided")
     world.waiting.end([True], now=world.now)
     world.flush()
     assert len(world.tables.topics) == 0
@@ -406,7 +406,7 @@ def test_what_waits_is_bounded_in_bytes_too():
     assert (peer.close.code, world.broker.closed["slow_consumer"]) == (1008, 1)
 
 
-def test_a24_a_mistake_behind_a_question_ends_it_when_its_turn_comes():
+def test_na24_a_mistake_behind_a_question_ends_it_when_its_turn_comes():
     """All before it is done first."""
     world = World(permission=Policy("x"))
     peer, dashboard = world.peer(), world.peer("dashboard")
@@ -444,7 +444,7 @@ def test_the_server_leaves():
         engine.release(world.now)
     late = world.peer("late")
     for each in (peer, timer, late):
-        assert (each.close.code, each.close.reason) == (1001, "the server is leaving")
+        assert (each.close.code, each.close.reason) == (1001, "the server is shutting down")
     assert [method for method, _ in peer.texts()] == ["announce"]
     assert world.broker.closed == {"drained": 2}
     late.publish("/y", 1)
@@ -456,7 +456,7 @@ def test_there_is_room_for_so_many_sessions():
     """The one too many is told to try again, and takes no name from anybody."""
     world = World(limits=Limits(sessions=1))
     first, second = world.peer("a"), world.peer("b")
-    assert (second.close.code, second.close.reason) == (1013, "there is no room")
+    assert (second.close.code, second.close.reason) == (1013, "too many connections, or too little memory")
     assert (first.close, list(world.tables.clients)) == (None, ["a"])
     second.publish("/x", 1)
     second.engine.lost(world.now)

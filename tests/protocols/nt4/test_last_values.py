@@ -1,4 +1,4 @@
-"""The last value of a topic: by its time, or by who wrote it (nt4.md A7)."""
+"""The last value of a topic: by its time, or by who wrote it (NA39 to NA43)."""
 
 import gc
 
@@ -30,7 +30,7 @@ def writers(world):
     return peers
 
 
-def test_a39_a_value_that_is_not_older_replaces(world, writers):
+def test_na39_a_value_that_is_not_older_replaces(world, writers):
     """Of the same time too."""
     one, two = writers
     one.put((1, 10, 1, 1.0))
@@ -38,22 +38,22 @@ def test_a39_a_value_that_is_not_older_replaces(world, writers):
     assert last(world) == [(10, 2.0)]
 
 
-def test_a39_an_older_one_of_somebody_else_does_not(world, writers):
+def test_na39_an_older_one_of_somebody_else_does_not(world, writers):
     one, two = writers
     one.put((1, 10, 1, 1.0))
     two.put((1, 9, 1, 2.0))
     assert last(world) == [(10, 1.0)]
 
 
-def test_a39_an_older_one_of_the_same_client_does(world, writers):
-    """Ntcore's exception, for clients whose clocks stand wrong (design 4.11, G7)."""
+def test_na39_an_older_one_of_the_same_client_does(world, writers):
+    """Ntcore's exception, for clients whose clocks stand wrong (G7)."""
     one, _ = writers
     one.put((1, 10, 1, 1.0))
     one.put((1, 9, 1, 2.0))
     assert last(world) == [(9, 2.0)]
 
 
-def test_a40_older_values_are_forwarded_all_the_same(world, writers):
+def test_na40_older_values_are_forwarded_all_the_same(world, writers):
     """The subscriber decides."""
     one, two = writers
     dashboard = world.peer("dashboard")
@@ -65,7 +65,7 @@ def test_a40_older_values_are_forwarded_all_the_same(world, writers):
     assert dashboard.plain() == [1.0, 2.0]
 
 
-def test_a41_d5_a_default_yields_to_any_real_value_even_a_negative_time(world, writers):
+def test_na41_nd5_a_default_yields_to_any_real_value_even_a_negative_time(world, writers):
     one, two = writers
     one.put((1, 0, 1, 1.0))
     two.put((1, -10, 1, 2.0))
@@ -73,7 +73,7 @@ def test_a41_d5_a_default_yields_to_any_real_value_even_a_negative_time(world, w
 
 
 @pytest.mark.parametrize("writer", [0, 1])
-def test_a41_a_default_never_replaces_a_real_value(world, writers, writer):
+def test_na41_a_default_never_replaces_a_real_value(world, writers, writer):
     """Whoever sends it."""
     one, _ = writers
     one.put((1, 10, 1, 1.0))
@@ -92,7 +92,7 @@ def test_g7_a_clock_that_is_far_ahead_does_not_freeze_a_topic(world, writers):
     assert last(world) == [(NOW_US + 2_000_000, 3.0)]
 
 
-def test_a42_a_topic_that_is_not_cached_has_no_last_value(world):
+def test_na42_a_topic_that_is_not_cached_has_no_last_value(world):
     """Set back, it has the next one."""
     robot = world.peer("robot")
     robot.publish("/x", 1, cached=False)
@@ -106,7 +106,7 @@ def test_a42_a_topic_that_is_not_cached_has_no_last_value(world):
     assert last(world) == []
 
 
-def test_a42_what_is_not_cached_is_forwarded(world):
+def test_na42_what_is_not_cached_is_forwarded(world):
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     dashboard.subscribe("/x")
     robot.publish("/x", 1, cached=False)
@@ -114,7 +114,7 @@ def test_a42_what_is_not_cached_is_forwarded(world):
     assert dashboard.values() == [("/x", 10, 1, 1.0)]
 
 
-def test_a38_one_gets_ones_own_last_value_but_not_ones_own_live_ones(world, writers):
+def test_na38_one_gets_ones_own_last_value_but_not_ones_own_live_ones(world, writers):
     one, two = writers
     one.put((1, 10, 1, 1.0))
     one.subscribe("/x", all=True)

@@ -1,4 +1,4 @@
-"""Text messages, as they are written on the wire (nt4.md A14 to A20, A29 to A46, D7, D8; reliability S28)."""
+"""Text messages, as they are written on the wire (NA14 to NA20, NA29 to NA46, ND7, ND8, S28)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def one(method, params):
 
 
 def test_what_clients_say():
-    """nt4.md A14 to A18: several in a frame, in their order; the frame that pyntcore sends first is one."""
+    """NA14 to NA18: several in a frame, in their order; the frame that pyntcore sends first is one."""
     assert all_of(
         '[{"method":"publish","params":{"name":"/x","properties":{},"pubuid":0,"type":"double"}},'
         '{"method":"subscribe","params":{"options":{"all":true,"periodic":0.02},"topics":["/x",""],"subuid":1}},'
@@ -57,7 +57,7 @@ def test_what_clients_say():
 
 
 def test_what_may_be_absent_and_what_is_too_much():
-    """nt4.md A15, A16, A18: properties and options may be absent; members that nobody knows are no matter."""
+    """NA15, NA16, NA18: properties and options may be absent; members that nobody knows are no matter."""
     assert one("publish", {"name": "", "pubuid": -7, "type": "struct:Pose2d", "x": 1}) == Publish(
         "", -7, "struct:Pose2d", {}
     )
@@ -83,7 +83,7 @@ def test_what_may_be_absent_and_what_is_too_much():
     ],
 )
 def test_frames_of_which_nothing_is_read(text, reason):
-    """nt4.md A14, S28: the frame is ignored, and the connection stays."""
+    """NA14, S28: the frame is ignored, and the connection stays."""
     assert all_of(text) == [Ignored(reason)]
 
 
@@ -134,20 +134,20 @@ def wrong(method, **params):
     ],
 )
 def test_elements_that_are_ignored(element, reason):
-    """nt4.md A15 to A19, D8: that one is ignored, its neighbours are not."""
+    """NA15 to NA19, ND8: that one is ignored, its neighbours are not."""
     assert all_of(f"[{GOOD},{element},{GOOD}]") == [Unpublish(3), Ignored(reason), Unpublish(3)]
 
 
 @pytest.mark.parametrize("ident", [-(2**31) + 1, -1, 0, 99_999_999, 2**31 - 2])
 def test_ids_that_clients_choose(ident):
-    """nt4.md A19."""
+    """NA19."""
     assert one("unsubscribe", {"subuid": ident}) == Unsubscribe(ident)
     assert one("publish", {"name": "a", "pubuid": ident, "type": ""}) == Publish("a", ident, "", {})
 
 
 @pytest.mark.parametrize("ident", [-(2**31), 2**31 - 1, 2**40, 8.0, "7", True, None, [], 2**63])
 def test_ids_that_are_none(ident):
-    """nt4.md A19, D7: out of range, or no integers."""
+    """NA19, ND7: out of range, or no integers."""
     assert one("unsubscribe", {"subuid": ident}) == Ignored("bad_subuid")
     assert one("unpublish", {"pubuid": ident}) == Ignored("bad_pubuid")
     assert one("publish", {"name": "a", "pubuid": ident, "type": "int"}) == Ignored("bad_pubuid")
@@ -166,7 +166,7 @@ def test_ids_that_are_none(ident):
     ],
 )
 def test_options(options, meaning):
-    """nt4.md A20: typed strictly, and those that nobody knows are kept."""
+    """NA20: typed strictly, and those that nobody knows are kept."""
     assert one("subscribe", {"topics": ["a"], "subuid": 1, "options": options}) == Subscribe(("a",), 1, meaning)
 
 
@@ -176,7 +176,7 @@ def test_options(options, meaning):
     + [{name: value} for name in ("all", "topicsonly", "prefix") for value in (0, 1, "true", None, {})],
 )
 def test_options_of_another_kind(options):
-    """nt4.md A20: then the whole subscription is ignored."""
+    """NA20: then the whole subscription is ignored."""
     assert one("subscribe", {"topics": ["a"], "subuid": 1, "options": options}) == Ignored("bad_options")
 
 
@@ -190,19 +190,19 @@ def test_options_of_another_kind(options):
     ],
 )
 def test_what_meta_topics_show_of_options(options, shown):
-    """nt4.md A20, A59: what differs from the default, and what nobody knows."""
+    """NA20, NA59: what differs from the default, and what nobody knows."""
     assert options.shown() == shown
 
 
 def test_messages_are_made_one_by_one():
-    """Design 5.3: others get their turn between the elements of a long frame."""
+    """Others get their turn between the elements of a long frame."""
     messages = read(f"[{GOOD},1]".encode(), NODES, LEVELS)
     assert next(messages) == Unpublish(3)
     assert next(messages) == Ignored("not_an_object")
 
 
 def test_what_a_server_says():
-    """nt4.md A29, A34, A46: `pubuid` to publishers only, `ack` always."""
+    """NA29, NA34, NA46: `pubuid` to publishers only, `ack` always."""
     assert orjson.loads(announce("/x", 8, "double", {"persistent": True}, 0)) == {
         "method": "announce",
         "params": {"id": 8, "name": "/x", "type": "double", "properties": {"persistent": True}, "pubuid": 0},
@@ -218,7 +218,7 @@ def test_what_a_server_says():
 
 @given(st.lists(st.integers(1, 2_000).map("a".__mul__), max_size=60))
 def test_messages_travel_together_up_to_a_packet(names):
-    """nt4.md A9: arrays of about a packet, in order; a longer message is one by itself."""
+    """NA9: arrays of about a packet, in order; a longer message is one by itself."""
     messages = [unannounce(name, at) for at, name in enumerate(names)]
     frames = list(packed(messages))
     assert [each for frame in frames for each in orjson.loads(frame)] == list(map(orjson.loads, messages))
@@ -241,5 +241,5 @@ ELEMENTS = st.fixed_dictionaries(
 
 @given(st.binary(max_size=50) | st.lists(ELEMENTS | JSON_VALUES, max_size=4).map(orjson.dumps))
 def test_any_text_is_read_or_ignored(text):
-    """nt4.md D8: nothing is raised, whatever strangers send."""
+    """ND8: nothing is raised, whatever strangers send."""
     all_of(text)

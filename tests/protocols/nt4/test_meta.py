@@ -1,4 +1,4 @@
-"""Meta topics: who is here, who publishes and who subscribes (nt4.md A58, A59, D1, D4)."""
+"""Meta topics: who is here, who publishes and who subscribes (NA58, NA59, ND1, ND4)."""
 
 import msgpack
 import pytest
@@ -31,8 +31,8 @@ def shown(peer):
     return {name: msgpack.unpackb(value) for name, _, number, value in peer.values() if number == 5}
 
 
-def test_a58_they_are_made_once_somebody_asks(world):
-    """Three for each topic and client would be for nothing otherwise (F5)."""
+def test_na58_they_are_made_once_somebody_asks(world):
+    """Three for each topic and client would be for nothing otherwise (NF5)."""
     robot = world.peer("robot")
     robot.publish("/x", 1)
     world.peer("dashboard").subscribe("", prefix=True)
@@ -46,8 +46,8 @@ def test_a58_they_are_made_once_somebody_asks(world):
     assert {(each["type"], str(each["properties"])) for each in announced} == {("msgpack", "{'retained': True}")}
 
 
-def test_a58_clients(world):
-    """By name, address and version; RTT sockets are none (A6, D1)."""
+def test_na58_clients(world):
+    """By name, address and version; RTT sockets are none (NA6, ND1)."""
     world.peer("dup")
     world.peer("dup")
     world.peer("old", subprotocol=V40)
@@ -62,7 +62,7 @@ def test_a58_clients(world):
     ]
 
 
-def test_a59_clients_come_and_go(world):
+def test_na59_clients_come_and_go(world):
     """The value changes, and their own topics come and go with them."""
     curious = hearing(world, "$", prefix=True)
     shown(curious)
@@ -84,13 +84,13 @@ def test_a59_clients_come_and_go(world):
     assert [each["id"] for each in clients] == ["curious"]
 
 
-def test_a59_an_ipv6_address_has_its_brackets(world):
+def test_na59_an_ipv6_address_has_its_brackets(world):
     world.peer("six", address="2001:db8::1")
     curious = hearing(world, "$clients")
     assert shown(curious)["$clients"][0]["conn"] == "[2001:db8::1]:4711"
 
 
-def test_a59_publishers_of_a_client_and_of_a_topic(world):
+def test_na59_publishers_of_a_client_and_of_a_topic(world):
     """From empty to two, and back."""
     robot, other = world.peer("robot"), world.peer("other")
     curious = hearing(world, "$clientpub$robot", "$pub$/x")
@@ -111,8 +111,8 @@ def test_a59_publishers_of_a_client_and_of_a_topic(world):
     assert ("unannounce", "$pub$/x") in [(method, params.get("name")) for method, params in curious.texts()]
 
 
-def test_a59_subscriptions_of_a_client_and_of_a_topic(world):
-    """With the options that are not as usual, and those that nobody knows (A20)."""
+def test_na59_subscriptions_of_a_client_and_of_a_topic(world):
+    """With the options that are not as usual, and those that nobody knows (NA20)."""
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     robot.publish("/x", 1)
     curious = hearing(world, "$clientsub$dashboard", "$sub$/x")
@@ -140,8 +140,8 @@ def test_a59_subscriptions_of_a_client_and_of_a_topic(world):
     assert [each for each in found["$sub$/x"] if each["client"]] == []
 
 
-def test_a59_who_leaves_subscribes_no_longer(world):
-    """Publishers that wait for somebody to listen rely on it (F5)."""
+def test_na59_who_leaves_subscribes_no_longer(world):
+    """Publishers that wait for somebody to listen rely on it (NF5)."""
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     robot.publish("/x", 1)
     dashboard.subscribe("/", prefix=True)
@@ -151,7 +151,7 @@ def test_a59_who_leaves_subscribes_no_longer(world):
     assert [each["client"] for each in shown(curious)["$sub$/x"]] == []
 
 
-def test_f5_the_bridge_listens_while_it_has_somebody_to_bring_values_to(world):
+def test_nf5_the_bridge_listens_while_it_has_somebody_to_bring_values_to(world):
     """A session that hears the topic, or a history that keeps it; of other topics it is no subscriber."""
     robot = world.peer("robot")
     robot.publish("/x", 1)
@@ -176,7 +176,7 @@ def test_f5_the_bridge_listens_while_it_has_somebody_to_bring_values_to(world):
     }
 
 
-def test_a58_other_protocols_are_the_server_itself(world):
+def test_na58_other_protocols_are_the_server_itself(world):
     """Client "" (G3)."""
     world = World(bridge_in=["/"])
     bayeux = join(world.broker, "b")
@@ -216,7 +216,7 @@ def test_a_value_that_nobody_hears_is_true_when_somebody_does(world):
 
 
 def test_meta_topics_cannot_be_changed_or_deleted_by_clients(world):
-    """A13, A45."""
+    """NA13, NA45."""
     curious = hearing(world, "$clients")
     shown(curious)
     curious.publish("$clients", 1, "msgpack")
@@ -228,7 +228,7 @@ def test_meta_topics_cannot_be_changed_or_deleted_by_clients(world):
 
 
 def test_meta_topics_have_no_meta_topics(world):
-    """A58; and stay NetworkTables' own (G3)."""
+    """NA58; and stay NetworkTables' own (G3)."""
     hearing(world, "$", prefix=True)
     world.flush()
     names = {topic.name for topic in world.tables.topics}

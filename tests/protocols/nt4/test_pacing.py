@@ -1,4 +1,4 @@
-"""When values go out, and in how many writes (nt4.md A9, A56, A57, E)."""
+"""When values go out, and in how many writes (NA9, NA56, NA57)."""
 
 import pytest
 from hypothesis import given
@@ -86,7 +86,7 @@ def test_one_write_for_each_client_and_period_at_most(steps, is_all):
 
 
 def test_one_write_whatever_the_number_of_values_and_topics():
-    """Frames of about one packet, all in one write (A9); a long value has its own."""
+    """Frames of about one packet, all in one write (NA9); a long value has its own."""
     world, robot, dashboard = playing(0.1, all=True)
     robot.publish("/raw", 3, "raw")
     dashboard.take()
@@ -123,7 +123,7 @@ class Recorder:
 
 
 def test_what_clients_get_alike_is_put_together_once():
-    """The same bytes, not equal ones: the cost is by client and flush, not by value (nt4.md E)."""
+    """The same bytes, not equal ones: the cost is by client and flush, not by value."""
     world, robot, _ = playing()
     alike = [world.peer("alike") for _ in range(3)]
     for peer in alike:
@@ -140,7 +140,7 @@ def test_what_clients_get_alike_is_put_together_once():
 
 
 def test_who_publishes_among_others_gets_what_the_others_wrote():
-    """A38: not its own, though all hear the same streams."""
+    """NA38: not its own, though all hear the same streams."""
     world, robot, dashboard = playing(0.1, all=True)
     robot.subscribe("/", prefix=True, all=True, periodic=0.1)
     dashboard.publish("/a", 1)

@@ -1,4 +1,4 @@
-"""What a subscription matches, what several amount to, and what changes when one does (nt4.md A9, D2, D3, D6, D11)."""
+"""What a subscription matches, what several amount to, and how that changes (NA49 to NA57, ND2, ND3, ND6, ND11)."""
 
 from math import inf
 
@@ -58,7 +58,7 @@ def beat(world, robot, seconds, count, pubuid=0):
         ([], True, []),
     ],
 )
-def test_a49_names_are_exact_or_raw_prefixes(robot, dashboard, topics, is_prefix, matched):
+def test_na49_names_are_exact_or_raw_prefixes(robot, dashboard, topics, is_prefix, matched):
     """Each topic once, also where several of the names match it; and so it is with topics that come later."""
     dashboard.subscribe(*topics, prefix=is_prefix, subuid=1)
     assert sorted(announced(dashboard)) == sorted(matched)
@@ -73,7 +73,7 @@ def test_a49_names_are_exact_or_raw_prefixes(robot, dashboard, topics, is_prefix
 
 
 @pytest.mark.parametrize("topics", [[""], ["", "/"]])
-def test_a49_meta_topics_want_to_be_asked_for(world, robot, dashboard, topics):
+def test_na49_meta_topics_want_to_be_asked_for(world, robot, dashboard, topics):
     """The prefix "" is not for them: neither for those that there are nor for later ones."""
     world.peer("curious").subscribe("$", prefix=True)
     dashboard.subscribe(*topics, prefix=True)
@@ -89,7 +89,7 @@ def test_a49_meta_topics_want_to_be_asked_for(world, robot, dashboard, topics):
         (["", "$se"], True, ["", "$serverpub", "$serversub", "/a", "/a/b", "/ab", "/b", "a"]),
     ],
 )
-def test_a49_meta_topics_are_had_by_their_names(robot, dashboard, topics, is_prefix, matched):
+def test_na49_meta_topics_are_had_by_their_names(robot, dashboard, topics, is_prefix, matched):
     """Or by a prefix that begins with `$`."""
     dashboard.subscribe(*topics, prefix=is_prefix)
     assert sorted(announced(dashboard)) == sorted(matched)
@@ -98,7 +98,7 @@ def test_a49_meta_topics_are_had_by_their_names(robot, dashboard, topics, is_pre
 # What it is told of, and when
 
 
-def test_a50_d2_all_announces_then_all_last_values_then_later_topics(robot, dashboard):
+def test_na50_nd2_all_announces_then_all_last_values_then_later_topics(robot, dashboard):
     """A topic that comes later is announced ahead of its first value, none twice."""
     robot.put((0, 1, 1, 1.0), (3, 2, 1, 2.0))
     dashboard.subscribe("/", prefix=True)
@@ -110,7 +110,7 @@ def test_a50_d2_all_announces_then_all_last_values_then_later_topics(robot, dash
     assert [each[0] for each in dashboard.take()] == ["announce", "/later"]
 
 
-def test_a52_what_is_announced_is_not_announced_again(robot, dashboard):
+def test_na52_what_is_announced_is_not_announced_again(robot, dashboard):
     """By a second subscription, nor when the first one ends and comes again."""
     dashboard.subscribe("/a", subuid=1)
     assert announced(dashboard) == ["/a"]
@@ -121,7 +121,7 @@ def test_a52_what_is_announced_is_not_announced_again(robot, dashboard):
     assert announced(dashboard) == []
 
 
-def test_a52_a_second_subscription_brings_no_second_last_value(robot, dashboard):
+def test_na52_a_second_subscription_brings_no_second_last_value(robot, dashboard):
     """The value has come already; after a pause in hearing it comes again."""
     robot.put((0, 1, 1, 1.0))
     dashboard.subscribe("/a", subuid=1)
@@ -133,7 +133,7 @@ def test_a52_a_second_subscription_brings_no_second_last_value(robot, dashboard)
     assert dashboard.plain() == [1.0]
 
 
-def test_a53_the_same_subuid_again_sends_the_last_value_where_nothing_else_does(robot, dashboard):
+def test_na53_the_same_subuid_again_sends_the_last_value_where_nothing_else_does(robot, dashboard):
     """Replaced by itself it comes again; where another subscription covers the topic it does not."""
     robot.put((0, 1, 1, 1.0))
     dashboard.subscribe("/a", subuid=1)
@@ -146,8 +146,8 @@ def test_a53_the_same_subuid_again_sends_the_last_value_where_nothing_else_does(
     assert dashboard.plain() == []
 
 
-def test_a53_an_older_value_on_its_way_does_not_stand_for_the_last_one(world, robot, dashboard):
-    """A40: it is forwarded, but who subscribes anew is owed the last value."""
+def test_na53_an_older_value_on_its_way_does_not_stand_for_the_last_one(world, robot, dashboard):
+    """NA40: it is forwarded, but who subscribes anew is owed the last value."""
     other = world.peer("other")
     other.publish("/a", 1)
     robot.put((0, 10, 1, 10.0))
@@ -161,7 +161,7 @@ def test_a53_an_older_value_on_its_way_does_not_stand_for_the_last_one(world, ro
     assert dashboard.plain()[-1] == 11.0
 
 
-def test_a53_replaced_topics_are_heard_no_longer(world, robot, dashboard):
+def test_na53_replaced_topics_are_heard_no_longer(world, robot, dashboard):
     """And the new ones are."""
     dashboard.subscribe("/a", subuid=1)
     dashboard.subscribe("/b", subuid=1)
@@ -170,7 +170,7 @@ def test_a53_replaced_topics_are_heard_no_longer(world, robot, dashboard):
     assert dashboard.plain() == [2.0]
 
 
-def test_a54_what_is_unsubscribed_brings_nothing_more(world, robot, dashboard):
+def test_na54_what_is_unsubscribed_brings_nothing_more(world, robot, dashboard):
     """Not what waits for its period either, nor what waits for the client to read."""
     dashboard.subscribe("/a", subuid=1, all=True)
     dashboard.subscribe("/b", subuid=2, all=True)
@@ -188,7 +188,7 @@ def test_a54_what_is_unsubscribed_brings_nothing_more(world, robot, dashboard):
     assert dashboard.plain() == []
 
 
-def test_d14_unsubscribing_concerns_nobody_else(world, robot, dashboard):
+def test_nd14_unsubscribing_concerns_nobody_else(world, robot, dashboard):
     other = world.peer("other")
     for peer in (dashboard, other):
         peer.subscribe("/a", subuid=1)
@@ -199,7 +199,7 @@ def test_d14_unsubscribing_concerns_nobody_else(world, robot, dashboard):
     assert world.tables.ignored["unknown_subuid"] == 1
 
 
-def test_a55_d3_topics_only_and_values_later(world, robot, dashboard):
+def test_na55_nd3_topics_only_and_values_later(world, robot, dashboard):
     """Announced once; the value comes once, with the time that it has."""
     robot.put((0, 5, 1, 1.0))
     dashboard.subscribe("/a", topicsonly=True)
@@ -213,7 +213,7 @@ def test_a55_d3_topics_only_and_values_later(world, robot, dashboard):
 # What several amount to
 
 
-def test_a51_a_value_comes_once_however_many_want_it(world, robot, dashboard):
+def test_na51_a_value_comes_once_however_many_want_it(world, robot, dashboard):
     """Overlapping names, prefixes, and topicsonly among them."""
     dashboard.subscribe("/a")
     dashboard.subscribe("/", prefix=True)
@@ -240,7 +240,7 @@ def _wanting(periodic_s=0.1, *, is_all=False, is_topics_only=False):
         ([_wanting(0.01), _wanting(0)], Interest(is_all=False, period_ms=5)),
     ],
 )
-def test_a51_d11_the_strongest_options_and_the_divisor_of_periods(wanted, interest):
+def test_na51_nd11_the_strongest_options_and_the_divisor_of_periods(wanted, interest):
     """Those of topicsonly subscriptions do not count."""
     assert merged(wanted, 60.0) == interest
 
@@ -259,12 +259,12 @@ def test_a51_d11_the_strongest_options_and_the_divisor_of_periods(wanted, intere
         (1e300, 60_000),
     ],
 )
-def test_a56_d11_periods_are_tens_of_milliseconds_and_no_less_than_5(periodic_s, period_ms):
+def test_na56_nd11_periods_are_tens_of_milliseconds_and_no_less_than_5(periodic_s, period_ms):
     """Nor longer than the setting says."""
     assert period_of(periodic_s, 60.0) == period_ms
 
 
-def test_a56_of_each_period_the_newest(world, robot, dashboard):
+def test_na56_of_each_period_the_newest(world, robot, dashboard):
     """The first at once."""
     dashboard.subscribe("/a", periodic=0.05)
     beat(world, robot, 0.01, 20)
@@ -272,7 +272,7 @@ def test_a56_of_each_period_the_newest(world, robot, dashboard):
     assert dashboard.plain() == [0.0, 4.0, 9.0, 14.0, 19.0]
 
 
-def test_a56_or_all_of_them(world, robot, dashboard):
+def test_na56_or_all_of_them(world, robot, dashboard):
     """In order, once a period."""
     dashboard.subscribe("/a", periodic=0.05, all=True)
     beat(world, robot, 0.01, 20)
@@ -283,14 +283,14 @@ def test_a56_or_all_of_them(world, robot, dashboard):
 
 
 @pytest.mark.parametrize("periodic", [0, 0.004, 0.015, 2, 3_600, 1e300])
-def test_a57_the_announce_and_the_first_value_do_not_wait_for_the_period(robot, dashboard, periodic):
+def test_na57_the_announce_and_the_first_value_do_not_wait_for_the_period(robot, dashboard, periodic):
     robot.put((0, 1, 1, 1.0))
     dashboard.subscribe("/a", "/b", periodic=periodic)
     robot.put((3, 1, 1, 2.0))
     assert sorted(each[0] for each in dashboard.take()) == ["/a", "/b", "announce", "announce"]
 
 
-def test_a57_the_longest_period_is_a_setting():
+def test_na57_the_longest_period_is_a_setting():
     world = World(max_period_s=0.5)
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     robot.publish("/a", 0)
@@ -308,7 +308,7 @@ def test_a57_the_longest_period_is_a_setting():
 
 
 @pytest.mark.parametrize("subuid", [1, 2])
-def test_a54_d6_stronger_options_hold_at_once(world, robot, dashboard, subuid):
+def test_na54_nd6_stronger_options_hold_at_once(world, robot, dashboard, subuid):
     """Whether they replace the others or come on top of them; what waited for the old period goes out first."""
     dashboard.subscribe("/a", subuid=1, periodic=10)
     robot.put((0, 1, 1, 1.0))
@@ -323,8 +323,8 @@ def test_a54_d6_stronger_options_hold_at_once(world, robot, dashboard, subuid):
 
 
 @pytest.mark.parametrize("ends", ["replaced", "unsubscribed"])
-def test_a54_weaker_options_hold_at_once(world, robot, dashboard, ends):
-    """Ntcore never lowered them (F7)."""
+def test_na54_weaker_options_hold_at_once(world, robot, dashboard, ends):
+    """Ntcore never lowered them (NF7)."""
     dashboard.subscribe("/a", subuid=1, periodic=0.05, all=True)
     dashboard.subscribe("/a", subuid=2, periodic=1, topicsonly=ends == "replaced")
     beat(world, robot, 0.01, 10)
@@ -338,7 +338,7 @@ def test_a54_weaker_options_hold_at_once(world, robot, dashboard, ends):
     assert len(dashboard.plain()) <= 2
 
 
-def test_a54_replaced_by_topics_only_it_brings_no_values(world, robot, dashboard):
+def test_na54_replaced_by_topics_only_it_brings_no_values(world, robot, dashboard):
     dashboard.subscribe("/a", subuid=1, all=True)
     robot.put((0, 1, 1, 1.0))
     world.flush()
@@ -349,7 +349,7 @@ def test_a54_replaced_by_topics_only_it_brings_no_values(world, robot, dashboard
     assert dashboard.plain() == [1.0]
 
 
-def test_d10_a_changed_period_loses_nothing_of_all(world, robot, dashboard):
+def test_nd10_a_changed_period_loses_nothing_of_all(world, robot, dashboard):
     """Neither what waits for the period nor what waits for the client to read; and the order stays."""
     dashboard.subscribe("/a", subuid=1, periodic=10, all=True)
     robot.put((0, 1, 1, 1.0))

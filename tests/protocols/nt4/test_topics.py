@@ -1,4 +1,4 @@
-"""Topics come and go with their publishers, and are announced to whom it concerns (nt4.md A6, A8)."""
+"""Topics come and go with their publishers, and are announced to whom it concerns (NA29 to NA37, NA44 to NA47)."""
 
 import pytest
 from support.nt4_peers import World
@@ -10,7 +10,7 @@ def kinds(texts):
     return [(method, params["name"]) for method, params in texts]
 
 
-def test_a29_the_first_publish_creates_a_topic_and_tells_each_once():
+def test_na29_the_first_publish_creates_a_topic_and_tells_each_once():
     """To subscribers without `pubuid`, to the publisher with it, and once even if it also subscribes."""
     world = World()
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
@@ -21,8 +21,8 @@ def test_a29_the_first_publish_creates_a_topic_and_tells_each_once():
     assert dashboard.take() == [("announce", ANNOUNCED)]
 
 
-def test_a30_every_publish_is_answered_also_without_any_subscription():
-    """Again on the same connection, by a second publisher, and by one that only publishes (F1)."""
+def test_na30_every_publish_is_answered_also_without_any_subscription():
+    """Again on the same connection, by a second publisher, and by one that only publishes (NF1)."""
     world = World()
     first, second = world.peer("first"), world.peer("second")
     first.publish("/x", 1)
@@ -32,7 +32,7 @@ def test_a30_every_publish_is_answered_also_without_any_subscription():
     assert second.take() == [("announce", {**ANNOUNCED, "pubuid": 1})]
 
 
-def test_a31_a_later_publish_changes_neither_type_nor_properties():
+def test_na31_a_later_publish_changes_neither_type_nor_properties():
     """The announce says what they really are."""
     world = World()
     first, second = world.peer("first"), world.peer("second")
@@ -43,8 +43,8 @@ def test_a31_a_later_publish_changes_neither_type_nor_properties():
     assert first.texts()[1:] == [], "the second publisher counts"
 
 
-def test_a32_values_of_another_type_than_the_topics_are_ignored():
-    """Not forwarded, not kept, and the publisher stays connected (D16)."""
+def test_na32_values_of_another_type_than_the_topics_are_ignored():
+    """Not forwarded, not kept, and the publisher stays connected (ND16)."""
     world = World()
     first, second, dashboard = world.peer("first"), world.peer("second"), world.peer("dashboard")
     dashboard.subscribe("/x")
@@ -60,7 +60,7 @@ def test_a32_values_of_another_type_than_the_topics_are_ignored():
     assert second.close is None
 
 
-def test_a33_a_reused_pubuid_moves_to_the_other_topic():
+def test_na33_a_reused_pubuid_moves_to_the_other_topic():
     """As if it had been unpublished before: no orphan is left."""
     world = World()
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
@@ -73,7 +73,7 @@ def test_a33_a_reused_pubuid_moves_to_the_other_topic():
     assert [topic.name for topic in world.tables.topics] == ["/b"]
 
 
-def test_a33_a_reused_pubuid_on_the_same_topic_keeps_it():
+def test_na33_a_reused_pubuid_on_the_same_topic_keeps_it():
     """The topic never goes in between, nor does its value."""
     world = World()
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
@@ -86,8 +86,8 @@ def test_a33_a_reused_pubuid_on_the_same_topic_keeps_it():
     assert kinds(dashboard.texts()) == [("unannounce", "/a")]
 
 
-def test_a34_without_publishers_it_goes_and_all_who_were_told_are_told():
-    """Subscribers, those who no longer subscribe, and publishers (D16)."""
+def test_na34_without_publishers_it_goes_and_all_who_were_told_are_told():
+    """Subscribers, those who no longer subscribe, and publishers (ND16)."""
     world = World()
     robot, heard, past = world.peer("robot"), world.peer("heard"), world.peer("past")
     heard.subscribe("/x")
@@ -100,7 +100,7 @@ def test_a34_without_publishers_it_goes_and_all_who_were_told_are_told():
 
 
 @pytest.mark.parametrize("reason", ["persistent", "retained"])
-def test_a34_a_kept_topic_stays_with_its_value(reason):
+def test_na34_a_kept_topic_stays_with_its_value(reason):
     """`persistent` and `retained` each act as a hidden publisher."""
     world = World()
     robot = world.peer("robot")
@@ -112,8 +112,8 @@ def test_a34_a_kept_topic_stays_with_its_value(reason):
     assert [each[0] for each in late.take()] == ["announce", "/x"]
 
 
-def test_a35_a_lost_connection_publishes_and_hears_nothing_any_more():
-    """D4: the only publisher's end is the topic's."""
+def test_na35_a_lost_connection_publishes_and_hears_nothing_any_more():
+    """ND4: the only publisher's end is the topic's."""
     world = World()
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     dashboard.subscribe("", prefix=True)
@@ -125,7 +125,7 @@ def test_a35_a_lost_connection_publishes_and_hears_nothing_any_more():
     assert world.broker.sessions.keys() == {dashboard.engine.client.id}
 
 
-def test_a36_a_topic_that_comes_again_has_another_id_and_maybe_another_type():
+def test_na36_a_topic_that_comes_again_has_another_id_and_maybe_another_type():
     """Ids are never used twice."""
     world = World()
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
@@ -137,7 +137,7 @@ def test_a36_a_topic_that_comes_again_has_another_id_and_maybe_another_type():
     assert [(each["id"], each["type"]) for each in announced] == [(1, "double"), (2, "string")]
 
 
-def test_a37_values_never_come_behind_the_unannounce():
+def test_na37_values_never_come_behind_the_unannounce():
     """What waits for its period goes out first; nothing of `all` is lost."""
     world = World()
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
@@ -152,7 +152,7 @@ def test_a37_values_never_come_behind_the_unannounce():
     assert [each[-1] for each in heard] == [2.0, 3.0, {"name": "/x", "id": 1}]
 
 
-def test_a37_of_a_client_that_does_not_read_neither():
+def test_na37_of_a_client_that_does_not_read_neither():
     """Its backlog is written ahead of the unannounce."""
     world = World()
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
@@ -172,8 +172,8 @@ def test_a37_of_a_client_that_does_not_read_neither():
 
 
 @pytest.mark.parametrize("name", ["$mine", "$clients", "$"])
-def test_a13_reserved_names_are_refused(name):
-    """D7: no announce, no crash, and the next message counts."""
+def test_na13_reserved_names_are_refused(name):
+    """ND7: no announce, no crash, and the next message counts."""
     world = World()
     robot = world.peer("robot")
     robot.publish(name, 1)
@@ -183,7 +183,7 @@ def test_a13_reserved_names_are_refused(name):
 
 
 @pytest.mark.parametrize("name", ["", "\0", "a b", "🤖", "no/slash", "/a//b", "/meta/connect", "/é"])
-def test_a13_any_text_is_a_name(name):
+def test_na13_any_text_is_a_name(name):
     """And goes there and back as it is."""
     world = World()
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
@@ -216,7 +216,7 @@ def test_meta_topics_take_no_room_from_others():
     assert {"/1", "/2"} <= {params["name"] for _, params in robot.texts()}
 
 
-def test_a44_a45_properties_are_any_json_and_null_deletes():
+def test_na44_na45_properties_are_any_json_and_null_deletes():
     """An absent name is unchanged; an empty update says nothing."""
     world = World()
     robot, other = world.peer("robot"), world.peer("other")
@@ -231,7 +231,7 @@ def test_a44_a45_properties_are_any_json_and_null_deletes():
     assert late.texts()[0][1]["properties"] == {"a": {"deep": [1, None]}, "c": "new"}
 
 
-def test_a45_properties_of_what_is_not_published_or_of_meta_topics_are_ignored():
+def test_na45_properties_of_what_is_not_published_or_of_meta_topics_are_ignored():
     """Silently, and counted."""
     world = World()
     robot = world.peer("robot")
@@ -243,8 +243,8 @@ def test_a45_properties_of_what_is_not_published_or_of_meta_topics_are_ignored()
     assert world.tables.ignored["unknown_topic"] == 2
 
 
-def test_a46_ack_is_always_a_boolean_and_true_for_who_set_them():
-    """A setter that was never told of the topic hears nothing (D16)."""
+def test_na46_ack_is_always_a_boolean_and_true_for_who_set_them():
+    """A setter that was never told of the topic hears nothing (ND16)."""
     world = World()
     robot, listener, stranger = world.peer("robot"), world.peer("listener"), world.peer("stranger")
     robot.publish("/x", 1)
@@ -257,7 +257,7 @@ def test_a46_ack_is_always_a_boolean_and_true_for_who_set_them():
     assert acks == [[False, False], [True, False], []]
 
 
-def test_a47_a_topic_that_nothing_keeps_any_more_is_unannounced():
+def test_na47_a_topic_that_nothing_keeps_any_more_is_unannounced():
     """Instead of a message about its properties."""
     world = World()
     robot, other = world.peer("robot"), world.peer("other")

@@ -1,4 +1,4 @@
-"""Messages in batches: both separators, lengths, and what is no batch (wamp.md 60; Basic Profile)."""
+"""Messages in batches: both separators, lengths, and what is no batch (W60, Basic Profile)."""
 
 import json
 import struct
@@ -25,7 +25,7 @@ def lengths(*parts):
 
 
 def test_the_subprotocols():
-    """Three serializers, each alone and batched (wamp.md 58)."""
+    """Three serializers, each alone and batched (W58)."""
     assert sorted(SUBPROTOCOLS) == [
         "wamp.2.cbor",
         "wamp.2.cbor.batched",
@@ -46,7 +46,7 @@ def test_without_batches_a_transport_message_is_one_message(subprotocol, data):
 
 @given(messages)
 def test_binary_batches(parts):
-    """Each message is preceded by its length, and a single one is a batch of one (wamp.md 60)."""
+    """Each message is preceded by its length, and a single one is a batch of one (W60)."""
     batched = a_format("wamp.2.msgpack.batched")
     assert batched.split(lengths(*parts), MOST) == parts
     assert batched.frame(parts[0]) == b"<" + lengths(parts[0]) + b">"
@@ -81,14 +81,14 @@ def test_a_binary_batch_that_is_cut(parts, data):
     ],
 )
 def test_what_is_no_binary_batch(data):
-    """Empty ones, rests, lengths that lie, too many (wamp.md 60, settings.wamp.batch_messages)."""
+    """Empty ones, rests, lengths that lie, too many (W60, settings.wamp.batch_messages)."""
     with pytest.raises(Undecodable):
         a_format("wamp.2.msgpack.batched").split(data, MOST)
 
 
 @pytest.mark.parametrize("mark", [b"\x1e", b"\x18"])
 def test_a_peer_gets_the_separator_that_it_used_first(mark):
-    """The specification's, or what the first implementations wrote instead (wamp.md 60)."""
+    """The specification's, or what the first implementations wrote instead (W60)."""
     batched = a_format("wamp.2.json.batched")
     assert batched.split(b"[1]" + mark + b"[2]" + mark, MOST) == [b"[1]", b"[2]"]
     assert batched.write([3]) == b"<[3]" + mark + b">"
@@ -106,7 +106,7 @@ def test_links_with_different_separators_share_no_bytes():
 
 
 def test_before_a_peer_has_said_anything_the_specification_holds():
-    """0x1e when unknown (wamp.md 60); a batch that is none has said nothing."""
+    """0x1e when unknown (W60); a batch that is none has said nothing."""
     batched = a_format("wamp.2.json.batched")
     with pytest.raises(Undecodable):
         batched.split(b"\x18", MOST)
@@ -117,7 +117,7 @@ def test_before_a_peer_has_said_anything_the_specification_holds():
     "data", [b"", b"[1]", b"\x1e", b"\x18", b"[1]\x1e[2]", b"[1]\x1e\x1e", b"\x1e[1]\x1e", b"[1]\x1e" * (MOST + 1)]
 )
 def test_what_is_no_batch_of_json(data):
-    """Empty ones, a message without its separator, too many (wamp.md 60)."""
+    """Empty ones, a message without its separator, too many (W60)."""
     with pytest.raises(Undecodable):
         a_format("wamp.2.json.batched").split(data, MOST)
 

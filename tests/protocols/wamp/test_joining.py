@@ -1,4 +1,4 @@
-"""HELLO, WELCOME, GOODBYE, ABORT: how sessions begin and end (wamp.md A2, A4)."""
+"""HELLO, WELCOME, GOODBYE, ABORT: how sessions begin and end (W4-W10, W15-W16)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def refusal(peer: Peer) -> tuple[str, int]:
 
 @pytest.mark.parametrize("subprotocol", SUBPROTOCOLS)
 def test_welcome(subprotocol: str) -> None:
-    """wamp.md 4, 6: an id from 1 to 2^53, the realm, and who one is: random to others where one is anonymous."""
+    """W4, W6: an id from 1 to 2^53, the realm, and who one is: random to others where one is anonymous."""
     world = World()
     one, other = world.joined(subprotocol=subprotocol), world.joined(subprotocol=subprotocol)
     welcome = one.welcome
@@ -51,14 +51,14 @@ def test_welcome(subprotocol: str) -> None:
 
 @pytest.mark.parametrize("role", ["publisher", "subscriber", "caller", "callee"])
 def test_one_role_is_enough(role: str) -> None:
-    """wamp.md 4: any of the four, with features or without."""
+    """W4: any of the four, with features or without."""
     peer = World().peer()
     peer.say([1, "realm1", {"roles": {role: {}}}])
     assert peer.hear()[0] == 2
 
 
 def test_announced_roles() -> None:
-    """wamp.md 7, 15: broker and dealer, never a callee; every feature a bool, since strict clients refuse all else."""
+    """W7, W15: broker and dealer, never a callee; every feature a bool, since strict clients refuse all else."""
     announced = World().joined().welcome["roles"]
     assert set(announced) == {"broker", "dealer"}
     for role in announced.values():
@@ -79,7 +79,7 @@ def test_announced_roles() -> None:
 
 
 def test_history_is_announced_where_there_is_one() -> None:
-    """Design 7.12: with the history off the feature is not announced."""
+    """With the history off the feature is not announced."""
 
     class Archive:
         async def page(self, query_of: Any) -> None:
@@ -94,7 +94,7 @@ def test_history_is_announced_where_there_is_one() -> None:
 
 @pytest.mark.parametrize("name", ["realm2", "realm1.x", "REALM1", "a-b"])
 def test_no_such_realm(name: str) -> None:
-    """wamp.md 5: a realm that is not configured is not made."""
+    """W5: a realm that is not configured is not made."""
     peer = World().peer()
     peer.say(hello(name))
     assert refusal(peer) == ("wamp.error.no_such_realm", 1008)
@@ -102,7 +102,7 @@ def test_no_such_realm(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "a..b", "a b", "a#b", ".a", "x" * 256])
 def test_a_realm_that_is_no_uri(name: str) -> None:
-    """wamp.md 5: is told so."""
+    """W5: is told so."""
     peer = World().peer()
     peer.say(hello(name))
     assert refusal(peer) == ("wamp.error.invalid_uri", 1008)
@@ -111,7 +111,7 @@ def test_a_realm_that_is_no_uri(name: str) -> None:
 @pytest.mark.parametrize("subprotocol", SUBPROTOCOLS)
 @pytest.mark.parametrize("reason", ["wamp.close.normal", "wamp.close.goodbye_and_out", "any thing"])
 def test_goodbye_and_a_new_hello(subprotocol: str, reason: str) -> None:
-    """wamp.md 8: GOODBYE is answered whatever its reason, nothing of the session stays, the link may begin anew."""
+    """W8: GOODBYE is answered whatever its reason, nothing of the session stays, the link may begin anew."""
     world = World()
     peer, witness = world.joined(subprotocol=subprotocol), world.joined()
     witness.subscribe("wamp.session.on_leave")
@@ -130,7 +130,7 @@ def test_goodbye_and_a_new_hello(subprotocol: str, reason: str) -> None:
 
 
 def test_a_new_hello_in_another_realm() -> None:
-    """wamp.md 8: nothing of the first session holds for the second, not what it announced either."""
+    """W8: nothing of the first session holds for the second, not what it announced either."""
     world = World(Realm("one"), Realm("two"))
     peer = world.joined("one", roles=CAPABLE)
     peer.say(GOODBYE)
@@ -142,7 +142,7 @@ def test_a_new_hello_in_another_realm() -> None:
 
 
 def test_events_that_wait_come_before_the_goodbye() -> None:
-    """wamp.md 31: what was published for a client before it left is not lost."""
+    """W31: what was published for a client before it left is not lost."""
     world = World()
     peer, other = world.joined(), world.joined()
     peer.subscribe("com.x")
@@ -153,7 +153,7 @@ def test_events_that_wait_come_before_the_goodbye() -> None:
 
 
 def test_who_says_no_hello_again_is_closed() -> None:
-    """wamp.md 8: the link may stay idle for a while only."""
+    """W8: the link may stay idle for a while only."""
     world = World(options=Wamp(hello_s=5))
     peer = world.joined()
     world.pass_time(100)
@@ -166,7 +166,7 @@ def test_who_says_no_hello_again_is_closed() -> None:
 
 @pytest.mark.parametrize("subprotocol", SUBPROTOCOLS)
 def test_hello_has_a_deadline(subprotocol: str) -> None:
-    """S26, wamp.md 52, design 7.12: ABORT and 1002 for who says nothing; who has joined stays."""
+    """S26, W52: ABORT and 1002 for who says nothing; who has joined stays."""
     world = World(options=Wamp(hello_s=10))
     silent, joined = world.peer(subprotocol), world.joined()
     world.pass_time(9.9)
@@ -178,7 +178,7 @@ def test_hello_has_a_deadline(subprotocol: str) -> None:
 
 
 def test_abort_by_a_client() -> None:
-    """wamp.md 9: never answered; the session ends and the link closes. Arguments are allowed."""
+    """W9: never answered; the session ends and the link closes. Arguments are allowed."""
     for message in ([3, {"message": "x"}, "a.b"], [3, {}, "a.b", [1]], [3, {}, "a.b", [1], {"x": 1}]):
         world = World()
         peer, witness = world.joined(), world.joined()
@@ -190,7 +190,7 @@ def test_abort_by_a_client() -> None:
 
 
 def test_abort_instead_of_hello() -> None:
-    """wamp.md 9: nor then."""
+    """W9: nor then."""
     peer = World().peer()
     peer.say([3, {}, "a.b"])
     assert peer.hears_nothing()
@@ -198,7 +198,7 @@ def test_abort_instead_of_hello() -> None:
 
 
 def test_a_lost_connection() -> None:
-    """wamp.md 10: ends the session with all that others hear of it, once."""
+    """W10: ends the session with all that others hear of it, once."""
     world = World()
     peer, witness = world.joined(), world.joined()
     witness.subscribe("wamp.session.on_leave")
@@ -214,7 +214,7 @@ def test_a_lost_connection() -> None:
 
 @pytest.mark.parametrize("path", ["goodbye", "abort", "lost", "killed", "violation", "refused"])
 def test_nothing_is_left_of_a_session(path: str) -> None:
-    """wamp.md 10: whichever way it ends; not its id either, since those who come and go must not make us grow."""
+    """W10: whichever way it ends; not its id either, since those who come and go must not make us grow."""
     world = World()
     killer = world.joined()
     kept = len(world.router._numbers)
@@ -223,6 +223,7 @@ def test_nothing_is_left_of_a_session(path: str) -> None:
         killer, kept = world.joined(), 1
         peer = world.peer()
         peer.say(hello())
+        assert peer.heard[-1][1] == {"message": "The server accepts no further sessions now."}
         assert refusal(peer) == ("wamp.error.unavailable", 1008)
     else:
         peer = world.joined()
@@ -246,7 +247,7 @@ def test_nothing_is_left_of_a_session(path: str) -> None:
 
 
 def test_a_session_that_the_broker_has_ended() -> None:
-    """wamp.md 10: as it does with one whose owner fails: nothing of it stays in the realm once its connection ends."""
+    """W10: as it does with one whose owner fails: nothing of it stays in the realm once its connection ends."""
     world = World()
     peer, witness = world.joined(), world.joined()
     witness.subscribe("wamp.session.on_leave")
@@ -276,7 +277,7 @@ def ticketed(**options: Any) -> tuple[World, Peer]:
 
 
 def test_a_challenge_that_is_answered() -> None:
-    """wamp.md 4, 56: only then there is a session, and it ends with the token."""
+    """W4, W56: only then there is a session, and it ends with the token."""
     world, peer = ticketed()
     assert not world.broker.sessions
     peer.say([5, "the word", {}])
@@ -292,7 +293,7 @@ def test_a_challenge_that_is_answered() -> None:
 
 @pytest.mark.parametrize("way", ["wrong", "late", "lost", "gives up", "HELLO again", "something else"])
 def test_a_challenge_that_is_not(way: str) -> None:
-    """wamp.md 50, 52, 56: no session, and nothing is left of the attempt; who does something else violates."""
+    """W50, W52, W56: no session, and nothing is left of the attempt; who does something else violates."""
     world, peer = ticketed()
     if way == "late":
         world.pass_time(10.1)
@@ -310,7 +311,7 @@ def test_a_challenge_that_is_not(way: str) -> None:
 
 
 def test_our_goodbye_waits_for_theirs() -> None:
-    """wamp.md 8: a bounded time, then the link is closed; the session is over at once."""
+    """W8: a bounded time, then the link is closed; the session is over at once."""
     world = World(options=Wamp(kill_s=1))
     killer, peer = world.joined(), world.joined()
     killer.call("wamp.session.kill", peer.number)
@@ -323,7 +324,7 @@ def test_our_goodbye_waits_for_theirs() -> None:
 
 
 def test_draining() -> None:
-    """wamp.md 8: whoever is here is told to go, whoever comes is refused, whoever has not begun is refused too."""
+    """W8: whoever is here is told to go, whoever comes is refused, whoever has not begun is refused too."""
     world = World()
     joined, stranger = world.joined(), world.peer()
     engines = world.router.drain()
@@ -344,7 +345,7 @@ def test_draining() -> None:
 
 
 def test_a_token_that_ends() -> None:
-    """Design 4: a session ends with the token that it began with; the client learns why."""
+    """A session ends with the token that it began with; the client learns why."""
     world = World()
     peer = world.joined()
     session = peer.engine.session

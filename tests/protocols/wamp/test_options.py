@@ -1,4 +1,4 @@
-"""What options mean, what counts as none, and which values are refused (wamp.md 13, 18, 27)."""
+"""What options mean, what counts as none, and which values are refused (W13, W18, W27)."""
 
 import cbor2
 import msgspec
@@ -40,26 +40,26 @@ BAD = [
 @pytest.mark.parametrize(("read", "default"), READERS)
 @pytest.mark.parametrize("sent", [{}, *({"x": value} for value in ABSENT)])
 def test_undefined_and_null_are_as_good_as_none(read, default, sent):
-    """Some clients write options that it does not have as undefined (wamp.md 18)."""
+    """Some clients write options that it does not have as undefined (W18)."""
     assert read(sent, "x") == default
 
 
 @pytest.mark.parametrize("sent", [{}, {"exclude_me": None}])
 def test_a_flag_that_is_on_unless_told_otherwise(sent):
-    """As `exclude_me` is (wamp.md 26)."""
+    """As `exclude_me` is (W26)."""
     assert options.flag(sent, "exclude_me", default=True) is True
     assert options.flag({"exclude_me": False}, "exclude_me", default=True) is False
 
 
 @pytest.mark.parametrize(("read", "sent", "meaning"), GOOD)
 def test_values(read, sent, meaning):
-    """Lists may be a single value, ids may be doubles (wamp.md 13, 27)."""
+    """Lists may be a single value, ids may be doubles (W13, W27)."""
     assert read({"x": sent}, "x") == meaning
 
 
 @pytest.mark.parametrize(("read", "sent"), [(read, value) for read, values in BAD for value in values])
 def test_values_of_the_wrong_type(read, sent):
-    """They are refused by the option's name (wamp.md 18, 27); an ext of another type is no undefined."""
+    """They are refused by the option's name (W18, W27); an ext of another type is no undefined."""
     for value in (sent, msgspec.msgpack.Ext(1, b"")):
         with pytest.raises(BadOption) as refused:
             read({"x": value}, "x")
@@ -67,7 +67,7 @@ def test_values_of_the_wrong_type(read, sent):
 
 
 def test_an_audience_from_the_four_lists():
-    """Authids and roles, as the broker's other protocols say them; an empty list admits nobody (wamp.md 27)."""
+    """Authids and roles, as the broker's other protocols say them; an empty list admits nobody (W27)."""
     sent = {"eligible_authid": [], "eligible_authrole": "staff", "exclude_authid": ["b", "a"], "exclude_authrole": None}
     assert options.audience_of(sent, 100) == Audience((), ("staff",), ("a", "b"), ())
     assert options.audience_of({}, 100) is None

@@ -1,4 +1,4 @@
-"""A publication's arguments, kept as JSON text and given back (spec/wamp.md 25, 64, B 393; design.md 3, "Payloads")."""
+"""A publication's arguments, kept as JSON text and given back (W25, W64, W65)."""
 
 import cbor2
 import orjson
@@ -32,7 +32,7 @@ def message_of(args, kwargs):
 
 @given(BOTH, st.sampled_from([*SERIALIZERS.values()]))
 def test_what_was_sent_is_sent_on(both, serializer):
-    """wamp.md 25: exactly as published, with as many elements, to peers of every serializer."""
+    """W25: exactly as published, with as many elements, to peers of every serializer."""
     payload, shape = stored(*both, serializer)
     assert orjson.loads(b"[0" + elements(payload, shape) + b"]")[1:] == message_of(*both)
     assert shown(payload, shape, serializer) == both
@@ -53,7 +53,7 @@ def test_what_was_sent_is_sent_on(both, serializer):
     ],
 )
 def test_what_other_protocols_see(args, kwargs, shape, payload):
-    """design.md 3: one argument alone is a bare value, all else has both members."""
+    """One argument alone is a bare value, all else has both members."""
     assert stored(args, kwargs, JSON) == (payload, shape)
 
 
@@ -76,14 +76,14 @@ def test_no_arguments_before_keyword_arguments_are_an_empty_list():
 
 
 def test_a_value_of_another_protocol_is_the_one_argument():
-    """wamp.md B 393: `args: [data]`, its text as it was."""
+    """W65: `args: [data]`, its text as it was."""
     assert elements(b'{"a": 1.50}', "bare") == b',[{"a": 1.50}]'
 
 
 @pytest.mark.parametrize("serializer", [MSGPACK, CBOR])
 @pytest.mark.parametrize(("args", "kwargs"), [([b"\x00\xff"], None), ([1, b"x"], None), ([b""], {"k": [b"\x01"]})])
 def test_bytes_are_text_in_json_and_bytes_again_in_the_others(args, kwargs, serializer):
-    """wamp.md 64: a NUL and base64."""
+    """W64: a NUL and base64."""
     payload, shape = stored(args, kwargs, serializer)
     assert shown(payload, shape, serializer) == (args, kwargs)
     assert b"\\u0000" in elements(payload, shape)
@@ -94,6 +94,6 @@ def test_bytes_are_text_in_json_and_bytes_again_in_the_others(args, kwargs, seri
     [([float("nan")], None), ([1, float("inf")], None), ([], {"a": 2**64}), ([cbor2.CBORTag(4000, 1)], None)],
 )
 def test_what_no_other_protocol_could_carry_is_refused(args, kwargs):
-    """wamp.md 64."""
+    """W64."""
     with pytest.raises(Unportable):
         stored(args, kwargs, CBOR)

@@ -1,4 +1,4 @@
-"""Publications that wait for the disk (design 3; wamp.md 24, 31)."""
+"""Publications that wait for the disk (W24, W31)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def recorded() -> tuple[World, MemoryLog]:
 
 
 def test_published_when_it_is_on_disk() -> None:
-    """Design 3: stored, then delivered, then acknowledged."""
+    """Stored, then delivered, then acknowledged."""
     world, log = recorded()
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("a")
@@ -36,7 +36,7 @@ def test_published_when_it_is_on_disk() -> None:
 
 @pytest.mark.parametrize("is_full", [False, True], ids=["not written", "no room"])
 def test_refused_by_the_history(is_full: bool) -> None:
-    """Design 3: unavailable, and nobody has got it; what was not acknowledged is counted."""
+    """Unavailable, and nobody has got it; what was not acknowledged is counted."""
     world, log = recorded()
     log.is_full = is_full
     publisher, hearer = world.joined(), world.joined()
@@ -51,7 +51,7 @@ def test_refused_by_the_history(is_full: bool) -> None:
 
 
 def test_nobody_knows_in_time() -> None:
-    """Design 3: a commit past its deadline is timeout; it may come through later, and is not answered twice."""
+    """A commit past its deadline is timeout; it may come through later, and is not answered twice."""
     world, log = recorded()
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("a")
@@ -66,7 +66,7 @@ def test_nobody_knows_in_time() -> None:
 
 
 def test_order_behind_a_pending_one() -> None:
-    """wamp.md 31: what the same publisher publishes behind it stays behind it, recorded or not; others' does not."""
+    """W31: what the same publisher publishes behind it stays behind it, recorded or not; others' does not."""
     world, log = recorded()
     log.keepings = {"b": Keeping.NOT, "c": Keeping.AFTERWARDS}
     publisher, other, hearer = world.joined(), world.joined(), world.joined()
@@ -84,14 +84,14 @@ def test_order_behind_a_pending_one() -> None:
 
 @pytest.mark.parametrize("options", [{"eligible": [1]}, {"exclude": [1]}, {"eligible": []}, {"exclude": []}])
 def test_session_lists_are_not_stored(options: dict[str, Any]) -> None:
-    """wamp.md 37: whatever their value; and so they wait for nothing."""
+    """W37: whatever their value; and so they wait for nothing."""
     world, log = recorded()
     world.joined().publish("a", **options)
     assert not log.inbox
 
 
 def test_what_is_stored() -> None:
-    """wamp.md 37, "our own": authids and roles with it; who published only where that was disclosed."""
+    """W37: authids and roles with it; who published only where that was disclosed."""
     world, log = recorded()
     publisher = world.joined()
     publisher.say([16, 1, {"exclude_authid": "ann", "eligible_authrole": ["red"]}, "a", [1], {}])
@@ -124,7 +124,7 @@ def test_the_publisher_leaves_meanwhile(is_stored: bool) -> None:
 
 
 def test_a_repeat_while_the_first_is_pending() -> None:
-    """Design 3: it waits for the first, and is answered as that is."""
+    """It waits for the first, and is answered as that is."""
     world, log = recorded()
     publisher = world.joined()
     for number in (1, 2):
@@ -138,7 +138,7 @@ def test_a_repeat_while_the_first_is_pending() -> None:
 
 
 def test_a_repeat_of_what_was_refused() -> None:
-    """Design 3: is a new attempt."""
+    """Is a new attempt."""
     world, log = recorded()
     publisher = world.joined()
     publisher.say([16, 1, {"acknowledge": True, "_idempotency_key": "k"}, "a"])

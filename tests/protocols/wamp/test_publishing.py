@@ -1,4 +1,4 @@
-"""PUBLISH and EVENT: every option, every answer, every shape (wamp.md A6, D 4 to 8)."""
+"""PUBLISH and EVENT: every option, every answer, every shape (W24-W34, WD4-WD8)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def silent(world: World, peer: Peer, options: dict[str, Any], topic: str = "com.
 
 @pytest.mark.parametrize("acknowledge", [{}, {"acknowledge": False}, {"acknowledge": None}, {"acknowledge": True}])
 def test_acknowledgement(acknowledge: dict[str, Any]) -> None:
-    """wamp.md 24, D4: PUBLISHED, once, for who wants it, with the id that the EVENT has; nothing for all others."""
+    """W24, WD4: PUBLISHED, once, for who wants it, with the id that the EVENT has; nothing for all others."""
     world = World()
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("com.x")
@@ -75,7 +75,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], list[Any], str]] = {
 
 @pytest.mark.parametrize(("topic", "options", "payload", "error"), REFUSED.values(), ids=REFUSED)
 def test_refusals(topic: str, options: dict[str, Any], payload: list[Any], error: str) -> None:
-    """wamp.md 12, 23, 24, 27, 32, 33: an ERROR where it is to be acknowledged, else silence; nobody gets anything."""
+    """W12, W23, W24, W27, W32, W33: an ERROR where it is to be acknowledged, else silence; nobody gets anything."""
     world = World()
     publisher, hearer = world.joined(roles=CAPABLE), world.joined()
     hearer.subscribe("", match="prefix")
@@ -91,7 +91,7 @@ def test_refusals(topic: str, options: dict[str, Any], payload: list[Any], error
 
 @pytest.mark.parametrize("acknowledge", [1, "yes", [], {}])
 def test_a_wrong_acknowledge(acknowledge: Any) -> None:
-    """wamp.md 24, 27: is not true, so nothing is said; and nothing is published."""
+    """W24, W27: is not true, so nothing is said; and nothing is published."""
     world = World()
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("com.x")
@@ -100,14 +100,14 @@ def test_a_wrong_acknowledge(acknowledge: Any) -> None:
 
 
 def test_a_number_that_not_everyone_can_carry() -> None:
-    """Design 7.12: beyond 64 bits."""
+    """Beyond 64 bits."""
     peer = World().joined()
     peer.send(b'[16,1,{"acknowledge":true},"com.x",[%d]]' % 2**64)
     assert peer.hear()[:5] == [8, 16, 1, {}, "wamp.error.invalid_argument"]
 
 
 def test_not_authorized() -> None:
-    """wamp.md 24: by the rights; where nobody has written rules the server's own topics are its own."""
+    """W24: by the rights; where nobody has written rules the server's own topics are its own."""
     world = World(rights=HouseRules(loopback=False, anonymous_publish=True))
     publisher = world.joined()
     answer = publisher.is_refused([16, 1, {"acknowledge": True}, "halley.sessions"])
@@ -116,7 +116,7 @@ def test_not_authorized() -> None:
 
 
 def test_rate() -> None:
-    """Design 7.12: beyond the publisher's rate ERROR `unavailable`, the unacknowledged are counted; it comes back."""
+    """Beyond the publisher's rate ERROR `unavailable`, the unacknowledged are counted; it comes back."""
     world = World(options=Wamp(publishes_per_s=1, publish_burst=2))
     world.broker.account_of = lambda address: address
     publisher, other = world.joined(), world.joined()
@@ -131,7 +131,7 @@ def test_rate() -> None:
 
 
 def test_no_rate_on_loopback() -> None:
-    """Design 7.8: nobody is held up who has no account."""
+    """Nobody is held up who has no account."""
     world = World(options=Wamp(publishes_per_s=1, publish_burst=1))
     publisher = world.joined()
     for _ in range(5):
@@ -158,7 +158,7 @@ SERIALIZERS = ("wamp.2.json", "wamp.2.msgpack", "wamp.2.cbor", "wamp.2.json.batc
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_payloads_are_sent_on_as_they_are(shape: list[Any]) -> None:
-    """wamp.md 25, design 7.12: the same elements in every serializer, empty ones that were sent too."""
+    """W25: the same elements in every serializer, empty ones that were sent too."""
     world = World()
     hearers = [world.joined(subprotocol=each) for each in SERIALIZERS]
     for hearer in hearers:
@@ -170,7 +170,7 @@ def test_payloads_are_sent_on_as_they_are(shape: list[Any]) -> None:
 
 
 def test_bytes() -> None:
-    """Design 3: bytes reach binary peers as bytes, and JSON's as WAMP writes them there."""
+    """Bytes reach binary peers as bytes, and JSON's as WAMP writes them there."""
     world = World()
     hearers = [world.joined(subprotocol=each) for each in SERIALIZERS[:3]]
     for hearer in hearers:
@@ -183,7 +183,7 @@ def test_bytes() -> None:
 
 
 def test_the_publisher_gets_its_own_only_if_it_wants_to() -> None:
-    """wamp.md 26, D7."""
+    """W26, WD7."""
     world = World()
     peer = world.joined()
     peer.subscribe("com.x")
@@ -193,7 +193,7 @@ def test_the_publisher_gets_its_own_only_if_it_wants_to() -> None:
 
 
 def is_meant(peer: Peer, options: dict[str, Any]) -> bool:
-    """What wamp.md 27 says, in so many words."""
+    """What W27 says, in so many words."""
     session = peer.engine.session
     assert session is not None
     for suffix, value in (("", peer.number), ("_authid", session.authid), ("_authrole", session.role)):
@@ -218,7 +218,7 @@ audiences = st.fixed_dictionaries(
 @settings(max_examples=150)
 @given(st.lists(audiences, min_size=1, max_size=4))
 def test_audiences(published: list[dict[str, Any]]) -> None:
-    """wamp.md 27, D6: all that is said must hold; exclusion wins; an empty list means nobody; one value is a list."""
+    """W27, WD6: all that is said must hold; exclusion wins; an empty list means nobody; one value is a list."""
     world = World()
     peers = [known(world, authid, role) for authid, role in (("ann", "red"), ("bob", "red"), ("cat", "green"))]
     names = {
@@ -240,7 +240,7 @@ def test_audiences(published: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("name", ["eligible_authid", "eligible_authrole"])
 def test_who_has_no_such_attribute_is_not_eligible(name: str) -> None:
-    """wamp.md 27: the anonymous have no authid of theirs, whatever they are shown to others as."""
+    """W27: the anonymous have no authid of theirs, whatever they are shown to others as."""
     world = World()
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("com.x")
@@ -249,7 +249,7 @@ def test_who_has_no_such_attribute_is_not_eligible(name: str) -> None:
 
 
 def test_ids_as_doubles() -> None:
-    """wamp.md 13: as JavaScript's binary encoders write them."""
+    """W13: as JavaScript's binary encoders write them."""
     world = World()
     publisher, one, other = (world.joined(subprotocol="wamp.2.cbor") for _ in range(3))
     for peer in (one, other):
@@ -276,7 +276,7 @@ def test_ids_as_doubles() -> None:
     ],
 )
 def test_disclosure(disclose: Any, asked: bool | None, is_disclosed: bool) -> None:
-    """wamp.md 28, D7: who it was, only if it asks, always or never, as the realm has it."""
+    """W28, WD7: who it was, only if it asks, always or never, as the realm has it."""
     world = World(Realm("realm1", disclose=disclose))
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("com.x")
@@ -290,7 +290,7 @@ def test_disclosure(disclose: Any, asked: bool | None, is_disclosed: bool) -> No
 
 
 def test_refused_disclosure() -> None:
-    """wamp.md 28, D7: nothing is published."""
+    """W28, WD7: nothing is published."""
     world = World(Realm("realm1", disclose="never"))
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("com.x")
@@ -301,7 +301,7 @@ def test_refused_disclosure() -> None:
 
 
 def test_topic_is_told_where_the_subscription_does_not() -> None:
-    """wamp.md 20, 29, D5: on prefixes and wildcards, never on exact ones; one publication id for all three."""
+    """W20, W29, WD5: on prefixes and wildcards, never on exact ones; one publication id for all three."""
     world = World()
     publisher, hearer = world.joined(), world.joined()
     ids = [
@@ -319,7 +319,7 @@ def test_topic_is_told_where_the_subscription_does_not() -> None:
 
 
 def test_passthru() -> None:
-    """wamp.md 32, D8: who has announced it has its four keys sent on, and the payload untouched."""
+    """W32, WD8: who has announced it has its four keys sent on, and the payload untouched."""
     world = World()
     publisher, hearer = world.joined(subprotocol="wamp.2.cbor", roles=CAPABLE), world.joined(subprotocol="wamp.2.cbor")
     hearer.subscribe("com.x")
@@ -340,7 +340,7 @@ def test_passthru_is_bounded() -> None:
 
 
 def test_empty_scheme_needs_no_announcement() -> None:
-    """wamp.md 32: only one that is not empty is passthru."""
+    """W32: only one that is not empty is passthru."""
     World().joined().publish("com.x", ["x"], ppt_scheme="")
 
 
@@ -348,7 +348,7 @@ def test_empty_scheme_needs_no_announcement() -> None:
 
 
 def test_a_repeat_is_answered_as_the_first_was() -> None:
-    """Design 3, publishing twice: the same publication id, and nobody gets it again."""
+    """The same publication id, and nobody gets it again."""
     world = World()
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("com.x")
@@ -365,7 +365,7 @@ def test_a_repeat_is_answered_as_the_first_was() -> None:
 
 
 def test_an_event_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """wamp.md 34: for each subscription and each way of writing, however many hear it."""
+    """W34: for each subscription and each way of writing, however many hear it."""
     encoded: Counter[str] = Counter()
     plain = delivery._frame
 
@@ -400,7 +400,7 @@ def test_one_write_for_a_turn() -> None:
 
 @given(st.lists(st.sampled_from(["com.x", "com.y", "org.z"]), max_size=20), st.data())
 def test_order(topics: list[str], data: st.DataObject) -> None:
-    """wamp.md 31: of one publisher, over all topics and subscriptions, whenever turns end."""
+    """W31: of one publisher, over all topics and subscriptions, whenever turns end."""
     world = World()
     publisher, hearer = world.joined(), world.joined()
     for topic in ("com.x", "com.y", "org.z"):
@@ -415,7 +415,7 @@ def test_order(topics: list[str], data: st.DataObject) -> None:
 
 
 def test_limits_of_a_payload() -> None:
-    """wamp.md 33: as many bytes as the settings allow, and not one more; the session lives."""
+    """W33: as many bytes as the settings allow, and not one more; the session lives."""
     world = World(limits=Limits(data_bytes=64))
     publisher = world.joined()
     publisher.publish("com.x", ["x" * 62])
@@ -427,15 +427,20 @@ def test_limits_of_a_payload() -> None:
 @pytest.mark.parametrize(
     ("topic", "options", "error", "text"),
     [
-        ("a", {}, "invalid_argument", "the topic has a type, double, and that is no value of it"),
-        ("struct", {}, "invalid_argument", "the topic has a type, raw, and that is no value of it"),
-        ("a", {"eligible_authrole": ["staff"]}, "invalid_argument", "a value of NetworkTables is for everybody"),
-        ("a", {"exclude": [1]}, "invalid_argument", "a value of NetworkTables is for everybody"),
-        ("full", {}, "unavailable", "too many topics of NetworkTables"),
+        ("a", {}, "invalid_argument", "expected a value of type double"),
+        ("struct", {}, "invalid_argument", "expected a value of type raw"),
+        (
+            "a",
+            {"eligible_authrole": ["staff"]},
+            "invalid_argument",
+            "a NetworkTables value must be for all subscribers",
+        ),
+        ("a", {"exclude": [1]}, "invalid_argument", "a NetworkTables value must be for all subscribers"),
+        ("full", {}, "unavailable", "too many NetworkTables topics"),
     ],
 )
 def test_what_is_no_value(topic: str, options: dict[str, Any], error: str, text: str) -> None:
-    """nt4.md G5: ERROR names the type, if that may be shown; the unacknowledged are counted; nobody hears of it."""
+    """G5: ERROR names the type, if that may be shown; the unacknowledged are counted; nobody hears of it."""
     world = World()
     values = FakeValues(world.broker, a="double", struct="struct:<b>{}", full="")
     peer, hearer = world.joined(), world.joined()
@@ -450,7 +455,7 @@ def test_what_is_no_value(topic: str, options: dict[str, Any], error: str, text:
 
 
 def test_a_value_excludes_its_publisher_as_any_event() -> None:
-    """nt4.md G6: echo is decided by the publisher's protocol."""
+    """G6: echo is decided by the publisher's protocol."""
     world = World()
     FakeValues(world.broker, a="double")
     peer, hearer = world.joined(), world.joined()

@@ -1,4 +1,4 @@
-"""Realms: rooms of their own; the first is the one that all protocols share (design 4.10)."""
+"""Realms: rooms of their own; the first is the one that all protocols share."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def bayeux_hearer(broker: Broker, session_id: str, subscription: str) -> Session
 
 
 def test_the_usual_realm() -> None:
-    """Design 6: without any in the settings there is realm1."""
+    """Without any in the settings there is realm1."""
     world = World()
     assert list(world.router.realms) == ["realm1"]
     assert world.joined().welcome["realm"] == "realm1"
 
 
 def test_realms_share_nothing() -> None:
-    """Design 4.10: the same names, and nobody hears anybody; by patterns neither."""
+    """The same names, and nobody hears anybody; by patterns neither."""
     world = World(Realm("one"), Realm("two"), Realm("three"))
     peers = [world.joined(realm) for realm in ("one", "two", "three")]
     for peer in peers:
@@ -58,7 +58,7 @@ def test_realms_share_nothing() -> None:
 
 @pytest.mark.parametrize("match", ["exact", "prefix", "wildcard"])
 def test_ids_of_another_realm_mean_nothing(match: str) -> None:
-    """Design 4.10: neither to look at nor to end."""
+    """Neither to look at nor to end."""
     world = World(Realm("one"), Realm("two"))
     one, two = world.joined("one"), world.joined("two")
     for owner, stranger in ((one, two), (two, one)):
@@ -74,7 +74,7 @@ def test_ids_of_another_realm_mean_nothing(match: str) -> None:
     [("a.b", "/a/b"), ("com.myapp.x", "/com/myapp/x"), ("a", "/a"), ("a!2eb.ü", "/a!2eb/!c3!bc"), ("a*.b", "/a!2a/b")],
 )
 def test_names_cross(uri: str, channel: str) -> None:
-    """Design 3: `com.myapp.x` in the first realm and Bayeux' `/com/myapp/x` are one topic, both ways."""
+    """`com.myapp.x` in the first realm and Bayeux' `/com/myapp/x` are one topic, both ways."""
     world = World(Realm("one"), Realm("two"))
     first, second = world.joined("one"), world.joined("two")
     exact, everything = bayeux_hearer(world.broker, "x", channel), bayeux_hearer(world.broker, "y", "/**")
@@ -91,7 +91,7 @@ def test_names_cross(uri: str, channel: str) -> None:
 
 
 def test_what_bayeux_published_has_no_publisher_s_name() -> None:
-    """wamp.md 28: what another protocol says of an event is not WAMP's to tell."""
+    """W28: what another protocol says of an event is not WAMP's to tell."""
     world = World()
     peer = world.joined()
     peer.subscribe("a", match="prefix")
@@ -103,7 +103,7 @@ def test_what_bayeux_published_has_no_publisher_s_name() -> None:
 
 
 def test_bayeux_hears_no_meta_topics() -> None:
-    """Design 3: `wamp.*` never crosses; a Bayeux /wamp/session/on_join is nothing of the router's."""
+    """`wamp.*` never crosses; a Bayeux /wamp/session/on_join is nothing of the router's."""
     world = World()
     everything, forged = bayeux_hearer(world.broker, "x", "/**"), bayeux_hearer(world.broker, "y", "/wamp/**")
     peer = world.joined()
@@ -118,7 +118,7 @@ def test_bayeux_hears_no_meta_topics() -> None:
 
 
 def test_a_subscription_of_both_protocols() -> None:
-    """wamp.md 36: who hears by another protocol is no subscriber of WAMP's, and keeps no subscription alive."""
+    """W36: who hears by another protocol is no subscriber of WAMP's, and keeps no subscription alive."""
     world = World()
     bayeux_hearer(world.broker, "x", "/a/b")
     peer, witness = world.joined(), world.joined()
@@ -137,14 +137,14 @@ def test_a_subscription_of_both_protocols() -> None:
 
 
 def test_strictness_is_a_realm_s_own() -> None:
-    """wamp.md 11."""
+    """W11."""
     world = World(Realm("loose"), Realm("strict", strict_uris=True))
     world.joined("loose").subscribe("Mixed")
     assert world.joined("strict").is_refused([32, 1, {}, "Mixed"]) == "wamp.error.invalid_uri"
 
 
 def test_sessions_may_not_be_chosen_across() -> None:
-    """Design 4.10: an id of another realm's session reaches nobody."""
+    """An id of another realm's session reaches nobody."""
     world = World(Realm("one"), Realm("two"))
     one, two = world.joined("one"), world.joined("two")
     two.subscribe("a")
@@ -153,7 +153,7 @@ def test_sessions_may_not_be_chosen_across() -> None:
 
 
 def test_access_rules_of_each_realm() -> None:
-    """Design 4.10: a rule speaks of one realm; what is granted in the first is not in another."""
+    """A rule speaks of one realm; what is granted in the first is not in another."""
     everything = [Pattern(Match.DESCENDANTS, space) for space in ("", ":two")]
     for number, allowed in enumerate(everything):
         world = World(Realm("one"), Realm("two"), rights=AccessRules([Rule("*", "*", allowed, allow=True)]))
@@ -176,7 +176,7 @@ def test_short_topics_do_not_silence_the_router() -> None:
 
 
 def test_its_own_topics_in_the_history() -> None:
-    """Design 4.10: another realm's events are stored under names that nobody else can write."""
+    """Another realm's events are stored under names that nobody else can write."""
     world = World(Realm("one"), Realm("two"))
     log = MemoryLog(world.broker)
     for realm in ("one", "two"):
@@ -192,7 +192,7 @@ realm_names = st.text(
 
 @given(st.lists(realm_names, min_size=2, max_size=2, unique=True), st.sampled_from(["exact", "prefix", "wildcard"]))
 def test_whatever_realms_are_called(names: list[str], match: str) -> None:
-    """Design 4.10: their topics are each their own, and no pattern is in two of them."""
+    """Their topics are each their own, and no pattern is in two of them."""
     options: Any = [Realm(name) for name in ("first", *names)]
     realms = [RealmOfThem(each, LIMITS, Wamp(), is_first=not at) for at, each in enumerate(options)]
     for uri in ("a.b", "wamp.session.on_join", "wamp"):
@@ -204,7 +204,7 @@ def test_whatever_realms_are_called(names: list[str], match: str) -> None:
 
 @pytest.mark.parametrize("uri", ["halley.sessions", "halley"])
 def test_the_server_s_own_must_be_named(uri: str) -> None:
-    """Design 3: no prefix or wildcard above halley hears it."""
+    """No prefix or wildcard above halley hears it."""
     world = World()
     peer = world.joined()
     for topic, match in (("", "prefix"), ("h", "prefix"), (".sessions", "wildcard")):

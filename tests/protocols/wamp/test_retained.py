@@ -1,4 +1,4 @@
-"""Retained events (wamp.md 43 to 45, and "our own")."""
+"""Retained events (W43 to W45)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def retained(peer: Peer, topic: str, **options: Any) -> list[Any]:
 
 @pytest.mark.parametrize("subprotocol", ["wamp.2.json", "wamp.2.msgpack.batched", "wamp.2.cbor"])
 def test_retained(subprotocol: str) -> None:
-    """wamp.md 43, 44: the latest, for who asks, with the id and details that it had; live ones say nothing of it."""
+    """W43, W44: the latest, for who asks, with the id and details that it had; live ones say nothing of it."""
     world = World()
     publisher, hearer = world.joined(subprotocol=subprotocol), world.joined(subprotocol=subprotocol)
     publisher.publish("a", [1], retain=True)
@@ -59,7 +59,7 @@ def test_retained(subprotocol: str) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"get_retained": False}, {"get_retained": None}])
 def test_who_does_not_ask_gets_none(options: dict[str, Any]) -> None:
-    """wamp.md 44."""
+    """W44."""
     world = World()
     peer = world.joined()
     peer.publish("a", [1], retain=True)
@@ -68,7 +68,7 @@ def test_who_does_not_ask_gets_none(options: dict[str, Any]) -> None:
 
 
 def test_asking_again() -> None:
-    """wamp.md 17, 44: a second SUBSCRIBE of a session gets the retained event again, and no second subscription."""
+    """W17, W44: a second SUBSCRIBE of a session gets the retained event again, and no second subscription."""
     world = World()
     peer = world.joined()
     peer.subscribe("a")
@@ -78,7 +78,7 @@ def test_asking_again() -> None:
 
 
 def test_patterns() -> None:
-    """wamp.md 44: of a pattern all that match, each topic's latest, oldest first, with its topic."""
+    """W44: of a pattern all that match, each topic's latest, oldest first, with its topic."""
     world = World()
     peer = world.joined()
     for topic in ("a.b", "a.c", "b.c", "a.b", "a"):
@@ -92,7 +92,7 @@ def test_patterns() -> None:
 
 
 def test_only_who_is_meant() -> None:
-    """wamp.md 43, 44, "our own": the latest that this session may have; one for all clears those before it."""
+    """W43, W44: the latest that this session may have; one for all clears those before it."""
     world = World()
     ann, bob = known(world, "ann", "red"), known(world, "bob", "blue")
     ann.publish("a", ["all"], retain=True)
@@ -122,7 +122,7 @@ def test_of_one_topic() -> None:
 
 
 def test_refused_publications_are_not_retained() -> None:
-    """wamp.md 43: if the publish was allowed."""
+    """W43: if the publish was allowed."""
     world = World()
     peer = world.joined()
     peer.is_refused([16, 90, {"acknowledge": True, "retain": True, "exclude": ["x"]}, "a", [1]])
@@ -137,7 +137,7 @@ def test_refused_publications_are_not_retained() -> None:
 
 
 def test_a_repeat_is_not_retained_again() -> None:
-    """Design 3: a repeat with an idempotency key does nothing, so a later event is not replaced by it."""
+    """A repeat with an idempotency key does nothing, so a later event is not replaced by it."""
     peer = World().joined()
     peer.publish("a", [1], retain=True, _idempotency_key="k")
     peer.publish("a", [2], retain=True)
@@ -146,7 +146,7 @@ def test_a_repeat_is_not_retained_again() -> None:
 
 
 def test_a_repeat_of_what_is_pending() -> None:
-    """Design 3: nor does one that asks for what the first did not, while the first waits for the disk."""
+    """Nor does one that asks for what the first did not, while the first waits for the disk."""
     world = World()
     log = MemoryLog(world.broker)
     peer = world.joined()
@@ -165,7 +165,7 @@ def test_none_from_another_realm() -> None:
 
 
 def test_a_retained_event_keeps_no_session() -> None:
-    """A10: what a client leaves behind is its event, not its session and connection with it."""
+    """W10: what a client leaves behind is its event, not its session and connection with it."""
     world = World()
     peer = world.joined()
     peer.publish("a", [1], retain=True)
@@ -178,7 +178,7 @@ def test_a_retained_event_keeps_no_session() -> None:
 
 
 def test_topics_are_bounded() -> None:
-    """wamp.md 45: the topic retained longest ago makes room."""
+    """W45: the topic retained longest ago makes room."""
     world = World(options=Wamp(retained_topics=2))
     peer = world.joined()
     for topic in ("a", "b", "a", "c"):
@@ -195,7 +195,7 @@ def test_nothing_is_retained_where_the_setting_says_so() -> None:
 
 
 def test_bytes_are_bounded() -> None:
-    """wamp.md 45: likewise; the latest always stays."""
+    """W45: likewise; the latest always stays."""
     world = World(options=Wamp(retained_bytes=5_000))
     peer = world.joined()
     for topic in ("a", "b", "c"):
@@ -207,7 +207,7 @@ def test_bytes_are_bounded() -> None:
 
 
 def test_one_subscription_gets_so_many() -> None:
-    """wamp.md 44: bounded; the youngest."""
+    """W44: bounded; the youngest."""
     world = World(options=Wamp(retained_events=2))
     peer = world.joined()
     for number in range(4):
@@ -238,7 +238,7 @@ topics = st.sampled_from(["a", "a/b", "a/c", "b", "b/c"])
 
 @given(st.lists(st.tuples(topics, st.integers(0, 2_000)), max_size=30), st.integers(1, 4), st.integers(1_024, 9_000))
 def test_against_a_naive_model(kept: list[tuple[str, int]], most_topics: int, most_bytes: int) -> None:
-    """wamp.md 45: what is there is the youngest of what was kept, within both bounds."""
+    """W45: what is there is the youngest of what was kept, within both bounds."""
 
     class Anybody:
         id, authid, role = "1", None, "anonymous"
@@ -256,7 +256,7 @@ def test_against_a_naive_model(kept: list[tuple[str, int]], most_topics: int, mo
 
 
 def test_a_full_log_retains_nothing() -> None:
-    """wamp.md 43: what could not be stored was not published."""
+    """W43: what could not be stored was not published."""
     world = World()
     log = MemoryLog(world.broker)
     log.is_full = True
@@ -266,7 +266,7 @@ def test_a_full_log_retains_nothing() -> None:
 
 
 def test_last_values_are_retained() -> None:
-    """nt4.md G7: on request a subscriber gets the last values, those too that nobody has published since the start."""
+    """G7, W30: on request a subscriber gets the last values, those too that nobody has published since the start."""
     world = World()
     values = FakeValues(world.broker, **{"a/b": "double", "a/c": "raw", "x": "double"})
     world.now += 1
@@ -302,7 +302,7 @@ def test_of_a_topic_the_younger_comes_and_once() -> None:
 
 
 def test_other_realms_have_no_values() -> None:
-    """Design 3: only the first realm's topics are those of the other protocols."""
+    """Only the first realm's topics are those of the other protocols."""
     world = World(Realm("realm1"), Realm("other"))
     FakeValues(world.broker, a="double").put("a", b"1", world.now)
     assert retained(world.joined("other"), "a") == []

@@ -1,4 +1,4 @@
-"""Peers that do not read (wamp.md 53, S32, design 7.12)."""
+"""Peers that do not read (W53, S32)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_sent_away(peer: Peer) -> bool:
     [(Limits(queue_events=5), "queue_events", 1, 5), (Limits(queue_bytes=5_000), "queue_bytes", 900, 5)],
 )
 def test_overflow(subprotocol: str, limits: Limits, limit: str, size: int, fit: int) -> None:
-    """wamp.md 53: a bounded queue by number and bytes; then GOODBYE and 1008; everybody else gets everything."""
+    """W53: a bounded queue by number and bytes; then GOODBYE and 1008; everybody else gets everything."""
     world = World(limits=limits)
     slow, quick, publisher = world.joined(subprotocol=subprotocol), world.joined(), world.joined()
     quick.subscribe("wamp.session.on_leave")
@@ -44,7 +44,7 @@ def test_overflow(subprotocol: str, limits: Limits, limit: str, size: int, fit: 
 
 
 def test_overflow_within_one_turn() -> None:
-    """wamp.md 53: as many as may come in one turn, one GOODBYE."""
+    """W53: as many as may come in one turn, one GOODBYE."""
     world = World(limits=Limits(queue_events=5))
     slow, publisher = world.joined(), world.joined()
     slow.subscribe("a")
@@ -57,7 +57,7 @@ def test_overflow_within_one_turn() -> None:
 
 
 def test_who_reads_is_not_sent_away() -> None:
-    """wamp.md 53: a burst of one turn is more than may wait, but not for a peer that takes it."""
+    """W53: a burst of one turn is more than may wait, but not for a peer that takes it."""
     world = World(limits=Limits(queue_events=5))
     peer, publisher = world.joined(), world.joined()
     peer.subscribe("a")
@@ -81,7 +81,7 @@ def test_one_turn_has_a_bound_for_everyone() -> None:
 
 
 def test_resuming_in_time() -> None:
-    """wamp.md 53: who reads again before the queue is full loses nothing, and may begin anew."""
+    """W53: who reads again before the queue is full loses nothing, and may begin anew."""
     world = World(limits=Limits(queue_events=5))
     peer, publisher = world.joined(), world.joined()
     peer.subscribe("a")
@@ -95,7 +95,7 @@ def test_resuming_in_time() -> None:
 
 
 def test_replies_are_bounded_too() -> None:
-    """wamp.md 53: a peer that asks and never reads is sent away when too much is on its way to it."""
+    """W53: a peer that asks and never reads is sent away when too much is on its way to it."""
     world = World(limits=Limits(queue_bytes=5_000))
     peer = world.joined()
     peer.engine.paused()
@@ -125,7 +125,7 @@ def test_a_stranger_that_does_not_read() -> None:
 
 
 def test_a_session_that_ends_as_it_overflows() -> None:
-    """wamp.md 10: once, whichever comes first."""
+    """W10: once, whichever comes first."""
     world = World(limits=Limits(queue_events=1))
     slow, publisher = world.joined(), world.joined()
     slow.subscribe("a")
@@ -141,7 +141,7 @@ def test_a_session_that_ends_as_it_overflows() -> None:
 
 @pytest.mark.parametrize("subprotocol", ["wamp.2.json", "wamp.2.msgpack.batched"])
 def test_values_keep_the_newest(subprotocol: str) -> None:
-    """Design 4.12, nt4.md G8: a peer that does not read gets fewer values, and then the last of each topic."""
+    """G8: a peer that does not read gets fewer values, and then the last of each topic."""
     world = World(limits=Limits(queue_events=5))
     values = FakeValues(world.broker, a="double", b="double")
     peer, publisher = world.joined(subprotocol=subprotocol), world.joined()

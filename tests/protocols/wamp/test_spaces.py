@@ -1,4 +1,4 @@
-"""Realms and their spaces: rules of one say nothing of another (design 4.10, 6)."""
+"""Realms and their spaces: rules of one say nothing of another."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def may(granted, verb, uri, space, match=None, role="user"):
 
 
 def test_without_any_there_is_one():
-    """It is called realm1 (design 6), and its topics are everybody's."""
+    """It is called realm1, and its topics are everybody's."""
     assert [realm.name for realm in realms_of(Settings())] == ["realm1"]
     assert spaces_of(Settings()) == {"": "", "realm1": ""}
 
@@ -78,7 +78,7 @@ def test_a_rule_reaches_its_own_realm_alone(verb):
     ("uri", "match"), [("", Match.PREFIX), ("a.", Match.PREFIX), (".", Match.WILDCARD), ("a..", Match.WILDCARD)]
 )
 def test_everything_of_a_realm_covers_its_patterns(uri, match):
-    """`/**` with a realm is all that is in it (wamp.md 19), and an exception from that denies a part."""
+    """`/**` with a realm is all that is in it (W19), and an exception from that denies a part."""
     for realm, space in (("", FIRST), ("com.more", MORE)):
         all_of_it = Access("*", "subscribe", "/**", realm=realm)
         assert may(rights(all_of_it), "subscribe", uri, space, match)
@@ -102,7 +102,7 @@ def test_the_servers_own_names_need_a_rule_in_a_realm_too():
 
 
 def test_procedures_and_meta_topics_are_named_like_others():
-    """`call` of `/wamp/session/kill`, and `subscribe` of `/wamp/session/on_join` (wamp.md 47, 48)."""
+    """`call` of `/wamp/session/kill`, and `subscribe` of `/wamp/session/on_join` (W47, W48)."""
     for realm, space in (("", FIRST), ("com.more", MORE)):
         granted = rights(
             Access("admin", "call", "/wamp/session/**", realm=realm),
@@ -124,7 +124,7 @@ def test_procedures_and_meta_topics_are_named_like_others():
 
 
 def test_every_realms_events_are_kept_alike():
-    """72 h, durable; and what a router says of itself is not (design 3)."""
+    """72 h, durable; and what a router says of itself is not."""
     rules = rules_of(Settings(realm=REALMS))
     for space in (FIRST, MORE, OTHER):
         rule = rules.of(to_topic("com.topic", space, GRAMMAR))
@@ -156,7 +156,7 @@ def test_what_a_realm_left_behind_holds_up_nothing():
 
 
 def test_a_record_rule_is_about_its_realm():
-    """`/**` with a realm is everything of that one (design 4.10)."""
+    """`/**` with a realm is everything of that one."""
     rules = rules_of(
         Settings(realm=REALMS, record=(Record("/a/*", "1m", False, "com.more"), Record("/**", "0", realm="com.more")))
     )

@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE: which ids, which names, which events (wamp.md A3, A5, D 1, 2, 5, 12)."""
+"""SUBSCRIBE and UNSUBSCRIBE: which ids, which names, which events (W11-W14, W17-W23, WD1, WD2, WD5, WD12)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BURST = 10
 
 
 def test_one_id_for_a_topic_and_match() -> None:
-    """wamp.md 17, D1: the same for every session; another for another topic or match; small numbers."""
+    """W17, WD1: the same for every session; another for another topic or match; small numbers."""
     world = World()
     one, other = world.joined(), world.joined()
     ids = [one.subscribe("a.b"), one.subscribe("a.b", match="prefix"), one.subscribe("a.b", match="wildcard")]
@@ -30,7 +30,7 @@ def test_one_id_for_a_topic_and_match() -> None:
 
 
 def test_subscribing_twice() -> None:
-    """wamp.md 17, D1: returns the same id, adds no delivery, and one UNSUBSCRIBE ends it."""
+    """W17, WD1: returns the same id, adds no delivery, and one UNSUBSCRIBE ends it."""
     world = World()
     peer, publisher = world.joined(), world.joined()
     number = peer.subscribe("a")
@@ -44,7 +44,7 @@ def test_subscribing_twice() -> None:
 
 
 def test_unsubscribing() -> None:
-    """wamp.md 22, D2: of two the other still hears; a second time there is nothing to end."""
+    """W22, WD2: of two the other still hears; a second time there is nothing to end."""
     world = World()
     one, other, publisher = world.joined(), world.joined(), world.joined()
     number = one.subscribe("a")
@@ -58,7 +58,7 @@ def test_unsubscribing() -> None:
 
 
 def test_unsubscribing_what_is_anothers() -> None:
-    """wamp.md 22, D2: ERROR, and nobody loses or hears anything of it."""
+    """W22, WD2: ERROR, and nobody loses or hears anything of it."""
     world = World()
     owner, stranger, witness = world.joined(), world.joined(), world.joined()
     number = owner.subscribe("a")
@@ -72,7 +72,7 @@ def test_unsubscribing_what_is_anothers() -> None:
 
 @pytest.mark.parametrize("match", [1, True, [], {}, "regex", "Exact", ""])
 def test_a_wrong_match(match: Any) -> None:
-    """wamp.md 18: invalid_argument, and the session lives."""
+    """W18: invalid_argument, and the session lives."""
     peer = World().joined()
     assert peer.is_refused([32, 1, {"match": match}, "a"]) == "wamp.error.invalid_argument"
     peer.subscribe("a")
@@ -80,7 +80,7 @@ def test_a_wrong_match(match: Any) -> None:
 
 @pytest.mark.parametrize("wanted", [1, "true", []])
 def test_a_wrong_get_retained(wanted: Any) -> None:
-    """wamp.md 18: likewise, and nothing is subscribed to."""
+    """W18: likewise, and nothing is subscribed to."""
     peer = World().joined()
     assert peer.is_refused([32, 1, {"get_retained": wanted}, "a"]) == "wamp.error.invalid_argument"
     assert peer.call("wamp.subscription.list") == [{"exact": [], "prefix": [], "wildcard": []}]
@@ -97,14 +97,14 @@ def test_a_wrong_get_retained(wanted: Any) -> None:
     ],
 )
 def test_undefined_options(subprotocol: str, undefined: Any) -> None:
-    """wamp.md 18: as wampy sends them; they are as good as none."""
+    """W18: as wampy sends them; they are as good as none."""
     peer = World().joined(subprotocol=subprotocol)
     assert peer.subscribe("a", match=undefined, get_retained=undefined, whatever=undefined) == 1
     assert peer.subscribe("a", match="exact") == 1
 
 
 def test_not_authorized() -> None:
-    """wamp.md 23: by the rights."""
+    """W23: by the rights."""
     peer = World(rights=HouseRules(loopback=False, anonymous_publish=True)).joined()
     for topic, match in (("halley.sessions", "exact"), ("halley.", "prefix"), ("halley.", "wildcard")):
         assert peer.is_refused([32, 1, {"match": match}, topic]) == "wamp.error.not_authorized"
@@ -138,7 +138,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("is_strict", "match", "uri", "is_good"), TABLE)
 def test_uris(is_strict: bool, match: str, uri: str, is_good: bool) -> None:
-    """wamp.md 11, 23, D12: what a loose realm takes, and a strict one; anything else is invalid_uri."""
+    """W11, W23, WD12: what a loose realm takes, and a strict one; anything else is invalid_uri."""
     peer = World(Realm("realm1", strict_uris=is_strict)).joined()
     if is_good:
         number = peer.subscribe(uri, match=match)
@@ -148,7 +148,7 @@ def test_uris(is_strict: bool, match: str, uri: str, is_good: bool) -> None:
 
 
 def test_long_uris() -> None:
-    """wamp.md 11: bounded by characters and components, which are counted as limits."""
+    """W11: bounded by characters and components, which are counted as limits."""
     world = World(limits=Limits(topic_chars=20, topic_segments=4))
     peer = world.joined()
     for match in ("exact", "prefix", "wildcard"):
@@ -194,7 +194,7 @@ PREFIXES = {
     [*(("wildcard", *each) for each in WILDCARDS.items()), *(("prefix", *each) for each in PREFIXES.items())],
 )
 def test_patterns(match: str, pattern: str, topics: list[str]) -> None:
-    """wamp.md 19, D12: prefixes are texts, wildcards are by component; crossbar's table."""
+    """W19, WD12: prefixes are texts, wildcards are by component; crossbar's table."""
     world = World()
     peer, publisher = world.joined(), world.joined()
     peer.subscribe(pattern, match=match)
@@ -204,7 +204,7 @@ def test_patterns(match: str, pattern: str, topics: list[str]) -> None:
 
 
 def test_prefixes_do_not_end_with_components() -> None:
-    """wamp.md 19: `…emergency` matches `…emergency-low` and itself."""
+    """W19: `…emergency` matches `…emergency-low` and itself."""
     world = World()
     peer, publisher = world.joined(), world.joined()
     peer.subscribe("com.myapp.topic.emergency", match="prefix")
@@ -217,7 +217,7 @@ def test_prefixes_do_not_end_with_components() -> None:
     ("match", "pattern"), [("prefix", ""), ("prefix", "w"), ("wildcard", ".."), ("wildcard", ".session.")]
 )
 def test_meta_topics_must_be_named(match: str, pattern: str) -> None:
-    """wamp.md 19: no pattern that does not itself begin with wamp hears the router's own topics."""
+    """W19: no pattern that does not itself begin with wamp hears the router's own topics."""
     world = World()
     peer = world.joined()
     peer.subscribe(pattern, match=match)
@@ -231,7 +231,7 @@ def test_meta_topics_must_be_named(match: str, pattern: str) -> None:
     [("prefix", "wamp"), ("prefix", "wamp."), ("prefix", "wamp.session.on_j"), ("wildcard", "wamp..on_join")],
 )
 def test_meta_topics_by_patterns(match: str, pattern: str) -> None:
-    """wamp.md 12, 19: those that do, hear them, with the topic's URI."""
+    """W12, W19: those that do, hear them, with the topic's URI."""
     world = World()
     peer = world.joined()
     peer.subscribe(pattern, match=match)
@@ -244,7 +244,7 @@ def test_meta_topics_by_patterns(match: str, pattern: str) -> None:
 
 
 def test_no_event_before_subscribed() -> None:
-    """wamp.md 21: nor after UNSUBSCRIBED, also where turns have not ended."""
+    """W21: nor after UNSUBSCRIBED, also where turns have not ended."""
     world = World()
     peer, publisher = world.joined(), world.joined()
     number = peer.subscribe("a.b")
@@ -265,7 +265,7 @@ def test_no_event_before_subscribed() -> None:
 
 
 def test_no_event_behind_unsubscribed_while_paused() -> None:
-    """wamp.md 21: what waited for a peer that did not read is not sent once it has unsubscribed."""
+    """W21: what waited for a peer that did not read is not sent once it has unsubscribed."""
     world = World()
     peer, publisher = world.joined(), world.joined()
     number = peer.subscribe("a")
@@ -278,7 +278,7 @@ def test_no_event_behind_unsubscribed_while_paused() -> None:
 
 
 def test_paused_peers_get_everything_later_and_in_order() -> None:
-    """wamp.md 31: a pause is no loss."""
+    """W31: a pause is no loss."""
     world = World()
     peer, publisher = world.joined(), world.joined()
     peer.subscribe("a")
@@ -293,7 +293,7 @@ def test_paused_peers_get_everything_later_and_in_order() -> None:
 
 
 def test_a_burst() -> None:
-    """D14: many at once, one answer each, in order."""
+    """WD14: many at once, one answer each, in order."""
     world = World()
     peer = world.joined()
     for number in range(1, BURST + 1):
@@ -309,7 +309,7 @@ def test_a_burst() -> None:
 
 
 def test_limits() -> None:
-    """A11, design 7.12: so many subscriptions, so many patterns among them; then unavailable, and room again later."""
+    """W52: so many subscriptions, so many patterns among them; then unavailable, and room again later."""
     world = World(options=Wamp(subscriptions=3, patterns=1))
     peer, other = world.joined(), world.joined()
     number = peer.subscribe("a", match="prefix")
@@ -378,7 +378,7 @@ class Model:
 @settings(max_examples=150)
 @given(STEPS)
 def test_against_a_naive_model(steps: list[tuple[str, int, str, tuple[str, str | None]]]) -> None:
-    """wamp.md 17, 19, 20, 26, 29: whatever happens, each gets one EVENT for each of its subscriptions that match."""
+    """W17, W19, W20, W26, W29: whatever happens, each gets one EVENT for each of its subscriptions that match."""
     world, model = World(), Model()
     peers = [world.joined(subprotocol=f"wamp.2.{name}") for name in ("json", "msgpack", "cbor")]
     model.subscribed = {peer: {} for peer in peers}

@@ -1,4 +1,4 @@
-"""Subscription ids: small, in order, and never given out twice (design 4.10; wamp.md 13)."""
+"""Subscription ids: small, in order, and never given out twice (W13)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Shop:
 
 
 def test_small_and_in_order() -> None:
-    """wamp.md 13: below 2^32, since JavaScript writes what is above as a float."""
+    """W13: below 2^32, since JavaScript writes what is above as a float."""
     ids = SubscriptionIds(Shop())
     assert [ids.of(pattern(at)) for at in range(2_500)] == list(range(1, 2_501))
     assert [ids.of(pattern(at)) for at in range(2_500)] == list(range(1, 2_501))
@@ -43,7 +43,7 @@ def test_small_and_in_order() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=20), max_size=5))
 def test_never_twice(runs: list[list[int]]) -> None:
-    """Design 4.10: not in one run, nor in a later one, whatever was asked for in which."""
+    """Not in one run, nor in a later one, whatever was asked for in which."""
     shop = Shop()
     given_out: set[int] = set()
     for wanted in runs:
@@ -66,7 +66,7 @@ def test_what_is_not_asked_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_is_subscribed_to_keeps_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """wamp.md 17: however many others are looked up meanwhile."""
+    """W17: however many others are looked up meanwhile."""
     monkeypatch.setattr(subscription_ids, "_REMEMBERED", 2)
     world = World()
     peer, other = world.joined(), world.joined()
@@ -82,7 +82,7 @@ def test_what_is_subscribed_to_keeps_its_id(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_another_s_subscription_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """wamp.md 47: what is live is found by its id, whoever asks."""
+    """W47: what is live is found by its id, whoever asks."""
     monkeypatch.setattr(subscription_ids, "_REMEMBERED", 2)
     world = World()
     peer, other = world.joined(), world.joined()

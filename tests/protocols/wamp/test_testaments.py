@@ -1,4 +1,4 @@
-"""Testaments: what is published when a session ends (wamp.md 47, 48, D11)."""
+"""Testaments: what is published when a session ends (W47, W48, WD11)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bequeathed(world: World, dying: Peer, heir: Peer) -> list[Any]:
 
 @pytest.mark.parametrize("subprotocol", ["wamp.2.json", "wamp.2.msgpack", "wamp.2.cbor.batched"])
 def test_delivered_when_the_session_ends(subprotocol: str) -> None:
-    """D11, wamp.md 48: in the order in which they were made, detached before destroyed; not before, and once."""
+    """WD11, W48: in the order in which they were made, detached before destroyed; not before, and once."""
     world = World()
     heir, dying = heirs(world), world.joined(subprotocol=subprotocol)
     for number, options in enumerate([{}, {"scope": "detached"}, {"scope": "destroyed"}, {"scope": "detached"}]):
@@ -46,7 +46,7 @@ def test_delivered_when_the_session_ends(subprotocol: str) -> None:
 
 @pytest.mark.parametrize("how", ["goodbye", "abort", "violation", "killed"])
 def test_however_it_ends(how: str) -> None:
-    """wamp.md 10: every path."""
+    """W10: every path."""
     world = World()
     heir, dying = heirs(world), world.joined()
     dying.call(ADD, "a", ["will"], {})
@@ -59,7 +59,7 @@ def test_however_it_ends(how: str) -> None:
 
 
 def test_between_unsubscribing_and_leaving() -> None:
-    """wamp.md 48: behind what is told of the session's subscriptions, before that it has left."""
+    """W48: behind what is told of the session's subscriptions, before that it has left."""
     world = World()
     heir = heirs(world, "wamp.subscription.on_delete", "a", "wamp.session.on_leave")
     dying = world.joined()
@@ -70,7 +70,7 @@ def test_between_unsubscribing_and_leaving() -> None:
 
 @pytest.mark.parametrize(("scope", "left"), [("detached", [[2]]), ("destroyed", [[1]]), (None, [[1]])])
 def test_flushing(scope: str | None, left: list[Any]) -> None:
-    """D11: those of one scope, destroyed if none is named, are never published."""
+    """WD11: those of one scope, destroyed if none is named, are never published."""
     world = World()
     heir, dying = heirs(world), world.joined()
     dying.call(ADD, "a", [1], {}, scope="detached")
@@ -81,7 +81,7 @@ def test_flushing(scope: str | None, left: list[Any]) -> None:
 
 @pytest.mark.parametrize("scope", ["whatever", 1, [], {}, ""])
 def test_a_wrong_scope(scope: Any) -> None:
-    """D11."""
+    """WD11."""
     peer = World().joined()
     assert peer.is_refused_call(ADD, "a", [], {}, scope=scope) == "wamp.error.invalid_argument"
     assert peer.is_refused_call(FLUSH, scope=scope) == "wamp.error.invalid_argument"
@@ -108,7 +108,7 @@ def test_refused_when_made(args: list[Any], kwargs: dict[str, Any], error: str) 
 
 @pytest.mark.parametrize("shape", [[], [[1]], [[1, 2], {}], [[], {"a": 1}], [None, {"a": 1}], [[1], None], [None]])
 def test_payloads(shape: list[Any]) -> None:
-    """wamp.md 47: args and kwargs may be left out, or null."""
+    """W47: args and kwargs may be left out, or null."""
     world = World()
     heir, dying = heirs(world), world.joined()
     dying.call(ADD, "a", *shape)
@@ -120,7 +120,7 @@ def test_payloads(shape: list[Any]) -> None:
 
 
 def test_options_are_those_of_a_publication() -> None:
-    """wamp.md 47: audience, disclosure, passthru, retaining and idempotency hold for it too."""
+    """W47: audience, disclosure, passthru, retaining and idempotency hold for it too."""
     world = World()
     heir, other = heirs(world), heirs(world)
     dying = world.joined(roles=CAPABLE)
@@ -135,7 +135,7 @@ def test_options_are_those_of_a_publication() -> None:
 
 
 def test_a_retained_testament() -> None:
-    """wamp.md 43, 47: the last word of who has gone is what later subscribers get."""
+    """W43, W47: the last word of who has gone is what later subscribers get."""
     world = World()
     dying = world.joined()
     dying.publish("status.dying", ["here"], retain=True)
@@ -147,7 +147,7 @@ def test_a_retained_testament() -> None:
 
 
 def test_a_testament_that_was_published_already() -> None:
-    """Design 3: with the same idempotency key it is a repeat."""
+    """With the same idempotency key it is a repeat."""
     world = World()
     heir, dying = heirs(world), world.joined()
     dying.call(ADD, "a", ["x"], {}, publish_options={"_idempotency_key": "k"})
@@ -169,7 +169,7 @@ def test_so_many() -> None:
 
 
 def test_a_new_session_on_the_same_link_inherits_none() -> None:
-    """wamp.md 8: the first session's are published at its end, the second's list is empty."""
+    """W8: the first session's are published at its end, the second's list is empty."""
     world = World()
     heir, dying = heirs(world), world.joined()
     dying.call(ADD, "a", [1], {})
@@ -180,7 +180,7 @@ def test_a_new_session_on_the_same_link_inherits_none() -> None:
 
 
 def test_only_in_its_realm() -> None:
-    """wamp.md 48."""
+    """W48."""
     world = World(Realm("realm1"), Realm("two"))
     heir, dying = heirs(world), world.joined("two")
     dying.call(ADD, "a", [1], {})
@@ -221,7 +221,7 @@ def test_a_program_s_policy_is_asked(is_asked_for: bool) -> None:
 
 
 def test_a_testament_waits_for_the_disk() -> None:
-    """Design 3: it is stored, then delivered; one that is refused is counted, since nobody is there to be told."""
+    """It is stored, then delivered; one that is refused is counted, since nobody is there to be told."""
     world = World()
     heir, dying, other = heirs(world), world.joined(), world.joined()
     log = MemoryLog(world.broker)

@@ -1,4 +1,4 @@
-"""What no client may send: an ABORT that says why, a close, and nothing left of the session (wamp.md 50, S28, S30)."""
+"""What no client may send: an ABORT that says why, a close, and nothing left of the session (W50, S28, S30)."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def goes_for_good(world: World, culprit: Peer, witness: Peer) -> None:
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 @pytest.mark.parametrize("message", BEFORE_HELLO.values(), ids=BEFORE_HELLO)
 def test_before_there_is_a_session(serializer: str, message: Any) -> None:
-    """wamp.md 50, 4, 5: the first message is a HELLO that names a client's role."""
+    """W50, W4, W5: the first message is a HELLO that names a client's role."""
     world = World()
     peer = world.peer(f"wamp.2.{serializer}")
     peer.say(message)
@@ -116,7 +116,7 @@ def test_before_there_is_a_session(serializer: str, message: Any) -> None:
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 @pytest.mark.parametrize("message", WITHIN_A_SESSION.values(), ids=WITHIN_A_SESSION)
 def test_within_a_session(serializer: str, message: Any) -> None:
-    """wamp.md 50: an ABORT with a message, 1002, and the others hear the session leave; what it says then is lost."""
+    """W50: an ABORT with a message, 1002, and the others hear the session leave; what it says then is lost."""
     world, culprit, witness = witnessed(f"wamp.2.{serializer}")
     culprit.say(message)
     assert is_aborted(culprit)
@@ -129,7 +129,7 @@ def test_within_a_session(serializer: str, message: Any) -> None:
 
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 def test_what_cannot_be_decoded(serializer: str) -> None:
-    """wamp.md 50: likewise."""
+    """W50: likewise."""
     world, culprit, witness = witnessed(f"wamp.2.{serializer}")
     culprit.send(UNDECODABLE[serializer])
     assert is_aborted(culprit)
@@ -138,19 +138,22 @@ def test_what_cannot_be_decoded(serializer: str) -> None:
 
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 def test_the_wrong_kind_of_frame(serializer: str) -> None:
-    """wamp.md 50: which is not even looked into, and named to the client."""
+    """W50: which is not even looked into, and named to the client."""
     world, culprit, witness = witnessed(f"wamp.2.{serializer}")
     is_binary = serializer != "json"
     assert list(culprit.engine.split(b"[1]", world.now, is_binary=not is_binary)) == []
     world.turn()
-    assert culprit.heard[0][1]["message"] == f"a {'text' if is_binary else 'binary'} message with wamp.2.{serializer}"
+    assert (
+        culprit.heard[0][1]["message"]
+        == f"A {'text' if is_binary else 'binary'} message is not allowed with wamp.2.{serializer}."
+    )
     assert is_aborted(culprit)
     goes_for_good(world, culprit, witness)
 
 
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 def test_a_batch_ends_where_the_violation_is(serializer: str) -> None:
-    """wamp.md 50: what comes before it in a batch counts, and what comes behind it does not."""
+    """W50: what comes before it in a batch counts, and what comes behind it does not."""
     world, culprit, witness = witnessed(f"wamp.2.{serializer}.batched")
     batch = [
         [16, 2, {"acknowledge": True}, "com.x", ["before"]],
@@ -167,7 +170,7 @@ def test_a_batch_ends_where_the_violation_is(serializer: str) -> None:
 
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 def test_more_in_a_batch_than_may_be(serializer: str) -> None:
-    """wamp.md 60: a batch is bounded, and nothing of one that is too large is done."""
+    """W60: a batch is bounded, and nothing of one that is too large is done."""
     world = World(options=Wamp(batch_messages=2))
     culprit, witness = world.joined(subprotocol=f"wamp.2.{serializer}.batched"), world.joined()
     witness.subscribe("com.x")
@@ -180,7 +183,7 @@ def test_more_in_a_batch_than_may_be(serializer: str) -> None:
     "requests", [[2], [1, 3], [1, 1], [1, 2, 1]], ids=["not from 1", "a gap", "a repeat", "a step back"]
 )
 def test_strict_requests(requests: list[int]) -> None:
-    """wamp.md 14: only where the operator wants them are ids other than 1, 2, 3 a violation."""
+    """W14: only where the operator wants them are ids other than 1, 2, 3 a violation."""
     for is_strict in (False, True):
         world = World(options=Wamp(strict_request_ids=is_strict))
         peer = world.joined()
@@ -191,7 +194,7 @@ def test_strict_requests(requests: list[int]) -> None:
 
 
 def test_strict_requests_in_order() -> None:
-    """wamp.md 14: one count over all kinds; a CANCEL names a request and is none; it begins anew by HELLO."""
+    """W14: one count over all kinds; a CANCEL names a request and is none; it begins anew by HELLO."""
     world = World(options=Wamp(strict_request_ids=True))
     peer = world.joined()
     peer.say([32, 1, {}, "a"])
@@ -222,7 +225,7 @@ TOLERATED: dict[str, tuple[Any, list[Any] | None]] = {
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 @pytest.mark.parametrize(("message", "answer"), TOLERATED.values(), ids=TOLERATED)
 def test_what_is_none(serializer: str, message: Any, answer: list[Any] | None) -> None:
-    """wamp.md 50, 3, 13, 14: each has its own answer, or none, and the session lives on."""
+    """W50, W3, W13, W14: each has its own answer, or none, and the session lives on."""
     _, peer, _ = witnessed(f"wamp.2.{serializer}")
     peer.say(message)
     if answer is not None:
@@ -233,7 +236,7 @@ def test_what_is_none(serializer: str, message: Any, answer: list[Any] | None) -
 
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 def test_anything_behind_our_goodbye(serializer: str) -> None:
-    """wamp.md 8, 50: what a client says before it has read that it must go is ignored, right or wrong."""
+    """W8, W50: what a client says before it has read that it must go is ignored, right or wrong."""
     world, peer, witness = witnessed(f"wamp.2.{serializer}")
     witness.call("wamp.session.kill", peer.number)
     assert peer.hear() == [6, {}, "wamp.close.killed"]
@@ -257,7 +260,7 @@ def test_nothing_that_a_peer_wrote_is_in_the_message() -> None:
 
 
 def test_violations_are_counted() -> None:
-    """reliability.md: what is refused is known by its error; a violation is no overload."""
+    """What is refused is known by its error; a violation is no overload."""
     world, culprit, _ = witnessed("wamp.2.json")
     culprit.say([])
     assert world.router.refused["wamp.error.protocol_violation"] == 1

@@ -75,7 +75,7 @@ def test_yes() -> None:
     ],
 )
 def test_no(value: Any, error: Exception | None, uri: str) -> None:
-    """wamp.md 23: only True is yes; a policy that fails or takes too long is authorization_failed."""
+    """W23: only True is yes; a policy that fails or takes too long is authorization_failed."""
     world = thinking()
     hearer, peer = hearing(world), world.joined()
     peer.say([16, 1, {"acknowledge": True}, "a"])
@@ -93,7 +93,7 @@ def test_no(value: Any, error: Exception | None, uri: str) -> None:
 
 
 def test_a_policy_that_says_no_at_once() -> None:
-    """wamp.md 23."""
+    """W23."""
     world = World()
     world.router.permission = lambda verb, _what, _context: verb == "subscribe"
     peer = world.joined()
@@ -102,14 +102,14 @@ def test_a_policy_that_says_no_at_once() -> None:
 
 
 def test_how_long_it_may_think() -> None:
-    """Design 3: every wait has a deadline."""
+    """Every wait has a deadline."""
     world = thinking()
     world.joined().say([32, 1, {}, "a"])
     assert world.waiting.awaited[0][1] == world.router.policy_s == 10.0
 
 
 def test_order_is_kept() -> None:
-    """wamp.md 31: publications and subscriptions of one client are done in the order in which they were sent."""
+    """W31: publications and subscriptions of one client are done in the order in which they were sent."""
     world = thinking(("publish",))
     peer = world.joined()
     peer.say([16, 1, {"acknowledge": True, "exclude_me": False}, "a", [1]])
@@ -126,7 +126,7 @@ def test_order_is_kept() -> None:
 
 
 def test_a_call_that_waits_lets_nothing_overtake() -> None:
-    """wamp.md 31: what a policy says of a call frees no publication that waits for one before it."""
+    """W31: what a policy says of a call frees no publication that waits for one before it."""
     world = thinking(("publish",))
     hearer, peer = hearing(world), world.joined()
     peer.say([48, 1, {}, "wamp.session.add_testament", ["b"]])
@@ -147,7 +147,7 @@ def test_a_call_that_waits_lets_nothing_overtake() -> None:
 
 
 def test_who_asks_for_the_history_may_publish() -> None:
-    """wamp.md 41: a policy is asked for that too, and what is published behind the call does not wait for it."""
+    """W41: a policy is asked for that too, and what is published behind the call does not wait for it."""
 
     class Archive:
         async def page(self, query_of: Any) -> None:
@@ -175,7 +175,7 @@ def test_one_client_s_wait_is_nobody_else_s() -> None:
 
 
 def test_the_goodbye_waits_too() -> None:
-    """wamp.md 8, 31: what was published before a client left is published; nothing behind its goodbye is looked at."""
+    """W8, W31: what was published before a client left is published; nothing behind its goodbye is looked at."""
     world = thinking()
     hearer, peer = hearing(world), world.joined()
     peer.say([16, 1, {}, "a", [1]])
@@ -214,7 +214,7 @@ def test_the_session_ends_meanwhile(how: str) -> None:
 
 
 def test_a_violation_in_line() -> None:
-    """wamp.md 32, 50: one that shows only when its turn has come ends the session then."""
+    """W32, W50: one that shows only when its turn has come ends the session then."""
     world = thinking()
     peer = world.joined()
     peer.say([16, 1, {}, "a"])
@@ -227,7 +227,7 @@ def test_a_violation_in_line() -> None:
 
 
 def test_so_many_wait() -> None:
-    """A11: bounded by number; what has no room is refused, and the rest is done in order."""
+    """W52: bounded by number; what has no room is refused, and the rest is done in order."""
     world = thinking(limits=Limits(queue_events=2))
     peer = world.joined()
     for number in range(1, 5):
@@ -263,7 +263,7 @@ def test_so_many_bytes_wait() -> None:
 
 
 def test_so_many_calls_wait() -> None:
-    """A11: of one session."""
+    """W52: of one session."""
     world = thinking(("publish",), options=Wamp(waiting_calls=2))
     peer, other = world.joined(), world.joined()
     for number in (1, 2):
@@ -286,7 +286,7 @@ def test_meta_topics_are_asked_of_nobody() -> None:
 
 
 def test_the_line_of_a_new_session() -> None:
-    """wamp.md 8: a second session on the same link waits for nothing that the first asked for."""
+    """W8: a second session on the same link waits for nothing that the first asked for."""
     world = thinking(("publish",))
     peer = world.joined()
     peer.say([48, 1, {}, "wamp.session.add_testament", ["a"]])

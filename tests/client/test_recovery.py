@@ -159,7 +159,7 @@ async def test_what_was_settled_before_an_outage_is_known():
 
 
 async def test_what_has_a_key_is_published_once_though_answers_were_lost(tmp_path):
-    """Issue 6: results of the pipeline are repeated until they are answered, and nobody hears them twice."""
+    """Results of the pipeline are repeated until they are answered, and nobody hears them twice."""
     settings = brisk(data_dir=str(tmp_path / "data"), history={"enabled": True})
     async with serving(settings) as served, relayed(served) as (client, proxy, _):
         await client.subscribe("/**")

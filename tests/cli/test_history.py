@@ -83,7 +83,11 @@ async def test_all_pages_are_printed(served, tmp_path):
         (["show", "chat"], WRONG_USE, "chat is no channel; it begins with /"),
         (["/chat/a", "--limit", "0"], WRONG_USE, "Invalid value for '--limit'"),
         (["/chat/a", "--from-time", "now"], FAILED, "halley: HTTP 400: from_time: expected an RFC 3339 time"),
-        (["/chat/a", "--after-publication", "77"], FAILED, "halley: HTTP 404: unknown publication"),
+        (
+            ["/chat/a", "--after-publication", "77"],
+            FAILED,
+            "halley: HTTP 404: the publication is unknown or no longer in the history",
+        ),
         (["/a*"], FAILED, "halley: HTTP 400: channel: expected"),
     ],
 )
@@ -257,7 +261,7 @@ async def test_rights_hold_here_too(tmp_path):
     ],
 )
 async def test_progress_is_shown(arguments, label, served, tmp_path):
-    """Issue 5.6: a bar, on standard error, up to the end."""
+    """A bar, on standard error, up to the end."""
     server = ["--server", served.url] if arguments[0] in ("export", "purge") else []
     with terminal() as at:
         async with started("history", *arguments, *server, cwd=tmp_path, stderr=at.line) as process:

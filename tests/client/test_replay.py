@@ -33,7 +33,7 @@ async def _numbered(client, count):
 
 
 async def test_where_to_begin(tmp_path):
-    """All there is, what comes after a position, or only what is new; data is as it was published (design 6)."""
+    """All there is, what comes after a position, or only what is new; data is as it was published."""
     async with serving(stored(tmp_path)) as served, Client(f"http://127.0.0.1:{served.port}") as client:
         await client.publish_many("/a", [{"n": 1}, {"n": 2}])
         await client.subscribe("/a", ALL)

@@ -96,7 +96,7 @@ async def test_each_value_has_its_own_verdict():
         assert served.house.broker.published == 8
 
 
-@pytest.mark.parametrize("megabytes", [2, 20])
+@pytest.mark.parametrize("megabytes", [2, pytest.param(20, marks=pytest.mark.slow)])
 async def test_what_is_much_too_large_is_refused_and_not_repeated(megabytes):
     """S11: the server hangs up long before it has read it, so that its answer may be lost; with a key or without."""
     values = [1, "x" * megabytes * 1_000_000, 2]

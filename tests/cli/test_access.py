@@ -98,7 +98,7 @@ async def test_no_token_is_made_for_a_role_that_none_can_give(role, tmp_path):
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
 async def test_a_users_table_is_made_of_a_secret(end, tmp_path):
-    """What WAMP-CRA's clients derive from it is the key; the secret itself is nowhere (wamp.md 56)."""
+    """What WAMP-CRA's clients derive from it is the key; the secret itself is nowhere (W56)."""
     secret = "Größe 7 \u20ac"
     stdin = (secret + end).encode()
     code, output, lines = await ended("user", 'Ada "the" 1st', "member", cwd=tmp_path, stdin=stdin)
@@ -167,7 +167,7 @@ async def test_no_user_has_a_role_that_none_can_be_given(role, tmp_path):
     ],
 )
 async def test_check_config_says_who_may_do_what_and_why(question, code, answer, tmp_path):
-    """Issue 4: the rule with its line, or that none allows it; 0 for yes and 1 for no."""
+    """The rule with its line, or that none allows it; 0 for yes and 1 for no."""
     (tmp_path / "halley.toml").write_text(RULES)
     role, verb, channel = question
     found = await ended("check-config", "--role", role, "--verb", verb, "--channel", channel, cwd=tmp_path)
@@ -225,7 +225,7 @@ async def test_check_config_knows_the_house_rules(settings, question, code, answ
     ],
 )
 async def test_check_config_asks_about_a_realm(realm, verb, channel, code, answer, tmp_path):
-    """Each has its own rules; the first needs no name (design 4.10)."""
+    """Each has its own rules; the first needs no name."""
     rules = [
         f'[[access]]\nrole = "*"\nverb = "{verb}"\npattern = "{over}"\nrealm = "more"\n\n'
         for verb, over in (("publish", "/**"), ("call", "/wamp/session/**"))
@@ -283,7 +283,7 @@ async def test_keys_that_cannot_be_read_stop_the_start(verb, tmp_path):
 
 
 async def test_with_rules_a_listener_that_others_reach_starts(tmp_path):
-    """Design 4.8: without --open; the house rules then grant nothing, and no curl lines are shown that would fail."""
+    """Without --open; the house rules then grant nothing, and no curl lines are shown that would fail."""
     (tmp_path / "halley.toml").write_text(RULES)
     arguments = ("serve", "--host", "0.0.0.0", "--port", "0", "--operations-port", "0")
     async with started(*arguments, cwd=tmp_path) as server:

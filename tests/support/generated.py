@@ -1,0 +1,72 @@
+"""The tables of the pages that are generated from the code, and the program that writes them.
+
+    python tests/support/generated.py
+
+Each stands between two comments on its page; a test fails where one is out of date. The comparison with other servers
+is not among them: `tests/bench/peers.py --readme` measures it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from app.configuration import limits_table
+from app.telemetry.events import EVENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def log_events() -> Iterator[str]:
+    """The lines of a Markdown table: every event of the log, and what its line says."""
+    yield "| event | what it says |"
+    yield "|---|---|"
+    for name, event in EVENTS.items():
+        yield f"| `{name}` | {event.meaning} |"
+
+
+class Table(NamedTuple):
+    """A page, the name in the comments around its table, and what makes the lines of the table."""
+
+    page: str
+    name: str
+    lines: Callable[[], Iterable[str]]
+
+    @property
+    def begin(self) -> str:
+        """The comment before the table."""
+        return f"<!-- {self.name}: begin, written by tests/support/generated.py -->\n"
+
+    @property
+    def end(self) -> str:
+        """The comment behind it."""
+        return f"<!-- {self.name}: end -->\n"
+
+    def written(self, text: str) -> str:
+        """The text of the page with this table as the code has it. Raises `ValueError` if the comments are missing."""
+        before, begin, rest = text.partition(self.begin)
+        _, end, after = rest.partition(self.end)
+        if not begin or not end:
+            raise ValueError(f"{self.page} has no place for the table: {self.begin}and {self.end}")
+        table = "".join(f"{line}\n" for line in self.lines())
+        return f"{before}{begin}{table}{end}{after}"
+
+
+TABLES = {
+    "limits": Table("app/settings/README.md", "limits", limits_table),
+    "log events": Table("deploy/README.md", "log events", log_events),
+}
+
+
+def main() -> None:
+    """Write all of them."""
+    for table in TABLES.values():
+        path = ROOT / table.page
+        path.write_text(table.written(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
