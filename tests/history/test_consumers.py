@@ -163,9 +163,11 @@ def test_what_is_too_old_is_hidden_as_ever_and_still_there_for_consumers(kept):
         log.clock.pass_(GRACE_S)
         log.retain()
     assert waited.firsts[0] == 1 < other.firsts[0]
-    assert waited.offsets() == other.offsets() == [waited.history.head]
-    assert waited.history.start_of(ALL) == other.history.start_of(ALL) == waited.history.head
-    assert waited.read(after=3).gaps == other.read(after=3).gaps == [(4, waited.history.head - 1)]
+    for log in logs:  # where a segment ends depends on how the writer batches, so their heads may differ
+        head = log.history.head
+        assert log.offsets() == [head]
+        assert log.history.start_of(ALL) == head
+        assert log.read(after=3).gaps == [(4, head - 1)]
     assert waited.history.start == 1
     assert [row.offset for rows in waited.history.rows(1, 1 << 40) for row in rows] == [
         *range(1, waited.history.head + 1)
@@ -178,7 +180,8 @@ def test_what_is_too_old_is_hidden_as_ever_and_still_there_for_consumers(kept):
     assert waited.news() == []
     waited.clock.pass_(1)
     waited.retain()
-    assert waited.firsts == other.firsts
+    assert len(waited.firsts) == len(other.firsts)
+    assert waited.history.start == waited.firsts[0] > 6
     assert waited.news() == [Overtaken("ingest", 6, waited.history.start)]
 
 
