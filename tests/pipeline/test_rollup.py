@@ -88,7 +88,7 @@ def settle(place, rollup):
     rollup.step()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_rollups_equal_a_recount_whenever_the_job_begins_anew(place, seed):
     """L13: random events and turns; a new job, with nothing but the table, in place of the old one at any time."""
     rng = random.Random(seed)
