@@ -122,7 +122,7 @@ def test_sessions_that_come_and_go_leave_no_heap_behind():
 
 
 def test_deadlines_moved_towards_now_do_not_grow_the_heap_without_end():
-    """A client that requests ever shorter times leaves stale entries, which are removed when they become due."""
+    """A client that requests shorter and shorter times leaves stale entries, which are removed when they become due."""
     heap = Deadlines()
     who = session()
     heap.add(who, 1_000_000)

@@ -36,7 +36,7 @@ def faulty(environment, faults_library, tmp_path):
 
 @pytest.fixture
 def kept(tmp_path):
-    """A function that opens a log with a clock of its own; the logs are closed after the test."""
+    """A function that opens a log with a separate clock; the logs are closed after the test."""
     opened = []
 
     def open_(*records, name="log", **options):

@@ -302,7 +302,7 @@ def test_pages_are_whole_while_the_log_is_written_sealed_and_deleted(tmp_path):
                 at = [event.position for event in page.events]
                 told = {offset for first, last in page.gaps for offset in range(first, last + 1)}
                 assert not told & set(at)
-                first = reached + 1 if reached else min(at, default=1)  # from the start: whatever exists
+                first = reached + 1 if reached else min(at, default=1)  # from the first event that exists
                 assert told | set(at) == {*range(first, page.reached + 1)}
                 reached, seen = page.reached, seen + len(at)
             return seen
