@@ -108,7 +108,7 @@ def test_a_prefix_ends_anywhere_in_a_name_as_wamp_shows_it(pattern, topic, expec
     ],
 )
 def test_what_bayeux_wildcards_over_everything_do_not_hear(topic, expected):
-    """A18: `/meta/**`, `/service/**` and `/halley` with all below it are left out; similar names are not."""
+    """A18: `/**` leaves out `/meta/**`, `/service/**`, and `/halley` with all below it, but not similar names."""
     assert is_apart(topic) is expected
     assert matches(Pattern(Match.DESCENDANTS, ""), topic) is not expected
 

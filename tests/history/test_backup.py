@@ -58,7 +58,7 @@ def test_a_backup_while_publishers_go_on_is_consistent(tmp_path):
 
 
 def test_a_copy_that_is_opened_begins_a_log_of_its_own(tmp_path):
-    """It gets a new log_id, once; positions and publications continue from the copied ones."""
+    """An opened copy gets a new log_id, once; its positions and publications continue from the copied ones."""
     with logbook(tmp_path / "log") as book:
         book.fill(count=10)
         assert book.history.written(10)
@@ -77,7 +77,7 @@ def test_a_copy_that_is_opened_begins_a_log_of_its_own(tmp_path):
 
 
 def test_a_backup_of_a_backup_can_be_opened(tmp_path):
-    """Its segments have the ids of two earlier logs, which are recognized as its ancestors."""
+    """Its segments have the ids of two earlier logs, which the second backup recognizes as its ancestors."""
     with logbook(tmp_path / "log") as book:
         book.fill(count=300)
     backup(tmp_path / "log", tmp_path / "copy")

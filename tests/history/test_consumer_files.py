@@ -92,7 +92,7 @@ def test_what_is_no_name_is_none(name, kept):
 
 
 def test_no_more_than_so_many_are_heard(kept):
-    """`history.consumers` limits them: the files that changed last are used, and a new consumer is refused."""
+    """`history.consumers` is a limit: the files that changed last are used, and a new consumer is refused."""
     log = kept(consumers=3)
     for number in range(5):
         log.clock.pass_(1)

@@ -132,7 +132,7 @@ def test_an_unharmed_log_serves_everything(whole, tmp_path):
 
 
 def test_a_flipped_bit_is_never_served(whole, tmp_path):
-    """H3: wherever it is, the log opens, all that it serves is right, and all that it does not serve is in a gap."""
+    """H3: wherever the bit is, the log opens, all that it serves is right, and the rest is in a gap."""
     kept, truth = whole
     choose = random.Random(int(os.environ.get("HALLEY_SEED", "11")))
     for number in range(FLIPS):

@@ -87,7 +87,7 @@ def test_a_file_in_its_place_is_no_data_folder(tmp_path):
 
 
 def test_a_folder_without_permission_is_refused_with_a_sentence(environment):
-    """A server without permission to write there reports that, and leaves nothing behind."""
+    """A server without permission to write to the data folder reports that, and leaves nothing behind."""
     with tempfile.TemporaryDirectory() as parent:  # which every user can enter
         Path(parent).chmod(0o755)
         folder = Path(parent) / "not-mine"

@@ -227,7 +227,7 @@ def test_a_page_without_events_names_a_publication_to_go_on_from(is_reverse):
 @pytest.mark.parametrize("damaged", [{*range(1, 60)}, {*range(40, 61)}, {1, *range(3, 61)}])
 @pytest.mark.parametrize("is_reverse", [False, True])
 def test_the_publication_to_go_on_from_is_never_one_that_cannot_be_read(damaged, is_reverse):
-    """H3: in a damaged segment it is the publication of the last intact row, and paging reaches the end."""
+    """H3: in a damaged segment a page has the publication of the last intact row, and paging reaches the end."""
     rows = [[Row("b")] * 30, [Row(f"a/{number % 3}", audience=AUDIENCES[1]) for number in range(60)], [Row("a/x")] * 5]
     damaged = {30 + each for each in damaged}
     with pytest.MonkeyPatch.context() as patch, log(rows, damaged=damaged) as (reader, _, _):

@@ -28,7 +28,7 @@ def awaited(condition, timeout_s=20):
 
 
 def test_events_that_are_not_recorded_are_passed_on_in_their_place(tmp_path):
-    """P2: such events are reported in order with the others, take no offset, and are not stored."""
+    """P2: events that are not recorded are reported in order with the others, take no offset, and are not stored."""
     with OpenLog(tmp_path) as log:
         passing = [log.event(name) for name in ("b", "d")]
         for event in passing:

@@ -143,7 +143,7 @@ def test_limit_of_two(jar):
 
 
 def test_no_limit(jar):
-    """With -1 every tab is held (E16)."""
+    """With a limit of -1 every tab is held (E16)."""
     house = House(holds_per_browser=-1)
     assert [house.join(jar=jar).connect().is_held for _ in range(5)] == [True] * 5
 

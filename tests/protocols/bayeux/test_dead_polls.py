@@ -50,7 +50,7 @@ def test_gone_of_a_replaced_hold(house, peer):
 
 
 def test_gone_twice(house, peer):
-    """A death that is reported twice counts once."""
+    """A socket's death that is reported twice counts once."""
     held = peer.connect()
     held.hang_up()
     held.hang_up()

@@ -25,7 +25,7 @@ def test_everything_ends(house):
 
 
 def test_held_connect_is_released(house):
-    """The held connect is answered 200 with `reconnect: none` (A52, B12, E26)."""
+    """At a disconnect the held connect is answered 200 with `reconnect: none` (A52, B12, E26)."""
     peer = house.join()
     held = peer.connect(id="held")
     peer.disconnect()

@@ -178,7 +178,7 @@ def test_comes_back_just_in_time(house):
 
 
 def test_setting():
-    """`max_interval_s` is the setting for this time (A36)."""
+    """The setting `max_interval_s` is the time after which an unused session expires (A36)."""
     house = House(max_interval_s=1.0)
     peer = house.join()
     house.pass_time(1)

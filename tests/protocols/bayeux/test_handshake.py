@@ -179,7 +179,7 @@ def test_no_event_rides_on_a_handshake(house):
 
 
 def test_events_beside_a_handshake_if_wanted():
-    """With handshake delivery they are sent with the handshake's reply; `x-messages` is their number (B20, E43)."""
+    """With handshake delivery events are sent with the handshake's reply; `x-messages` is their number (B20, E43)."""
     house = House(handshake_delivery=True)
     house.hooks.session_opened.append(
         lambda session: house.engine.deliver(session, "/welcome", "hello", None, house.now)

@@ -170,7 +170,7 @@ def test_rules_decide_about_sessions_by_role(guarded):
 
 
 def test_once_rules_exist_the_house_rules_grant_nothing():
-    """This holds on a loopback listener too, where without rules any client can publish to /halley."""
+    """Rules replace the house rules on a loopback listener too, where any client could publish to /halley."""
     house = House(rights=AccessRules([rule("*", "*", "/a")]), loopback=True)
     assert house.send(publish("/halley/x", 1)).only["error"] == f"403:{DENIED}:publish_denied"
     assert house.send(publish("/a", 1)).only["successful"] is True
@@ -247,7 +247,7 @@ def test_s38_a_token_has_no_business_in_a_url(guarded):
 
 
 def test_s38_a_session_with_an_identity_is_unknown_over_jsonp(guarded):
-    """Any page could load such a script with its visitor's cookies, so it gets 402 and the session is unaffected."""
+    """Any page could load a script with its visitor's cookies, so its messages get 402 and have no effect."""
     user = join(guarded, jar=[])
     held = user.connect()
     before = user.session.deadline
@@ -278,7 +278,7 @@ def test_s38_over_jsonp_everyone_is_anonymous(guarded):
 
 
 def test_a_held_connect_is_told_when_the_token_expires(guarded):
-    """The reply is unsuccessful, with the error `403::token_expired` and `reconnect: handshake`."""
+    """A held connect whose token expires fails with `403::token_expired` and `reconnect: handshake`."""
     peer = join(guarded)
     for _ in range(4):
         held = peer.connect()

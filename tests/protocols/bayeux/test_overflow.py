@@ -31,7 +31,7 @@ def test_absent_client_is_cut(house):
 
 
 def test_reason_is_told(house):
-    """Programs and telemetry are notified of the reason (B26)."""
+    """Programs and telemetry are notified of a session's end by overflow, with the reason (B26)."""
     told = []
     house.hooks.session_closed.append(lambda session, reason: told.append((session.id, reason)))
     peer = subscriber(house)
@@ -42,7 +42,7 @@ def test_reason_is_told(house):
 
 
 def test_others_are_unaffected(house):
-    """Other subscribers get the event."""
+    """Subscribers get an event that makes another session's queue overflow."""
     slow, quick = subscriber(house), subscriber(house)
     quick.connect()
     house.publish("/a", 1, 2, 3)

@@ -49,7 +49,7 @@ def test_anything_but_true_denies(house, question, answer):
 
 @pytest.mark.parametrize("question", DENIALS)
 def test_true_grants(house, question):
-    """`True` grants (B23)."""
+    """A policy that returns `True` grants (B23)."""
     house.policy(**{question: lambda *_: True})
     assert ask(house, question)["successful"] is True
 

@@ -85,7 +85,7 @@ def test_data_has_a_bound():
 
 
 def test_bytes_of_data_are_counted_not_characters():
-    """The limit counts bytes (S11)."""
+    """The limit of an event's data counts bytes, not characters (S11)."""
     peer = House(limits={"data_bytes": 100}).join()
     assert peer.publish("/a", "é" * 50).only["error"] == "413::data_too_large"
     assert peer.publish("/a", "é" * 49).only["successful"] is True

@@ -96,7 +96,7 @@ def test_asked_for_in_the_handshake(house, ext):
 
 
 def test_all_there_are(house):
-    """-2 delivers all stored events, then new ones."""
+    """Position -2 delivers all stored events, then new ones."""
     publish(house, "/a", 1, 2, 3)
     peer = house.join()
     assert subscribe(peer, a=-2).only["successful"]
@@ -108,7 +108,7 @@ def test_all_there_are(house):
 
 
 def test_only_new(house):
-    """-1 delivers new events only."""
+    """Position -1 delivers new events only."""
     publish(house, "/a", 1, 2)
     peer = house.join()
     subscribe(peer, a=-1)

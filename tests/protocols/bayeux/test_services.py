@@ -28,7 +28,7 @@ def test_answer_has_the_requests_id(house, message_id):
 
 
 def test_nobody_else_gets_the_answer(house):
-    """The answer is sent to the sender only (A20)."""
+    """A service's answer is sent to the sender only (A20)."""
     house.serve("/service/shout", shout)
     other = house.join()
     other.subscribe("/service/shout", "/**")

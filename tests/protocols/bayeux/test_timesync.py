@@ -13,13 +13,13 @@ def asked(**timesync):
 
 
 def test_handshake_is_answered(house):
-    """The reply has the server's time and the client's error: a = tc + o + l - ts (B18)."""
+    """A handshake's reply has the server's time and the client's error: a = tc + o + l - ts (B18)."""
     only = house.send(handshake(**asked(tc=NOW_MS - 5_000, l=0, o=0))).only
     assert only["ext"]["timesync"] == {"tc": NOW_MS - 5_000, "ts": NOW_MS, "p": 0, "a": -5_000}
 
 
 def test_connect_is_answered(house):
-    """A connect's reply has the same fields (B18)."""
+    """A connect's reply has the server's time and the client's error too (B18)."""
     peer = house.join()
     only = peer.connect(advice=AT_ONCE, **asked(tc=NOW_MS, l=10, o=90)).only
     assert only["ext"]["timesync"] == {"tc": NOW_MS, "ts": NOW_MS, "p": 0, "a": 100}
@@ -71,7 +71,7 @@ def test_nonsense_is_ignored(house, timesync):
 
 
 def test_beside_acknowledgements(house):
-    """Both extensions share a reply's `ext` (B17, B18)."""
+    """The timesync and acknowledge extensions share a reply's `ext` (B17, B18)."""
     peer = house.join(ext={"ack": True})
     ext = peer.connect(advice=AT_ONCE, ext={"ack": 1, "timesync": {"tc": 1, "l": 0, "o": 0}}).only["ext"]
     assert set(ext) == {"ack", "timesync"}
