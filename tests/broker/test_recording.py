@@ -226,7 +226,7 @@ def test_what_is_meant_for_sessions_is_heard_at_once_and_never_stored(broker, lo
 
 
 def test_what_is_meant_for_sessions_keeps_its_place_behind_its_publisher_s_others(broker, log):
-    """W31: it waits for the events published before it, and takes no offset."""
+    """W31: an event for listed sessions waits for the events published before it, and takes no offset."""
     me, source, told = hearer(broker), object(), Told()
     publish(broker, 1, source=source)
     fleeting(broker, b"2", source=source).waiters.append(told)
@@ -348,7 +348,7 @@ def test_a_refused_event_s_key_is_free_again(broker, log):
 
 @pytest.mark.parametrize("topic", ["none/a", "loose/a"])
 def test_repeats_are_known_of_events_that_are_not_durable(broker, log, topic):
-    """Keys of such events are remembered while the server runs, and also with the history off."""
+    """Keys of events that are not durable are remembered while the server runs, and also with the history off."""
     first = publish(broker, 1, topic, idempotency_key="k")
     found = broker.recording.repeated(Event(topic, b"1", idempotency_key="k"), first.time_us / 1_000_000)
     assert found == Published(topic, 0, first.publication)
