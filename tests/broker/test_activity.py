@@ -1,4 +1,4 @@
-"""What was published on which topic, within bounds."""
+"""How often and when each topic was published to, for a bounded number of topics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from app.settings import Limits
 
 
 def test_topics_are_counted_and_the_busiest_last_comes_first():
-    """Three publications on two topics, by way of the broker."""
     broker = Broker(Limits())
     for now, topic in enumerate(["a", "b", "a"], start=1):
         broker.publish(event(topic=topic), float(now))
@@ -21,14 +20,14 @@ def test_topics_are_counted_and_the_busiest_last_comes_first():
 
 
 def test_what_the_server_announces_is_nobodys_activity():
-    """Its own topics are not counted."""
+    """Events that the server itself announces do not count as activity of their topics."""
     broker = Broker(Limits())
     broker.announce(event(topic="halley/rates"), 1.0)
     assert list(broker.activity.latest()) == []
 
 
 def test_who_has_rested_longest_is_forgotten_and_its_events_are_not():
-    """Of four that may be remembered, the two oldest go when a fifth comes; a million made-up names stay four."""
+    """A fifth topic displaces the two oldest of four; a thousand made-up names never take more than four places."""
     activity = Activity(4)
     for now, topic in enumerate("abcd", start=1):
         activity.note(topic, float(now))

@@ -1,4 +1,4 @@
-"""The broker's own promises, one by one: who is here, who hears what, what waits for whom."""
+"""The broker by itself: its sessions, subscriptions, deliveries, deadlines and flushes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def waiting(joined):
 
 
 def test_a_full_broker_admits_nobody():
-    """S22: the one too many is refused and leaves nothing behind; when another goes there is room again."""
+    """S22: a session beyond the limit is refused and leaves nothing behind; one can join after another has ended."""
     broker = limited(sessions=2)
     first = join(broker, "1")
     join(broker, "2")
@@ -50,7 +50,7 @@ def test_a_full_broker_admits_nobody():
 
 
 def test_a_session_ends_once_and_leaves_nothing(broker):
-    """A55: no subscription, no event, no deadline; the reason is counted, a second end does nothing."""
+    """A55: no subscription, event or deadline is left; the reason is counted, and closing again has no effect."""
     me = join(broker, "1", deadline=100)
     broker.subscribe(me, A)
     broker.publish(event(), NOW)
@@ -63,7 +63,7 @@ def test_a_session_ends_once_and_leaves_nothing(broker):
 
 
 def test_an_ended_session_stays_ended(broker):
-    """B14: it hears nothing, cannot be sent anything, is given no deadline and is not called."""
+    """B14: an ended session receives nothing, cannot subscribe, has no deadline, and its owner is not called."""
     owner = Owner()
     me = join(broker, "1", owner, deadline=100)
     broker.subscribe(me, A)
@@ -81,7 +81,7 @@ def test_an_ended_session_stays_ended(broker):
 
 
 def test_each_owner_is_called_when_its_sessions_deadline_has_come(broker):
-    """B10: not before, and again until it decides; a session that an owner has moved waits."""
+    """B10: the owner is not called before the deadline, and is called again until it closes or moves the session."""
     owner = Owner()
     early, late = join(broker, "early", owner, deadline=60), join(broker, "late", owner, deadline=70)
     broker.due(59.9)
@@ -97,7 +97,7 @@ def test_each_owner_is_called_when_its_sessions_deadline_has_come(broker):
 
 
 def test_a_session_that_anothers_owner_ends_is_not_called_any_more(broker):
-    """Two deadlines in one sweep, and the first owner ends both sessions: the second is over."""
+    """The first owner that is called ends all sessions that are due in the same sweep; no other owner is called."""
 
     class Killer(Owner):
         def due(self, session, now):
@@ -117,7 +117,7 @@ def test_a_session_that_anothers_owner_ends_is_not_called_any_more(broker):
 
 
 def test_subscribing_twice_counts_once(broker):
-    """A44, A50: the second time nothing changes, and one end is enough."""
+    """A44, A50: a second subscribe changes nothing, and one unsubscribe ends the subscription."""
     me = join(broker, "1")
     assert broker.subscribe(me, A) is True
     assert broker.subscribe(me, A) is False
@@ -130,7 +130,7 @@ def test_subscribing_twice_counts_once(broker):
 
 
 def test_a_subscription_is_one_object_for_all_its_sessions(broker):
-    """So that an event is matched and encoded once, not once for each receiver."""
+    """Sessions with the same pattern share one subscription, so that an event is matched and encoded once."""
     first, second = join(broker, "1"), join(broker, "2")
     broker.subscribe(first, A)
     broker.subscribe(second, A)
@@ -139,7 +139,7 @@ def test_a_subscription_is_one_object_for_all_its_sessions(broker):
 
 
 def test_room_for_subscriptions_is_counted_with_what_is_there():
-    """S16: what a session has already costs nothing; one too many is refused before anything changes."""
+    """S16: repeating a subscription costs no room; an excess one is refused before anything changes."""
     broker = limited(subscriptions=2, patterns=1)
     me = join(broker, "1")
     broker.subscribe(me, A)
@@ -158,7 +158,7 @@ def test_room_for_subscriptions_is_counted_with_what_is_there():
 
 
 def test_no_wildcards_at_all_is_a_setting():
-    """Settings: `patterns` 0."""
+    """With the limit `patterns` at 0, names can be subscribed to and wildcards cannot."""
     broker = limited(patterns=0)
     me = join(broker, "1")
     broker.check_room(me, [A])
@@ -170,7 +170,7 @@ def test_no_wildcards_at_all_is_a_setting():
 
 
 def test_an_event_is_stamped_when_it_is_published(broker):
-    """A number of its own, and wall-clock time worked out from the clock that was given."""
+    """An event gets a publication number, and the time of day computed from the clock's offset."""
     broker.clock_offset_s = 1_700_000_000.0
     first, second = event(), event()
     broker.publish(first, 50.25)
@@ -182,7 +182,7 @@ def test_an_event_is_stamped_when_it_is_published(broker):
 
 
 def test_an_event_reaches_everyone_who_hears_it_once(broker):
-    """A49, A50: by name or pattern, however many match; and nobody else."""
+    """A49, A50: each subscriber gets one copy, however many of its patterns match; other sessions get none."""
     by_name, by_all, other = join(broker, "1"), join(broker, "2"), join(broker, "3")
     for pattern in (A, ALL, ONE):
         broker.subscribe(by_all, pattern)
@@ -196,7 +196,7 @@ def test_an_event_reaches_everyone_who_hears_it_once(broker):
 
 
 def test_an_event_can_be_published_past_one_session(broker):
-    """A50, E47: `without`, for publishers that do not hear themselves."""
+    """A50, E47: `without` leaves one session out, such as a publisher that does not want its own events."""
     me, other = join(broker, "1"), join(broker, "2")
     broker.subscribe(me, A)
     broker.subscribe(other, A)
@@ -206,14 +206,14 @@ def test_an_event_can_be_published_past_one_session(broker):
 
 
 def test_an_event_can_be_sent_to_one_session_unsubscribed(broker):
-    """A20: for services and programs."""
+    """A20: services and programs deliver to one session, whether it is subscribed or not."""
     me, other = join(broker, "1"), join(broker, "2")
     assert broker.deliver(me, event(), NOW) is True
     assert (len(me.outbox), len(other.outbox)) == (1, 0)
 
 
 def test_events_wait_in_the_order_they_were_published(broker):
-    """P2: over topics and ways of delivery."""
+    """P2: the order holds across topics, and across publishing and delivering to one session."""
     me = join(broker, "1")
     broker.subscribe(me, ALL)
     broker.subscribe(me, A)
@@ -224,7 +224,7 @@ def test_events_wait_in_the_order_they_were_published(broker):
 
 
 def test_a_full_outbox_is_its_owners_matter():
-    """It is asked once for each event that does not fit; the broker drops and ends nothing itself."""
+    """The owner is called once, at the first event that does not fit; the broker itself drops and ends nothing."""
     broker = limited(queue_events=2)
     owner = Owner()
     me, other = join(broker, "1", owner), join(broker, "2")
@@ -240,7 +240,7 @@ def test_a_full_outbox_is_its_owners_matter():
 
 
 def test_a_session_that_ends_by_its_overflow_was_not_delivered_to():
-    """B14: who delivers to it is told so, and the others get the event all the same."""
+    """B14: an event that made a session end is not counted as delivered to it; other subscribers get the event."""
     broker = limited(queue_events=1)
 
     class Ending(Owner):
@@ -263,7 +263,7 @@ def test_a_session_that_ends_by_its_overflow_was_not_delivered_to():
 
 
 def test_a_flush_is_asked_for_once_however_much_comes():
-    """B7: one wake for a whole turn's events and sessions."""
+    """B7: one wake-up serves all events and sessions of a turn of the event loop."""
     woken = []
     broker = Broker(Limits(), lambda: woken.append(True))
     owner = Owner()
@@ -281,7 +281,7 @@ def test_a_flush_is_asked_for_once_however_much_comes():
 
 
 def test_a_large_flush_is_spread_over_turns():
-    """P5: at most 500 sessions in one turn, and another turn is asked for until all have had theirs."""
+    """P5: at most 500 sessions are flushed in a turn; further turns are requested until all have been flushed."""
     woken = []
     broker = Broker(Limits(), lambda: woken.append(True))
     owner = Owner()
@@ -298,7 +298,7 @@ def test_a_large_flush_is_spread_over_turns():
 
 
 def test_a_fault_of_one_owner_does_not_keep_events_from_the_others():
-    """P5, S42: whoever stands behind it is flushed in the next turn, which is asked for."""
+    """P5, S42: the sessions behind the one that failed are flushed in the next turn, which is requested."""
     woken = []
     broker = Broker(Limits(), lambda: woken.append(True))
 
@@ -318,7 +318,7 @@ def test_a_fault_of_one_owner_does_not_keep_events_from_the_others():
 
 
 def test_events_that_come_during_a_flush_have_a_flush_of_their_own():
-    """E49: an owner that publishes while it is flushed wakes those who hear it, itself included."""
+    """E49: an owner that publishes while it is flushed causes another flush of the subscribers, itself included."""
     woken = []
     broker = Broker(Limits(), lambda: woken.append(True))
 
@@ -339,24 +339,24 @@ def test_events_that_come_during_a_flush_have_a_flush_of_their_own():
     assert waiting(me) == [b"0", b"echo"]
 
 
-# A session by itself
+# A single session
 
 
 def test_a_session_begins_with_nothing():
-    """No rights but anyone's, no subscription, nothing waiting, not ended."""
+    """A new session is anonymous, has no subscriptions, is not closed and is not queued for a flush."""
     new = session("1")
     assert (new.authid, new.role, new.subscriptions, new.closed, new.is_ready) == (None, "anonymous", {}, None, False)
 
 
 def test_an_event_tells_what_it_is_without_its_payload():
-    """S41: a representation may reach a log, what a user wrote must not."""
+    """S41: an event's `repr` can reach a log, so it contains no payload."""
     told = event("secret", "a/b")
     told.publication = 7
     assert repr(told) == "<Event 7 on a/b>"
 
 
 def test_f5_a_fault_at_one_deadline_ends_that_session_and_no_other():
-    """F5 (CometD #1627): the others' deadlines are kept in the same sweep, and the next has nothing to stumble over."""
+    """F5 (CometD #1627): the other deadlines are handled in the same sweep, and the next sweep raises nothing."""
 
     class Faulty(Owner):
         def due(self, session, now):

@@ -1,4 +1,4 @@
-"""The heap of deadlines: no session without one, none called early, none forgotten (CometD #674)."""
+"""The heap of deadlines: it misses no session and returns none too early (CometD #674)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ seconds = st.integers(0, 50)
 
 
 class Heap(RuleBasedStateMachine):
-    """The heap beside a plain dictionary, with a clock that only goes forward."""
+    """The heap compared with a dictionary, with a clock that only goes forward."""
 
     sessions = Bundle("sessions")
 
@@ -34,7 +34,7 @@ class Heap(RuleBasedStateMachine):
 
     @rule(who=sessions, after=st.integers(-5, 50))
     def move(self, who, after):
-        """Later costs nothing, earlier must be noticed; a deadline in the past is due at once."""
+        """Move a deadline to a later or an earlier time; one in the past is due immediately."""
         self.heap.move(who, self.now + after)
         self.expected[who] = self.now + after
 
@@ -45,7 +45,7 @@ class Heap(RuleBasedStateMachine):
 
     @rule(passed=seconds)
     def due(self, passed):
-        """Exactly those whose deadline has come, each once; they stay watched until their owner decides."""
+        """Exactly the sessions whose deadline has passed are due, each once; they stay in the heap."""
         self.now += passed
         due = self.heap.due(self.now)
         assert len(due) == len(set(due))
@@ -53,7 +53,7 @@ class Heap(RuleBasedStateMachine):
 
     @rule(passed=seconds, after=st.integers(1, 50))
     def renew(self, passed, after):
-        """What owners usually do: give each that is due more time."""
+        """Give each session that is due more time, as owners usually do."""
         self.now += passed
         for who in self.heap.due(self.now):
             self.heap.move(who, self.now + after)
@@ -62,7 +62,7 @@ class Heap(RuleBasedStateMachine):
 
     @invariant()
     def every_session_is_in_the_heap(self):
-        """Each has one live entry that is never later than its deadline, so that `next` misses nobody."""
+        """Each session has one current entry, never later than its deadline, so that `next` is never too late."""
         assert len(self.heap) == len(self.expected)
         for who, deadline in self.expected.items():
             assert who.deadline == deadline
@@ -76,7 +76,7 @@ TestHeap = Heap.TestCase
 
 
 class CrowdedHeap(Heap):
-    """The same with a heap that throws its stale entries away after every few removals."""
+    """The same tests with a heap that discards stale entries after every few removals."""
 
     @initialize()
     def start(self):
@@ -92,7 +92,7 @@ TestCrowdedHeap = CrowdedHeap.TestCase
 
 
 def test_an_empty_heap_has_nothing_to_wait_for():
-    """`next` is infinity, `due` is empty."""
+    """For an empty heap `next` is infinity and `due` is empty."""
     heap = Deadlines()
     assert heap.next() == float("inf")
     assert heap.due(1e9) == []
@@ -109,7 +109,7 @@ def test_deadlines_that_move_on_and_on_leave_one_entry():
 
 
 def test_sessions_that_come_and_go_leave_no_heap_behind():
-    """S23: entries of ended sessions are bounded, even if nothing ever comes due."""
+    """S23: the number of entries of ended sessions is bounded, even if no deadline ever passes."""
     heap = Deadlines()
     for number in range(50_000):
         who = session(str(number))
@@ -122,7 +122,7 @@ def test_sessions_that_come_and_go_leave_no_heap_behind():
 
 
 def test_deadlines_moved_towards_now_do_not_grow_the_heap_without_end():
-    """A client that asks for ever shorter times: stale entries go when they come up."""
+    """A client that requests shorter and shorter times leaves stale entries, which are removed when they become due."""
     heap = Deadlines()
     who = session()
     heap.add(who, 1_000_000)

@@ -1,4 +1,4 @@
-"""What goes through, and how long it takes."""
+"""Counts of events, and how long deliveries take."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST_US = 600_000_000
 
 @given(st.lists(st.integers(0, LONGEST_US), min_size=1, max_size=50), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
 def test_a_quantile_is_never_less_than_what_it_stands_for_and_an_eighth_more_at_most(delays_us, share):
-    """Whatever the delays: at least that share of them was no longer, and the answer is near one of them."""
+    """At least the given share of the delays is no longer than the quantile, which is at most an eighth too large."""
     delays = Delays()
     for us in delays_us:
         delays.note(us)
@@ -27,13 +27,13 @@ def test_a_quantile_is_never_less_than_what_it_stands_for_and_an_eighth_more_at_
 
 
 def test_nothing_noted_has_no_quantile():
-    """Where nothing was delivered there is no delay to tell of."""
+    """Without any delivery there is no quantile."""
     assert Delays().quantile_ms(0.5) is None
     assert len(Delays()) == 0
 
 
 def test_only_what_came_since_counts():
-    """Of two delays, the one noted before the copy is left out of the difference, sums too."""
+    """Delays from before the copy do not count in the difference, nor in its sum."""
     delays = Delays()
     delays.note(1_000_000)
     before = delays.copy()
@@ -46,7 +46,7 @@ def test_only_what_came_since_counts():
 
 
 def test_a_clock_that_was_set_back_counts_as_no_delay():
-    """What is longer than ten minutes, or less than nothing, is kept within the classes there are."""
+    """A negative delay counts as 0, and one of more than ten minutes as about ten minutes."""
     delays = Delays()
     delays.note(-5)
     delays.note(10**12)
@@ -55,7 +55,7 @@ def test_a_clock_that_was_set_back_counts_as_no_delay():
 
 
 def test_a_delay_is_from_the_publication_until_the_event_leaves_the_outbox():
-    """Published at 10 and taken at 10.25: one delay of a quarter of a second, of the receiver's protocol."""
+    """Three events published at 10 and taken at 10.25 count as one delay of 0.25 s, for the reader's protocol."""
     broker = Broker(Limits())
     reader = join(broker, "r")
     broker.subscribe(reader, Pattern(Match.EXACT, "a"))

@@ -1,4 +1,4 @@
-"""Who hears a topic: the index against a matcher that looks at every subscription (A50, W17, W20)."""
+"""The subscribers of a topic: the index compared with a matcher that looks at every subscription (A50, W17, W20)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.broker.topics import Match, Pattern
 
 
 class Index(RuleBasedStateMachine):
-    """The index under any sequence of subscribing, unsubscribing and asking."""
+    """The index under any sequence of subscribing, unsubscribing and looking topics up."""
 
     sessions = Bundle("sessions")
 
@@ -47,7 +47,7 @@ class Index(RuleBasedStateMachine):
 
     @rule(topic=topics)
     def ask(self, topic):
-        """A50, W20: each session once, each subscription once, however many of them match."""
+        """A50, W20: each session and each subscription is found once, however many patterns match."""
         counted = self.index.count_hearers(topic)
         heard = self.index.heard(topic)
         assert counted == self.index.count_hearers(topic) == len(heard.sessions)
@@ -76,7 +76,7 @@ TestIndex = Index.TestCase
 
 
 def test_one_who_names_the_servers_own_room_hears_it():
-    """No wildcard above `/halley` matches it; one below, or its name, does."""
+    """Wildcards above `/halley` do not match its topics; wildcards at or below it match, and so do exact names."""
     index = TopicIndex()
     below, named = session("below"), session("named")
     index.add(Pattern(Match.DESCENDANTS, "halley"), below)
@@ -85,7 +85,7 @@ def test_one_who_names_the_servers_own_room_hears_it():
 
 
 def test_subscribers_hear_in_the_order_of_their_subscribing():
-    """Deliveries come in an order that can be told beforehand."""
+    """Subscribers are found in the order in which they subscribed, so the order of deliveries is predictable."""
     index = TopicIndex()
     everyone = [session(str(number)) for number in range(20)]
     for who in everyone:
@@ -95,7 +95,7 @@ def test_subscribers_hear_in_the_order_of_their_subscribing():
 
 @pytest.mark.parametrize("match", [Match.DESCENDANTS, Match.PREFIX])
 def test_made_up_topics_do_not_grow_the_index_without_end(monkeypatch, match):
-    """What is kept about topics is bounded, and answers stay right when it is thrown away."""
+    """The cache of topics is bounded, and results stay correct when it is emptied."""
     monkeypatch.setattr(index_module, "_CACHED_TOPICS", 10)
     index = TopicIndex()
     who = session()
@@ -106,7 +106,7 @@ def test_made_up_topics_do_not_grow_the_index_without_end(monkeypatch, match):
 
 
 def test_counting_the_hearers_of_resting_topics_keeps_nothing():
-    """The console asks each second for hundreds of topics; none of them takes room for that."""
+    """The console counts the subscribers of hundreds of topics each second; that must not fill the cache."""
     index = TopicIndex()
     for number in range(3):
         index.add(Pattern(Match.DESCENDANTS, "a"), session(str(number)))

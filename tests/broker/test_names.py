@@ -1,4 +1,4 @@
-"""Canonical names: one topic, however its protocols write it."""
+"""Canonical names: one for each topic, however a protocol writes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CANONICAL = re.compile(r"(?:[A-Za-z0-9_-]|![0-9a-f]{2})+")
 
 
 def shows(grammar):
-    """Which further characters a protocol of that grammar writes as they are."""
+    """Return a function that is true of the additional characters that a protocol of this grammar writes unescaped."""
     marks = GRAMMARS[grammar]
     return (lambda _: True) if marks is None else marks.__contains__
 
@@ -33,7 +33,7 @@ grammars = st.sampled_from(sorted(GRAMMARS))
 
 
 def shown(text, grammar):
-    """How a protocol of that grammar writes `text`, an argument at a time and without the code under test."""
+    """Return `text` as a protocol of this grammar writes it, without using the code under test."""
     plain = shows(grammar)
     parts = []
     for at, char in enumerate(text):
@@ -48,7 +48,7 @@ def shown(text, grammar):
 
 @given(texts, grammars)
 def test_a_name_survives_the_way_in_and_out(text, grammar):
-    """Whatever a protocol can show comes back as it was written; inside it is canonical."""
+    """A name that a protocol can write is returned as it was written; its internal form is canonical."""
     name = shown(text, grammar)
     canonical = to_segment(name, shows(grammar))
     assert CANONICAL.fullmatch(canonical)
@@ -57,7 +57,7 @@ def test_a_name_survives_the_way_in_and_out(text, grammar):
 
 @given(texts, grammars, grammars)
 def test_a_name_is_the_same_topic_in_every_protocol(text, one, other):
-    """Two protocols' ways to write the same bytes lead to one canonical name, and from one to the other."""
+    """Two protocols' forms of the same text have one canonical name, and each form can be made from the other."""
     canonical = to_segment(shown(text, one), shows(one))
     assert canonical == to_segment(shown(text, other), shows(other))
     assert from_segment(canonical, shows(other)) == shown(text, other)
@@ -65,14 +65,13 @@ def test_a_name_is_the_same_topic_in_every_protocol(text, one, other):
 
 @given(texts, texts, grammars)
 def test_different_names_are_different_topics(one, other, grammar):
-    """Names map one to one."""
     assume(one != other)
     assert to_segment(shown(one, grammar), shows(grammar)) != to_segment(shown(other, grammar), shows(grammar))
 
 
 @given(texts, grammars)
 def test_only_the_shortest_form_is_a_name(text, grammar):
-    """What is accepted is exactly what would be shown, so no topic has a second name."""
+    """Only the form that would be written out is accepted, so no topic has a second name."""
     try:
         canonical = to_segment(text, shows(grammar))
     except InvalidName:
@@ -98,7 +97,7 @@ def test_only_the_shortest_form_is_a_name(text, grammar):
     ],
 )
 def test_how_bayeux_writes_it(name, canonical):
-    """A16: its marks are plain to it and escaped inside; `!` is plain unless two digits follow."""
+    """A16: Bayeux's own marks are written plainly and escaped internally; `!` is plain unless two hex digits follow."""
     assert to_segment(name, shows("Bayeux")) == canonical
     assert from_segment(canonical, shows("Bayeux")) == name
 
@@ -107,12 +106,12 @@ def test_how_bayeux_writes_it(name, canonical):
     "name", ["", ".", " ", "é", "a.b", "a*", "!21", "!21b", "!61", "!7e", "!ff", "!c3", "!80", "a\n"]
 )
 def test_what_bayeux_must_not_write(name):
-    """`/a!21b` is refused, as `/a!b` is fine; so is what it cannot show, and bytes that are no UTF-8."""
+    """`/a!21b` is refused, as its shortest form is `/a!b`; so are other characters and bytes that are not UTF-8."""
     with pytest.raises(InvalidName):
         to_segment(name, shows("Bayeux"))
 
 
 def test_a_refused_name_is_the_peers_fault():
-    """Every refusal has one word for counters and replies."""
+    """An invalid name is a `Refusal`, with a reason for counters and replies."""
     assert issubclass(InvalidName, Refusal)
     assert InvalidName.reason == "invalid_name"

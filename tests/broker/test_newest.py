@@ -1,4 +1,4 @@
-"""Values that find an outbox full: the newest of each topic is what a slow reader gets (G8)."""
+"""Values for a full outbox: a slow reader gets the newest value of each topic (G8)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ TOPICS = "abcd"
 
 
 class Model(RuleBasedStateMachine):
-    """An outbox as two lists that never forget: everything put, and everything that arrived.
+    """An outbox compared with lists of everything that was put and everything that arrived.
 
-    Ordinary events arrive once each, in order. Of a topic's values some arrive, in order, the newest among them, and
-    each of the others is counted. What was taken comes back, arrives, or is kept until it is acknowledged.
+    Ordinary events arrive once each, in order. Of a topic's values some arrive, in order and including the newest; the
+    others are counted as dropped. Events that were taken are put back, arrive, or are retained until acknowledged.
     """
 
     @initialize(
@@ -38,12 +38,12 @@ class Model(RuleBasedStateMachine):
         new = value(topic, str(len(self.put_in)).ljust(size).encode())
         if self.outbox.put(new):
             self.put_in.append(new)
-        else:  # only where the bounds of what waits beside the queue say so
+        else:  # only because of the bounds of the values that are set apart
             assert self.outbox.limit(new).startswith("conflated_")
 
     @rule(size=st.integers(0, 100))
     def put_ordinary(self, size):
-        """One that cannot yield is refused only where no value can make room for it."""
+        """An ordinary event is refused only where no value can make room for it."""
         new = event(str(len(self.put_in)).ljust(size), topic="a")
         if self.outbox.put(new):
             self.put_in.append(new)
@@ -58,7 +58,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.put_in)
     @rule(number=st.integers(0, 100))
     def commit(self, number):
-        """A value that was shown is on disk now: that changes nothing for who does not replay."""
+        """A value that was delivered is stored now, which changes nothing for a session that does not replay."""
         self.put_in[number % len(self.put_in)].position = number + 1
 
     @precondition(lambda self: not self.taken)
@@ -67,7 +67,7 @@ class Model(RuleBasedStateMachine):
         waiting = len(self.outbox)
         self.taken = self.outbox.take()
         assert len(self.taken) <= self.outbox.max_events
-        assert self.taken or not waiting or self.kept  # nobody waits for ever
+        assert self.taken or not waiting or self.kept  # waiting events can be taken, unless some are retained
 
     @rule()
     def put_back(self):
@@ -118,7 +118,7 @@ class Model(RuleBasedStateMachine):
         assert len(self.outbox) <= 2 * self.outbox.max_events + self.conflation.most_topics
 
     def teardown(self):
-        """Whoever comes at last gets the rest."""
+        """Take all that is left: the newest value of each topic is among it."""
         if hasattr(self, "outbox"):
             self.outbox.put_back(self.taken)
             self.outbox.release(self.kept)
@@ -132,14 +132,14 @@ TestModel = Model.TestCase
 
 
 def filled(*events, most_topics=100):
-    """An outbox for three, after all of these."""
+    """Return an outbox for three events, after putting all of `events`."""
     outbox = Outbox(3, 1_000_000, Conflation(most_topics, 1_000_000))
     assert all(outbox.put(each) for each in events)
     return outbox
 
 
 def test_the_queue_in_order_then_the_newest():
-    """A topic that waits beside the queue comes once, with its newest; what is older in the queue goes."""
+    """A topic's values that are set apart arrive as one, the newest; its older values in the queue are dropped."""
     outbox = filled(
         value("a", b"1"), event("x"), value("b", b"2"), value("a", b"3"), value("c", b"4"), value("a", b"5")
     )
@@ -149,7 +149,7 @@ def test_the_queue_in_order_then_the_newest():
 
 
 def test_a_value_that_comes_back_yields_to_a_newer_one():
-    """What a dead poll had is outdated by what waits beside the queue."""
+    """A value that a dead poll returns is dropped if a newer one of its topic is set apart."""
     outbox = filled(value("a", b"1"), value("b", b"2"))
     taken = outbox.take()
     for number in range(10, 16):
@@ -159,7 +159,7 @@ def test_a_value_that_comes_back_yields_to_a_newer_one():
 
 
 def test_values_make_room_for_what_cannot_yield():
-    """An ordinary event ends no session as long as values stand where it could."""
+    """An ordinary event ends no session as long as values can be set apart to make room."""
     outbox = filled(*[value("a", b"%d" % number) for number in range(3)], event("x"), event("y"), event("z"))
     assert not outbox.put(event("too much"))
     assert outbox.limit(event()) == "queue_events"
@@ -168,7 +168,7 @@ def test_values_make_room_for_what_cannot_yield():
 
 
 def test_topics_beyond_the_bound_end_it():
-    """Every queue has a bound: where not even the newest can wait, it is an overflow as any."""
+    """With values of too many topics set apart, a further topic overflows; a newer value of those topics fits."""
     outbox = filled(*[value(topic, b"1") for topic in "abcde"], most_topics=2)
     assert not outbox.put(value("f", b"1"))
     assert outbox.limit(value("f", b"1")) == "conflated_topics"
@@ -178,7 +178,7 @@ def test_topics_beyond_the_bound_end_it():
 
 
 def test_who_never_acknowledges_does_not_grow():
-    """B17: what is retained counts, so values beside the queue wait until something is acknowledged."""
+    """B17: retained events count, so values that are set apart wait until something is acknowledged."""
     outbox = filled(value("a", b"1"), value("b", b"1"), value("c", b"1"))
     retained = outbox.take()
     outbox.retain(retained)
@@ -190,7 +190,7 @@ def test_who_never_acknowledges_does_not_grow():
 
 
 def test_what_is_unwanted_goes_wherever_it_waits():
-    """An unsubscribed topic's values are dropped from the queue and from beside it, and count as nothing."""
+    """Discarding removes events from the queue and from the values set apart, and they no longer count."""
     outbox = filled(*[value(topic, b"1") for topic in "abcab"])
     outbox.discard(lambda each: each.topic == "a")
     assert payloads(outbox.take()) == [b"1", b"1"]
@@ -203,7 +203,7 @@ def test_what_is_unwanted_goes_wherever_it_waits():
 
 
 def test_what_can_be_read_again_does_not_yield():
-    """A session that replays goes back to reading, and misses nothing that is recorded."""
+    """A session that replays goes back to reading the log instead, and misses no recorded value."""
     broker = Broker(Limits(queue_events=2))
     session = join(broker, "s")
     session.cursor = cursor = Cursor()
@@ -220,7 +220,7 @@ def test_what_can_be_read_again_does_not_yield():
 
 
 def test_a_recorded_value_outdates_one_that_is_not():
-    """Of a session that replays: what the log did not take waits beside the queue until one comes that it took."""
+    """In a session that replays, a recorded value replaces the value of its topic that was set apart unrecorded."""
     outbox = filled(*[value("a", b"%d" % number) for number in range(5)])
     outbox.keeps_recorded = True
     assert payloads(outbox.take()) == [b"4"]
@@ -234,7 +234,7 @@ def test_a_recorded_value_outdates_one_that_is_not():
 
 
 def test_it_is_no_overflow_and_it_is_counted():
-    """G8: a visible counter, and a session that goes on."""
+    """G8: dropped values are counted, and the session continues."""
     broker = Broker(Limits(queue_events=2))
     session = join(broker, "s")
     for number in range(10):

@@ -1,4 +1,4 @@
-"""A session's queue: bounded, in order, and nothing put back is lost or moved."""
+"""A session's queue: it is bounded and ordered, and events that are put back are neither lost nor moved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def cost(events):
 
 
 def fitting(events, outbox):
-    """How many of the first events are within the bounds: at least one, however large."""
+    """Return how many of the first events are within the outbox's bounds: at least one, however large."""
     count = min(len(events), outbox.max_events)
     while count > 1 and cost(events[:count]) > outbox.max_bytes:
         count -= 1
@@ -24,9 +24,9 @@ def fitting(events, outbox):
 
 
 class Model(RuleBasedStateMachine):
-    """An outbox beside three plain lists: what waits, what was taken, what is kept until it is acknowledged.
+    """An outbox compared with three lists: events that wait, that were taken, and that are retained.
 
-    As in the engine, nothing more is taken until it is known what became of what was taken before.
+    As in the engine, nothing more is taken until the events taken before have arrived, were put back or were retained.
     """
 
     @initialize(max_events=st.integers(1, 6), max_bytes=st.integers(1, 600))
@@ -37,7 +37,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(size=st.integers(0, 200))
     def put(self, size):
-        """At a bound nothing changes; a single event always fits into what is empty."""
+        """An event beyond a bound changes nothing; a single event always fits into an empty outbox."""
         self.count += 1
         new = event(f"{self.count}:".ljust(size, "x"))
         counted = [*self.waiting, *self.kept]
@@ -49,26 +49,26 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: not self.taken)
     @rule()
     def take(self):
-        """Oldest first: all of it, or where that is beyond the bounds, what is within."""
+        """All events are taken, oldest first, or those within the bounds if there are more."""
         count = fitting(self.waiting, self.outbox)
         self.taken, self.waiting = self.waiting[:count], self.waiting[count:]
         assert payloads(self.outbox.take()) == payloads(self.taken)
 
     @rule()
     def put_back(self):
-        """What did not arrive stands before all that came since, in its order, whatever the bounds say."""
+        """Events that did not arrive are put in front of all later ones, in their order, even beyond the bounds."""
         self.outbox.put_back(self.taken)
         self.waiting = [*self.taken, *self.waiting]
         self.taken = []
 
     @rule()
     def arrive(self):
-        """What was taken has arrived and is nobody's any more."""
+        """The events that were taken have arrived."""
         self.taken = []
 
     @rule()
     def retain(self):
-        """What was taken counts on until it is acknowledged."""
+        """The events that were taken count towards the bounds until they are acknowledged."""
         self.outbox.retain(self.taken)
         self.kept.extend(self.taken)
         self.taken = []
@@ -90,7 +90,7 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def it_never_holds_more_than_twice_its_bounds(self):
-        """However often events come back beside newer ones; a single event may be larger than the bound of bytes."""
+        """Events are put back in front of newer ones, however often; a single event can exceed the bound of bytes."""
         largest = max(map(len, payloads(self.waiting)), default=0) + OVERHEAD_BYTES
         assert len(self.waiting) <= 2 * self.outbox.max_events
         assert cost(self.waiting) <= 2 * max(self.outbox.max_bytes, largest)
@@ -100,7 +100,7 @@ TestModel = Model.TestCase
 
 
 def test_an_event_larger_than_the_bound_fits_into_an_empty_outbox():
-    """Its size was checked at the door: one event must not end a session that has nothing else waiting."""
+    """An event's size is checked on receipt, so one event must not end a session whose outbox is empty."""
     outbox = Outbox(10, 100)
     large = event("x" * 1_000)
     assert outbox.put(large)
@@ -110,7 +110,7 @@ def test_an_event_larger_than_the_bound_fits_into_an_empty_outbox():
 
 
 def test_a_peer_that_never_acknowledges_fills_its_outbox():
-    """B17: events that were sent and not acknowledged count towards the bound of events, and of bytes."""
+    """B17: events that were sent and not acknowledged count towards the bounds of events and of bytes."""
     for outbox in (Outbox(3, 1_000_000), Outbox(1_000, 3 * OVERHEAD_BYTES + 3)):
         for number in range(3):
             assert outbox.put(event(number))
@@ -119,7 +119,7 @@ def test_a_peer_that_never_acknowledges_fills_its_outbox():
 
 
 def test_events_that_came_back_may_stand_above_the_bound():
-    """They passed it when they first came; newer ones are refused until there is room again."""
+    """Events that are put back are never refused; newer ones are refused until the queue is below its bound again."""
     outbox = Outbox(2, 1_000_000)
     outbox.put(event(0))
     outbox.put(event(1))

@@ -1,4 +1,4 @@
-"""Publication ids (WAMP's, and everyone's)."""
+"""Publication ids: random in appearance, and made from an event's number with a key."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ KEYS = st.integers(0, (1 << 106) - 1)
 
 @given(KEYS, st.integers(0, (1 << 53) - 2))
 def test_an_id_tells_its_place_to_whoever_has_the_key(key, before):
-    """WAMP: from 1 to 2^53; and the log finds an event by its id without an index."""
+    """WAMP's ids are from 1 to 2^53; with the key, the log finds an event by its id without an index."""
     publications = Publications(key, before)
     publication = publications.next()
     assert 1 <= publication <= 1 << 53
@@ -18,12 +18,11 @@ def test_an_id_tells_its_place_to_whoever_has_the_key(key, before):
 
 
 def test_each_log_has_a_key_of_its_own():
-    """Its ids tell nothing of another's."""
     assert new_key() != new_key()
 
 
 def test_ids_do_not_repeat_and_look_like_no_sequence():
-    """WAMP wants them drawn from all of their range."""
+    """WAMP requires ids that are drawn from the whole range."""
     publications = Publications(0x2A7F_91C3_5D08_E64B_7A19_C0DE_F5)
     ids = [publications.next() for _ in range(10_000)]
     assert len(set(ids)) == 10_000

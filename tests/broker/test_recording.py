@@ -22,7 +22,7 @@ ALL = Pattern(Match.DESCENDANTS, "")
 
 
 class Told:
-    """A publisher that waits: what it was told of each event."""
+    """A publisher that waits: it records the outcome of each event."""
 
     def __init__(self):
         self.news = []
@@ -37,7 +37,7 @@ def broker():
 
 
 def recorded(broker):
-    """Give it a log, in which everything is durable but what these topics say."""
+    """Return a log for the broker, in which every topic is durable except the ones named here."""
     log = MemoryLog(broker)
     log.keepings = {"loose/a": Keeping.AFTERWARDS, "none": Keeping.NOT, "none/a": Keeping.NOT}
     return log
@@ -70,7 +70,7 @@ def publish(broker, payload, topic="a", **fields):
 
 
 def test_a_durable_event_is_seen_by_nobody_before_it_is_on_disk(broker, log):
-    """P1: it waits, is delivered when the log has it, and its publisher is told after that."""
+    """P1: a durable event is pending until the log has it, is then delivered, and its publisher is notified last."""
     me = hearer(broker)
     told = Told()
     first = publish(broker, 1)
@@ -81,7 +81,7 @@ def test_a_durable_event_is_seen_by_nobody_before_it_is_on_disk(broker, log):
 
 
 def test_positions_have_no_holes_and_follow_the_order_of_publishing(broker, log):
-    """P2: also where some of a group are not recorded."""
+    """P2: positions have no holes even where some events of a group are not recorded."""
     me, source = hearer(broker), object()
     for number, topic in enumerate(("a", "none", "b", "none", "a")):
         publish(broker, number, topic, source=source)
@@ -94,7 +94,7 @@ def test_positions_have_no_holes_and_follow_the_order_of_publishing(broker, log)
 
 
 def test_hearers_are_looked_up_when_the_event_is_on_disk(broker, log):
-    """Who subscribed meanwhile hears it, who left does not."""
+    """A session that subscribed in the meantime receives the event; one that unsubscribed does not."""
     early = hearer(broker, "early")
     publish(broker, 1)
     late = hearer(broker, "late")
@@ -104,7 +104,7 @@ def test_hearers_are_looked_up_when_the_event_is_on_disk(broker, log):
 
 
 def test_a_publisher_does_not_get_its_own_where_that_was_wished(broker, log):
-    """A51: `without` holds for the delivery after the commit too."""
+    """A51: `without` also holds for the delivery after the commit."""
     me, other = hearer(broker, "me"), hearer(broker, "other")
     publish(broker, 1, without=me)
     log.commit(now=NOW)
@@ -112,7 +112,7 @@ def test_a_publisher_does_not_get_its_own_where_that_was_wished(broker, log):
 
 
 def test_recorded_events_that_are_not_durable_are_delivered_at_once(broker, log):
-    """The log gets a copy, and delivery does not come twice."""
+    """The log gets a copy of the event, and its commit does not deliver the event again."""
     me = hearer(broker)
     published = publish(broker, 1, "loose/a")
     assert (published.is_pending, waiting(me)) == (False, [b"1"])
@@ -121,7 +121,7 @@ def test_recorded_events_that_are_not_durable_are_delivered_at_once(broker, log)
 
 
 def test_a_publisher_s_events_stay_in_order_whatever_they_are(broker, log):
-    """Behind a pending event of the same source everything waits; other sources go ahead."""
+    """Events behind a pending event of the same source wait; those of other sources do not."""
     me, source = hearer(broker), object()
     publish(broker, 1, "a", source=source)
     publish(broker, 2, "none/a", source=source)
@@ -134,11 +134,11 @@ def test_a_publisher_s_events_stay_in_order_whatever_they_are(broker, log):
     assert waiting(me) == [b"4"]
 
 
-# When the log takes nothing
+# When the log refuses events
 
 
 def test_a_refused_event_is_delivered_to_nobody_and_its_publisher_is_told(broker, log):
-    """P1, H4: neither is what waited behind it lost."""
+    """P1, H4: the events that waited behind the refused one are delivered."""
     me, source, told = hearer(broker), object(), Told()
     publish(broker, 1, source=source).waiters.append(told)
     publish(broker, 2, "none/a", source=source).waiters.append(told)
@@ -153,14 +153,14 @@ def test_a_refused_event_is_delivered_to_nobody_and_its_publisher_is_told(broker
 
 
 def test_recorded_rows_that_are_lost_are_counted(broker, log):
-    """Delivered, and then not written: `history_lost`."""
+    """An event that is delivered and then not stored is counted in `history_lost`."""
     publish(broker, 1, "loose/a")
     log.refuse(now=NOW)
     assert (broker.recording.lost, broker.recording.refusals) == (1, 0)
 
 
 def test_a_full_log_refuses_what_is_durable_and_sheds_the_rest(broker, log):
-    """Nothing of a refused publish has happened."""
+    """A refused publish has no effect: the event is neither delivered nor counted as published."""
     me = hearer(broker)
     log.is_full = True
     with pytest.raises(HistoryUnavailable):
@@ -172,7 +172,7 @@ def test_a_full_log_refuses_what_is_durable_and_sheds_the_rest(broker, log):
 
 
 def test_after_its_deadline_nobody_knows_what_becomes_of_an_event():
-    """Its publisher is told so once; the event still comes, in its order, if the log gets there."""
+    """The publisher is notified once that the outcome is unknown; the event is delivered if it is stored later."""
     broker = Broker(Limits(), history=replace(History(), commit_s=10))
     log, me, told = recorded(broker), hearer(broker), Told()
     publish(broker, 1).waiters.append(told)
@@ -187,7 +187,7 @@ def test_after_its_deadline_nobody_knows_what_becomes_of_an_event():
 
 
 def test_one_event_s_fault_does_not_keep_the_others_from_their_publishers(broker, log):
-    """A waiter that raises is heard of when all have had their turn."""
+    """An exception from a waiter is raised after all others have been notified."""
 
     class Broken:
         def settled(self, event, refusal, now):
@@ -214,7 +214,7 @@ def fleeting(broker, payload, topic="a", **fields):
 
 @pytest.mark.parametrize("topic", ["a", "loose/a", "none"])
 def test_what_is_meant_for_sessions_is_heard_at_once_and_never_stored(broker, log, topic):
-    """W37: whatever the topic's rule says, a list of sessions means nothing to who reads it later."""
+    """W37: an event for listed sessions is not stored under any rule, since the list means nothing to later readers."""
     me = hearer(broker)
     meant = fleeting(broker, b"1", topic)
     assert (meant.is_recorded, meant.is_durable, meant.is_pending) == (False, False, False)
@@ -226,7 +226,7 @@ def test_what_is_meant_for_sessions_is_heard_at_once_and_never_stored(broker, lo
 
 
 def test_what_is_meant_for_sessions_keeps_its_place_behind_its_publisher_s_others(broker, log):
-    """W31: it waits for what was published before it, and takes no offset."""
+    """W31: an event for listed sessions waits for the events published before it, and takes no offset."""
     me, source, told = hearer(broker), object(), Told()
     publish(broker, 1, source=source)
     fleeting(broker, b"2", source=source).waiters.append(told)
@@ -241,7 +241,7 @@ def test_what_is_meant_for_sessions_keeps_its_place_behind_its_publisher_s_other
 
 
 def test_an_audience_holds_for_every_session(broker, log):
-    """By authid and role, whatever the session's protocol."""
+    """An audience is checked by authid and role, whatever the session's protocol."""
     ann, bob, eve = (hearer(broker, name) for name in ("ann", "bob", "eve"))
     ann.authid, bob.authid, eve.authid = "ann", "bob", "eve"
     ann.role = bob.role = "staff"
@@ -262,7 +262,7 @@ def replaying(broker):
 
 
 def test_a_live_replay_session_hears_recorded_events_when_they_are_committed(broker, log):
-    """The committed position is the one border; what is never recorded comes at once."""
+    """Recorded events are delivered at their commit, so there is one border; events not recorded arrive immediately."""
     me = replaying(broker)
     publish(broker, 1, "loose/a")
     publish(broker, 2, "none/a")
@@ -273,7 +273,7 @@ def test_a_live_replay_session_hears_recorded_events_when_they_are_committed(bro
 
 
 def test_a_replay_session_that_reads_is_given_nothing_that_it_will_read(broker, log):
-    """And what no log has, it gets as everyone does."""
+    """A session that reads the log is delivered only the events that are not recorded."""
     me = replaying(broker)
     publish(broker, 1)
     log.commit(now=NOW)
@@ -288,7 +288,7 @@ def test_a_replay_session_that_reads_is_given_nothing_that_it_will_read(broker, 
 
 
 def test_a_live_replay_session_that_overflows_goes_back_to_reading():
-    """What can be read again is read again, and the session does not end."""
+    """The session reads the events that did not fit from the log, and does not end."""
     broker = Broker(replace(Limits(), queue_events=2))
     log, me = recorded(broker), replaying(broker)
     for number in range(4):
@@ -302,7 +302,7 @@ def test_a_live_replay_session_that_overflows_goes_back_to_reading():
 
 
 def test_the_tail_has_the_youngest_events_without_a_hole(broker, log):
-    """Who has read up to it goes live in the same step; who has not is told to read on."""
+    """A session that has read up to the tail goes live in the same step; one that has not gets None and reads on."""
     for number in range(3):
         publish(broker, number)
     log.commit(now=NOW)
@@ -311,12 +311,11 @@ def test_the_tail_has_the_youngest_events_without_a_hole(broker, log):
     assert tail.after(3) == []
     log.commit(now=NOW)
     publish(broker, 3)
-    broker.recording.committed(log.inbox, 10, NOW)  # the log has lost some, and goes on above them
+    broker.recording.committed(log.inbox, 10, NOW)  # the log has lost some offsets and continues above them
     assert (tail.head, tail.after(3), payloads(tail.after(9))) == (10, None, [b"3"])
 
 
 def test_the_tail_is_bounded_by_bytes():
-    """Every queue has a bound."""
     broker = Broker(Limits(), history=replace(History(), tail_bytes=5_000))
     log = recorded(broker)
     for number in range(1_000):
@@ -331,7 +330,7 @@ def test_the_tail_is_bounded_by_bytes():
 
 
 def test_a_repeat_is_known_while_it_is_pending_and_after(broker, log):
-    """It is answered with the first one's publication, and with its position once there is one."""
+    """A repeat finds the pending event, and after the commit its publication and position."""
     first = publish(broker, 1, idempotency_key="k")
     repeat = Event("a", b"1", idempotency_key="k")
     wall_s = first.time_us / 1_000_000
@@ -341,7 +340,7 @@ def test_a_repeat_is_known_while_it_is_pending_and_after(broker, log):
 
 
 def test_a_refused_event_s_key_is_free_again(broker, log):
-    """A repeat of what was not stored is a new attempt."""
+    """Repeating an event that was not stored is a new attempt."""
     first = publish(broker, 1, idempotency_key="k")
     log.refuse(now=NOW)
     assert broker.recording.repeated(Event("a", b"1", idempotency_key="k"), first.time_us / 1_000_000) is None
@@ -349,14 +348,14 @@ def test_a_refused_event_s_key_is_free_again(broker, log):
 
 @pytest.mark.parametrize("topic", ["none/a", "loose/a"])
 def test_repeats_are_known_of_events_that_are_not_durable(broker, log, topic):
-    """As long as the server lives, and with history off."""
+    """Keys of events that are not durable are remembered while the server runs, and also with the history off."""
     first = publish(broker, 1, topic, idempotency_key="k")
     found = broker.recording.repeated(Event(topic, b"1", idempotency_key="k"), first.time_us / 1_000_000)
     assert found == Published(topic, 0, first.publication)
 
 
 def test_a_key_belongs_to_one_identity_and_one_channel(broker, log):
-    """Nobody can use up another's key; used for something else it is a mistake that its user hears of."""
+    """An identity cannot use up another's keys; using a key again for another channel is refused with `KeyReused`."""
     first = publish(broker, 1, idempotency_key="k", authid="ann")
     wall_s = first.time_us / 1_000_000
     assert broker.recording.repeated(Event("a", b"1", idempotency_key="k", authid="bob"), wall_s) is None
@@ -365,7 +364,7 @@ def test_a_key_belongs_to_one_identity_and_one_channel(broker, log):
 
 
 def test_keys_are_bounded_by_number_and_age():
-    """100,000 keys, 10 minutes, both settings; the oldest go first."""
+    """The settings `keys` and `key_age_s` bound the keys, by default 100,000 for 10 minutes; the oldest go first."""
     broker = Broker(Limits(), history=replace(History(), keys=2, key_age_s=600))
     keys = broker.recording.keys
     for number in range(3):
@@ -380,7 +379,7 @@ def test_keys_are_bounded_by_number_and_age():
 
 
 def test_time_does_not_run_backwards_by_a_little(broker):
-    """Clocks are corrected all the time; only a step of a second or more is told as what it is (H9)."""
+    """H9: small corrections of the clock do not turn back events' times; steps of a second or more do."""
     times = []
     for offset_s in (100.0, 99.9, 100.0, 90.0, 90.1):
         broker.clock_offset_s = offset_s

@@ -1,4 +1,4 @@
-"""Moments as texts: what is written leads back to the same microsecond, and finer bounds are never rounded first."""
+"""Times as strings: a written time is read back to the microsecond, and finer bounds are not rounded first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ YEAR_9999 = 253_402_300_799_999_999
 
 @given(st.integers(YEAR_1, YEAR_9999))
 def test_what_is_written_is_read_back(time_us):
-    """W39: six digits, so that a returned time is a bound that drops no neighbour."""
+    """W39: times are written with six digits, so a returned time used as a bound excludes no neighbouring event."""
     text = to_text(time_us)
     assert len(text) == len("2026-07-01T12:00:00.000000Z")
     assert to_ns(text) == time_us * 1_000
@@ -34,7 +34,7 @@ def test_what_is_written_is_read_back(time_us):
     ],
 )
 def test_rfc_3339(text, ns):
-    """Any offset, either case, up to nine digits; a leap second is the second after it, wherever one is."""
+    """Any UTC offset, either case and up to nine digits are read; a leap second counts as the second after it."""
     assert to_ns(text) == ns
 
 
@@ -43,8 +43,8 @@ def test_rfc_3339(text, ns):
     ["", "1970-01-01", "1970-01-01T00:00:00", "1970-01-01 00:00:00Z", "1970-13-01T00:00:00Z", "1970-01-01T12:00:60Z"],
 )
 def test_what_is_no_moment(text):
-    """A time without its offset is none."""
-    with pytest.raises(ValueError):  # noqa: PT011 - its text is for nobody
+    """A time without a UTC offset is refused, and so is a second 60 where no leap second can be."""
+    with pytest.raises(ValueError):  # noqa: PT011 - the message is not shown
         to_ns(text)
 
 
@@ -54,7 +54,7 @@ def test_what_is_no_moment(text):
     st.integers(-8, 8),
 )
 def test_bounds_compare_moments(bound, time_ns, time_us):
-    """W38: >=, >, < and <= of moments, though events know microseconds only."""
+    """W38: `from`, `after`, `before` and `until` are exact to the nanosecond, although events have microseconds."""
     span = Span()
     span.narrow(bound, time_ns)
     event_ns = time_us * 1_000
@@ -69,7 +69,7 @@ def test_bounds_compare_moments(bound, time_ns, time_us):
 
 
 def test_all_bounds_hold():
-    """Of two bounds on one side the narrower one counts."""
+    """Of two bounds on the same side the narrower one counts."""
     span = Span()
     for bound, time_us in (("from", 5), ("after", 2), ("until", 20), ("before", 30)):
         span.narrow(bound, time_us * 1_000)

@@ -1,4 +1,4 @@
-"""Patterns of five kinds against what their protocols say in words (A17, A18, W11, W19, G4)."""
+"""Patterns of five kinds, compared with what their protocols' specifications say (A17, A18, W11, W19, G4)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from app.broker.topics import (
 
 
 def raw(pattern, topic):
-    """Whether it matches, whatever is apart from what."""
+    """Return whether the pattern matches, without the exception for topics that wildcards leave out."""
     return matches_by_the_word(pattern, topic, is_own=lambda _pattern, _topic: False)
 
 
 @given(patterns, topics)
 def test_a_pattern_matches_what_its_protocol_says(pattern, topic):
-    """A17, A18, W19: whoever asks for it gets just that; and all of it lies within the pattern's span."""
+    """A17, A18, W19: a pattern matches what its protocol defines, and all of that lies within the pattern's span."""
     assert matches(pattern, topic) is matches_by_the_word(pattern, topic)
     assert matcher(pattern)(topic) is matches(pattern, topic)
     if matches(pattern, topic):
@@ -37,7 +37,7 @@ def test_a_pattern_matches_what_its_protocol_says(pattern, topic):
 
 @given(patterns, patterns)
 def test_one_pattern_takes_in_another_where_it_matches_all_that_the_other_does(wide, narrow):
-    """Asked of every topic of a small world."""
+    """Compared with all topics of a small set."""
     assert encloses(wide, narrow) is all(raw(wide, topic) for topic in TOPICS if raw(narrow, topic))
 
 
@@ -45,7 +45,7 @@ def test_one_pattern_takes_in_another_where_it_matches_all_that_the_other_does(w
 @example(Pattern(Match.WILDCARD, "/a"), Pattern(Match.WILDCARD, "ab/"))
 @example(Pattern(Match.PREFIX, "a"), Pattern(Match.DESCENDANTS, "ab"))
 def test_two_patterns_meet_where_a_topic_is_matched_by_both(one, other):
-    """Both ways round, and what lies apart is left out as subscribers hear it."""
+    """`meet` is symmetric, and `leaves_out` is true where subscribers get none of the topics that both match."""
     assert meet(one, other) is meet(other, one) is any(raw(one, topic) and raw(other, topic) for topic in TOPICS)
     if meet(one, other):
         assert leaves_out(one, other) is not any(matches(one, topic) and raw(other, topic) for topic in TOPICS)
@@ -53,13 +53,13 @@ def test_two_patterns_meet_where_a_topic_is_matched_by_both(one, other):
 
 @given(topics, bayeux_patterns)
 def test_the_patterns_over_a_topic_are_those_that_match_it(topic, pattern):
-    """A17: every one of them, and no other; what is apart is a matter of the index."""
+    """A17: exactly the patterns that match are listed, without the exception for topics that wildcards leave out."""
     assert (pattern in set(patterns_over(topic))) is (raw(pattern, topic) or (":" in topic and not pattern.topic))
 
 
 @given(topics)
 def test_the_patterns_over_a_topic_go_from_wide_to_narrow(topic):
-    """B21: `/**` first, the topic itself last, none twice."""
+    """B21: `/**` is first and the topic itself last, and no pattern is repeated."""
     over = list(patterns_over(topic))
     assert len(over) == len(set(over)) == topic.count("/") + 3
     assert over[0] == Pattern(Match.DESCENDANTS, "")
@@ -83,7 +83,7 @@ def test_the_patterns_over_a_topic_go_from_wide_to_narrow(topic):
     ],
 )
 def test_a_prefix_ends_anywhere_in_a_name_as_wamp_shows_it(pattern, topic, expected):
-    """W19: a plain string prefix, not by component; escapes of ours are part of the shown name."""
+    """W19: a prefix is compared as a string, not by component, with the name as WAMP writes it."""
     prefix = Pattern(Match.PREFIX, pattern)
     assert matches(prefix, topic) is expected
     assert matcher(prefix)(topic) is expected
@@ -108,14 +108,14 @@ def test_a_prefix_ends_anywhere_in_a_name_as_wamp_shows_it(pattern, topic, expec
     ],
 )
 def test_what_bayeux_wildcards_over_everything_do_not_hear(topic, expected):
-    """A18: `/meta/**`, `/service/**`, and `/halley` with all below it; what only looks alike is heard."""
+    """A18: `/**` leaves out `/meta/**`, `/service/**`, and `/halley` with all below it, but not similar names."""
     assert is_apart(topic) is expected
     assert matches(Pattern(Match.DESCENDANTS, ""), topic) is not expected
 
 
 @pytest.mark.parametrize("pattern", ["", "h", "ha", "halle"])
 def test_a_prefix_hears_the_servers_own_topics_only_by_their_name(pattern):
-    """No wildcard above `/halley` matches it."""
+    """A prefix that is shorter than `halley` does not match `/halley`; one that begins with it does."""
     assert not matches(Pattern(Match.PREFIX, pattern), "halley/sessions")
     assert matches(Pattern(Match.PREFIX, "halley"), "halley/sessions")
     assert matches(Pattern(Match.PREFIX, "halley/s"), "halley/sessions")
@@ -123,7 +123,7 @@ def test_a_prefix_hears_the_servers_own_topics_only_by_their_name(pattern):
 
 
 CROSSBARS = """"" . a..c a.b. a.. .b. .. x.. .x. ..x x..x x.x. .x.x x.x.x""".replace('""', "").split(" ")
-"""Patterns of crossbar's own table of tests, and the topics below: what each hears was worked out by hand."""
+"""Patterns from a table in crossbar's tests; which of them match the topics below was worked out by hand."""
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ CROSSBARS = """"" . a..c a.b. a.. .b. .. x.. .x. ..x x..x x.x. .x.x x.x.x""".rep
     ],
 )
 def test_a_wildcard_stands_for_one_component_each(topic, heard_by):
-    """WD12: as many components, of which the empty ones are any."""
+    """WD12: a wildcard matches topics with as many components as it has; its empty components match any."""
     canonical = topic.replace(".", "/")
     found = [each for each in CROSSBARS if matches(Pattern(Match.WILDCARD, each.replace(".", "/")), canonical)]
     assert found == heard_by

@@ -1,4 +1,4 @@
-"""The broker and whoever keeps values: what goes to them, what comes back, and what of it is recorded."""
+"""The broker and a store of values: which events become values, which are delivered, and which are recorded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def broker() -> Broker:
 
 
 def _replaying(broker: Broker, name: str) -> Outbox:
-    """The outbox of a session that replays and has reached the head."""
+    """Return the outbox of a session that replays and has reached the head."""
     session = join(broker, name)
     session.cursor = Cursor()
     session.cursor.seek(_A, broker.recording.tail.head, broker.recording.tail.head)
@@ -40,7 +40,7 @@ def _replaying(broker: Broker, name: str) -> Outbox:
 
 
 def test_what_is_published_on_a_typed_topic_becomes_a_value(broker: Broker) -> None:
-    """G5: a stamped event, at once, however durable the topic is otherwise."""
+    """G5: a value is delivered immediately, even where the topic's events are durable."""
     values, log = FakeValues(broker, a="double"), MemoryLog(broker)
     publisher, hearer = join(broker, "p"), join(broker, "h")
     broker.subscribe(publisher, _A)
@@ -59,7 +59,7 @@ def test_what_is_published_on_a_typed_topic_becomes_a_value(broker: Broker) -> N
 
 
 def test_other_topics_go_their_ordinary_way(broker: Broker) -> None:
-    """Only what is taken becomes a value."""
+    """An event on a topic without a type is delivered as an ordinary event."""
     values = FakeValues(broker, b="double")
     hearer = join(broker, "h")
     broker.subscribe(hearer, _A)
@@ -70,7 +70,7 @@ def test_other_topics_go_their_ordinary_way(broker: Broker) -> None:
 
 @pytest.mark.parametrize("narrowing", [{"audience": Audience(("me",))}, {"chosen": Chosen(frozenset({"h"}))}])
 def test_a_value_is_for_all_or_it_is_none(broker: Broker, narrowing: dict[str, object]) -> None:
-    """Whoever asks later gets the last value: it cannot be for some."""
+    """A later subscriber gets the last value, so a value cannot be meant for some sessions only."""
     values = FakeValues(broker, a="double")
     hearer = join(broker, "h")
     broker.subscribe(hearer, _A)
@@ -83,7 +83,7 @@ def test_a_value_is_for_all_or_it_is_none(broker: Broker, narrowing: dict[str, o
 
 
 def test_what_is_refused_is_not_published(broker: Broker) -> None:
-    """G5: the JSON side is told; a limit that said no is counted, and a repeat is a new attempt."""
+    """G5: a wrong type is reported to the publisher, an exceeded limit is counted, and a repeat is a new attempt."""
     FakeValues(broker, a="double", b="")
     wrong = Event("a", b'"text"', idempotency_key="k")
     with pytest.raises(WrongType) as refused:
@@ -97,7 +97,7 @@ def test_what_is_refused_is_not_published(broker: Broker) -> None:
 
 
 def test_a_repeated_value_is_known(broker: Broker) -> None:
-    """It is answered as the first was, recorded or not."""
+    """A repeat finds the first publication, whether the value is recorded or not."""
     FakeValues(broker, a="double", b="double")
     MemoryLog(broker)
     first = Event("a", b"1", idempotency_key="k")
@@ -109,7 +109,7 @@ def test_a_repeated_value_is_known(broker: Broker) -> None:
 
 
 def test_values_are_told_of_sessions_that_end(broker: Broker) -> None:
-    """G1: what topics a session published go with it."""
+    """G1: the store is notified, once, since topics that a session published end with the session."""
     values = FakeValues(broker)
     session = join(broker, "s")
     broker.close(session, "left")
@@ -118,13 +118,13 @@ def test_values_are_told_of_sessions_that_end(broker: Broker) -> None:
 
 
 def test_live_sessions_are_shown_values_and_replaying_ones_get_what_is_kept(broker: Broker) -> None:
-    """A replay subscriber of an NT4 topic gets the recorded values only; nobody gets one twice."""
+    """A replaying subscriber of a typed topic gets the recorded values only; no session gets a value twice."""
     log, values = MemoryLog(broker), FakeValues(broker, a="double")
     live = join(broker, "live")
     broker.subscribe(live, _A)
     replaying = _replaying(broker, "replaying")
     shown = values.put_and_keep_later("a", b"1", _NOW)
-    broker.show(value("a", b"2"), _NOW)  # one that is not kept
+    broker.show(value("a", b"2"), _NOW)  # this one is not recorded
     assert payloads(live.outbox.take()) == [b"1", b"2"]
     assert not list(replaying)
     log.commit()
@@ -136,7 +136,7 @@ def test_live_sessions_are_shown_values_and_replaying_ones_get_what_is_kept(brok
 
 
 def test_what_is_shown_may_be_what_is_kept(broker: Broker) -> None:
-    """One event, one publication, and still: who replays gets it from the log, the others at once, nobody twice."""
+    """If one event is both delivered and stored, replaying sessions get it at the commit, others immediately."""
     log, values = MemoryLog(broker), FakeValues(broker, a="double")
     live = join(broker, "live")
     broker.subscribe(live, _A)
@@ -149,7 +149,7 @@ def test_what_is_shown_may_be_what_is_kept(broker: Broker) -> None:
 
 
 def test_a_value_yields_whether_it_is_on_disk_or_not(broker: Broker) -> None:
-    """That it can be read again helps no session that does not replay."""
+    """For a session that does not replay, a stored value is treated as any other."""
     broker = Broker(Limits(queue_events=3))
     log, values = MemoryLog(broker), FakeValues(broker, a="double")
     live = join(broker, "live")
@@ -166,7 +166,7 @@ def test_a_value_yields_whether_it_is_on_disk_or_not(broker: Broker) -> None:
 
 
 def test_publications_of_the_log_ascend(broker: Broker) -> None:
-    """`publications.py`: an event of the log is found by its publication, so a later one has a later one."""
+    """Later events in the log have later publications, because events are found in it by their publication."""
     log, values = MemoryLog(broker), FakeValues(broker, a="double")
     log.keepings["a"] = Keeping.AFTERWARDS
     shown = value("a", b"1")
@@ -182,7 +182,7 @@ def test_publications_of_the_log_ascend(broker: Broker) -> None:
 
 
 def test_what_the_log_does_not_take_is_no_error(broker: Broker) -> None:
-    """Below the disk floor values are delivered and not recorded, and counted by themselves."""
+    """Values that the log refuses, as for lack of disk space, are delivered anyway and counted separately."""
     log = MemoryLog(broker)
     replaying = _replaying(broker, "replaying")
     log.is_full = True
@@ -199,7 +199,7 @@ def test_what_the_log_does_not_take_is_no_error(broker: Broker) -> None:
 
 
 def test_without_a_history_nothing_is_kept(broker: Broker) -> None:
-    """And values are shown all the same."""
+    """Without a history, values are delivered all the same."""
     hearer = join(broker, "h")
     broker.subscribe(hearer, _A)
     assert not broker.keep(value("a", b"1"), _NOW)

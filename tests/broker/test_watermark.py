@@ -1,4 +1,4 @@
-"""Two marks: too much above the high one, enough room again below the low one (RabbitMQ)."""
+"""A watermark with two bounds: over it above the high one, under it again at or below the low one (as in RabbitMQ)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.settings import Limits
 
 
 def test_it_does_not_flap():
-    """S22: between the marks all stays as it was."""
+    """S22: between the bounds the state does not change."""
     mark = Watermark(1_000)
     seen = []
     for value in (1_000, 1_001, 1_000, 951, 950, 1_000, 1_001):
@@ -21,7 +21,7 @@ def test_it_does_not_flap():
 
 
 def test_an_event_weighs_until_the_last_reader_has_let_go():
-    """Once for all who hear it, wherever it waits; nothing if nobody does."""
+    """An event counts once, however many outboxes hold it, and not at all without a subscriber."""
     broker = Broker(Limits())
     first, second = join(broker, "first"), join(broker, "second")
     broker.publish(event("x" * 1_000), 0.0)

@@ -1,9 +1,9 @@
-"""A process that appends to a log until it is killed, and says which events have been acknowledged to it.
+"""A process that appends to a log until it is killed, and prints the events that were acknowledged.
 
     python appending.py FOLDER ROUND
 
-On standard output a line `ready`, then `PUBLISHER NUMBER OFFSET` for each event when it is reported as committed. Five
-publishers, each with up to twenty events under way.
+On standard output it prints `ready`, then `PUBLISHER NUMBER OFFSET` for each event that is reported as committed. There
+are five publishers, each with up to twenty pending events.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What tests of the store need: processes of their own, and a disk that fails when it is told to."""
+"""Fixtures for tests of the store: the environment of child processes, and a disk that fails on command."""
 
 import os
 import subprocess
@@ -14,13 +14,13 @@ SOURCE = Path(__file__).with_name("faults.c")
 
 @pytest.fixture
 def environment():
-    """What a child process needs to import what this one has."""
+    """The environment in which a child process can import what this process can."""
     return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 @pytest.fixture(scope="session")
 def faults_library(tmp_path_factory):
-    """The library that makes the disk fail, compiled."""
+    """The path of the compiled library that makes the disk fail."""
     library = tmp_path_factory.mktemp("faults") / "faults.so"
     command = [require_program("cc"), "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, SOURCE, "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -30,13 +30,13 @@ def faults_library(tmp_path_factory):
 
 @pytest.fixture
 def faulty(environment, faults_library, tmp_path):
-    """The environment of a process in which the disk can fail, below this test's folder."""
+    """The environment of a process in which the disk can be made to fail, within this test's folder."""
     return environment | {"LD_PRELOAD": str(faults_library), "FAULTS_FOLDER": str(tmp_path)}
 
 
 @pytest.fixture
 def kept(tmp_path):
-    """Opens logs with a clock of their own, and closes them."""
+    """A function that opens a log with a separate clock; the logs are closed after the test."""
     opened = []
 
     def open_(*records, name="log", **options):

@@ -2,8 +2,9 @@
 
     LD_PRELOAD=faults.so FAULTS_FOLDER=DIR python dying.py DIR POINT N
 
-POINT is `before-fsync` (the rows are written), `after-fsync` (they are on disk, and nobody knows), or `after-report`
-(it is reported, and nobody has been told). Prints `NUMBER OFFSET` for each event when it is acknowledged.
+POINT is `before-fsync` (the rows are written), `after-fsync` (they are durable, but not reported) or `after-report`
+(the commit is reported, but its events are not acknowledged). Prints `NUMBER OFFSET` for each event that is
+acknowledged.
 """
 
 import ctypes

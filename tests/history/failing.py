@@ -1,11 +1,11 @@
-"""A process whose disk fails at one call after the other, and which looks each time at what its log makes of that.
+"""A process that lets each call to the disk fail in turn, and checks its log each time.
 
     LD_PRELOAD=faults.so FAULTS_FOLDER=DIR python failing.py DIR FAULT TIMES KINDS SHARE SEED
 
-It writes a log with three groups of events, lets the n-th call fail, writes on, and opens the log again when the disk
-works; for each n up to the number of calls without a fault. SHARE is how many of the n are tried, drawn by SEED, and 0
-is all of them.
-Prints how many were tried and how many calls there are. Whatever is wrong ends it with a traceback.
+For each n, up to the number of calls without a fault, it writes three groups of events to a log, lets the n-th call
+fail, writes more, and opens the log again once the disk works. SHARE is the number of these n that are tried, drawn
+with SEED; 0 means all. Prints how many were tried and how many calls there are. A failed check ends it with a
+traceback.
 """
 
 import ctypes
@@ -23,11 +23,11 @@ from app.history.folder import FolderUnusable
 SYNC = 4
 PAYLOAD = "x" * 1_500
 faults = ctypes.CDLL(None)
-writer._LOOK_S = 0.01  # how long until a broken disk is tried again
+writer._LOOK_S = 0.01  # time until a broken disk is tried again
 
 
 class Expected:
-    """What was acknowledged and what was refused, over all openings of one log."""
+    """The payloads that were acknowledged and refused, over all openings of one log."""
 
     def __init__(self):
         self.acknowledged = {}
@@ -43,13 +43,13 @@ class Expected:
         stored = log.stored()
         assert list(stored) == list(range(1, log.history.head + 1)), list(stored)
         assert {offset: stored[offset] for offset in self.acknowledged} == self.acknowledged
-        # What was refused may be there, where nobody else is; nothing else is.
+        # A refused event can be stored, at an offset that no acknowledged event has; no other event can.
         rest = [payload for offset, payload in stored.items() if offset not in self.acknowledged]
         assert all(payload in self.refused for payload in rest), rest
 
 
 def frozen(folder):
-    """The bytes of every segment but the newest, with its WAL."""
+    """Return the bytes of every segment except the newest, each with its WAL."""
     newest = max((file.name for file in folder.glob("seg-*.db")), default="")
     return {
         file.name: file.read_bytes()
@@ -59,7 +59,7 @@ def frozen(folder):
 
 
 def append(log, refused, *payloads):
-    """Append a group and await its outcome; the payloads that are refused at the door are added to `refused`."""
+    """Append a group and wait for its outcome; payloads that are refused immediately are added to `refused`."""
     try:
         log.write(*payloads)
     except HistoryUnavailable:
@@ -67,7 +67,7 @@ def append(log, refused, *payloads):
 
 
 def recover(log, refused, name):
-    """The disk works again: the log does too, before long."""
+    """Append until an event is acknowledged: once the disk works again, the log must recover within seconds."""
     deadline = time.monotonic() + 10
     while True:
         before = len(log.reports.committed)
@@ -79,7 +79,7 @@ def recover(log, refused, name):
 
 
 def attempt(folder, n, fault, times, kinds):
-    """One log with a fault at its n-th call."""
+    """Write a log whose n-th call to the disk fails, and check it."""
     expected = Expected()
     refused = expected.refused
     faults.faults_arm(n, times, kinds, fault)
@@ -89,7 +89,7 @@ def attempt(folder, n, fault, times, kinds):
                 append(log, refused, *(f"{group} {event} {PAYLOAD}" for event in range(25)))
                 served = log.history.head
                 assert served == max(log.reports.committed, default=0)
-            # Reads go on with a disk that takes nothing; the fault may have been in this process' own reading before.
+            # Reads succeed while the disk refuses writes; but the fault can have hit a read of this process before.
             faults.faults_arm(1, 1_000_000, 0b101110, 0)
             assert set(log.reports.committed) <= set(log.stored())
             faults.faults_arm(0, 0, 0, 0)

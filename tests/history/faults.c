@@ -1,7 +1,7 @@
-/* Makes the disk fail: the n-th call on files of one folder, and as many after it as wanted.
+/* Makes the disk fail: the n-th call on files of one folder, and a number of calls after it.
  *
- * Preloaded into a process (ld.so(8), LD_PRELOAD), whose Python arms it through ctypes. The folder is the one that the
- * environment variable FAULTS_FOLDER names; all other files are left in peace.
+ * It is preloaded into a process (ld.so(8), LD_PRELOAD) and armed through ctypes. The environment variable FAULTS_FOLDER
+ * names the folder; calls on other files are not affected.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -23,7 +23,7 @@ enum { PASS = -1 };
 static volatile int first, last, kinds, fault;
 static volatile int calls;
 
-/* From the n-th call of those kinds on, `times` of them fail. Returns how many there were since it was last armed. */
+/* Let `times` calls of those kinds fail, beginning with the n-th. Returns the number of calls since it was last armed. */
 int faults_arm(int n, int times, int of_kinds, int how)
 {
     int before = calls;
@@ -55,7 +55,7 @@ static int is_our_file(int file)
     return is_ours(path);
 }
 
-/* What is to become of this call: PASS, or the fault. */
+/* Counts a call; returns the fault that it must suffer, or PASS. */
 static int struck(int kind, int ours)
 {
     if (!(kinds & kind) || !ours)
@@ -106,7 +106,7 @@ OPENER(open64)
 OPENER_AT(openat)
 OPENER_AT(openat64)
 
-/* A short write puts half of it on the disk; the caller asks for the rest, and the disk is full. */
+/* A short write stores half of the bytes; when the caller writes the rest, the disk is full. */
 #define WRITER(name, declared, half, whole)                       \
     ssize_t name declared                                         \
     {                                                             \

@@ -1,4 +1,4 @@
-"""B1 over the wire: publishers, a server that is killed -9 at any time, and what its log has afterwards."""
+"""H1 over the wire: publishers, a server that is killed with kill -9 at any time, and the log that is left."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from support.wire import Wire, request
 GONE = (ConnectionError, asyncio.IncompleteReadError)
 SEGMENT_BYTES = (65_536, 262_144, 67_108_864)
 KILLED_AT_ONCE = 0.1
-"""So often a server is killed as soon as it serves."""
+"""The share of rounds in which the server is killed as soon as it serves."""
 
 ALL_EVERY = 20
-"""In so many rounds once the whole log is read; in the others what is new."""
+"""The whole log is read once in this number of rounds; in the others only the new part is."""
 
 
 class Publisher:
-    """Publishes to a channel of its own and to one that all share, a few events a request, until the server is gone.
+    """Publishes to its own channel and to a shared one, a few events per request, until the connection breaks.
 
-    `acknowledged`: what was answered, as (position, channel, data). `unanswered`: the messages of the last request.
+    `acknowledged` has what was acknowledged, as (position, channel, data), and `unanswered` the messages of the last
+    request.
     """
 
     def __init__(self, port, round_, name, chance):
@@ -63,11 +64,11 @@ class Publisher:
 
 
 class Account:
-    """What the log must have, by what was told, and what it was seen to have."""
+    """The events that were acknowledged, with which the log is compared."""
 
     def __init__(self):
         self.told = {}  # position -> (channel, data)
-        self.keyed = set()  # data of what was published with a key, and must be there once
+        self.keyed = set()  # data of events that were published with a key, and must be stored once
         self.acknowledged = 0
 
     def take(self, publisher, round_):
@@ -77,7 +78,7 @@ class Account:
             self.acknowledged += 1
 
     def check(self, rows, first, round_):
-        """Rows of the log from offset `first` on to its end: no holes, all that was told, nothing twice, in order."""
+        """Check the log's rows from offset `first` on: complete, in order, with every acknowledged event once."""
         offsets = [row["offset"] for row in rows]
         missing = sorted(set(range(first, offsets[-1] + 1 if rows else first)) - set(offsets))
         assert not missing, f"round {round_}: offsets {missing[0]} to {missing[-1]} are missing"
@@ -99,7 +100,7 @@ class Account:
 
 
 async def rows_from(wire, offset):
-    """All rows of the log from that offset on."""
+    """Return all rows of the log from `offset` on."""
     rows = []
     while True:
         response = await read_chunked(wire, request("GET", f"/log?from_offset={offset}", accept="application/x-ndjson"))
@@ -111,7 +112,7 @@ async def rows_from(wire, offset):
 
 
 async def read_chunked(wire, data):
-    """Send a request; the body of its chunked answer."""
+    """Send a request and return the body of its chunked response."""
     await wire.send(data)
     async with asyncio.timeout(120):
         head = await wire.reader.readuntil(b"\r\n\r\n")
@@ -126,7 +127,7 @@ async def read_chunked(wire, data):
 
 
 async def replayed(port, patterns, after, count):
-    """At least so many events of these patterns after a position, as a client gets them that polls for them."""
+    """Return the events of these patterns after a position, `count` or more, as a client that polls receives them."""
     wire = await Wire.open(port)
     try:
         client_id = (await wire.post(HANDSHAKE | {"ext": {"replay": True}})).messages[0]["clientId"]
@@ -146,18 +147,18 @@ async def replayed(port, patterns, after, count):
 
 
 async def kill(server):
-    """Kill -9, and see that it is dead."""
-    os.kill(server.process.pid, signal.SIGKILL)  # Process.kill polls, and takes its end from who waits for it
+    """Kill the server with kill -9, and wait until it is dead."""
+    os.kill(server.process.pid, signal.SIGKILL)  # Process.kill polls, and would take the exit status from its waiter
     assert await server.exit_code(30) == -signal.SIGKILL
 
 
 async def kill_rounds(folder, rounds, publishers, seed, done=lambda round_, note: None):
-    """Kill a server on that folder so many times; raises `AssertionError` where a promise was broken."""
+    """Kill a server on that folder `rounds` times; raises `AssertionError` if a promise was broken."""
     chance = random.Random(seed)
     account = Account()
-    seen = 0  # the log's head, as far as it has been read
+    seen = 0  # the highest offset that has been read
     repeated = 0
-    left = []  # publishers of the round before, whose last request was not answered
+    left = []  # publishers of the previous round, whose last requests were not answered
     for round_ in range(rounds + 1):
         settings = {
             "HALLEY_HISTORY_SEGMENT_BYTES": str(chance.choice(SEGMENT_BYTES)),
@@ -165,11 +166,11 @@ async def kill_rounds(folder, rounds, publishers, seed, done=lambda round_, note
             "HALLEY_LOG_LEVEL": "warning",
         }
         async with launched("--data-dir", str(folder), cwd=folder.parent, **settings) as server:
-            if round_ < rounds and chance.random() < KILLED_AT_ONCE:  # while it seals what the last one left
+            if round_ < rounds and chance.random() < KILLED_AT_ONCE:  # while it seals the segments of the previous one
                 await kill(server)
                 continue
             wire = await server.wire()
-            # Repeat what was not answered: with a key it is there once whether or not it was there before.
+            # Repeat the unanswered events that have keys: each must be stored once, even if it was stored before.
             for publisher in left:
                 keyed = [message for message in publisher.unanswered if "ext" in message]
                 if keyed:
@@ -197,7 +198,7 @@ async def kill_rounds(folder, rounds, publishers, seed, done=lambda round_, note
                 break
             running = [Publisher(server.port, round_, name, chance) for name in range(publishers)]
             tasks = [asyncio.create_task(each.run()) for each in running]
-            await asyncio.sleep(chance.uniform(0.02, 0.8))  # the fault itself comes at this time
+            await asyncio.sleep(chance.uniform(0.02, 0.8))  # the kill comes at this time
             await kill(server)
             async with asyncio.timeout(30):
                 await asyncio.gather(*tasks)

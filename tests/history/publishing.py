@@ -1,8 +1,8 @@
-"""Publishers at full speed, in a process of their own so that nobody else's work slows them down.
+"""Publishers at full speed, in a separate process so that other work does not slow them down.
 
     python publishing.py PORT PUBLISHERS SECONDS SEED
 
-On standard output a line of JSON for each answer: [[position, channel, data], ...].
+On standard output it prints a line of JSON for each response: [[position, channel, data], ...].
 """
 
 import asyncio

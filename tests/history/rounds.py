@@ -1,10 +1,10 @@
 """Full rounds of what must never happen to a history, against a real `halley serve`.
 
-    python tests/history/rounds.py kill --rounds 200 --publishers 20      # B1
-    python tests/history/rounds.py seam --rounds 1000 --subscribers 200   # B5
+    python tests/history/rounds.py kill --rounds 200 --publishers 20      # H1
+    python tests/history/rounds.py seam --rounds 1000 --subscribers 200   # H5
 
-`--seed` repeats a run's choices (not its timing). The log is made in a temporary folder in --folder, which stays there
-if something was found. A smaller share of both is in `test_rounds.py`.
+`--seed` repeats a run's choices (not its timing). The log is made in a temporary folder in --folder, which is kept if a
+fault was found. `test_rounds.py` runs fewer rounds of both.
 """
 
 import argparse
@@ -25,7 +25,7 @@ BAR = 30
 
 
 class Bar:
-    """How many rounds are done; a line each on a terminal's last line, else one in ten rounds."""
+    """A progress bar: it is redrawn on a terminal, else a line is printed for each tenth round."""
 
     def __init__(self, total):
         self._total, self._began = total, time.monotonic()

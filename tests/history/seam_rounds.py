@@ -1,4 +1,4 @@
-"""B5 over the wire: publishers at full speed, and subscribers that attach with replay at random positions meanwhile."""
+"""H5 over the wire: publishers at full speed, while subscribers attach with replay at random positions."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from support.wire import Wire
 
 PUBLISHING = Path(__file__).with_name("publishing.py")
 BACK = 600
-"""From so many positions behind the head on, at most."""
+"""The maximum distance behind the head at which a subscriber attaches."""
 
 PUBLISHING_S = 1.0
 ERA_ROUNDS = 10
-"""A server, with settings that make every way through the seam likely, serves so many rounds."""
+"""The number of rounds that a server serves, with settings that make every path through the seam likely."""
 
 ROUND_S = 90.0
 PATTERNS = ["/seam/*", "/seam/**", "/**", *(f"/seam/{number}" for number in range(10))]
 
 
 def settings_of(chance):
-    """Segments that roll, a tail that is left soon, pages and queues of few events: or none of that."""
+    """Return random settings: segments that roll, a short tail, small pages and queues, or the usual sizes."""
     return {
         "HALLEY_HISTORY_SEGMENT_BYTES": str(chance.choice((65_536, 67_108_864))),
         "HALLEY_HISTORY_TAIL_BYTES": str(chance.choice((0, 4_096, 1_048_576))),
         "HALLEY_HISTORY_PAGE_EVENTS": str(chance.choice((7, 300))),
         "HALLEY_LIMITS_QUEUE_EVENTS": str(chance.choice((20, 1_000))),
         "HALLEY_HISTORY_FREE_BYTES": "0",
-        "HALLEY_HISTORY_READ_S": "2",  # where the machine is busy, connects are answered without a page
+        "HALLEY_HISTORY_READ_S": "2",  # on a busy machine connects are answered without a page
         "HALLEY_BAYEUX_HOLD_S": "1",
         "HALLEY_LOG_LEVEL": "warning",
     }
 
 
 class Published:
-    """What was acknowledged: channel and data by position, as far back as anybody asks."""
+    """Channel and data of acknowledged events by position, as far back as a subscriber can begin."""
 
     def __init__(self):
         self.at = {}
@@ -52,7 +52,7 @@ class Published:
         return max(self.at, default=0)
 
     def begin(self):
-        """Another round: only the youngest of those before it are still asked for."""
+        """Begin a round: of the earlier events only the newest, at which a subscriber can begin, are kept."""
         self.is_complete = False
         low = self.head - BACK
         self.at = {position: found for position, found in self.at.items() if position > low}
@@ -62,7 +62,7 @@ class Published:
         self.is_complete = True
 
     def expected(self, after):
-        """What one gets who hears each of these patterns from after a position on."""
+        """Return the events that a session must receive with these patterns, each from after its position."""
         return {
             position: (channel, data)
             for position, (channel, data) in self.at.items()
@@ -75,7 +75,7 @@ def covers(pattern, channel):
 
 
 async def publishing(server, published, publishers, seed):
-    """Have a process publish for a while, and take note of what it is told."""
+    """Run a process that publishes for a while, and take note of the events that were acknowledged."""
     command = [sys.executable, str(PUBLISHING), str(server.port), str(publishers), str(PUBLISHING_S), str(seed)]
     paths = os.pathsep.join(path for path in sys.path if path)
     process = await asyncio.create_subprocess_exec(
@@ -89,7 +89,10 @@ async def publishing(server, published, publishers, seed):
 
 
 class Subscriber:
-    """Attaches from a position on, and goes on as clients do: with ack or without, cut off, in another session."""
+    """A subscriber that begins at a random position and behaves as clients do.
+
+    It uses acknowledgements or not, loses its connection, and goes on in the same session or in another one.
+    """
 
     def __init__(self, port, published, first, chance):
         self.port, self._published, self._chance = port, published, chance
@@ -106,7 +109,7 @@ class Subscriber:
         self.story = []
 
     async def run(self):
-        """Until all has come that was published, and a poll behind it has brought nothing."""
+        """Poll until all published events have arrived, and one more poll has brought nothing."""
         wire, rest = None, 2
         try:
             while rest:
@@ -127,13 +130,13 @@ class Subscriber:
 
     @property
     def expected(self):
-        """What it has to get, when all is published."""
+        """The events that it must receive, once all have been published."""
         if self._expected is None:
             self._expected = self._published.expected(self.after)
         return self._expected
 
     async def _attach(self):
-        """A new session, from where the last one had come to."""
+        """Begin a new session, at the position that the previous one had reached."""
         self._ack = None
         wire = await Wire.open(self.port)
         ext = {"replay": True} | ({"ack": True} if self.has_ack else {})
@@ -164,13 +167,13 @@ class Subscriber:
         self.story.append((len(answer.messages) - 1, self._ack, dict(self.reached)))
 
     async def _leave(self, wire):
-        """Lose the connection in the middle of a poll; go on in the session if it acknowledges, else in another."""
+        """Lose the connection during a poll; continue in the session if it acknowledges, else in another."""
         await wire.send(b"")
         kind = self._chance.choice(("cut", "cut", "left"))
         self.story.append(kind)
         if kind == "cut":
             body_sent = asyncio.create_task(wire.post(self._connect()))
-            await asyncio.sleep(self._chance.uniform(0, 0.02))  # the cut itself comes at this time
+            await asyncio.sleep(self._chance.uniform(0, 0.02))  # the connection is cut at this time
             body_sent.cancel()
             wire.reset()
             await asyncio.gather(body_sent, return_exceptions=True)
@@ -182,7 +185,7 @@ class Subscriber:
 
 
 async def one_round(server, published, subscribers, publishers, chance):
-    """Everybody through the seam once; how many events came."""
+    """Let all subscribers attach and read to the end of a round; returns the number of events they received."""
     published.begin()
     before = published.head
     running = asyncio.create_task(publishing(server, published, publishers, chance.random()))
@@ -223,7 +226,7 @@ def differs(subscriber, expected):
 async def seam_rounds(
     folder, rounds, subscribers, publishers, seed, done=lambda round_, note: None, era_rounds=ERA_ROUNDS
 ):
-    """So many rounds; raises `AssertionError` where a promise was broken."""
+    """Run that number of rounds; raises `AssertionError` if a promise was broken."""
     chance = random.Random(seed)
     published = Published()
     events = attached = 0

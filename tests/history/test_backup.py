@@ -1,4 +1,4 @@
-"""Backups: a copy that is a whole log, taken while the original is written."""
+"""Backups: complete copies of a log, made while the original is being written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.history.verify import verify
 
 
 def test_a_backup_is_the_log_up_to_its_beginning(tmp_path):
-    """Every row, byte for byte, also of the segment that is being written; and it verifies."""
+    """The copy has every row, byte for byte, including the open segment's, and verifies."""
     with logbook(tmp_path / "log") as book:
         book.fill()
         steps = []
@@ -28,7 +28,7 @@ def test_a_backup_is_the_log_up_to_its_beginning(tmp_path):
 
 
 def test_a_backup_while_publishers_go_on_is_consistent(tmp_path):
-    """Hot: whatever it caught is the beginning of what the log has, without a hole."""
+    """A backup of a log that is being written has its first events, without a hole."""
     with logbook(tmp_path / "log") as book:
         book.fill(count=200)
         is_over = threading.Event()
@@ -58,7 +58,7 @@ def test_a_backup_while_publishers_go_on_is_consistent(tmp_path):
 
 
 def test_a_copy_that_is_opened_begins_a_log_of_its_own(tmp_path):
-    """A new log_id, once; positions and publications go on behind what was copied."""
+    """An opened copy gets a new log_id, once; its positions and publications continue from the copied ones."""
     with logbook(tmp_path / "log") as book:
         book.fill(count=10)
         assert book.history.written(10)
@@ -77,7 +77,7 @@ def test_a_copy_that_is_opened_begins_a_log_of_its_own(tmp_path):
 
 
 def test_a_backup_of_a_backup_can_be_opened(tmp_path):
-    """Its segments are those of its ancestors."""
+    """Its segments have the ids of two earlier logs, which the second backup recognizes as its ancestors."""
     with logbook(tmp_path / "log") as book:
         book.fill(count=300)
     backup(tmp_path / "log", tmp_path / "copy")
@@ -90,7 +90,7 @@ def test_a_backup_of_a_backup_can_be_opened(tmp_path):
 
 
 def test_only_into_an_empty_folder(tmp_path):
-    """Nothing is overwritten, and nothing mixed."""
+    """A folder with any file in it is refused, so nothing is overwritten or mixed."""
     with logbook(tmp_path / "log") as book:
         book.fill(count=10)
     (tmp_path / "copy").mkdir()
@@ -103,7 +103,7 @@ def test_only_into_an_empty_folder(tmp_path):
 
 
 def test_what_is_damaged_is_copied_and_named(tmp_path):
-    """A backup of a damaged log is better than none; whoever makes it learns of it."""
+    """A backup of a damaged log is better than none; the damaged files are reported."""
     with logbook(tmp_path / "log") as book:
         book.fill()
     file = min((tmp_path / "log").glob("seg-*.db"))

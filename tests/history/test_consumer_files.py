@@ -1,4 +1,4 @@
-"""Consumers' files: whatever lies in their folder, those that can be believed are heard, and the others told once."""
+"""Consumers' files: valid ones are used, and each other file in their folder is reported once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BAD = {
 
 @pytest.mark.parametrize("kind", BAD)
 def test_a_file_that_cannot_be_believed_is_left_out_and_told_once(kind, kept):
-    """Whatever it is, the others are heard, retention goes on, and nothing waits for it."""
+    """The other consumers' files are read, retention continues, and does not wait for this file."""
     make, why = BAD[kind]
     log = kept()
     log.consume("good", 4)
@@ -50,7 +50,7 @@ def test_a_file_that_cannot_be_believed_is_left_out_and_told_once(kind, kept):
 
 @pytest.mark.parametrize("offset", [0, -1, True, None, "5", 5.0, [5], 1 << 63])
 def test_a_file_without_an_offset_says_nothing(offset, kept):
-    """An offset is a whole number from 1 on; what was known before counts no more."""
+    """An offset is a whole number of at least 1; without one, the consumer's previous position no longer counts."""
     log = kept()
     log.consume("ingest", 3)
     log.retain()
@@ -66,7 +66,7 @@ def test_a_file_without_an_offset_says_nothing(offset, kept):
 
 
 def test_a_file_that_is_being_written_is_no_consumer(kept):
-    """Not even if its writer was killed; a name that could be taken for one is none."""
+    """A draft is ignored and not reported, even if its writer was killed; `draft-...` is not a valid name."""
     log = kept()
     log.consume("ingest", 3)
     shutil.copy(log.consumer("ingest"), log.consumer("draft-ingest"))
@@ -78,7 +78,7 @@ def test_a_file_that_is_being_written_is_no_consumer(kept):
 
 @pytest.mark.parametrize("name", ["", "a" * 65, "a.b", "a/b", "..", "ü", "a b", "a\n", "%61"])
 def test_what_is_no_name_is_none(name, kept):
-    """Names are files: letters, digits, _ and -, at most 64 of them."""
+    """Names are used as file names: letters, digits, `_` and `-`, at most 64 characters."""
     assert not is_name(name)
     assert is_name("a" * 64)
     assert is_name("Ingest_2-b")
@@ -92,7 +92,7 @@ def test_what_is_no_name_is_none(name, kept):
 
 
 def test_no_more_than_so_many_are_heard(kept):
-    """`history.consumers`: in the folder those that said something last; a further one that asks is refused."""
+    """`history.consumers` is a limit: the files that changed last are used, and a new consumer is refused."""
     log = kept(consumers=3)
     for number in range(5):
         log.clock.pass_(1)
@@ -115,7 +115,7 @@ def test_no_more_than_so_many_are_heard(kept):
 
 
 def test_a_report_is_on_disk_and_may_go_back(kept):
-    """Who has lost what it made of the log reads it again, and is waited for as before."""
+    """A consumer that has lost its results reads the log again, and retention waits for it as before."""
     log = kept(name="log")
     log.history.consumers.report("ingest", 7)
     log.history.consumers.report("ingest", 2)
@@ -128,7 +128,7 @@ def test_a_report_is_on_disk_and_may_go_back(kept):
 
 
 def test_a_file_that_is_replaced_all_the_time_is_always_heard(kept):
-    """A job in another process commits while the server looks: there is the old file or the new one."""
+    """While a job in another process replaces its file, the server finds either the old file or the new one."""
     log = kept()
     log.consume("ingest", 1)
     is_over = threading.Event()

@@ -14,7 +14,7 @@ DYING = Path(__file__).with_name("dying.py")
 @pytest.mark.parametrize("commit", [2, 3, 7])
 @pytest.mark.parametrize("point", ["before-fsync", "after-fsync", "after-report"])
 def test_h7_a_crash_within_a_commit_loses_and_doubles_nothing(tmp_path, faulty, point, commit):
-    """H7: what was acknowledged before is there; the group that was being committed is there wholly or not at all."""
+    """H7: all earlier events are stored; the group that was being committed is stored as a whole or not at all."""
     folder = tmp_path / "log"
     command = [sys.executable, DYING, folder, point, str(commit)]
     done = subprocess.run(command, env=faulty, capture_output=True, text=True, timeout=60, check=False)

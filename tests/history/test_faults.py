@@ -1,6 +1,6 @@
-"""H4: a disk that fails at any call loses nothing that was acknowledged, and acknowledges nothing that it lost.
+"""H4: a disk that fails at any call loses no acknowledged event, and no event is acknowledged that is not stored.
 
-`HALLEY_FULL=1` lets each call fail in turn; else a seeded share of them does.
+With `HALLEY_FULL=1` each call fails in turn; otherwise a seeded share of them does.
 """
 
 import os
@@ -30,7 +30,7 @@ UNTIL_REPAIRED = 1_000_000
     ],
 )
 def test_h4_what_the_disk_refuses_is_not_acknowledged_and_nothing_else_is_lost(tmp_path, faulty, fault, times, kinds):
-    """H4: whichever call fails, acknowledged events are read and no others, and the log recovers with the disk."""
+    """H4: after a fault in any call all acknowledged events are read, and the log recovers with the disk."""
     seed = os.environ.get("HALLEY_SEED", "5")
     command = [sys.executable, FAILING, tmp_path, fault, times, kinds, SHARE, seed]
     done = subprocess.run(list(map(str, command)), env=faulty, capture_output=True, text=True, timeout=300, check=False)

@@ -1,4 +1,4 @@
-"""H3: one bit flipped anywhere in a log's folder. What is served is right, and what is not is told."""
+"""H3: one bit flipped anywhere in a log's folder: what is served is right, and the rest is reported."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ONLY_ANN = Audience(eligible_authids=("ann",))
 
 
 def truth_of(log):
-    """All rows of a log by offset."""
+    """Return all rows of a log by offset."""
     return {row.offset: row for row in log.rows()}
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A log of a few segments, the newest with a WAL as after a crash, in which the clock was set back now and then."""
+    """A log of a few segments, the newest with a WAL as after a crash, and with steps of the clock."""
     choose = random.Random(7)
     made, kept = tmp_path_factory.mktemp("made") / "log", tmp_path_factory.mktemp("kept") / "log"
     now = 1_000.0
@@ -53,7 +53,7 @@ def whole(tmp_path_factory):
 
 
 def queries(truth, head):
-    """Some of each way through a log: by index, by offset, in time, by publication, both ways."""
+    """Yield queries for each way through a log: by topic, by offset and by time, forwards and backwards."""
     middle = truth[len(truth) // 2]
     yield Query(((ALL, 0),), head)
     yield Query(((ALL, 0),), head, authid="ann", is_reverse=True)
@@ -64,7 +64,7 @@ def queries(truth, head):
 
 
 def found_by(history, query):
-    """All events and gaps, page by page."""
+    """Return all events and gaps that paging finds."""
     events, gaps = [], []
     while True:
         page = history.read(query)
@@ -87,7 +87,7 @@ def is_wanted(row, query):
 
 
 def check(log, truth):
-    """Everything that is served was stored so; everything that is not lies in a gap, and is told as damage."""
+    """Check that every served event is as it was stored, and that every other is in a gap and reported as damage."""
     history = log.history
     for query in queries(truth, max(truth)):
         events, gaps = found_by(history, query)
@@ -106,7 +106,7 @@ def check(log, truth):
 
 
 def flip(folder, choose):
-    """Flip a bit: in a file chosen by its size, or, as often, in any of them."""
+    """Flip a bit of a random file, drawn by size or, as often, with equal chances; returns its place."""
     files = sorted(path for path in folder.iterdir() if path.stat().st_size)
     sizes = [path.stat().st_size for path in files]
     path = choose.choice(files) if choose.random() < 0.5 else choose.choices(files, sizes)[0]
@@ -132,7 +132,7 @@ def test_an_unharmed_log_serves_everything(whole, tmp_path):
 
 
 def test_a_flipped_bit_is_never_served(whole, tmp_path):
-    """H3: wherever it is, the log opens, all that it serves is right, and what it does not serve it tells."""
+    """H3: wherever the bit is, the log opens, all that it serves is right, and the rest is in a gap."""
     kept, truth = whole
     choose = random.Random(int(os.environ.get("HALLEY_SEED", "11")))
     for number in range(FLIPS):
@@ -149,7 +149,7 @@ def test_a_flipped_bit_is_never_served(whole, tmp_path):
 
 
 def test_what_the_whole_log_lacks_is_told(whole, tmp_path):
-    """Who reads all rows finds each offset there or among what is known to be damaged, and no other."""
+    """A reader of all rows finds each offset stored, or reported as damaged or as a hole; damage is noted once."""
     kept, _ = whole
     choose = random.Random(int(os.environ.get("HALLEY_SEED", "12")))
     for number in range(FLIPS):
@@ -169,7 +169,7 @@ def test_what_the_whole_log_lacks_is_told(whole, tmp_path):
 
 
 def test_a_step_that_is_missing_is_noticed(whole, tmp_path):
-    """H3: nothing has a checksum over where the clock was set back, so the newest segment's times are compared."""
+    """H3: no checksum covers the table of clock steps, so the newest segment's times are compared."""
     kept, truth = whole
     shutil.copytree(kept, tmp_path / "log")
     newest = max((tmp_path / "log").glob("seg-*.db"))

@@ -19,18 +19,18 @@ APPENDING = Path(__file__).with_name("appending.py")
 
 
 def acknowledged_until_killed(folder, round_, delay_s, environment):
-    """Let a process append for a while, and kill it; what had been acknowledged by then."""
+    """Let a process append for a while, kill it, and return what had been acknowledged by then."""
     command = [sys.executable, APPENDING, folder, str(round_)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout.readline() == b"ready\n"
-        time.sleep(delay_s)  # the fault itself comes at this time
+        time.sleep(delay_s)  # the kill comes at this time
         process.kill()
-        lines = process.stdout.read().split(b"\n")[:-1]  # the last one may be cut
+        lines = process.stdout.read().split(b"\n")[:-1]  # the last one can be incomplete
     return [tuple(map(int, line.split())) for line in lines]
 
 
 def test_h1_nothing_acknowledged_is_lost_doubled_or_reordered_by_kill_9(tmp_path, environment):
-    """H1: after each of many kill -9 every acknowledged event stands at the offset that was told, and none twice."""
+    """H1: after each of many kill -9 every acknowledged event is at its reported offset, and none is stored twice."""
     seed = int(os.environ.get("HALLEY_SEED", "5"))
     chance = random.Random(seed)
     expected = {}

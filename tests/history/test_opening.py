@@ -1,4 +1,4 @@
-"""Opening a data folder: who may, what is refused with which sentence, and what is repaired."""
+"""Opening a data folder: who can, what is refused and with which message, and what is repaired."""
 
 import json
 import os
@@ -37,13 +37,13 @@ OpenLog(Path(sys.argv[1]))
 
 
 def opened(folder):
-    """What there is, and what is told of damage."""
+    """Open the log; return its payloads by offset and the damage that it reports."""
     with OpenLog(folder, **SMALL) as log:
         return log.stored(), log.history.damage
 
 
 def filled(folder, events=240):
-    """A log of several segments; its payloads by offset."""
+    """Make a log of several segments; returns its payloads by offset."""
     with OpenLog(folder, **SMALL) as log:
         for number in range(events):
             log.append(f"{number} {'x' * 1_500}")
@@ -58,7 +58,7 @@ def segments(folder):
 
 
 def test_a_second_server_is_refused_and_told_who_has_the_folder(tmp_path, environment):
-    """F6: the lock names its holder, the holder is unharmed, and its death releases the folder."""
+    """F6: the message names the process that holds the lock, which is unharmed; its death releases the folder."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDING, tmp_path], env=environment, stdout=subprocess.PIPE
     ) as process:
@@ -72,13 +72,13 @@ def test_a_second_server_is_refused_and_told_who_has_the_folder(tmp_path, enviro
 
 
 def test_a_folder_is_made_for_its_owner_alone(tmp_path):
-    """What is in a log is nobody else's business."""
+    """The data folder can be read by its owner only."""
     opened(tmp_path / "new" / "log")
     assert (tmp_path / "new" / "log").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_file_in_its_place_is_no_data_folder(tmp_path):
-    """A path that is a file, or below one, is refused with its name."""
+    """A path that is a file, or is below one, is refused with a message that has the path."""
     file = tmp_path / "file"
     file.write_text("")
     for path in (file, file / "below"):
@@ -87,8 +87,8 @@ def test_a_file_in_its_place_is_no_data_folder(tmp_path):
 
 
 def test_a_folder_without_permission_is_refused_with_a_sentence(environment):
-    """A server that may not write there says so, and leaves nothing behind."""
-    with tempfile.TemporaryDirectory() as parent:  # that anybody may enter
+    """A server without permission to write to the data folder reports that, and leaves nothing behind."""
+    with tempfile.TemporaryDirectory() as parent:  # which every user can enter
         Path(parent).chmod(0o755)
         folder = Path(parent) / "not-mine"
         folder.mkdir(mode=0o555)
@@ -105,7 +105,7 @@ def test_a_folder_without_permission_is_refused_with_a_sentence(environment):
 
 
 def test_a_log_of_a_later_version_is_refused(tmp_path):
-    """F7: an older Halley does not touch what it does not know."""
+    """F7: an older Halley does not touch a log whose format it does not know."""
     opened(tmp_path)
     content = documents.load(tmp_path / "log.json")
     documents.save(tmp_path / "log.json", content | {"format": 2})
@@ -115,7 +115,7 @@ def test_a_log_of_a_later_version_is_refused(tmp_path):
 
 @pytest.mark.parametrize("how", ["missing", "empty", "flipped"])
 def test_a_lost_log_json_is_restored_from_the_segments(tmp_path, how):
-    """H3: log_id and publication key come back, all is served, and the loss is told."""
+    """H3: log_id and publication key are restored, all events are served, and the loss is reported."""
     stored = filled(tmp_path)
     document = tmp_path / "log.json"
     before = document.read_bytes()
@@ -131,14 +131,14 @@ def test_a_lost_log_json_is_restored_from_the_segments(tmp_path, how):
 
 
 def test_a_damaged_log_json_alone_is_refused(tmp_path):
-    """Without a segment nobody knows whose log this was."""
+    """Without a segment the log's identity is unknown."""
     (tmp_path / "log.json").write_text("{")
     with pytest.raises(FolderUnusable, match=r"log\.json is missing or damaged"):
         OpenLog(tmp_path)
 
 
 def test_the_segment_of_another_log_is_told_and_left_out(tmp_path):
-    """A stray file serves nothing, is not deleted, and does not keep the log from going on."""
+    """A file of another log is not served, not deleted, and does not prevent writing."""
     filled(tmp_path / "other")
     with OpenLog(tmp_path / "own") as log:
         log.write("own")
@@ -155,7 +155,7 @@ def test_the_segment_of_another_log_is_told_and_left_out(tmp_path):
 
 @pytest.mark.parametrize("what", [b"", b"{}", None])
 def test_a_segment_with_a_bad_seal_is_looked_through_and_sealed_again(tmp_path, what):
-    """H3: a seal that is damaged or missing costs a scan and nothing else."""
+    """H3: a segment whose seal is damaged or missing is scanned and sealed again."""
     stored = filled(tmp_path)
     seal = min(tmp_path.glob("*.seal"))
     before = seal.read_bytes()
@@ -167,7 +167,7 @@ def test_a_segment_with_a_bad_seal_is_looked_through_and_sealed_again(tmp_path, 
 
 
 def test_a_sealed_segment_that_was_cut_is_served_as_far_as_it_goes(tmp_path):
-    """H3: half a file serves its sound rows, its missing ones are told, and it stays as it is."""
+    """H3: a segment that was cut serves its intact rows and stays as it is; the missing rows are reported."""
     stored = filled(tmp_path)
     file = segments(tmp_path)[0]
     last = int(segments(tmp_path)[1].name[4:24]) - 1
@@ -182,7 +182,7 @@ def test_a_sealed_segment_that_was_cut_is_served_as_far_as_it_goes(tmp_path):
 
 
 def test_a_segment_that_is_no_database_is_one_range_of_damage(tmp_path):
-    """H3: what SQLite cannot open is told as a whole; everything else is served."""
+    """H3: a file that SQLite cannot open is reported as one range; everything else is served."""
     stored = filled(tmp_path)
     file, following = segments(tmp_path)[1:3]
     first, last = int(file.name[4:24]), int(following.name[4:24]) - 1
@@ -194,7 +194,7 @@ def test_a_segment_that_is_no_database_is_one_range_of_damage(tmp_path):
 
 
 def test_a_missing_segment_is_told(tmp_path):
-    """H3: offsets between two segments that are not there are told, at every start."""
+    """H3: the offsets of a segment that is missing are reported at every start."""
     stored = filled(tmp_path)
     file, following = segments(tmp_path)[1:3]
     file.unlink()
@@ -206,14 +206,14 @@ def test_a_missing_segment_is_told(tmp_path):
 
 
 def reasons(folder):
-    """What a folder's log says to who reads it without a server: each offset without a row, and why."""
+    """Return the offsets without a row that a reader without a server finds in a folder's log, each with the reason."""
     log = FolderLog(folder)
     faults = [each for each in log.read(1, log.head().next) if isinstance(each, Fault)]
     return {offset: each.why for each in faults for offset in range(each.first, each.last + 1)}
 
 
 def test_what_is_lost_for_good_is_a_hole_for_everyone(tmp_path):
-    """L9: a segment that is gone, and the end of one that is, are missing until a server starts, and recorded then."""
+    """L9: offsets of a segment that is gone are "missing" until a server starts, which records them as a hole."""
     filled(tmp_path)
     gone, following = segments(tmp_path)[1:3]
     gone.unlink()
@@ -226,7 +226,7 @@ def test_what_is_lost_for_good_is_a_hole_for_everyone(tmp_path):
 
 
 def test_the_lost_end_of_a_sealed_log_is_a_hole_for_everyone(tmp_path):
-    """The newest segment is gone, and the mark knows how far it went: its offsets are recorded, and not used again."""
+    """If the newest segment is gone, the mark has its last offset: the lost ones are recorded and not used again."""
     stored = filled(tmp_path)
     *_, newest = (file for file in segments(tmp_path) if int(file.name[4:24]) in stored)
     for file in segments(tmp_path):
@@ -241,7 +241,7 @@ def test_the_lost_end_of_a_sealed_log_is_a_hole_for_everyone(tmp_path):
 
 
 def test_what_may_be_in_a_damaged_file_is_no_hole(tmp_path):
-    """A segment that is cut, or no database, is damage for everyone: what is in the file may be had by other means."""
+    """A segment that is cut or not a database is damage, not a hole, since its rows might still be recovered."""
     filled(tmp_path)
     cut, broken = segments(tmp_path)[1:3]
     cut.chmod(0o600)
@@ -258,7 +258,7 @@ def test_what_may_be_in_a_damaged_file_is_no_hole(tmp_path):
 
 
 def test_what_a_crash_leaves_unfinished_is_taken_away(tmp_path):
-    """A draft, and what belonged to a segment that is deleted, are gone after the next start."""
+    """Drafts, and files that belonged to a deleted segment, are deleted at the next start."""
     filled(tmp_path)
     leftovers = ["draft-log.json", "draft-seg-00000000000000009999.db", "seg-00000000000000009999.db-wal"]
     for name in leftovers:

@@ -1,4 +1,4 @@
-"""Purging: what was erased is nowhere in the folder any more, and everything else is where it was."""
+"""Purging: erased events leave no trace in the folder, and all others stay where they were."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from app.pipeline.source.log import Fault
 
 ONE = Erasure(Pattern(Match.EXACT, "a/1"), None)
 TRACES = (b"secret-1", b"key-1-", b"user-1", b"a/1")
-"""What the events of a/1 have left: payload, idempotency key, authid, topic."""
+"""What identifies the events of a/1: payload, idempotency key, authid, topic."""
 
 
 def folder_bytes(folder):
-    """Every byte of every file in it."""
+    """Return the contents of all files in the folder, joined."""
     return b"".join(file.read_bytes() for file in sorted(folder.iterdir()) if file.is_file())
 
 
 @pytest.mark.parametrize("erasure", [ONE, Erasure(None, "user-1")], ids=["channel", "publisher"])
 def test_nothing_is_left_of_what_was_erased(erasure, tmp_path):
-    """Not in rows, indexes, free pages, WAL or names; while the log is open, and after."""
+    """No trace is left in rows, indexes, free pages, WAL or names, neither while the log is open nor afterwards."""
     with logbook(tmp_path) as book:
         book.fill()
         before = book.rows()
@@ -58,7 +58,7 @@ def test_nothing_is_left_of_what_was_erased(erasure, tmp_path):
 
 
 def test_only_segments_that_have_some_of_it_are_written_anew(tmp_path):
-    """The others keep their files."""
+    """Segments without erased events keep their files."""
     with logbook(tmp_path) as book:
         book.fill(topics=1)
         book.write("b/1", '"once"')
@@ -70,7 +70,7 @@ def test_only_segments_that_have_some_of_it_are_written_anew(tmp_path):
 
 
 def test_a_pattern_leaves_the_servers_own_topics_alone(tmp_path):
-    """As everywhere: /** does not reach /halley/**, which must be named."""
+    """As everywhere, /** does not match /halley/**, which must be named."""
     with logbook(tmp_path) as book:
         book.write("a")
         book.write("halley/sessions", '{"authid":"ada"}')
@@ -80,7 +80,7 @@ def test_a_pattern_leaves_the_servers_own_topics_alone(tmp_path):
 
 
 def test_what_the_server_has_recorded_of_a_person_goes_with_what_they_published(tmp_path):
-    """A right to be forgotten: when they came and went is about them too."""
+    """The server's records of a person's sessions are personal data too, and are erased with what they published."""
     with logbook(tmp_path) as book:
         book.write("halley/sessions", '{"authid":"ada","address":"10.0.0.7"}')
         book.write("halley/sessions", '{"authid":"bob","address":"10.0.0.8"}')
@@ -92,7 +92,7 @@ def test_what_the_server_has_recorded_of_a_person_goes_with_what_they_published(
 
 
 def test_it_may_be_repeated(tmp_path):
-    """The second time there is nothing to do."""
+    """A second purge of the same events erases nothing and replaces no file."""
     with logbook(tmp_path) as book:
         book.fill()
         assert book.history.purge(ONE, lambda *_: None) == 200
@@ -102,7 +102,7 @@ def test_it_may_be_repeated(tmp_path):
 
 
 def test_one_at_a_time(tmp_path):
-    """Two would write the same files."""
+    """A purge during another one is refused, since both would write the same files."""
     with logbook(tmp_path) as book:
         book.fill(count=10)
 
@@ -114,12 +114,12 @@ def test_one_at_a_time(tmp_path):
 
 
 class _Crash(Exception):
-    """The process ends here."""
+    """Ends a purge where the process would have crashed."""
 
 
 @pytest.mark.slow
 def test_a_crash_at_any_step_leaves_each_segment_old_or_new(tmp_path, monkeypatch):
-    """Each rename, unlink and fsync of the folder in turn is the last: the log is whole; a repeat erases the rest."""
+    """With a crash before any rename, unlink or fsync of the folder the log is whole; a repeat erases the rest."""
     with logbook(tmp_path / "log") as book:
         book.fill()
         rows = book.rows()
@@ -145,7 +145,7 @@ def test_a_crash_at_any_step_leaves_each_segment_old_or_new(tmp_path, monkeypatc
 
 
 def _damage_some(folder):
-    """Damage events of a/1 and a/2 in the first segment, one in its middle, and the two at its end; their offsets."""
+    """Damage three events in the first segment, one in its middle and two at its end; return their offsets."""
     first, following, *_ = (first for first, _ in segment_files(folder))
     path = dict(segment_files(folder))[first]
     lost = [5, following - 2, following - 1]
@@ -155,14 +155,14 @@ def _damage_some(folder):
 
 
 def _faults(folder):
-    """What the pipeline is told of a folder's log without a server: offsets without a row, and why."""
+    """Return the offsets without a row that the pipeline finds in a folder's log, each with the reason."""
     log = FolderLog(folder)
     faults = [each for each in log.read(1, log.head().next) if isinstance(each, Fault)]
     return {offset: each.why for each in faults for offset in range(each.first, each.last + 1)}
 
 
 def test_damaged_rows_become_holes_of_the_log(tmp_path):
-    """What cannot be written anew is lost: the log says so to every reader, at once, later, and without log.json."""
+    """Rows that cannot be copied are lost: they are reported as holes, immediately, later, and without log.json."""
     with logbook(tmp_path) as book:
         book.fill()
     lost = _damage_some(tmp_path)
@@ -183,7 +183,7 @@ def test_damaged_rows_become_holes_of_the_log(tmp_path):
 
 @pytest.mark.slow
 def test_a_crash_at_any_step_leaves_no_row_missing_without_a_record(tmp_path, monkeypatch):
-    """Each rename, unlink and fsync in turn is the last: damaged rows are damaged or holes, and others are there."""
+    """With a crash before any rename, unlink or fsync, the damaged rows are damaged or holes; the others are stored."""
     with logbook(tmp_path / "log") as book:
         book.fill()
     lost = _damage_some(tmp_path / "log")
@@ -212,7 +212,7 @@ def test_a_crash_at_any_step_leaves_no_row_missing_without_a_record(tmp_path, mo
 
 
 def _purged_up_to(step, folder, monkeypatch):
-    """Purge, but end before the file operation of that number; True if there were not so many."""
+    """Purge, but stop before the `step`-th file operation; returns True if there were fewer."""
     left = [step]
 
     def counted(operation):
@@ -239,7 +239,7 @@ def _purged_up_to(step, folder, monkeypatch):
 
 
 def test_readers_go_on_and_see_no_damage(tmp_path):
-    """Whoever reads while segments are replaced gets the old or the new of each event, and nobody speaks of damage."""
+    """A reader gets the old or the new form of each event while segments are replaced, and no damage is reported."""
     pattern = Pattern(Match.DESCENDANTS, "")
     with logbook(tmp_path) as book:
         book.fill()
@@ -268,7 +268,7 @@ def test_readers_go_on_and_see_no_damage(tmp_path):
 
 
 def test_no_file_of_the_old_one_stays_open(tmp_path):
-    """A deleted file takes its room, and its bytes can be read, until nobody has it open."""
+    """A deleted file takes space, and its bytes can be read, as long as a process has it open."""
     with logbook(tmp_path) as book:
         book.fill()
         book.history.purge(ONE, lambda *_: None)

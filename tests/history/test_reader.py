@@ -1,4 +1,4 @@
-"""Pages of the history: every filter alone and with others, against a list that is looked through from end to end."""
+"""Pages of the history: every filter, alone and combined, compared with a search through a list."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ RULED = st.builds(
 
 @contextmanager
 def log(segments, rules=None, **more):
-    """A log with these rows, a reader of it, and what it should find."""
+    """Write a log with these rows; yields a reader of it, its folder and its rows."""
     with TemporaryDirectory() as name, ExitStack() as stack:
         folder, rows = write(Path(name) / "log", segments, **more)
         stack.callback(folder.close)
@@ -61,7 +61,7 @@ def log(segments, rules=None, **more):
 
 
 def expected(rows, query, rules):
-    """All that a query finds, in its order, by looking at every row."""
+    """Return the offsets that a query must find, in its order, by looking at every row."""
     places = {row.publication: row.offset for row in rows}
     found = []
     for row in rows:
@@ -84,7 +84,7 @@ def expected(rows, query, rules):
 
 
 def all_pages(reader, query, *, by_publication=False):
-    """What a client gets that pages to the end, by offset or publication, and the gaps it is told of."""
+    """Page to the end, by offset or publication, as a client does; returns the offsets and gaps found."""
     found, gaps = [], []
     for _ in range(10_000):
         page = reader.read(query)
@@ -108,7 +108,7 @@ def all_pages(reader, query, *, by_publication=False):
 @st.composite
 def logs_and_queries(draw):
     segments = draw(st.lists(st.lists(ROWS, min_size=1, max_size=40), min_size=1, max_size=4))
-    if draw(st.booleans()):  # times that grow, but for steps
+    if draw(st.booleans()):  # times that grow, except for steps
         now = 1
         segments = [
             [row._replace(time_us=(now := max(1, now + draw(st.sampled_from([0, 1, 1, 2, -9]))))) for row in rows]
@@ -139,7 +139,7 @@ def logs_and_queries(draw):
 @settings(max_examples=80, deadline=None)
 @given(logs_and_queries(), st.sampled_from([64, 1, 0]), st.sampled_from([20_000, 3]), st.booleans())
 def test_paging_either_way_to_the_end_gives_exactly_what_was_asked_for(made, most_pairs, most_rows, by_publication):
-    """Every filter, in every combination, over segments, clock steps, audiences, purged rows; by index or not."""
+    """All combinations of filters, over segments, clock steps, audiences and purged rows, with and without an index."""
     segments, options, ages = made
     rules = Rules([(pattern, 60, True) for pattern, _ in ages])
     for (_, start), rule in zip(ages, rules.all[4:], strict=False):
@@ -158,7 +158,7 @@ def test_paging_either_way_to_the_end_gives_exactly_what_was_asked_for(made, mos
 @settings(max_examples=40, deadline=None)
 @given(logs_and_queries(), st.sets(st.integers(1, 160)), st.integers(0, 3), st.sampled_from([64, 0]))
 def test_what_is_damaged_or_lost_is_never_served_and_always_told(made, damaged, skip, most_pairs):
-    """H3: a row whose checksum does not fit is a gap, and so is a hole between segments; all else is found as ever."""
+    """H3: a row with a wrong checksum is a gap, and so is a hole between segments; all other rows are found."""
     segments, options, _ = made
     lost = set()
     end = 0
@@ -184,7 +184,7 @@ def test_what_is_damaged_or_lost_is_never_served_and_always_told(made, damaged, 
 
 
 def test_an_event_for_many_audiences_is_found_by_each_of_them():
-    """With more audiences than can be walked one by one all offsets are looked at; everybody gets their own."""
+    """With too many audiences to search one by one, all offsets are looked at; each user finds their own events."""
     rows = [Row("a", audience=Audience(eligible_authids=(f"user{number % 100}",))) for number in range(1_000)]
     with log([rows]) as (reader, _, _):
         page = reader.read(Query(((Pattern(Match.EXACT, "a"), 0),), 1_000, authid="user7"))
@@ -193,7 +193,7 @@ def test_an_event_for_many_audiences_is_found_by_each_of_them():
 
 
 def test_an_event_is_read_as_it_was_published():
-    """Whatever is kept of an event comes back, its audience too."""
+    """All that is stored of an event is returned, including its audience."""
     with log([[Row("a/b", 77, AUDIENCES[1], '{"x":"\\u0000é"}')]]) as (reader, _, [row]):
         [event] = reader.read(Query(((Pattern(Match.EXACT, "a/b"), 0),), 1, authid="ann")).events
         assert (event.topic, event.payload, event.time_us) == ("a/b", '{"x":"\\u0000é"}'.encode(), 77)
@@ -201,7 +201,7 @@ def test_an_event_is_read_as_it_was_published():
 
 
 def test_a_call_touches_so_many_rows_and_says_where_to_go_on():
-    """Who may see nothing of a long log gets a short page rather than all of it looked at in one go."""
+    """A reader that may see nothing of a long log gets a short page; the next one continues where it ended."""
     rows = [[Row(f"many/{number}", audience=AUDIENCES[1]) for number in range(5_000)] for _ in range(5)]
     with log(rows) as (reader, _, _):
         page = reader.read(Query(((Pattern(Match.DESCENDANTS, "many"), 0),), 25_000))
@@ -213,7 +213,7 @@ def test_a_call_touches_so_many_rows_and_says_where_to_go_on():
 
 @pytest.mark.parametrize("is_reverse", [False, True])
 def test_a_page_without_events_names_a_publication_to_go_on_from(is_reverse):
-    """W40: a rare audience far away; each page has looked further, whoever may read what lies there."""
+    """W40: pages without readable events make progress towards a single one far away."""
     rows = [[Row(f"many/{number % 200}", audience=AUDIENCES[1]) for number in range(15_000)] for _ in range(3)]
     rows[1][7_000] = Row("many/1")
     with log(rows) as (reader, _, stored):
@@ -227,7 +227,7 @@ def test_a_page_without_events_names_a_publication_to_go_on_from(is_reverse):
 @pytest.mark.parametrize("damaged", [{*range(1, 60)}, {*range(40, 61)}, {1, *range(3, 61)}])
 @pytest.mark.parametrize("is_reverse", [False, True])
 def test_the_publication_to_go_on_from_is_never_one_that_cannot_be_read(damaged, is_reverse):
-    """H3: in a damaged segment it is that of the last sound row; paging still comes to the end."""
+    """H3: in a damaged segment a page has the publication of the last intact row, and paging reaches the end."""
     rows = [[Row("b")] * 30, [Row(f"a/{number % 3}", audience=AUDIENCES[1]) for number in range(60)], [Row("a/x")] * 5]
     damaged = {30 + each for each in damaged}
     with pytest.MonkeyPatch.context() as patch, log(rows, damaged=damaged) as (reader, _, _):
@@ -255,7 +255,7 @@ def test_the_publication_to_go_on_from_is_never_one_that_cannot_be_read(damaged,
     ],
 )
 def test_a_page_says_whether_older_events_are_gone(filters, forward, backward):
-    """W40, W41: once it has come to where the log begins, if more than that was asked for."""
+    """W40, W41: a page that reaches the log's beginning reports whether older events were requested too."""
     rules = Rules([(Pattern(Match.DESCENDANTS, "a"), 60, True)])
     rules.of("a/b").start = 5
     with log([[Row("a/b", number * 10) for number in range(1, 11)]], rules) as (reader, _, rows):
@@ -269,7 +269,7 @@ def test_a_page_says_whether_older_events_are_gone(filters, forward, backward):
 
 
 def test_connections_are_kept_but_only_so_many():
-    """However many segments are read, no more files stay open than the pool may keep, and none of deleted ones."""
+    """However many segments are read, the pool keeps a limited number of files open, and none that are deleted."""
     with log([[Row("a")] for _ in range(MOST_IDLE + 20)]) as (reader, folder, rows):
         query = Query(((Pattern(Match.EXACT, "a"), 0),), len(rows))
         assert len(reader.read(query).events) == len(rows)
@@ -280,7 +280,7 @@ def test_connections_are_kept_but_only_so_many():
 
 
 def open_segments():
-    """The segments' files that this process has open."""
+    """Return the segment files that this process has open."""
     targets = []
     for link in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -290,7 +290,7 @@ def open_segments():
 
 @pytest.mark.slow
 def test_pages_are_whole_while_the_log_is_written_sealed_and_deleted(tmp_path):
-    """Readers that go from page to page miss nothing that is not told, whatever happens to the segments meanwhile."""
+    """Readers that page through the log miss only reported offsets, whatever happens to its segments meanwhile."""
     with OpenLog(tmp_path / "log", Rules(), segment_bytes=65_536, max_bytes=1_048_576) as opened:
         history, is_written = opened.history, threading.Event()
 
@@ -302,7 +302,7 @@ def test_pages_are_whole_while_the_log_is_written_sealed_and_deleted(tmp_path):
                 at = [event.position for event in page.events]
                 told = {offset for first, last in page.gaps for offset in range(first, last + 1)}
                 assert not told & set(at)
-                first = reached + 1 if reached else min(at, default=1)  # from the start: whatever there is
+                first = reached + 1 if reached else min(at, default=1)  # from the first event that exists
                 assert told | set(at) == {*range(first, page.reached + 1)}
                 reached, seen = page.reached, seen + len(at)
             return seen

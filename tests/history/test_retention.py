@@ -1,4 +1,4 @@
-"""What is too old, or too much: hidden at once, deleted by whole segments, and told to whoever was reading it."""
+"""Retention: events are hidden when they are too old, deleted by whole segments, and reported to readers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def exact(topic):
 
 
 def test_what_is_too_old_is_hidden_from_every_reader_at_once(kept):
-    """Age hides row by row, whatever the segments are, and each topic by its own rule."""
+    """Age hides single rows, independently of segments, and each topic by its own rule."""
     log = kept((exact("ticks"), 30, True))
     log.publish("ticks", 60)
     log.publish("news", 1)
@@ -33,7 +33,7 @@ def test_what_is_too_old_is_hidden_from_every_reader_at_once(kept):
 
 
 def test_a_position_that_has_expired_is_told_as_a_gap(kept):
-    """B6 "expired": who resumes below the start is told what is missing; who asks for all there is, is not."""
+    """H6: resuming below the start yields a gap with the missing offsets; reading all that is left does not."""
     log = kept((exact("ticks"), 30, True))
     log.publish("ticks", 60)
     log.retain()
@@ -48,7 +48,7 @@ def test_a_position_that_has_expired_is_told_as_a_gap(kept):
 
 
 def test_what_is_too_old_is_hidden_when_the_log_is_opened(kept):
-    """B6 "expired": nobody sees it between the start of a server and its first look at the clock."""
+    """H6: events are not visible between a server's start and its first look at the clock."""
     log = kept((exact("ticks"), 30, True))
     log.publish("ticks", 60)
     log.history.close()
@@ -58,7 +58,7 @@ def test_what_is_too_old_is_hidden_when_the_log_is_opened(kept):
 
 
 def test_segments_go_when_all_of_them_is_hidden_and_a_grace_has_passed(kept):
-    """Files are deleted, the oldest first, with all that belongs to them; the newest stays."""
+    """Hidden segments are deleted after a grace period, oldest first, with all their files; the newest stays."""
     log = kept((ALL, HOUR, True), (Pattern(Match.DESCENDANTS, "halley"), HOUR, False), (exact("halley"), 1, False))
     log.fill(2)
     log.clock.pass_(2 * HOUR)
@@ -81,7 +81,7 @@ def test_segments_go_when_all_of_them_is_hidden_and_a_grace_has_passed(kept):
 
 
 def test_a_log_that_is_too_large_loses_its_oldest_segments(kept):
-    """`history.max_bytes` bounds the whole log, however young it is, and never takes the newest segment."""
+    """`history.max_bytes` bounds the whole log, even if it is young, and never deletes the newest segment."""
     log = kept(max_bytes=1_048_576)
     log.fill(30)
     log.retain()
@@ -92,7 +92,7 @@ def test_a_log_that_is_too_large_loses_its_oldest_segments(kept):
 
 
 def test_a_reader_in_the_middle_of_what_is_removed_is_told_so(kept):
-    """A page goes on behind what has gone meanwhile, and says which offsets those were."""
+    """The next page continues after the deleted events, with a gap that has their offsets."""
     log = kept(max_bytes=1_048_576)
     log.fill(30)
     query = Query(((exact("news"), 0),), log.history.head, limit=10)
@@ -105,7 +105,7 @@ def test_a_reader_in_the_middle_of_what_is_removed_is_told_so(kept):
 
 
 def test_a_publication_that_has_gone_is_unknown(kept):
-    """Bounds by publication need it to be there: what never was or is deleted raises, another topic's is a place."""
+    """A bound by publication raises if the event is unknown or deleted; an event of another topic is a valid bound."""
     log = kept(max_bytes=1_048_576)
     log.publish("other")
     log.publish("news", 3)
@@ -123,7 +123,7 @@ def test_a_publication_that_has_gone_is_unknown(kept):
 
 @pytest.mark.parametrize("jump_s", [-HOUR, DAY, -DAY, 1_000 * DAY])
 def test_setting_the_clock_neither_empties_the_log_nor_takes_offsets_back(kept, jump_s):
-    """H9: an hour back, a day ahead: everything younger than its age is there, in order, and is found by its time."""
+    """H9: after a step of the clock all events younger than their age are stored, in order, and found by their time."""
     log = kept((ALL, HOUR, True))
     log.retain()
     log.publish(times=60)
@@ -144,7 +144,7 @@ def test_setting_the_clock_neither_empties_the_log_nor_takes_offsets_back(kept, 
 
 
 def test_a_clock_that_was_wrong_at_the_start_deletes_nothing_if_it_is_set_right(kept, tmp_path):
-    """H9: started a year ahead, everything is hidden; set right within the grace, it is back."""
+    """H9: a start with the clock a year ahead hides all events; they are visible again once the clock is corrected."""
     log = kept((ALL, HOUR, True))
     log.fill(2)
     here = log.offsets()

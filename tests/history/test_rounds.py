@@ -1,4 +1,4 @@
-"""B1 and B5 over the wire, a small share of what `rounds.py` does."""
+"""H1 and H5 over the wire: fewer rounds of what `rounds.py` does."""
 
 import os
 
@@ -12,14 +12,14 @@ SEED = int(os.environ.get("HALLEY_SEED", "5"))
 
 
 async def test_h1_what_a_killed_server_had_acknowledged_is_there_once_and_in_order(tmp_path):
-    """H1, P1, P2: after each kill -9 log and replay have all of it; repeats with their keys are there once."""
+    """H1, P1, P2: after each kill -9 log and replay have all acknowledged events; repeats with keys are stored once."""
     acknowledged, repeated, head = await kill_rounds(tmp_path / "log", 6, 20, SEED)
     assert head >= acknowledged > 0
     assert repeated > 0
 
 
 async def test_h5_no_gap_and_no_duplicate_between_history_and_live(tmp_path):
-    """H5, P3: under full publish load whoever attaches anywhere, is cut off or comes back hears everything once."""
+    """H5, P3: under load, subscribers that attach anywhere, are cut off or reconnect get every event once."""
     attached, events = await seam_rounds(tmp_path / "log", 3, 30, 4, SEED, era_rounds=1)
     assert attached == 90
     assert events > attached

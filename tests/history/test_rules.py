@@ -1,4 +1,4 @@
-"""Which topics are recorded, how, and what is still to be seen of them."""
+"""The rules of the history: which topics are recorded, whether durably, and for how long."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def under(topic, match=Match.DESCENDANTS):
     ],
 )
 def test_without_a_rule_the_house_decides(topic, keeping):
-    """All is durable but the server's own, which is written afterwards, what ticks, and what is each protocol's own."""
+    """All topics are durable except the server's own, written afterwards, its ticks, and the protocols' own topics."""
     assert Rules().keeping(topic) is keeping
 
 
 def test_the_first_rule_that_matches_decides():
-    """The order of the [[record]] tables is the order of asking."""
+    """Rules are tried in the order of the [[record]] tables."""
     rules = Rules([(under("a/b"), 60, False), (under("a"), 0, True), (ALL, 30, True)])
     assert rules.keeping("a/b/c") is Keeping.AFTERWARDS
     assert rules.keeping("a/c") is Keeping.NOT
@@ -53,7 +53,7 @@ def test_the_first_rule_that_matches_decides():
 
 
 def test_a_wildcard_above_reaches_neither_service_nor_the_servers_own_topics():
-    """/** says nothing about /service/** and /halley/**; rules that name them do."""
+    """/** does not apply to /service/** and /halley/**; rules that name them do."""
     assert Rules([(ALL, 60, True)]).keeping("service/x") is Keeping.NOT
     assert Rules([(ALL, 60, True)]).of("halley/sessions").age_s == DEFAULT_AGE_S
     rules = Rules([(under("service/x"), 60, True), (under("halley"), 60, True)])
@@ -64,7 +64,7 @@ def test_a_wildcard_above_reaches_neither_service_nor_the_servers_own_topics():
 
 
 def test_where_several_rules_decide_the_one_that_reaches_back_furthest_counts():
-    """A subscriber of /** may resume from an hour ago although one channel is kept for half a minute."""
+    """A subscriber of /** can resume from an hour ago although one channel is kept for half a minute."""
     rules = Rules([(under("ticks"), 30, True), (under("never"), 0, True)])
     rules.of("ticks/x").start = 900
     rules.of("chat").start = 100
@@ -86,7 +86,7 @@ def test_where_several_rules_decide_the_one_that_reaches_back_furthest_counts():
     ],
 )
 def test_another_realm_has_rules_of_its_own(topic, keeping):
-    """It has a history of its own; what the router says of its sessions is in none (W48)."""
+    """Another realm has its own history; the router's meta events are in none (W48)."""
     rules = Rules([(under("chat"), 0, True), (under(":r", Match.CHILDREN), 60, False)], [":r"])
     assert rules.keeping(topic) is keeping
 
@@ -95,20 +95,19 @@ def test_another_realm_has_rules_of_its_own(topic, keeping):
     ("text", "age_s"), [("0", 0), ("90s", 90), ("30m", 1800), ("72h", 259_200), ("7d", 604_800), ("1.5h", 5400)]
 )
 def test_an_age_is_a_number_and_a_unit(text, age_s):
-    """Ages are written as people say them."""
     assert parse_age(text) == age_s
 
 
 @pytest.mark.parametrize("text", ["", "72", "h", "-1h", "1 h", "1w", "1e3s", "10H", "\u0661h", "0\n"])
 def test_any_other_age_is_refused_in_words(text):
-    """What is no age is told with what would be one."""
+    """The error for an invalid age has an example of a valid one."""
     with pytest.raises(ValueError, match="expected an age such as"):
         parse_age(text)
 
 
 @given(PATTERNS, TOPICS)
 def test_a_pattern_matches_what_its_subscribers_hear(pattern, topic):
-    """`matches` says the same of one topic as the index of subscriptions, and `span` has all that it matches."""
+    """`matches` agrees with the index of subscriptions, and `span` contains all that a pattern matches."""
     heard = any(over == pattern for over in patterns_over(topic))
     apart = topic.split("/")[0] == "halley" or (topic.split("/")[0] in {"meta", "service"} and "/" in topic)
     assert matches(pattern, topic) == (heard and (bool(pattern.topic) or not apart))
@@ -123,7 +122,7 @@ def test_a_pattern_matches_what_its_subscribers_hear(pattern, topic):
     st.lists(TOPICS | world.topics, max_size=10),
 )
 def test_a_pattern_starts_no_later_than_any_topic_it_matches(patterns, pattern, topics):
-    """Whatever decides about a topic that a pattern matches counts for the pattern's start."""
+    """A pattern's start is the earliest of all rules for topics that the pattern matches."""
     rules = Rules([(each, 60, True) for each in patterns])
     for number, rule in enumerate(rules.all):
         if rule.keeping is not Keeping.NOT:

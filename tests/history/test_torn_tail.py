@@ -1,6 +1,7 @@
-"""B2, and what follows from it: the newest segment is cut or flipped, and the log tells what is missing and goes on.
+"""H2, H3: the newest segment is cut, or a bit in it flipped; the log reports what is missing and continues.
 
-`HALLEY_FULL=1` cuts at every byte; else at every border of a frame, beside it, and at a seeded share of the others.
+With `HALLEY_FULL=1` it is cut at every byte, else at and near every border of a frame, and at a seeded share of the
+other bytes.
 """
 
 import os
@@ -44,7 +45,7 @@ def commit_ends(wal):
 
 
 def cuts(ends, frame_bytes):
-    """Where to cut the WAL: within its last three records."""
+    """Return where to cut the WAL: within its last three commits."""
     everywhere = range(ends[-4], ends[-1] + 1)
     if IS_FULL:
         return list(everywhere)
@@ -53,7 +54,7 @@ def cuts(ends, frame_bytes):
 
 
 def test_h2_a_wal_cut_anywhere_loses_what_is_cut_off_and_says_so(tmp_path, killed):
-    """H2: every whole record is kept, the missing offsets are told and never used again, and the log goes on."""
+    """H2: every whole record is kept, the missing offsets are reported and never used again, and writing continues."""
     wal = next(killed.glob("*.db-wal"))
     ends = commit_ends(wal)
     assert len(ends) == COMMITS
@@ -77,7 +78,7 @@ def test_h2_a_wal_cut_anywhere_loses_what_is_cut_off_and_says_so(tmp_path, kille
 
 
 def test_h2_new_publication_ids_do_not_repeat_lost_ones(killed):
-    """H2: what was lost had publication ids too, and nobody else gets them."""
+    """H2: lost events had publication ids too, which are not used again."""
     os.truncate(next(killed.glob("*.db-wal")), 0)
     with OpenLog(killed) as log:
         assert log.history.last_number == len(TRUTH)
@@ -85,10 +86,10 @@ def test_h2_new_publication_ids_do_not_repeat_lost_ones(killed):
 
 @pytest.mark.parametrize("ending", [".db", ".db-wal"])
 def test_h3_a_flipped_bit_in_the_newest_segment_is_told_and_nothing_wrong_is_served(tmp_path, killed, ending):
-    """H3: with any bit of the newest segment flipped, each event is served as it was, or is in a range that is told."""
+    """H3: whichever bit is flipped, each event is served unchanged or is in a range that is reported."""
     chance = random.Random(SEED)
     name = next(killed.glob(f"seg-*{ending}")).name
-    if ending == ".db":  # all of it in the database, as after a while
+    if ending == ".db":  # all of it in the database, as some time after the writes
         with OpenLog(killed):
             pass
     whole = (killed / name).read_bytes()

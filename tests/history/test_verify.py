@@ -1,4 +1,4 @@
-"""Verifying a log: what is sound is said to be, and whatever is not is named with its place."""
+"""Verifying a log: an intact one passes, and each fault is reported with its place."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def folder(tmp_path):
 
 
 def sealed(folder):
-    """The segments that have a seal."""
+    """Return the segments that have a seal."""
     return sorted(file.with_suffix(".db") for file in folder.glob("*.seal"))
 
 
@@ -33,12 +33,12 @@ def writable(file):
 
 
 def told(folder):
-    """What is wrong, as (file, what)."""
+    """Return the damage that is found, as (file, what)."""
     return [(damage.file, damage.what) for damage in verify(folder).damage]
 
 
 def test_a_sound_log_is_said_to_be(folder):
-    """All segments and rows are looked at, and the progress ends at its end."""
+    """All segments and rows are checked, and the progress reaches the total."""
     steps = []
     verdict = verify(folder, lambda done, of: steps.append((done, of)))
     assert verdict.damage == []
@@ -49,7 +49,7 @@ def test_a_sound_log_is_said_to_be(folder):
 
 
 def test_a_log_that_a_server_has_open_can_be_verified(tmp_path):
-    """It takes no lock and changes nothing; what is committed meanwhile is no fault."""
+    """Verifying takes no lock and changes nothing; commits in the meantime are not faults."""
     with logbook(tmp_path / "log") as book:
         book.fill(count=100)
         assert book.history.written(10)
@@ -60,7 +60,7 @@ def test_a_log_that_a_server_has_open_can_be_verified(tmp_path):
 
 
 def test_a_flipped_bit_is_found_in_its_block(folder):
-    """H3: in a sealed segment, wherever it is, the digest of its block tells."""
+    """H3: in a sealed segment, the digest of its block does not match."""
     file = writable(sealed(folder)[1])
     data = bytearray(file.read_bytes())
     data[BLOCK_BYTES + 77] ^= 1
@@ -69,7 +69,7 @@ def test_a_flipped_bit_is_found_in_its_block(folder):
 
 
 def test_a_changed_row_is_found_where_there_is_no_seal(folder):
-    """Each row's checksum tells, with its offset."""
+    """In an open segment, the row's checksum does not match; the damage has its offset."""
     newest = max(folder.glob("seg-*.db"))
     with closing(sqlite3.connect(newest)) as connection, connection:
         offset = connection.execute("select max(offset) - 1 from stored").fetchone()[0]
@@ -79,7 +79,7 @@ def test_a_changed_row_is_found_where_there_is_no_seal(folder):
 
 
 def test_a_missing_row_and_a_missing_segment_are_found(folder):
-    """Offsets have no holes."""
+    """Offsets that are missing within a segment or between two are reported."""
     newest = max(folder.glob("seg-*.db"))
     with closing(sqlite3.connect(newest)) as connection, connection:
         offset = connection.execute("select min(offset) from stored").fetchone()[0]
@@ -95,7 +95,7 @@ def test_a_missing_row_and_a_missing_segment_are_found(folder):
 
 
 def test_a_lost_end_is_found(folder):
-    """H2: the mark knows of more than there is."""
+    """H2: the mark has a higher offset than the last row."""
     newest = max(folder.glob("seg-*.db"))
     with closing(sqlite3.connect(newest)) as connection, connection:
         connection.execute("delete from stored where offset > 615")
@@ -104,7 +104,7 @@ def test_a_lost_end_is_found(folder):
 
 
 def test_a_wrong_index_is_found(folder):
-    """Rows that an index does not lead to would vanish from answers."""
+    """Rows that an index does not lead to would be missing from results."""
     newest = max(folder.glob("seg-*.db"))
     with closing(sqlite3.connect(newest)) as connection, connection:
         connection.execute("pragma writable_schema=on")
@@ -117,7 +117,7 @@ def test_a_wrong_index_is_found(folder):
 
 @pytest.mark.parametrize("name", ["log.json", "seal"])
 def test_a_damaged_document_is_found(name, folder):
-    """The log's identity, and each seal."""
+    """Damage to the log's identity and to a seal is reported."""
     file = folder / name if name == "log.json" else sealed(folder)[0].with_suffix(".seal")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
@@ -126,7 +126,7 @@ def test_a_damaged_document_is_found(name, folder):
 
 
 def test_another_logs_segment_is_found(folder, tmp_path):
-    """A file that was copied to the wrong place."""
+    """A segment that was copied from another log is reported."""
     with logbook(tmp_path / "other") as other:
         other.fill()
     file = sealed(folder)[0]
@@ -135,6 +135,6 @@ def test_another_logs_segment_is_found(folder, tmp_path):
 
 
 def test_where_there_is_no_log(tmp_path):
-    """A wrong folder is no sound log."""
+    """A folder without a log is refused."""
     with pytest.raises(FolderUnusable, match="there is no log in"):
         verify(tmp_path)

@@ -1,4 +1,4 @@
-"""What the log says to its broker while it writes: order, bounds, refusals; and what it takes of the machine."""
+"""What the writer reports to its broker: order, limits and refusals; and the resources that a log takes."""
 
 import gc
 import os
@@ -20,7 +20,7 @@ PAYLOAD = "x" * 1_500
 
 
 def awaited(condition, timeout_s=20):
-    """Wait until it holds."""
+    """Wait until the condition holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it has not come to that"
@@ -28,7 +28,7 @@ def awaited(condition, timeout_s=20):
 
 
 def test_events_that_are_not_recorded_are_passed_on_in_their_place(tmp_path):
-    """P2: they are reported between the others, take no offset, and are not stored."""
+    """P2: events that are not recorded are reported in order with the others, take no offset, and are not stored."""
     with OpenLog(tmp_path) as log:
         passing = [log.event(name) for name in ("b", "d")]
         for event in passing:
@@ -47,7 +47,7 @@ def test_events_that_are_not_recorded_are_passed_on_in_their_place(tmp_path):
 
 
 def test_all_that_an_event_says_is_stored_and_comes_back(tmp_path):
-    """Every column survives, with the texts that are hard on a database."""
+    """Every column is stored, including strings that are difficult for a database."""
     with OpenLog(tmp_path) as log:
         event = log.event(
             {"n": 1, "s": "\0\u2028\U0001f600'\""},
@@ -70,7 +70,7 @@ def test_all_that_an_event_says_is_stored_and_comes_back(tmp_path):
 
 
 def test_an_event_that_cannot_be_stored_is_refused_alone(tmp_path):
-    """What slipped through the door does not take others with it, nor stop the writer."""
+    """An event that cannot be stored neither makes the others of its group fail nor stops the writer."""
     with OpenLog(tmp_path) as log:
         poison = log.event("poison")
         poison.topic = "\ud800"
@@ -82,7 +82,7 @@ def test_an_event_that_cannot_be_stored_is_refused_alone(tmp_path):
 
 
 def test_what_waits_to_be_written_is_bounded(tmp_path):
-    """Beyond `inbox_bytes` publishes are refused at once, and taken again when the writer has caught up."""
+    """Beyond `inbox_bytes` publishes are refused immediately, and accepted again once the writer has caught up."""
     gate = threading.Event()
     with OpenLog(tmp_path, inbox_bytes=65_536) as log:
         reports = log.reports
@@ -100,12 +100,12 @@ def test_what_waits_to_be_written_is_bounded(tmp_path):
 
 
 def test_below_the_floor_of_free_space_publishes_are_refused_and_reads_go_on(tmp_path, monkeypatch):
-    """H4: `free_bytes` refuses with its own name, passes on what needs no room, and recovers with the space."""
+    """H4: the refusal names `free_bytes`; events that need no space pass, and the log recovers when space is free."""
     monkeypatch.setattr(writer, "_LOOK_S", 0.01)
     real = os.statvfs
     is_full = False
 
-    def statvfs(path):  # a disk cannot be filled here
+    def statvfs(path):  # a test cannot fill the disk
         found = list(real(path))
         return os.statvfs_result([*found[:4], 0, *found[5:]]) if is_full else os.statvfs_result(found)
 
@@ -131,7 +131,7 @@ def test_below_the_floor_of_free_space_publishes_are_refused_and_reads_go_on(tmp
 
 
 def test_a_segment_is_sealed_under_its_readers(tmp_path):
-    """A reader in the middle of a segment reads on while it is rolled over, and only delays its seal."""
+    """A reader in the middle of a segment can read on while the segment is rolled over; it only delays the seal."""
     with OpenLog(tmp_path, **SMALL) as log:
         log.write("first", PAYLOAD)
         (listed,) = log.history.folder.segments
@@ -152,19 +152,19 @@ def test_a_segment_is_sealed_under_its_readers(tmp_path):
             sealed = log.history.folder.segments[0]
             found = [row.offset for batch, _ in rows.walk(idle, 1, sealed.last) for row in batch]
             assert found == list(range(1, sealed.last + 1))
-        awaited(lambda: sealed.path.stat().st_mode & 0o777 == 0o444)  # the last that is done to it
+        awaited(lambda: sealed.path.stat().st_mode & 0o777 == 0o444)  # the last step of sealing
         assert not [each for each in segment.companions(sealed.path) if each.exists()]
         assert list(log.stored()) == list(range(1, log.history.head + 1))
 
 
 @pytest.mark.slow
 def test_a_log_takes_no_more_memory_or_files_for_having_more_segments(tmp_path):
-    """Memory is independent of what is stored: a hundred segments later there are as many open files, and objects."""
+    """A hundred segments later, the number of open files and the memory in use are nearly the same."""
 
     def open_files():
         found = 0
         for link in Path("/proc/self/fd").iterdir():
-            with suppress(OSError):  # it is being closed
+            with suppress(OSError):  # the file is being closed
                 found += str(tmp_path) in str(link.readlink())
         return found
 
@@ -181,11 +181,11 @@ def test_a_log_takes_no_more_memory_or_files_for_having_more_segments(tmp_path):
             measured.append(tracemalloc.get_traced_memory()[0])
         tracemalloc.stop()
         assert measured[1] - measured[0] < 300_000
-        awaited(lambda: open_files() < 30)  # the last one is still being closed
+        awaited(lambda: open_files() < 30)  # the last file is still being closed
 
 
 def test_the_interpreters_switch_interval_is_given_back(tmp_path):
-    """Halley in a program of somebody else's leaves it as it was, with one log or with two."""
+    """A program that embeds Halley gets its switch interval back, also if it had two logs open."""
     before = sys.getswitchinterval()
     with OpenLog(tmp_path / "a"):
         with OpenLog(tmp_path / "b"):
@@ -195,7 +195,7 @@ def test_the_interpreters_switch_interval_is_given_back(tmp_path):
 
 
 def test_keys_that_were_used_lately_are_found_again(tmp_path):
-    """A publisher that repeats itself after a restart is known: whose key, what it was, and when; oldest first."""
+    """After a restart, keys are known with identity, publication and time, oldest first."""
     with OpenLog(tmp_path, **SMALL) as log:
         for number in range(150):
             authid = None if number % 2 else "ann"

@@ -1,4 +1,4 @@
-"""What all tests of the Bayeux engine share."""
+"""Fixtures that all tests of the Bayeux engine share."""
 
 import pytest
 from support.bayeux import House

@@ -1,8 +1,8 @@
-"""What Bayeux sessions must get and when they must end, said as plainly as possible: the engine is compared with it.
+"""What Bayeux clients must receive and when sessions must end, in a model as plain as possible, to test the engine.
 
-No outboxes, no heaps, no bytes. A session is the list of all events it is owed, and how many of them have arrived for
-certain; the rest follows. Whoever drives it says what happens; the model says what must be seen: the events of each
-reply, and in `answers` the end of every connect that was held or half answered. It imports nothing of Halley's.
+It has no outboxes, heaps or bytes: a session is the list of all events that it is owed, and the number of them that
+have certainly arrived. Its user reports what happens; the model returns the events of each reply and, in `answers`, the
+end of every connect that was held or half answered. It imports nothing from Halley.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ REPLY, ABORT, DISMISSED, REFUSED = "reply", "abort", "dismissed", "refused"
 
 
 def matches(pattern: str, channel: str) -> bool:
-    """Bayeux 1.0, 2.2.1: `*` is one more segment, `**` one or more."""
+    """Bayeux 1.0, 2.2.1: `*` matches one more segment, `**` one or more."""
     parent, _, last = pattern.rpartition("/")
     if last == "**":
         return channel.startswith(parent + "/")
@@ -23,7 +23,7 @@ def matches(pattern: str, channel: str) -> bool:
 
 @dataclass(eq=False)
 class Flight:
-    """A reply with events that is on its way: which of those owed it carries, and for which kind of request."""
+    """A reply with events that is on its way: which of the owed events it carries, and for what kind of request."""
 
     start: int
     events: list[int]
@@ -33,7 +33,7 @@ class Flight:
 
 @dataclass(eq=False)
 class Peer:
-    """One session."""
+    """A session: what its client is owed, and how much of it has arrived."""
 
     id: str
     cookie: str
@@ -41,23 +41,23 @@ class Peer:
     acks: bool
     deadline: float
     patterns: set[str] = field(default_factory=set)
-    owed: list[int] = field(default_factory=list)  # every event it must get, in the order of publishing
-    arrived: int = 0  # how many of them it has for certain
-    batches: list[int] = field(default_factory=list)  # with acks: how many were owed when each batch was closed
+    owed: list[int] = field(default_factory=list)  # every event it must receive, in the order of publishing
+    arrived: int = 0  # the number of them that have certainly arrived
+    batches: list[int] = field(default_factory=list)  # with acks: the number of events owed when each batch was closed
     flight: Flight | None = None
     held: int | None = None  # the connection of its held connect
-    browser: str = ""  # whose slot that takes
+    browser: str = ""  # the browser whose slot the held connect takes
     has_polled: bool = False
     interval_s: float = 0.0
     is_over: bool = False
 
     def waiting(self) -> list[int]:
-        """What the next reply must carry."""
+        """Return the events that the next reply must carry."""
         in_flight = len(self.flight.events) if self.flight and not self.acks else 0
         return self.owed[self.arrived + in_flight :]
 
     def acknowledge(self, batch: int) -> None:
-        """The client has all that was ever sent under this number or an earlier one."""
+        """The client has acknowledged all events that were sent under this number or an earlier one."""
         if batch > 0 and self.batches:
             self.arrived = max(self.arrived, self.batches[min(batch, len(self.batches)) - 1])
 
@@ -72,7 +72,7 @@ class Model:
         self.is_draining = False
         self.peers: list[Peer] = []
         self.answers: defaultdict[int, list[tuple[Peer, str, list[int]]]] = defaultdict(list)
-        """What connections must get that were held or half answered, in order: which end, with which events."""
+        """The ends of connects that were held or half answered, in order: how each ended, and with which events."""
 
     def alive(self) -> list[Peer]:
         return [peer for peer in self.peers if not peer.is_over]
@@ -81,7 +81,7 @@ class Model:
         return Counter(peer.browser for peer in self.peers if peer.held is not None)
 
     def admit(self, peer: Peer, cookie: str | None) -> bool:
-        """A request names this session and shows this cookie: is it let in? From the first match on it must match."""
+        """Whether a request with this cookie may use the session; from the first match on, every cookie must match."""
         if peer.is_over or (cookie != peer.cookie and (cookie is not None or peer.is_bound)):
             return False
         peer.is_bound = peer.is_bound or cookie == peer.cookie
@@ -90,7 +90,7 @@ class Model:
         return True
 
     def publish(self, channel: str, event: int, *, without: Peer | None = None) -> None:
-        """All who hear it are owed it; for whom too much waits, even after a held connect took its part, is cut."""
+        """Owe all subscribers an event; a session whose queue is full, even after an answered hold, ends."""
         for peer in self.alive():
             if peer is without or not any(matches(pattern, channel) for pattern in peer.patterns):
                 continue
@@ -102,13 +102,13 @@ class Model:
                 peer.owed.append(event)
 
     def is_full(self, peer: Peer) -> bool:
-        """With acks, what is sent and not acknowledged waits too."""
+        """Whether the queue is full; with acks, events that are sent and not acknowledged count."""
         return (len(peer.owed) - peer.arrived if peer.acks else len(peer.waiting())) >= self.queue
 
     def connect(
         self, peer: Peer, connection: int, wait_s: float | None, *, alone: bool, last: bool
     ) -> list[int] | None:
-        """The events of the reply, or None where it is held; the session may be over after it."""
+        """Return the events of the reply, or None if the connect is held; it can also end the session."""
         if peer.held is not None:
             self.answer_held(peer, with_events=False)
         if peer.flight is not None and peer.flight.answers_connect:
@@ -128,7 +128,7 @@ class Model:
         return self.answer(peer, connection, with_events=last, is_crowded=is_crowded)
 
     def answer(self, peer: Peer, connection: int, *, with_events: bool, is_crowded: bool = False) -> list[int]:
-        """A connect is answered: the client has `max_interval_s` for the next one, and gets all that waits."""
+        """Answer a connect: the client has `max_interval_s` for the next one, and gets all waiting events."""
         interval_s = max(peer.interval_s, self.slot_interval_s) if is_crowded else peer.interval_s
         peer.deadline = self.now + interval_s + self.max_interval_s
         if not with_events or peer.flight is not None:
@@ -137,7 +137,7 @@ class Model:
         return self.send(peer, connection, answers_connect=True)
 
     def send(self, peer: Peer, connection: int, *, answers_connect: bool) -> list[int]:
-        events = peer.waiting()[: self.queue]  # more, where some came back, waits for the next reply
+        events = peer.waiting()[: self.queue]  # more, if some were put back, waits for the next reply
         if events:
             peer.flight = Flight(peer.arrived, events, connection, answers_connect)
         return events
@@ -148,7 +148,7 @@ class Model:
         self.answers[connection].append((peer, REPLY, self.answer(peer, connection, with_events=with_events)))
 
     def settle(self, peer: Peer, flight: Flight, *, is_written: bool) -> None:
-        """The transport says whether a reply has left; only once does that matter, and not after it was aborted."""
+        """The transport reports whether a reply was written; a second report, or one after an abort, has no effect."""
         if peer.flight is not flight:
             return
         peer.flight = None
@@ -156,7 +156,7 @@ class Model:
             peer.arrived += len(flight.events)
 
     def turn(self) -> None:
-        """The event loop turns: a held connect is the way out for what waits."""
+        """The event loop turns: waiting events leave by held connects."""
         for peer in self.alive():
             if peer.held is not None and peer.waiting() and peer.flight is None:
                 self.answer_held(peer)
@@ -174,7 +174,7 @@ class Model:
         peer.deadline = self.now + peer.interval_s + self.max_interval_s
 
     def end(self, peer: Peer, farewell: str) -> None:
-        """The session is over; a connect that is held is told so. Who was dismissed still gets what waits."""
+        """End a session and answer its held connect; a client that was dismissed still gets the waiting events."""
         if peer.held is not None:
             last = peer.waiting()[: self.queue] if farewell is DISMISSED and peer.flight is None else []
             self.answers[peer.held].append((peer, farewell, last))

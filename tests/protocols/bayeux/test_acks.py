@@ -9,7 +9,7 @@ from app.protocols.bayeux.exchanges import Transport
 
 @pytest.fixture
 def peer(house):
-    """A client with acknowledgements that has subscribed to `/a` and been answered its first connect, batch 1."""
+    """A client with acknowledgements that has subscribed to `/a` and received its first connect reply, batch 1."""
     return joined(house)
 
 
@@ -31,7 +31,7 @@ def test_handshake_agrees(house):
 
 @pytest.mark.parametrize("wish", [False, None, 0, 1, "true", {}, []])
 def test_not_asked_for(house, wish):
-    """Anything but `true` does not switch it on, and nothing speaks of it then (B17)."""
+    """Any value but `true` does not switch it on, and then no reply has it (B17)."""
     peer = house.join(ext={"ack": wish})
     assert "ext" not in poll(peer, 1, advice={"timeout": 0}).only
 
@@ -51,14 +51,14 @@ def test_first_batch(house):
 
 
 def test_delivery_by_connect_only(house, peer):
-    """Events ride on connect replies alone (B17)."""
+    """Events are sent on connect replies only (B17)."""
     held = poll(peer, 1)
     assert peer.publish("/a", 1).events == []
     assert held.events == [("/a", 1)]
 
 
 def test_acknowledged_events_are_free(house, peer):
-    """What was acknowledged is not sent again, and the connect is held (B17)."""
+    """Acknowledged events are not sent again, and the connect is held (B17)."""
     held = poll(peer, 1)
     house.publish("/a", 1)
     assert held.replies[0]["ext"] == {"ack": 2}
@@ -67,7 +67,7 @@ def test_acknowledged_events_are_free(house, peer):
 
 
 def test_unacknowledged_events_are_sent_again(house, peer):
-    """A client that repeats its number gets all again, under a new number, before newer events (B17, E61)."""
+    """A client that repeats its number gets all events again, under a new number, before newer events (B17, E61)."""
     poll(peer, 1)
     house.publish("/a", 1, 2)
     again = poll(peer, 1)
@@ -80,7 +80,7 @@ def test_unacknowledged_events_are_sent_again(house, peer):
 
 
 def test_any_number_an_event_had_frees_it(house, peer):
-    """What was sent again under a new number is acknowledged by its first number too, and comes no more (B17)."""
+    """Events that were sent again under a new number can also be acknowledged by their first number (B17)."""
     poll(peer, 1)
     house.publish("/a", 1)
     assert poll(peer, 1).replies[0]["ext"] == {"ack": 3}
@@ -89,7 +89,7 @@ def test_any_number_an_event_had_frees_it(house, peer):
 
 
 def test_lost_answer(house, peer):
-    """A reply that was written into a dead socket is sent again though the server noticed nothing (E61)."""
+    """A reply that was written to a dead socket is sent again, though the server noticed nothing (E61)."""
     poll(peer, 1)
     house.publish("/a", 1)
     house.publish("/a", 2)
@@ -97,7 +97,7 @@ def test_lost_answer(house, peer):
 
 
 def test_unwritten_moves_nothing(house, peer):
-    """With acknowledgements an unwritten reply's events stay unacknowledged, and come once."""
+    """With acknowledgements the events of an unwritten reply stay unacknowledged, and are sent once."""
     held = poll(peer, 1, stalled=True)
     house.publish("/a", 1)
     held.unwritten()
@@ -106,7 +106,7 @@ def test_unwritten_moves_nothing(house, peer):
 
 
 def test_half_written_batch(house, peer):
-    """A connect that overtakes a half written batch gets it all under the next number (B17)."""
+    """A connect that overtakes a half written batch gets all its events under the next number (B17)."""
     first = poll(peer, 1, stalled=True)
     house.publish("/a", 1)
     second = poll(peer, 1)
@@ -117,7 +117,7 @@ def test_half_written_batch(house, peer):
 
 
 def test_overtaken_connect_carries_nothing(house, peer):
-    """A held connect that is overtaken closes no batch: nothing can be acknowledged too early (B17)."""
+    """A held connect that is overtaken closes no batch, so that nothing is acknowledged too early (B17)."""
     first = poll(peer, 1)
     second = poll(peer, 1)
     assert first.events == []
@@ -136,14 +136,14 @@ def test_new_client_frees_nothing(house, peer, batch):
 
 @pytest.mark.parametrize("batch", [None, "2", True, 2.0, [2], {"batch": 2}])
 def test_what_is_no_number_frees_nothing(house, peer, batch):
-    """What is no whole number frees nothing and is no error (B17, A12)."""
+    """A value that is not a whole number frees nothing and is not an error (B17, A12)."""
     poll(peer, 1)
     house.publish("/a", 1)
     assert poll(peer, batch).events == [("/a", 1)]
 
 
 def test_number_of_the_future(house, peer):
-    """A number beyond the newest batch frees what was sent and nothing that comes later (B17)."""
+    """A number beyond the newest batch frees the events that were sent, and none that are sent later (B17)."""
     poll(peer, 1)
     house.publish("/a", 1)
     held = poll(peer, 2**63 - 1)
@@ -162,7 +162,7 @@ def test_older_batches_are_freed_together(house, peer):
 
 
 def test_events_before_the_first_connect(house):
-    """What is delivered while the session begins is part of batch 1 (B17, CometD #521)."""
+    """Events that are delivered while the session is being opened are part of batch 1 (B17, CometD #521)."""
     house.hooks.session_opened.append(lambda session: house.engine.deliver(session, "/w", 1, None, house.now))
     peer = house.join(ext={"ack": True})
     assert peer.heard == [("/w", 1)]
@@ -171,7 +171,7 @@ def test_events_before_the_first_connect(house):
 
 
 def test_by_jsonp(house):
-    """It works by callback-polling (B17, A66)."""
+    """The extension works by callback-polling (B17, A66)."""
     peer = house.join(ext={"ack": True}, transport=Transport.CALLBACK_POLLING)
     peer.subscribe("/a")
     poll(peer, 1)
@@ -188,7 +188,7 @@ def test_in_a_batch_of_messages(house, peer):
 
 
 def test_refused_connect_frees_nothing(house, peer):
-    """A connect that is refused has not acknowledged (B17)."""
+    """A connect that is refused acknowledges nothing (B17)."""
     poll(peer, 1)
     house.publish("/a", 1)
     poll(peer, 2, connectionType="x")
@@ -196,7 +196,7 @@ def test_refused_connect_frees_nothing(house, peer):
 
 
 def test_gone_hold(house, peer):
-    """What came after a hold died is sent with the next connect, once it is acknowledged no more (B15, B17)."""
+    """Events published after a hold's socket died are sent with the next connect, until acknowledged (B15, B17)."""
     poll(peer, 1).hang_up()
     house.publish("/a", 1)
     assert poll(peer, 1).events == [("/a", 1)]
@@ -217,7 +217,7 @@ def test_unacknowledged_events_are_bounded():
 
 
 def test_acknowledged_events_make_room():
-    """One that does acknowledge can go on for ever (B17)."""
+    """A client that acknowledges can go on without limit (B17)."""
     house = House(limits={"queue_events": 3})
     peer = joined(house)
     for number in range(20):

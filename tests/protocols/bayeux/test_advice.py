@@ -10,7 +10,6 @@ AT_ONCE = {"timeout": 0}
 
 
 def test_first_connect_carries_advice(house):
-    """A session's first connect reply carries the full advice."""
     peer = Peer(house)
     peer.handshake()
     assert peer.connect().only["advice"] == RETRY
@@ -44,20 +43,20 @@ def test_other_replies_carry_none(house, channel):
 
 
 def test_unknown_session_shall_handshake(house):
-    """A connect of an unknown session is told to handshake, never `none` (A38, B11, E28)."""
+    """A connect of an unknown session gets `reconnect: handshake`, never `none` (A38, B11, E28)."""
     only = house.send({"channel": "/meta/connect", "clientId": "nobody", "connectionType": "long-polling"}).only
     assert only["advice"] == HANDSHAKE
 
 
 def test_expired_session_shall_handshake(house):
-    """So is a connect of a session that has expired (B11, E28, CometD #921)."""
+    """A connect of an expired session gets `reconnect: handshake` (B11, E28, CometD #921)."""
     peer = house.join()
     house.pass_time(10)
     assert peer.connect().only["advice"] == HANDSHAKE
 
 
 def test_failed_connect_carries_the_whole_advice(house):
-    """Every failed connect carries all three fields (A42)."""
+    """Every failed connect's advice has all three fields (A42)."""
     peer = house.join()
     for wrong in ({"connectionType": "x"}, {"ext": 7}, {"advice": []}, {"id": []}):
         advice = peer.send(peer.poll(**wrong)).only["advice"]
@@ -65,7 +64,7 @@ def test_failed_connect_carries_the_whole_advice(house):
 
 
 def test_change_is_told_with_the_next_connect(house):
-    """What a program changes for a session is told by its next connect reply, once (B3, B27, E24)."""
+    """Changes that a program makes to a session are in the advice of its next connect reply, once (B3, B27, E24)."""
     peer = house.join()
     peer.session.interval_s = 0.25
     peer.session.hold_s = 5.0
@@ -79,7 +78,7 @@ def test_change_is_told_with_the_next_connect(house):
 
 
 def test_change_during_a_hold_is_told_at_its_end(house):
-    """What is changed while a connect is held is told by that connect's reply (B3)."""
+    """A change during a hold is in the advice of that connect's reply (B3)."""
     peer = house.join()
     held = peer.connect()
     peer.session.interval_s = 2.0
@@ -88,7 +87,7 @@ def test_change_during_a_hold_is_told_at_its_end(house):
 
 
 def test_change_is_told_though_the_connect_was_replaced(house):
-    """A client ignores the reply to a connect it has replaced, so the newer one must tell the change (B3, B5)."""
+    """A client ignores the reply to a connect that it replaced, so the newer reply must have the change (B3, B5)."""
     peer = house.join()
     peer.connect()
     peer.session.interval_s = 2.0
@@ -98,7 +97,7 @@ def test_change_is_told_though_the_connect_was_replaced(house):
 
 
 def test_change_is_told_though_its_reply_was_lost(house):
-    """Advice whose reply did not reach the socket is told again (B3)."""
+    """Advice whose reply did not reach the socket is sent again (B3)."""
     peer = house.join()
     held = peer.connect(stalled=True)
     peer.session.interval_s = 2.0
@@ -111,7 +110,7 @@ def test_change_is_told_though_its_reply_was_lost(house):
 
 
 def test_first_advice_is_told_though_its_reply_was_lost(house):
-    """So is the advice of a first connect (B3)."""
+    """The advice of a first connect is sent again too if its reply was lost (B3)."""
     peer = Peer(house)
     peer.handshake()
     peer.subscribe("/a")
@@ -121,7 +120,7 @@ def test_first_advice_is_told_though_its_reply_was_lost(house):
 
 
 def test_settings_show_in_the_advice():
-    """The settings' interval and hold are what is advised, in milliseconds (A39, A40)."""
+    """The advised interval and timeout are the settings' interval and hold, in milliseconds (A39, A40)."""
     peer = House(interval_s=0.5, hold_s=12.0).join()
     assert peer.connect(advice=AT_ONCE).only["advice"] == RETRY | {"interval": 500, "timeout": 12_000}
 
@@ -133,7 +132,7 @@ def test_client_interval_is_reflected(house):
 
 
 def test_client_interval_is_for_one_connect(house):
-    """A connect without advice takes back what an earlier one announced (B4)."""
+    """A connect without advice resets the interval that an earlier one announced (B4)."""
     peer = house.join()
     peer.connect(advice={"timeout": 0, "interval": 3_000})
     held = peer.connect()
@@ -142,7 +141,7 @@ def test_client_interval_is_for_one_connect(house):
 
 
 def test_client_interval_extends_the_session(house):
-    """A client that says it sleeps is kept for its interval and `max_interval_s` more (B4, E25)."""
+    """A session is kept for the interval that its client announced, and `max_interval_s` more (B4, E25)."""
     peer = house.join()
     peer.connect(advice={"timeout": 0, "interval": 40_000})
     house.pass_time(49.9)
@@ -165,7 +164,7 @@ def test_client_interval_is_clamped(house, interval_ms, shown_ms):
 @pytest.mark.parametrize("value", ["x", "0", True, False, [], {}, [0], float("inf"), float("nan")])
 @pytest.mark.parametrize("name", ["timeout", "interval"])
 def test_what_is_no_number_is_refused(house, name, value):
-    """A timeout or interval that is not a finite number refuses that message, and changes nothing (S17)."""
+    """A connect whose timeout or interval is not a finite number is refused and changes nothing (S17)."""
     peer = house.join()
     only = peer.connect(advice={name: value}).only
     assert (only["successful"], only["error"]) == (False, "400::advice_invalid")
@@ -174,13 +173,13 @@ def test_what_is_no_number_is_refused(house, name, value):
 
 
 def test_null_is_no_advice(house):
-    """`null` for advice or for one of its fields is the same as none."""
+    """`null` for advice or for one of its fields is the same as no advice."""
     peer = house.join()
     assert peer.connect(advice={"timeout": None, "interval": None}).is_held
 
 
 def test_advice_on_other_messages_is_ignored(house):
-    """Advice that rides on anything but a connect has no effect (A12, A35)."""
+    """Advice on any message but a connect has no effect (A12, A35)."""
     peer = house.join()
     held = peer.connect()
     peer.publish("/a", 1, advice={"timeout": "x", "interval": 60_000})

@@ -1,4 +1,4 @@
-"""`ext.audience` of a publish: who alone hears it, live and from the history, and which forms are refused."""
+"""`ext.audience` of a publish: who receives the event, live and from the history, and which forms are refused."""
 
 import json
 
@@ -15,7 +15,7 @@ INVALID = "400::audience_invalid"
 
 
 def join(house, token):
-    """A peer of that person, subscribed to /a."""
+    """Return a peer with that token, subscribed to /a."""
     peer = Peer(house)
     peer.id = house.send(handshake(), token=token, peer=peer).only["clientId"]
     peer.connect()
@@ -37,7 +37,7 @@ def join(house, token):
     ],
 )
 def test_only_its_audience_hears_an_event(audience, hearers):
-    """Each of the four fields narrows who gets it; the publisher is no exception."""
+    """Each of the four fields narrows the audience; the publisher is treated like every other subscriber."""
     house = House(authenticate=lambda token, _: PEOPLE[token])
     peers = {token.removesuffix("'s"): join(house, token) for token in PEOPLE}
     sent = peers["ann"].publish("/a", 1, ext={"audience": audience})
@@ -47,7 +47,7 @@ def test_only_its_audience_hears_an_event(audience, hearers):
 
 
 def test_an_audience_stands_on_the_event_that_is_stored():
-    """Names stand once and in order, so that what is the same has one text in the log."""
+    """Names are stored once and sorted, so that equal audiences have one form in the log."""
     house = House(history={})
     audience = {"excluded_roles": ["b", "a", "b"], "eligible_authids": ["z", "é"]}
     house.send(publish("/a", 1, ext={"audience": audience}))
@@ -69,7 +69,7 @@ def test_an_audience_stands_on_the_event_that_is_stored():
     ],
 )
 def test_a_form_that_is_none_is_refused_and_nobody_hears_it(audience):
-    """Who has misspelt whom to leave out must not be heard by all."""
+    """An event whose audience is misspelt is refused, since it might reach those whom it should exclude."""
     house = House(history={})
     peer = house.join()
     peer.subscribe("/**")
@@ -78,7 +78,7 @@ def test_a_form_that_is_none_is_refused_and_nobody_hears_it(audience):
 
 
 def test_too_many_names_are_refused_and_counted():
-    """`limits.audience_chars`: what is stored beside each event is bounded."""
+    """`limits.audience_chars` bounds what is stored with each event."""
     house = House(limits={"audience_chars": 64})
     assert house.send(publish("/a", 1, ext={"audience": {"eligible_roles": ["r" * 30, "s" * 26]}})).only["successful"]
     sent = house.send(publish("/a", 1, ext={"audience": {"eligible_roles": ["r" * 30], "excluded_roles": ["s" * 27]}}))
@@ -87,13 +87,13 @@ def test_too_many_names_are_refused_and_counted():
 
 
 def test_what_is_published_to_a_service_has_no_audience():
-    """Nobody else hears it: `ext` is the program's business there, as it is with keys."""
+    """Messages to services reach no other client, so their `ext` belongs to the program, as with keys."""
     house = House()
     assert house.join().publish("/service/a", 1, ext={"audience": 1}).only["successful"] is True
 
 
 def test_subscribers_are_not_told_who_the_others_are():
-    """An event's message has its channel and its data; who else may get it is nobody's business."""
+    """An event's message has its channel and its data, and not its audience."""
     house = House()
     peer = house.join()
     peer.subscribe("/a")

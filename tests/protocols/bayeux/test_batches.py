@@ -7,7 +7,7 @@ UNKNOWN = "402::session_unknown"
 
 
 def test_first_connect_with_a_subscription(house):
-    """`[connect, subscribe]` as first request: two replies in order, nothing held, the subscription made (E36)."""
+    """`[connect, subscribe]` as first request has two replies in order, and the subscription is made (E36)."""
     peer = Peer(house)
     peer.handshake()
     sent = peer.send(peer.poll(), peer.message("/meta/subscribe", subscription="/a"))
@@ -17,7 +17,7 @@ def test_first_connect_with_a_subscription(house):
 
 
 def test_connect_in_a_batch_is_never_held(house):
-    """A connect that came with anything else is answered at once (A53, B2)."""
+    """A connect that is sent together with other messages is answered immediately (A53, B2)."""
     peer = house.join()
     for _ in range(2):
         assert len(peer.send(peer.poll(), peer.message("/a") | {"data": 1}).replies) == 2
@@ -26,7 +26,7 @@ def test_connect_in_a_batch_is_never_held(house):
 
 
 def test_connect_comes_last_and_answers_in_place(house):
-    """All else is done before the connect, so a sender's own event is in the same response."""
+    """All other messages are processed before the connect, so a sender's own event is in the same response."""
     peer = house.join()
     sent = peer.send(
         peer.poll(id="c"),
@@ -38,7 +38,7 @@ def test_connect_comes_last_and_answers_in_place(house):
 
 
 def test_messages_are_processed_in_order(house):
-    """Publishes around an unsubscribe: the first is heard, the last is not (A53)."""
+    """Of the publishes around an unsubscribe, the first is delivered and the last is not (A53)."""
     peer = house.join()
     peer.subscribe("/a")
     sent = peer.send(
@@ -50,7 +50,7 @@ def test_messages_are_processed_in_order(house):
 
 
 def test_nothing_after_a_disconnect(house):
-    """`[disconnect, subscribe]`: the subscription is refused and nobody is told of it (A53, E37)."""
+    """`[disconnect, subscribe]`: the subscription is refused and not announced (A53, E37)."""
     told = []
     house.hooks.subscribed.append(lambda session, channel: told.append(channel))
     peer = house.join()
@@ -75,7 +75,7 @@ def test_publish_disconnect_publish(house):
 
 
 def test_second_session_in_a_request_is_refused(house):
-    """A request is one session's: a later message of another is refused, the rest are served (A54, E13)."""
+    """A request belongs to one session: a later message of another is refused, the rest are served (A54, E13)."""
     peer, victim = house.join(), house.join()
     held = victim.connect()
     replies = peer.send(
@@ -86,7 +86,7 @@ def test_second_session_in_a_request_is_refused(house):
 
 
 def test_second_session_after_a_connect_is_refused(house):
-    """A connect chooses the request's session too, though connects are answered last (A54)."""
+    """A connect also sets the request's session, though connects are answered last (A54)."""
     peer, victim = house.join(), house.join()
     connect, disconnect = peer.send(peer.poll(), victim.message("/meta/disconnect")).replies
     assert connect["successful"] is True
@@ -95,14 +95,14 @@ def test_second_session_after_a_connect_is_refused(house):
 
 
 def test_second_session_after_a_refused_message_is_refused(house):
-    """A first message that is refused has chosen the session all the same (A54)."""
+    """A refused first message also sets the request's session (A54)."""
     peer, victim = house.join(), house.join()
     replies = peer.send(peer.message("no") | {"data": 1}, victim.message("/meta/disconnect")).replies
     assert [reply.get("error") for reply in replies] == ["405::channel_invalid", UNKNOWN]
 
 
 def test_extensions_do_not_change_whose_request_it_is(house):
-    """With an extension registered the same messages of the same request are served (A54, B19)."""
+    """With an extension registered, the same messages of a request are served (A54, B19)."""
     house.hooks.extensions.append(object())
     peer, victim = house.join(), house.join()
     replies = peer.send(peer.poll(), victim.message("/meta/disconnect")).replies
@@ -110,21 +110,21 @@ def test_extensions_do_not_change_whose_request_it_is(house):
 
 
 def test_session_of_a_stranger_first(house):
-    """If the first id is unknown, no later one of the request is served (A54)."""
+    """If the first client id is unknown, no message of another session in the request is served (A54)."""
     peer = house.join()
     replies = house.send(publish("/a", 1, clientId="nobody"), peer.message("/a") | {"data": 1}).replies
     assert [reply["error"] for reply in replies] == [UNKNOWN, UNKNOWN]
 
 
 def test_anonymous_publishes_beside_a_session(house):
-    """Publishes without a session do not choose one (A54, A48)."""
+    """Publishes without a session do not set the request's session (A54, A48)."""
     peer = house.join()
     replies = peer.send(publish("/a", 1), peer.message("/a") | {"data": 1}, publish("/a", 1)).replies
     assert [reply["successful"] for reply in replies] == [True, True, True]
 
 
 def test_bad_message_spoils_nothing(house):
-    """A message that is refused leaves the others of its request alone (A53)."""
+    """A message that is refused does not affect the others of its request (A53)."""
     peer = house.join()
     replies = peer.send(
         {"id": 1}, peer.message("/a") | {"data": 1}, {"channel": []}, {"channel": "/meta/nothing"}
@@ -133,7 +133,7 @@ def test_bad_message_spoils_nothing(house):
 
 
 def test_two_connects_in_one_request(house):
-    """Both are answered, in place; what waits comes once (A53)."""
+    """Both connects are answered, in place, and waiting events are sent once (A53)."""
     peer = house.join()
     peer.subscribe("/a")
     house.publish("/a", 1)

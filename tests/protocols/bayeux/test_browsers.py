@@ -9,12 +9,12 @@ RETRY = {"reconnect": "retry", "interval": 0, "timeout": 25_000}
 
 @pytest.fixture
 def jar():
-    """The cookies of a browser."""
+    """A browser's cookies."""
     return []
 
 
 def test_second_tab_polls(house, jar):
-    """While one tab is held, the next is answered at once and told why and when to come again (A41, B9, S18)."""
+    """While one tab is held, the next is answered immediately, with the reason and the time to wait (A41, B9, S18)."""
     first, second = house.join(jar=jar), house.join(jar=jar)
     held = first.connect()
     polled = second.connect()
@@ -23,14 +23,14 @@ def test_second_tab_polls(house, jar):
 
 
 def test_each_browser_has_its_own_slot(house):
-    """Tabs of different browsers are held side by side (B9)."""
+    """Tabs of different browsers can be held at the same time (B9)."""
     first, second = house.join(jar=[]), house.join(jar=[])
     assert first.connect().is_held
     assert second.connect().is_held
 
 
 def test_clients_without_cookies_are_browsers_of_their_own(house):
-    """Sessions that no cookie binds are never crowded."""
+    """Sessions without a bound cookie do not share slots."""
     peers = [house.join() for _ in range(5)]
     assert all(peer.connect().is_held for peer in peers)
 
@@ -47,7 +47,7 @@ def test_second_tab_is_promoted_when_the_first_leaves(house, jar):
 
 
 def test_second_tab_is_promoted_when_the_first_is_closed(house, jar):
-    """A held tab whose socket dies frees its slot at once (B9, B15, E15)."""
+    """A held tab whose socket dies frees its slot immediately (B9, B15, E15)."""
     first, second = house.join(jar=jar), house.join(jar=jar)
     held = first.connect()
     assert not second.connect().is_held
@@ -56,7 +56,7 @@ def test_second_tab_is_promoted_when_the_first_is_closed(house, jar):
 
 
 def test_slot_is_free_when_a_hold_has_timed_out(house, jar):
-    """A hold that ended by its time has freed its slot before the next connect is judged (E18)."""
+    """A hold that ended by its timeout has freed its slot before the next connect is processed (E18)."""
     peer = house.join(jar=jar)
     peer.connect()
     house.pass_time(25)
@@ -64,7 +64,7 @@ def test_slot_is_free_when_a_hold_has_timed_out(house, jar):
 
 
 def test_slot_is_free_when_events_came(house, jar):
-    """So has one that ended because events came (B9)."""
+    """A hold that ended because of an event has freed its slot (B9)."""
     first, second = house.join(jar=jar), house.join(jar=jar)
     first.subscribe("/a")
     first.connect()
@@ -83,7 +83,7 @@ def test_replaced_connect_does_not_crowd(house, jar):
 
 
 def test_first_connect_is_not_crowded(house, jar):
-    """A second tab's first connect is a normal one: it would have been answered at once anyhow (B2, B9)."""
+    """A second tab's first connect gets ordinary advice: it would not have been held in any case (B2, B9)."""
     first, second = house.join(jar=jar), house.join(jar=jar)
     first.connect()
     second.handshake()
@@ -91,7 +91,7 @@ def test_first_connect_is_not_crowded(house, jar):
 
 
 def test_who_would_not_be_held_anyway_is_not_crowded(house, jar):
-    """A connect that wants an answer at once, or has events waiting, is not told of other tabs (B2, B9)."""
+    """A connect that would not be held, by its timeout or for its events, gets no `multiple-clients` (B2, B9)."""
     first, second = house.join(jar=jar), house.join(jar=jar)
     first.connect()
     second.subscribe("/a")
@@ -113,7 +113,7 @@ def test_crowded_tab_gets_its_events(house, jar):
 
 
 def test_crowded_tab_lives_between_its_polls(house, jar):
-    """A tab that polls as advised does not expire (B9, B10)."""
+    """A tab that polls at the advised interval does not expire (B9, B10)."""
     first, second = house.join(jar=jar), house.join(jar=jar)
     first.connect(advice={"timeout": 25_000})
     second.connect()
@@ -124,7 +124,7 @@ def test_crowded_tab_lives_between_its_polls(house, jar):
 
 
 def test_further_tabs_may_be_refused(jar):
-    """With an interval of 0 a further tab is told to stop; the first is unaffected (B9, E14)."""
+    """With an interval of 0 a further tab gets `reconnect: none`; the first is unaffected (B9, E14)."""
     house = House(browser_interval_s=0)
     first, second = house.join(jar=jar), house.join(jar=jar)
     held = first.connect()
@@ -143,20 +143,20 @@ def test_limit_of_two(jar):
 
 
 def test_no_limit(jar):
-    """With -1 every tab is held (E16)."""
+    """With a limit of -1 every tab is held (E16)."""
     house = House(holds_per_browser=-1)
     assert [house.join(jar=jar).connect().is_held for _ in range(5)] == [True] * 5
 
 
 def test_limit_of_none(jar):
-    """With 0 no connect is held, of a browser or of anyone else (B9)."""
+    """With a limit of 0 no connect is held, with or without a cookie (B9)."""
     house = House(holds_per_browser=0)
     assert house.join(jar=jar).connect().only["advice"] == CROWDED
     assert house.join().connect().only["advice"] == CROWDED
 
 
 def test_session_that_becomes_bound_during_its_hold(house, jar):
-    """A session whose cookie first comes while it is held frees the slot it took (B9)."""
+    """A session whose cookie first arrives during a hold frees the slot that it took (B9)."""
     peer = house.join(jar=jar)
     cookie = list(jar)
     peer.session.is_bound = False
@@ -179,7 +179,7 @@ def test_longer_interval_of_the_client_wins(house, jar):
 
 
 def test_no_slot_is_left_behind(house, jar):
-    """However holds end, no slot stays taken (B9)."""
+    """However holds end, their slots become free (B9)."""
     first, second, third, fourth = (house.join(jar=jar) for _ in range(4))
     first.connect().hang_up()
     second.connect()

@@ -1,4 +1,4 @@
-"""Channel names: which are legal, what wildcards reach, and what `/meta` and `/service` are (A16-A22)."""
+"""Channel names: which are legal, what wildcards match, and what `/meta` and `/service` are (A16-A22)."""
 
 import pytest
 from support.bayeux import House
@@ -40,7 +40,7 @@ ILLEGAL = [
 
 @pytest.mark.parametrize("channel", LEGAL)
 def test_legal_names(house, channel):
-    """The specification's characters, 255 of them and 16 segments, are served (A16)."""
+    """Names with all of the specification's characters, up to 255 of them and 16 segments, are served (A16)."""
     peer = house.join()
     assert peer.subscribe(channel).only["successful"] is True
     peer.publish(channel, 1)
@@ -49,7 +49,7 @@ def test_legal_names(house, channel):
 
 @pytest.mark.parametrize("channel", ILLEGAL)
 def test_illegal_names(house, channel):
-    """Anything else is refused as it stands, nothing trimmed or mended; templates too (A16, A21, S16)."""
+    """Any other name is refused, and not trimmed or mended; so are templates (A16, A21, S16)."""
     peer = house.join()
     assert house.send(publish(channel, 1)).only["error"] == "405::channel_invalid"
     assert peer.subscribe(channel).only["error"] == "403::subscription_invalid"
@@ -69,7 +69,7 @@ def test_illegal_names(house, channel):
     ],
 )
 def test_what_a_pattern_hears(house, pattern, heard):
-    """`*` is one level, `**` one or more, and neither is its own parent (A17)."""
+    """`*` matches one level, `**` one or more, and neither matches its own parent (A17)."""
     peer = house.join()
     peer.subscribe(pattern)
     for channel in ("/foo", "/foobar", "/foo/bar", "/foo/bar/boo"):
@@ -80,7 +80,7 @@ def test_what_a_pattern_hears(house, pattern, heard):
 
 @pytest.mark.parametrize("pattern", ["/**", "/*"])
 def test_wildcards_never_reach_meta_or_service(house, pattern):
-    """A wildcard yields no meta, no service and no `/halley` traffic (A18, E44)."""
+    """A wildcard matches no meta, service or `/halley` channels (A18, E44)."""
     peer, other = house.join(), house.join()
     peer.subscribe(pattern)
     house.publish("/service/x", 1)
@@ -105,7 +105,7 @@ def test_nobody_subscribes_to_meta(house, name):
 
 @pytest.mark.parametrize("name", ["/service/a", "/service/*", "/service/**", "/service/a/b"])
 def test_service_subscriptions_are_answered_and_not_recorded(house, name):
-    """A subscription to a service channel is a successful no-op, and so is its end (A20, E54)."""
+    """Subscribing to a service channel is a successful no-op, and so is unsubscribing (A20, E54)."""
     peer = house.join()
     only = peer.subscribe(name).only
     assert (only["successful"], only["subscription"]) == (True, name)
@@ -114,7 +114,7 @@ def test_service_subscriptions_are_answered_and_not_recorded(house, name):
 
 
 def test_service_messages_are_never_broadcast(house):
-    """What is published to a service channel goes to no other client (A20)."""
+    """Messages to a service channel reach no other client (A20)."""
     peer, other = house.join(), house.join()
     other.subscribe("/service/a", "/**")
     assert peer.publish("/service/a", 1).only["successful"] is True
@@ -122,7 +122,7 @@ def test_service_messages_are_never_broadcast(house):
 
 
 def test_service_itself_is_an_ordinary_channel(house):
-    """`/service` alone is not below `/service/`: who subscribes to it hears what is published there (A20, A49)."""
+    """`/service` is not below `/service/`: its subscribers receive what is published there (A20, A49)."""
     peer = house.join()
     peer.subscribe("/service")
     assert peer.publish("/service", 1).events == [("/service", 1)]
@@ -130,7 +130,7 @@ def test_service_itself_is_an_ordinary_channel(house):
 
 @pytest.mark.parametrize("channel", ["/foo/*", "/foo/**", "/**", "/meta/*", "/service/**"])
 def test_publishing_to_a_wildcard_is_refused(house, channel):
-    """A publish to a wildcard is refused by name and delivered to nobody (A22, S15)."""
+    """A publish to a wildcard is refused with its name and is not delivered (A22, S15)."""
     peer = house.join()
     peer.subscribe("/foo/bar", "/foo/*", "/**")
     assert peer.publish(channel, 1).only["error"] == f"400:{channel}:channel_is_a_wildcard"
@@ -150,7 +150,7 @@ def test_publishing_to_a_wildcard_is_refused(house, channel):
     ],
 )
 def test_meta_channels_are_matched_by_their_exact_name(house, channel, error):
-    """What merely looks like a meta channel does nothing (S14, CVE-2020-11020)."""
+    """A name that only resembles a meta channel has no effect (S14, CVE-2020-11020)."""
     peer = house.join()
     only = peer.send(peer.message(channel, subscription="/a", connectionType="long-polling", data=1)).only
     assert (only["successful"], only["error"]) == (False, error)
@@ -158,7 +158,7 @@ def test_meta_channels_are_matched_by_their_exact_name(house, channel, error):
 
 
 def test_a_channel_is_created_once(house):
-    """A channel comes into being at its first use, its parents do not, and it is announced once (B24, E51)."""
+    """A channel is created and announced at its first use, once; its parents are not created (B24, E51)."""
     created = []
     house.hooks.channel_created.append(created.append)
     peer = house.join()
@@ -170,7 +170,7 @@ def test_a_channel_is_created_once(house):
 
 
 def test_an_idle_channel_goes_after_three_sweeps(house):
-    """A channel that nobody uses goes at the third sweep, and is announced again when it returns (B24, E52)."""
+    """An unused channel is removed at the third sweep, and announced again at its next use (B24, E52)."""
     created = []
     house.hooks.channel_created.append(created.append)
     house.publish("/a", 1)
@@ -208,7 +208,7 @@ def test_channels_in_use_stay(house):
 
 
 def test_service_channels_stay(house):
-    """A channel with a service is not swept: its policy is not asked to create it again (B24)."""
+    """A channel with a service is not swept, so the policy is not asked to create it again (B24)."""
     house.hooks.channel_created.append(lambda channel: None)
     house.serve("/service/a", lambda session, message: None)
     house.publish("/service/a", 1)
@@ -218,7 +218,7 @@ def test_service_channels_stay(house):
 
 
 def test_remembered_channels_are_bounded():
-    """However many names clients make up, no more than the bound are remembered (rule 5.3)."""
+    """However many names clients make up, the number of remembered channels is bounded."""
     house = House(limits={"channels": 10})
     house.hooks.channel_created.append(lambda channel: None)
     for number in range(50):

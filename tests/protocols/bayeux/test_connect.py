@@ -1,4 +1,4 @@
-"""Connects: which are held, how a hold ends, and what becomes of two at once (A7, A32-A37, B2, B5-B7)."""
+"""Connects: which are held, how a hold ends, and what happens to two at the same time (A7, A32-A37, B2, B5-B7)."""
 
 import pytest
 from support.bayeux import House
@@ -10,7 +10,7 @@ TYPES = "301:long-polling,callback-polling:connection_types_unsupported"
 
 
 def test_first_connect_is_answered_at_once(house):
-    """A session's first connect is answered at once, asked for or not (A37, B2, E10)."""
+    """A session's first connect is answered immediately, requested or not (A37, B2, E10)."""
     peer = Peer(house)
     peer.handshake()
     only = peer.connect().only
@@ -18,7 +18,7 @@ def test_first_connect_is_answered_at_once(house):
 
 
 def test_later_connects_are_held_to_the_end(house):
-    """The next connect is held for `hold_s` and then answered successfully and alone (A34, A37, E10)."""
+    """The next connect is held for `hold_s` and then answered successfully, without other messages (A34, A37, E10)."""
     peer = house.join()
     held = peer.connect()
     house.pass_time(24.9)
@@ -42,7 +42,7 @@ def test_client_chooses_the_timeout(house, timeout_ms, held_s):
 
 @pytest.mark.parametrize("timeout_ms", [0, 0.0, -1, -1e308, -(2**63)])
 def test_timeout_of_nothing(house, timeout_ms):
-    """A connect with a timeout of 0 or less is answered at once (A35)."""
+    """A connect with a timeout of 0 or less is answered immediately (A35)."""
     assert house.join().connect(advice={"timeout": timeout_ms}).only["successful"] is True
 
 
@@ -53,7 +53,7 @@ def test_zero_hold_means_no_hold():
 
 
 def test_event_ends_the_hold(house):
-    """An event wakes the held connect at once; its reply comes first, then the event (A34, B7)."""
+    """An event ends the hold immediately; the reply is sent first, then the event (A34, B7)."""
     peer = house.join()
     peer.subscribe("/a")
     held = peer.connect()
@@ -65,7 +65,7 @@ def test_event_ends_the_hold(house):
 
 
 def test_events_of_one_turn_ride_together(house):
-    """However many events come in one turn of the loop, a held connect is woken once and takes them all (B7, B8)."""
+    """However many events are published in one turn of the loop, a held connect is answered once with all (B7, B8)."""
     peer = house.join()
     peer.subscribe("/a")
     held = peer.connect()
@@ -74,7 +74,7 @@ def test_events_of_one_turn_ride_together(house):
 
 
 def test_waiting_events_prevent_the_hold(house):
-    """A connect is answered at once when events wait already (B2)."""
+    """A connect is answered immediately if events are waiting (B2)."""
     peer = house.join()
     peer.subscribe("/a")
     house.publish("/a", 1, 2)
@@ -83,7 +83,7 @@ def test_waiting_events_prevent_the_hold(house):
 
 
 def test_open_batch_delays_events(house):
-    """While a program is in a batch, events neither wake a held connect nor prevent a hold (B2, B7, B27)."""
+    """While a program has a batch open, events neither end a hold nor prevent one (B2, B7, B27)."""
     peer = house.join()
     peer.subscribe("/a")
     first = peer.connect()
@@ -99,7 +99,7 @@ def test_open_batch_delays_events(house):
 
 
 def test_open_batch_does_not_ride_on_other_replies(house):
-    """While a program is in a batch, its events do not ride on a publish reply either (B7)."""
+    """While a program has a batch open, its events are not sent on a publish reply either (B7)."""
     peer = house.join()
     peer.subscribe("/a")
     peer.session.open_batches += 1
@@ -108,7 +108,7 @@ def test_open_batch_does_not_ride_on_other_replies(house):
 
 @pytest.mark.parametrize("connection_type", [None, "websocket", "", "LONG-POLLING", 7, ["long-polling"], {}])
 def test_unknown_connection_type(house, connection_type):
-    """A connect without a known connection type fails; the session lives and its next connect is held (A7, A32)."""
+    """A connect without a known connection type fails; the session lives on and its next connect is held (A7, A32)."""
     peer = house.join()
     only = peer.send(peer.message("/meta/connect", connectionType=connection_type)).only
     assert (only["successful"], only["error"]) == (False, TYPES)
@@ -116,7 +116,7 @@ def test_unknown_connection_type(house, connection_type):
 
 
 def test_session_may_change_its_transport(house):
-    """A session begun by long-polling goes on by callback-polling and back (B1)."""
+    """A session that began by long-polling can continue by callback-polling, and change back (B1)."""
     peer = house.join()
     peer.transport = Transport.CALLBACK_POLLING
     assert peer.connect().is_held
@@ -125,7 +125,7 @@ def test_session_may_change_its_transport(house):
 
 
 def test_newer_connect_replaces_the_held_one(house):
-    """A second connect is held; the first gets its own successful reply and nothing else (B5, S18)."""
+    """A second connect is held; the first gets its own successful reply without events (B5, S18)."""
     peer = house.join()
     first = peer.connect(id="first")
     second = peer.connect(id="second")
@@ -134,7 +134,7 @@ def test_newer_connect_replaces_the_held_one(house):
 
 
 def test_events_go_to_the_newer_connect(house):
-    """After a replacement events go to the newer connect, once (B5, E17)."""
+    """After a replacement events are sent to the newer connect, once (B5, E17)."""
     peer = house.join()
     peer.subscribe("/a")
     first, second = peer.connect(), peer.connect()
@@ -144,7 +144,7 @@ def test_events_go_to_the_newer_connect(house):
 
 
 def test_replaced_connect_with_cometds_status():
-    """The status of a replaced connect can be CometD's; its body is empty then (B5, A69)."""
+    """The status of a replaced connect can be CometD's; its body is then empty (B5, A69)."""
     house = House(superseded_status=500)
     peer = house.join()
     first = peer.connect()
@@ -154,7 +154,7 @@ def test_replaced_connect_with_cometds_status():
 
 
 def test_a_connect_that_is_not_held_replaces_too(house):
-    """A connect that wants an answer at once ends the held one as well, so that no two answers race (B5)."""
+    """A connect that does not want to be held also ends the held one, so that no two replies race (B5)."""
     peer = house.join()
     first = peer.connect()
     second = peer.connect(advice={"timeout": 0})
@@ -184,7 +184,7 @@ def test_shorter_hold_after_a_longer_one(house):
 
 
 def test_half_written_connect_is_aborted(house):
-    """A connect that comes while the reply before it is half written cuts that one and gets its events."""
+    """A connect that arrives while the previous reply is half written aborts that reply and gets its events."""
     peer = house.join()
     peer.subscribe("/a")
     first = peer.connect(stalled=True)
@@ -199,7 +199,7 @@ def test_half_written_connect_is_aborted(house):
 
 
 def test_heartbeats_are_told(house):
-    """Programs can see a session being held and released (B27)."""
+    """Programs are notified when a session's connect is held and when it is released (B27)."""
     told = []
     house.hooks.suspended.append(lambda session: told.append("suspended"))
     house.hooks.resumed.append(lambda session: told.append("resumed"))
@@ -213,7 +213,7 @@ def test_heartbeats_are_told(house):
 
 
 def test_hold_of_one_session(house):
-    """A program may give one session a hold of its own; its next connects keep to it (B27, E24)."""
+    """A program can set one session's hold, which its next connects use (B27, E24)."""
     peer, other = house.join(), house.join()
     peer.session.hold_s = 5.0
     held, others = peer.connect(), other.connect()

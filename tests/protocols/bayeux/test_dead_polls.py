@@ -1,4 +1,4 @@
-"""Nothing is lost when a poll's socket dies: written, unwritten, gone (B15, E29)."""
+"""No event is lost when a poll's socket dies, before, during or after its reply (B15, E29)."""
 
 import pytest
 from support.bayeux import House
@@ -15,7 +15,7 @@ def peer(house):
 
 
 def test_gone_during_a_hold(house, peer):
-    """A client that vanished during a hold gets what came since with its next connect, in order (B15)."""
+    """After a client vanished during a hold, its next connect gets the events published since, in order (B15)."""
     peer.connect().hang_up()
     house.publish("/a", 1, 2)
     assert peer.connect().events == [("/a", 1), ("/a", 2)]
@@ -31,7 +31,7 @@ def test_gone_is_noticed_at_once(house, peer):
 
 
 def test_gone_after_the_answer_was_made(house, peer):
-    """A socket that dies when its hold was answered already is a matter of that answer."""
+    """If a socket dies after its hold was answered, the reply's fate decides about its events."""
     held = peer.connect(stalled=True)
     house.publish("/a", 1)
     held.hang_up()
@@ -40,7 +40,7 @@ def test_gone_after_the_answer_was_made(house, peer):
 
 
 def test_gone_of_a_replaced_hold(house, peer):
-    """The death of an older poll's socket does not touch the newer poll (B6)."""
+    """The death of an older poll's socket does not affect the newer poll (B6)."""
     first = peer.connect()
     second = peer.connect()
     first.hang_up()
@@ -50,7 +50,7 @@ def test_gone_of_a_replaced_hold(house, peer):
 
 
 def test_gone_twice(house, peer):
-    """A death reported twice counts once."""
+    """A socket's death that is reported twice counts once."""
     held = peer.connect()
     held.hang_up()
     held.hang_up()
@@ -58,7 +58,7 @@ def test_gone_twice(house, peer):
 
 
 def test_unwritten_connect(house, peer):
-    """Events whose answer did not leave come again with the next connect, first and in order."""
+    """Events whose reply was not written are sent again with the next connect, first and in order."""
     held = peer.connect(stalled=True)
     house.publish("/a", 1, 2)
     house.publish("/a", 3)
@@ -69,14 +69,14 @@ def test_unwritten_connect(house, peer):
 
 
 def test_unwritten_publish_reply(house, peer):
-    """So do events that rode on another reply."""
+    """Events that were sent on another reply that was not written are sent again too."""
     peer.publish("/a", 1, stalled=True).unwritten()
     house.publish("/a", 2)
     assert peer.connect().events == [("/a", 1), ("/a", 2)]
 
 
 def test_unwritten_wakes_the_held_connect(house, peer):
-    """Events that come back while a connect is held leave by it at once."""
+    """Events that are put back while a connect is held are sent on it immediately."""
     sent = peer.publish("/a", 1, stalled=True)
     held = peer.connect()
     house.publish("/a", 2)
@@ -86,7 +86,7 @@ def test_unwritten_wakes_the_held_connect(house, peer):
 
 
 def test_written_wakes_the_held_connect(house, peer):
-    """So do later events as soon as the reply ahead of them has left."""
+    """Later events are sent on the held connect as soon as the previous reply with events is written."""
     sent = peer.publish("/a", 1, stalled=True)
     held = peer.connect()
     house.publish("/a", 2)
@@ -96,7 +96,7 @@ def test_written_wakes_the_held_connect(house, peer):
 
 
 def test_one_unsettled_reply(house, peer):
-    """While a reply with events is on its way nothing more is taken, by any response."""
+    """While a reply with events is on its way, no other response takes events."""
     sent = peer.publish("/a", 1, stalled=True)
     assert peer.publish("/a", 2).events == []
     assert peer.connect(advice={"timeout": 0}).events == []
@@ -108,7 +108,7 @@ def test_one_unsettled_reply(house, peer):
 
 
 def test_reply_without_events_unsettles_nothing(house, peer):
-    """A reply that carries no event stands in nobody's way."""
+    """A reply that carries no events does not prevent another response from taking events."""
     house.join().publish("/b", 1, stalled=True)
     peer.publish("/b", 1, stalled=True)
     house.publish("/a", 1)
@@ -116,7 +116,7 @@ def test_reply_without_events_unsettles_nothing(house, peer):
 
 
 def test_settled_twice(house, peer):
-    """Whatever a transport says after a reply was settled changes nothing: no event comes twice."""
+    """A second report about a reply has no effect, and no event is sent twice."""
     held = peer.connect(stalled=True)
     house.publish("/a", 1)
     held.written()
@@ -126,7 +126,7 @@ def test_settled_twice(house, peer):
 
 
 def test_unwritten_twice(house, peer):
-    """Nor does a second `unwritten` put anything back again."""
+    """A second `unwritten` does not put events back again."""
     held = peer.connect(stalled=True)
     house.publish("/a", 1)
     held.unwritten()
@@ -135,7 +135,7 @@ def test_unwritten_twice(house, peer):
 
 
 def test_unwritten_then_written(house, peer):
-    """Nor does a late `written` take back what was put back."""
+    """A late `written` has no effect on events that were put back."""
     held = peer.connect(stalled=True)
     house.publish("/a", 1)
     held.unwritten()
@@ -154,7 +154,7 @@ def test_poll_dies_again_and_again(house, peer):
 
 
 def test_dead_publish_of_a_client_that_left(house, peer):
-    """Events of a session that has ended go nowhere."""
+    """Events of a session that has ended are not put back."""
     sent = peer.publish("/a", 1, stalled=True)
     session = peer.session
     peer.disconnect()
@@ -172,7 +172,7 @@ def test_put_back_events_are_counted(house, peer):
 
 
 def test_put_back_events_do_not_overflow():
-    """Events that come back are kept though newer ones have filled the queue meanwhile; no reply is too long (P5)."""
+    """Events that are put back are kept even if newer ones have filled the queue; no reply is too long (P5)."""
     house = House(limits={"queue_events": 3})
     peer = house.join()
     peer.subscribe("/a")
@@ -185,7 +185,7 @@ def test_put_back_events_do_not_overflow():
 
 
 def test_events_that_come_back_each_time_do_not_add_up():
-    """A client whose sockets die each time is cut before its outbox holds more than twice the bound."""
+    """A client whose sockets always die is cut before its outbox holds more than twice the limit."""
     house = House(limits={"queue_events": 3})
     peer = house.join()
     peer.subscribe("/a")
@@ -199,7 +199,7 @@ def test_events_that_come_back_each_time_do_not_add_up():
 
 
 def test_answers_of_services_come_back_too(house):
-    """What a service answered is an event like any other: it comes again if its reply was lost (B28)."""
+    """A service's answer is an event like any other: it is sent again if its reply was lost (B28)."""
     house.serve("/service/echo", lambda session, message: message.data)
     peer = house.join()
     peer.publish("/service/echo", "hi", id="9", stalled=True).unwritten()
@@ -207,7 +207,7 @@ def test_answers_of_services_come_back_too(house):
 
 
 def test_jsonp_poll_dies(house):
-    """The same holds by callback-polling."""
+    """Events of an unwritten reply are sent again by callback-polling too."""
     peer = house.join(transport=Transport.CALLBACK_POLLING)
     peer.subscribe("/a")
     held = peer.connect(stalled=True)
@@ -217,7 +217,7 @@ def test_jsonp_poll_dies(house):
 
 
 def test_drained_poll_dies(house, peer):
-    """And while the server is leaving."""
+    """Events of an unwritten reply are sent again also while the server is shutting down."""
     held = peer.connect(stalled=True)
     house.engine.drain()
     house.publish("/a", 1)

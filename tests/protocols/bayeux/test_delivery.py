@@ -1,4 +1,4 @@
-"""Deliveries: to whom, once, in order, and with which response (A18, A49-A51, A66, B7, B8)."""
+"""Deliveries: to which sessions, once, in order, and with which response (A18, A49-A51, A66, B7, B8)."""
 
 import pytest
 from support.bayeux import House
@@ -8,7 +8,7 @@ from app.protocols.bayeux.exchanges import Transport
 
 
 def test_every_subscriber_gets_it(house):
-    """An event goes to every subscriber and to nobody else (A49)."""
+    """An event is delivered to every subscriber and to no other session (A49)."""
     first, second, other = house.join(), house.join(), house.join()
     first.subscribe("/a")
     second.subscribe("/a")
@@ -20,7 +20,7 @@ def test_every_subscriber_gets_it(house):
 
 
 def test_one_copy_for_each_session(house):
-    """A session that several of its patterns match gets one copy (A50, E45)."""
+    """A session with several matching patterns gets one copy (A50, E45)."""
     peer = house.join()
     peer.subscribe("/**", "/a/*", "/a/**", "/a/b")
     assert peer.publish("/a/b", 1).events == [("/a/b", 1)]
@@ -28,7 +28,7 @@ def test_one_copy_for_each_session(house):
 
 
 def test_event_is_encoded_once(house):
-    """However many sessions hear an event, it is written once for all of them."""
+    """However many sessions receive an event, it is encoded once for all of them."""
     peers = [house.join() for _ in range(3)]
     for peer in peers:
         peer.subscribe("/a")
@@ -47,7 +47,7 @@ def test_publisher_hears_itself(house):
 
 
 def test_publisher_need_not_hear_itself():
-    """With `broadcast_to_publisher` off it does not, while the others do (A50, E47)."""
+    """With `broadcast_to_publisher` off a publisher does not get its own events, while the others do (A50, E47)."""
     house = House(broadcast_to_publisher=False)
     peer, other = house.join(), house.join()
     peer.subscribe("/a")
@@ -58,7 +58,7 @@ def test_publisher_need_not_hear_itself():
 
 
 def test_publisher_may_be_deaf_by_itself(house):
-    """The same can be said of one session (E47, B27)."""
+    """`broadcast_to_publisher` can be switched off for one session (E47, B27)."""
     peer, other = house.join(), house.join()
     peer.session.broadcast_to_publisher = False
     for each in (peer, other):
@@ -71,7 +71,7 @@ def test_publisher_may_be_deaf_by_itself(house):
 
 
 def test_own_event_does_not_wake_the_held_connect(house):
-    """What rides on the publish reply leaves the held connect alone (A51)."""
+    """An event that is sent on the publish reply does not end the hold (A51)."""
     peer = house.join()
     peer.subscribe("/a")
     held = peer.connect()
@@ -80,7 +80,7 @@ def test_own_event_does_not_wake_the_held_connect(house):
 
 
 def test_what_waits_rides_on_the_next_reply(house):
-    """Events that wait ride on whatever reply goes out next, oldest first and after the replies (A51, B8)."""
+    """Waiting events are sent on the next reply of any kind, oldest first and after the replies (A51, B8)."""
     peer = house.join()
     peer.subscribe("/a")
     house.publish("/a", 1, 2)
@@ -90,7 +90,7 @@ def test_what_waits_rides_on_the_next_reply(house):
 
 
 def test_connect_delivery_only_by_setting():
-    """With `connect_delivery_only` events ride on connect replies alone (E40)."""
+    """With `connect_delivery_only` events are sent on connect replies only (E40)."""
     house = House(connect_delivery_only=True)
     peer = house.join()
     peer.subscribe("/a")
@@ -99,7 +99,7 @@ def test_connect_delivery_only_by_setting():
 
 
 def test_connect_delivery_only_wakes_the_held_connect():
-    """A held connect is woken by the session's own publish then (E40, B7)."""
+    """With `connect_delivery_only` the session's own publish ends its hold (E40, B7)."""
     peer = House(connect_delivery_only=True).join()
     peer.subscribe("/a")
     held = peer.connect()
@@ -108,7 +108,7 @@ def test_connect_delivery_only_wakes_the_held_connect():
 
 
 def test_connect_delivery_only_for_one_session(house):
-    """The same can be said of one session (B27)."""
+    """`connect_delivery_only` can be switched on for one session (B27)."""
     peer = house.join()
     peer.subscribe("/a")
     peer.session.connect_delivery_only = True
@@ -117,7 +117,7 @@ def test_connect_delivery_only_for_one_session(house):
 
 
 def test_jsonp_gets_events_on_connects_only(house):
-    """By callback-polling events ride on connect replies alone, whatever the setting (A66)."""
+    """By callback-polling events are sent on connect replies only, whatever the setting (A66)."""
     peer = house.join(transport=Transport.CALLBACK_POLLING)
     peer.subscribe("/a")
     held = peer.connect()
@@ -126,7 +126,7 @@ def test_jsonp_gets_events_on_connects_only(house):
 
 
 def test_whole_life_by_jsonp(house):
-    """From handshake to disconnect by callback-polling, with batches that keep their order (A31, E8)."""
+    """A session can use callback-polling from handshake to disconnect, and batches keep their order (A31, E8)."""
     peer = house.join(transport=Transport.CALLBACK_POLLING)
     peer.subscribe("/a")
     for first in (1, 3, 5):
@@ -140,14 +140,14 @@ def test_whole_life_by_jsonp(house):
 
 
 def test_subscribed_and_published_in_one_request(house):
-    """A channel that this very request subscribes to delivers in this very response (A44, A51)."""
+    """An event on a channel that the same request subscribes to is in the same response (A44, A51)."""
     peer = house.join()
     sent = peer.send(peer.message("/meta/subscribe", subscription="/a"), peer.message("/a") | {"data": 1})
     assert sent.events == [("/a", 1)]
 
 
 def test_many_quick_events(house):
-    """Five hundred quick events arrive all, once, in order, over however many polls (E48)."""
+    """Five hundred quick events all arrive, once and in order, over many polls (E48)."""
     peer = house.join()
     peer.subscribe("/a")
     for first in range(0, 500, 10):
@@ -159,7 +159,7 @@ def test_many_quick_events(house):
 
 
 def test_order_across_channels(house):
-    """Events of several channels and publishers come in the order they were published."""
+    """Events of several channels and publishers are delivered in the order they were published."""
     peer, other = house.join(), house.join()
     peer.subscribe("/**")
     for number in range(5):
@@ -177,7 +177,7 @@ def test_data_arrives_unchanged(house, data):
 
 
 def test_who_comes_later_hears_later_events(house):
-    """A subscriber hears what is published after its subscription, not before (A49)."""
+    """A subscriber receives what is published after its subscription, and nothing before (A49)."""
     peer = house.join()
     house.publish("/a", 1)
     peer.subscribe("/a")
@@ -186,7 +186,7 @@ def test_who_comes_later_hears_later_events(house):
 
 
 def test_delivery_to_one_session(house):
-    """A program sends to one session, subscribed or not, and to no other (A20, B27)."""
+    """A program can deliver to one session, subscribed or not, and no other session gets the event (A20, B27)."""
     peer, other = house.join(), house.join()
     other.subscribe("/a")
     held, others = peer.connect(), other.connect()
@@ -196,7 +196,7 @@ def test_delivery_to_one_session(house):
 
 
 def test_channel_with_escapes(house):
-    """Names whose marks other protocols escape come back as Bayeux writes them (A16)."""
+    """Characters that are escaped internally are sent as Bayeux writes them (A16)."""
     peer = house.join()
     name = "/a!b/~(c)/$@"
     peer.subscribe(name)
@@ -206,7 +206,7 @@ def test_channel_with_escapes(house):
 
 
 def test_events_of_more_sessions_than_one_turn_flushes(house):
-    """More receivers than one turn flushes all get theirs, 500 of them in a turn."""
+    """If there are more receivers than one turn flushes, 500, all of them get the event."""
     peers = [house.join() for _ in range(502)]
     for peer in peers:
         peer.subscribe("/a")

@@ -1,4 +1,4 @@
-"""Leaving, by either side (A52, A55, B11-B14)."""
+"""Disconnecting, by client and by server (A52, A55, B11-B14)."""
 
 from support.bayeux import House
 
@@ -7,7 +7,7 @@ HANDSHAKE = NONE | {"reconnect": "handshake"}
 
 
 def test_reply(house):
-    """A disconnect is answered with its channel and success (A52, B12)."""
+    """The reply to a disconnect has its channel and success (A52, B12)."""
     peer = house.join()
     only = peer.disconnect().only
     assert only == {"id": only["id"], "channel": "/meta/disconnect", "successful": True, "clientId": peer.id}
@@ -25,7 +25,7 @@ def test_everything_ends(house):
 
 
 def test_held_connect_is_released(house):
-    """The held connect is answered 200 with `reconnect: none` (A52, B12, E26)."""
+    """At a disconnect the held connect is answered 200 with `reconnect: none` (A52, B12, E26)."""
     peer = house.join()
     held = peer.connect(id="held")
     peer.disconnect()
@@ -33,7 +33,7 @@ def test_held_connect_is_released(house):
 
 
 def test_nothing_works_afterwards(house):
-    """Every later message of the session is one of an unknown session (A55, E28)."""
+    """Every later message of the session gets the error of an unknown session (A55, E28)."""
     peer = house.join()
     peer.disconnect()
     assert peer.connect().only["error"] == "402::session_unknown"
@@ -44,7 +44,7 @@ def test_nothing_works_afterwards(house):
 
 
 def test_nothing_is_delivered_afterwards(house):
-    """A session that has left gets nothing, and delivering to it says so (A55, B14, E23)."""
+    """A session that has disconnected gets nothing, and delivering to it returns False (A55, B14, E23)."""
     peer = house.join()
     peer.subscribe("/a")
     session = peer.session
@@ -57,7 +57,7 @@ def test_nothing_is_delivered_afterwards(house):
 
 
 def test_disconnect_and_connect_in_one_request(house):
-    """A connect in the request that disconnects its session is told `none`: the client wanted to leave (B11, E27)."""
+    """A connect in the request that disconnects its session gets `none`, as the client wanted to leave (B11, E27)."""
     peer = house.join()
     first, second = peer.send(peer.message("/meta/disconnect"), peer.poll()).messages
     assert first["successful"] is True
@@ -65,7 +65,7 @@ def test_disconnect_and_connect_in_one_request(house):
 
 
 def test_server_sends_a_client_away(house):
-    """A program ends a session: its held connect brings `reconnect: none` and a `/meta/disconnect` (B13, E34)."""
+    """If a program ends a session, its held connect gets `reconnect: none` and a `/meta/disconnect` (B13, E34)."""
     peer = house.join()
     held = peer.connect(id="held")
     house.dismiss(peer)
@@ -77,7 +77,7 @@ def test_server_sends_a_client_away(house):
 
 
 def test_server_sends_a_deaf_client_away():
-    """Also one that does not hear its own events (E34)."""
+    """A session that does not get its own events is notified of its end too (E34)."""
     house = House(broadcast_to_publisher=False)
     peer = house.join()
     held = peer.connect()
@@ -86,7 +86,7 @@ def test_server_sends_a_deaf_client_away():
 
 
 def test_server_sends_an_absent_client_away(house):
-    """A client that was not there learns it from its next connect (B11, B13)."""
+    """A client without a held connect learns of the end from its next connect (B11, B13)."""
     peer = house.join()
     house.dismiss(peer)
     only = peer.connect().only
@@ -94,7 +94,7 @@ def test_server_sends_an_absent_client_away(house):
 
 
 def test_last_words_arrive(house):
-    """What a program delivered just before it ends the session rides on the held connect (B13)."""
+    """Events that a program delivers just before it ends the session are sent on the held connect (B13)."""
     peer = house.join()
     peer.connect()
     house.engine.deliver(peer.session, "/bye", "closing time", None, house.now)
@@ -103,7 +103,7 @@ def test_last_words_arrive(house):
 
 
 def test_end_is_told_once_with_its_reason(house):
-    """Programs hear once that a session ended and why; its subscriptions are gone by then (B12)."""
+    """Programs are notified once of a session's end and its reason, when its subscriptions no longer exist (B12)."""
     told = []
     house.hooks.session_closed.append(lambda session, reason: told.append((reason, len(session.subscriptions))))
     left, dismissed, expired = house.join(), house.join(), house.join()
@@ -117,7 +117,7 @@ def test_end_is_told_once_with_its_reason(house):
 
 
 def test_leaving_twice_is_leaving_once(house):
-    """Ending a session that has ended does nothing (B14)."""
+    """Ending a session that has ended has no effect (B14)."""
     told = []
     house.hooks.session_closed.append(lambda session, reason: told.append(reason))
     peer = house.join()

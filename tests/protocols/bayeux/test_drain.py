@@ -1,4 +1,4 @@
-"""The server leaves: nobody is left hanging (B30, E33)."""
+"""Shutting down: held connects are answered, and clients return in their own time (B30, E33)."""
 
 from support.bayeux_peers import handshake
 
@@ -12,7 +12,7 @@ def release_all(house):
 
 
 def test_held_connects_are_released(house):
-    """Held connects are answered 200 with retry advice, their connection to be closed (B30, E33)."""
+    """Held connects are answered 200 with retry advice, and their connections are to be closed (B30, E33)."""
     peers = [house.join() for _ in range(3)]
     held = [peer.connect() for peer in peers]
     release_all(house)
@@ -23,7 +23,7 @@ def test_held_connects_are_released(house):
 
 
 def test_only_held_sessions_are_listed(house):
-    """`drain` tells which sessions have someone waiting."""
+    """`drain` returns the sessions whose connects are held."""
     held, idle = house.join(), house.join()
     held.connect()
     assert [session.id for session in house.engine.drain()] == [held.id]
@@ -31,7 +31,7 @@ def test_only_held_sessions_are_listed(house):
 
 
 def test_release_of_one_that_is_not_held(house):
-    """A session whose hold ended by itself meanwhile needs no release."""
+    """Releasing a session whose hold has ended in the meantime has no effect."""
     peer = house.join()
     held = peer.connect()
     (session,) = house.engine.drain()
@@ -42,7 +42,7 @@ def test_release_of_one_that_is_not_held(house):
 
 
 def test_new_connects_are_not_held(house):
-    """While the server leaves, connects are answered at once with what waits."""
+    """While the server is shutting down, connects are answered immediately with the waiting events."""
     peer = house.join()
     peer.subscribe("/a")
     house.engine.drain()
@@ -55,7 +55,7 @@ def test_new_connects_are_not_held(house):
 
 
 def test_clients_are_spread_out(house):
-    """Each is advised an interval of its own, so that they do not all return at once."""
+    """Each client gets a different interval, so that they do not all return at the same time."""
     intervals = iter([0.25, 1.5])
     house.engine.advisor.drain_interval = lambda: next(intervals)
     peers = [house.join(), house.join()]
@@ -73,7 +73,7 @@ def test_handshakes_are_turned_away(house):
 
 
 def test_other_messages_are_served(house):
-    """Publishes and the like are served to the end, and their connections closed."""
+    """Publishes and other messages are served until the end, and their connections are closed."""
     peer = house.join()
     house.engine.drain()
     sent = peer.publish("/a", 1)
@@ -81,7 +81,7 @@ def test_other_messages_are_served(house):
 
 
 def test_what_waits_rides_on_the_release(house):
-    """A release takes along what waits in the same turn."""
+    """A release carries the events that are waiting in the same turn."""
     peer = house.join()
     held = peer.connect()
     house.engine.deliver(peer.session, "/a", 1, None, house.now)

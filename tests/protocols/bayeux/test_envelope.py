@@ -1,4 +1,4 @@
-"""What every message and every reply has in common (A1-A15)."""
+"""What all messages and replies have in common (A1-A15)."""
 
 import re
 
@@ -28,7 +28,7 @@ def test_one_reply_for_each_message(house):
 @pytest.mark.parametrize("message_id", ["1", 1, 0, -7, 2**63 - 1, "a", "A.b:c_d-9", "x" * 64])
 @pytest.mark.parametrize("channel", CHANNELS)
 def test_id_is_echoed_with_its_type(house, channel, message_id):
-    """A reply carries the id of its request unchanged: a number stays a number (A2)."""
+    """A reply has its request's id unchanged: a number stays a number (A2)."""
     peer = house.join()
     message = handshake() if channel == "/meta/handshake" else peer.message(channel, data=1, subscription="/a")
     if channel == "/meta/connect":
@@ -40,7 +40,7 @@ def test_id_is_echoed_with_its_type(house, channel, message_id):
 
 
 def test_held_connect_echoes_its_id(house):
-    """A held connect's reply has its own id, without which cometd.js drops it (A2)."""
+    """A held connect's reply has its own id; without it cometd.js ignores the reply (A2)."""
     peer = house.join()
     held = peer.connect(id="17")
     peer.subscribe("/a")
@@ -52,7 +52,7 @@ def test_held_connect_echoes_its_id(house):
     "message_id", ["", "x" * 65, "x" * 1_000_000, "<script>", "a b", "é", "1\n", 1.5, True, False, [], ["1"], {}]
 )
 def test_illegal_id_is_refused_and_not_echoed(house, message_id):
-    """An id outside the grammar is refused, and nothing of it is sent back (A2, S17)."""
+    """An id outside the grammar is refused and not echoed (A2, S17)."""
     peer = house.join()
     peer.subscribe("/a")
     assert peer.publish("/a", 1, id=message_id).only == {
@@ -64,7 +64,7 @@ def test_illegal_id_is_refused_and_not_echoed(house, message_id):
 
 
 def test_empty_object(house):
-    """An object without anything in it is a message that is refused (A1, A69, E6)."""
+    """An empty object is a message that is refused (A1, A69, E6)."""
     assert house.send({}).only == {"successful": False, "error": "400::channel_missing"}
 
 
@@ -91,7 +91,7 @@ def test_meta_messages_need_a_session(house, channel):
 
 
 def test_publishers_id_is_not_leaked(house):
-    """A subscriber never sees who published, else it could speak in the publisher's name (A3, E46)."""
+    """A subscriber does not learn the publisher's client id, with which it could act as the publisher (A3, E46)."""
     peer, other = house.join(), house.join()
     other.subscribe("/a")
     held = other.connect()
@@ -114,7 +114,7 @@ def test_publisher_cannot_inject_fields(house, name, value):
 
 
 def test_unknown_fields_are_ignored(house):
-    """Fields that nobody knows, obsolete ones too, change nothing (A12, A14, A15)."""
+    """Unknown and obsolete fields have no effect (A12, A14, A15)."""
     peer = house.join()
     only = peer.publish("/a", 1, connectionId="x", order=7, ext={"com.acme.x": {"y": [1]}}).only
     assert only == {"id": only["id"], "channel": "/a", "successful": True}
@@ -128,7 +128,7 @@ def test_publish_reply_carries_no_data(house):
 
 
 def test_missing_data_is_refused(house):
-    """A publish without data is refused and delivered to nobody (A10)."""
+    """A publish without data is refused and not delivered (A10)."""
     peer = house.join()
     peer.subscribe("/a")
     assert house.send({"channel": "/a"}).only["error"] == "400::data_missing"
@@ -137,7 +137,7 @@ def test_missing_data_is_refused(house):
 
 @pytest.mark.parametrize("data", [None, False, 0, -1.5, "", "é  </script>", [], {}, {"data": {"data": None}}])
 def test_any_json_value_is_data(house, data):
-    """Data is any JSON value, null too, and arrives as it was sent (A10)."""
+    """Data can be any JSON value, null too, and arrives as it was sent (A10)."""
     peer = house.join()
     peer.subscribe("/a")
     house.publish("/a", data)
@@ -145,20 +145,20 @@ def test_any_json_value_is_data(house, data):
 
 
 def test_markup_in_a_reply_is_escaped(house):
-    """What a reply echoes cannot be read as markup, whatever Content-Type a browser guesses (E2)."""
+    """Echoed text is escaped, so that it cannot be read as markup by a browser that guesses the Content-Type (E2)."""
     body = house.send({"channel": "/a<script>", "data": 1}).reply.body()
     assert b"<" not in body
     assert b'"channel":"/a\\u003cscript>"' in body
 
 
 def test_long_channel_is_not_echoed(house):
-    """A reply's size is bounded whatever came (rule 5.3)."""
+    """A channel of any length is refused with a short reply."""
     only = house.send(publish("/" + "a" * 5_000, 1)).only
     assert only == {"successful": False, "error": "405::channel_invalid"}
 
 
 def test_number_out_of_range_is_refused(house):
-    """A number that not every protocol can carry is refused where it stands; the other messages are served (S11)."""
+    """A message with a number that not every protocol can carry is refused; the other messages are served (S11)."""
     odd = publish("/a", {"x": [OutOfRange()]})
     first, second = house.send(odd, publish("/a", 1), has_odd_numbers=True).messages
     assert (first["successful"], first["error"]) == (False, "400::number_out_of_range")
@@ -168,7 +168,7 @@ def test_number_out_of_range_is_refused(house):
 def test_error_texts_follow_the_grammar():
     """Every error text is CODE:ARGUMENTS:MESSAGE (A11)."""
     texts = [value for name, value in vars(errors).items() if name.isupper() and not name.startswith("DENIED_BY")]
-    texts.remove(errors.REPLAY_INVALID)  # Salesforce's, which is a sentence
+    texts.remove(errors.REPLAY_INVALID)  # Salesforce's text is a sentence
     assert len(texts) > 15
     assert [text for text in texts if not ERROR.fullmatch(text.format("x"))] == []
 
@@ -192,13 +192,13 @@ def test_error_texts_follow_the_grammar():
     ],
 )
 def test_error_texts_are_cometds(text):
-    """The texts that CometD's clients match on are in use here, word for word (A68)."""
+    """The texts that CometD's clients match on are used here, byte for byte (A68)."""
     texts = {value.format("x") for name, value in vars(errors).items() if name.isupper()}
     assert text in texts
 
 
 def test_what_is_counted(house):
-    """Telemetry can read how many connects came and how many messages were refused, by the code of their error."""
+    """Telemetry can read the number of connects, and of refused messages by the code of their error."""
     peer = house.join()
     peer.connect()
     peer.connect()
@@ -209,7 +209,7 @@ def test_what_is_counted(house):
 
 
 def test_timestamp_extension():
-    """With the timestamp extension on, all that is sent says when, in ISO 8601 and GMT (A13, B18)."""
+    """With the timestamp extension on, all messages that are sent have the time, in ISO 8601 and GMT (A13, B18)."""
     house = House(timestamp=True)
     peer = house.join()
     peer.subscribe("/a")
@@ -220,7 +220,7 @@ def test_timestamp_extension():
 
 
 def test_timestamp_is_off_by_default(house):
-    """Nothing carries a timestamp unless asked for: it costs an encoding for each receiver (A13)."""
+    """No message has a timestamp by default, since it would cost an encoding for each receiver (A13)."""
     peer = house.join()
     peer.subscribe("/a")
     house.publish("/a", 1)

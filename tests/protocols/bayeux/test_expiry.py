@@ -1,4 +1,4 @@
-"""When a session ends by itself (A36, B10, B11, B16, E19-E31)."""
+"""When sessions expire (A36, B10, B11, B16, E19-E31)."""
 
 from support.bayeux import House
 from support.bayeux_peers import Peer
@@ -7,7 +7,7 @@ HANDSHAKE = {"reconnect": "handshake", "interval": 0, "timeout": 25_000}
 
 
 def test_never_connected(house):
-    """A session that is only handshaken goes after `max_interval_s` (A36, E23)."""
+    """A session that never connects expires after `max_interval_s` (A36, E23)."""
     peer = Peer(house)
     peer.handshake()
     house.pass_time(9.9)
@@ -17,7 +17,7 @@ def test_never_connected(house):
 
 
 def test_not_reconnected(house):
-    """A session whose next connect does not come goes after `max_interval_s` (A36, B10)."""
+    """A session without a next connect expires after `max_interval_s` (A36, B10)."""
     peer = house.join()
     house.pass_time(9.9)
     assert peer.is_known
@@ -27,7 +27,7 @@ def test_not_reconnected(house):
 
 
 def test_clock_stands_during_a_hold(house):
-    """While its connect is held a session does not expire, and starts afresh afterwards (B10)."""
+    """A session does not expire while its connect is held, and has its full time afterwards (B10)."""
     peer = house.join()
     house.pass_time(9)
     peer.connect()
@@ -60,7 +60,7 @@ def test_vanished_during_a_hold(house):
 
 
 def test_vanished_client_is_kept_for_the_interval_it_was_given():
-    """After a dead poll a client waits its interval before it connects again: it is still known then (B10, A39)."""
+    """A client waits its interval after a dead poll before it reconnects, and its session still exists (B10, A39)."""
     house = House(interval_s=30.0)
     peer = house.join()
     held = peer.connect()
@@ -72,7 +72,7 @@ def test_vanished_client_is_kept_for_the_interval_it_was_given():
 
 
 def test_vanished_unnoticed(house):
-    """A client whose death nobody noticed goes after hold and `max_interval_s` (B15, E29)."""
+    """A client whose death is not noticed expires after the hold and `max_interval_s` (B15, E29)."""
     peer = house.join()
     peer.connect(stalled=True)
     house.pass_time(34.9)
@@ -82,7 +82,7 @@ def test_vanished_unnoticed(house):
 
 
 def test_reader_that_never_reads(house):
-    """A client that does not read its answer expires; settling that answer later is harmless (B16, E30)."""
+    """A client that does not read its reply expires; a late report about that reply has no effect (B16, E30)."""
     peer = house.join()
     peer.subscribe("/a")
     stuck = peer.connect(stalled=True)
@@ -94,7 +94,7 @@ def test_reader_that_never_reads(house):
 
 
 def test_failed_write_starts_the_clock_too(house):
-    """A reply that was not written leaves the session its usual time (B10)."""
+    """After a reply that was not written the session has its usual time (B10)."""
     peer = house.join()
     peer.connect(advice={"timeout": 0}, stalled=True).unwritten()
     house.pass_time(9.9)
@@ -116,7 +116,7 @@ def test_other_messages_prolong(house):
 
 
 def test_other_messages_never_shorten(house):
-    """A message of a client that announced to sleep takes nothing from its time (B4, B10)."""
+    """A message of a client that announced a longer interval does not shorten its time (B4, B10)."""
     peer = house.join()
     peer.connect(advice={"timeout": 0, "interval": 40_000})
     peer.publish("/a", 1)
@@ -137,7 +137,7 @@ def test_other_messages_leave_a_hold_alone(house):
 
 
 def test_strangers_do_not_prolong(house):
-    """A message that may not speak for a session does not keep it alive (B10, S12)."""
+    """A message that is refused for its cookie does not prolong the session (B10, S12)."""
     victim, thief = house.join(jar=[]), house.join(jar=[])
     victim.publish("/a", 1)
     house.pass_time(9)
@@ -147,7 +147,7 @@ def test_strangers_do_not_prolong(house):
 
 
 def test_session_of_its_own_patience(house):
-    """A program may give one session another `max_interval_s` (B27, E32)."""
+    """A program can set one session's `max_interval_s` (B27, E32)."""
     peer, other = house.join(), house.join()
     peer.session.max_interval_s = 60.0
     for each in (peer, other):
@@ -159,7 +159,7 @@ def test_session_of_its_own_patience(house):
 
 
 def test_expiry_takes_everything(house):
-    """An expired session leaves no subscription, no queue and no deadline (A55, B10)."""
+    """An expired session leaves no subscription, queue or deadline (A55, B10)."""
     peer = house.join()
     session = peer.session
     peer.subscribe("/a", "/b/**")
@@ -171,14 +171,14 @@ def test_expiry_takes_everything(house):
 
 
 def test_comes_back_just_in_time(house):
-    """A connect that arrives before the sweeper does is served, however late (B10)."""
+    """A late connect is served if it arrives before the sweeper has run (B10)."""
     peer = house.join()
     house.now += 11
     assert peer.connect().is_held
 
 
 def test_setting():
-    """`max_interval_s` is a setting (A36)."""
+    """The setting `max_interval_s` is the time after which an unused session expires (A36)."""
     house = House(max_interval_s=1.0)
     peer = house.join()
     house.pass_time(1)
@@ -186,7 +186,7 @@ def test_setting():
 
 
 def test_many_at_once(house):
-    """A thousand sessions without a connect are all gone at their time (E65, S23)."""
+    """A thousand sessions without a connect expire at their deadline (E65, S23)."""
     for _ in range(1_000):
         Peer(house).handshake()
     house.pass_time(10)

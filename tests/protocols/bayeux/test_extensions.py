@@ -1,4 +1,4 @@
-"""Extensions see every message in and out (A12, B19, E59, E60)."""
+"""Extensions see every message that is received or sent (A12, B19, E59, E60)."""
 
 import pytest
 from support.bayeux import House
@@ -7,7 +7,7 @@ from support.messages import publish
 
 
 class Extension:
-    """One that notes what passes, and does what it is told."""
+    """An extension that notes the messages it sees, and calls functions that a test gives it."""
 
     def __init__(self, incoming=None, outgoing=None):
         self.saw = []
@@ -28,7 +28,7 @@ def boom(*_):
 
 
 def only_events(change):
-    """`change` applied to events; replies pass as they are."""
+    """Return a function that applies `change` to events and leaves replies as they are."""
     return lambda message: change(message) if "data" in message else message
 
 
@@ -38,7 +38,7 @@ def extend(house, *extensions):
 
 
 def test_every_message_passes(house):
-    """Messages in, replies and events out: each passes, with its session once there is one (B19)."""
+    """An extension sees all incoming messages, replies and events, with the session once there is one (B19)."""
     extension = extend(house, Extension())
     peer = house.join()
     peer.subscribe("/a")
@@ -58,7 +58,7 @@ def test_every_message_passes(house):
 
 
 def test_replies_of_holds_pass(house):
-    """So do the replies that come after a hold, and what came with them (B19)."""
+    """An extension also sees the replies to held connects, and the events with them (B19)."""
     extension = extend(house, Extension(outgoing=lambda message: message | {"seen": True}))
     peer = house.join()
     peer.subscribe("/a")
@@ -69,7 +69,7 @@ def test_replies_of_holds_pass(house):
 
 
 def test_order(house):
-    """Incoming in the order of registration, outgoing in reverse (B19, E60)."""
+    """Incoming messages pass extensions in the order of registration, outgoing ones in reverse (B19, E60)."""
     trail = []
 
     def tagged(tag):
@@ -83,13 +83,13 @@ def test_order(house):
 
 
 def test_either_half_may_be_missing(house):
-    """An extension may have one method only, or none (B19)."""
+    """An extension can have one of the methods, or none (B19)."""
     extend(house, object(), Extension())
     assert house.send(publish("/a", 1)).only["successful"] is True
 
 
 def test_incoming_changes_reach_the_listeners(house):
-    """Fields that an extension adds or replaces are what listeners and subscribers see (E59)."""
+    """Listeners and subscribers see the fields that an extension adds or replaces (E59)."""
     extend(house, Extension(incoming=lambda message: message | {"data": {"was": message.get("data")}, "extra": 1}))
     seen = []
     house.listen("/a", lambda session, message: seen.append((message.data, message.fields["extra"])))
@@ -98,7 +98,7 @@ def test_incoming_changes_reach_the_listeners(house):
 
 
 def test_incoming_changes_in_place(house):
-    """Also if it changes the object itself (E59)."""
+    """An extension can also change the message object itself (E59)."""
     extend(house, Extension(incoming=lambda message: message.update(data=2) or message))
     peer = house.join()
     peer.subscribe("/a")
@@ -108,7 +108,7 @@ def test_incoming_changes_in_place(house):
 
 @pytest.mark.parametrize("answer", [None, False, True, 7, "x", []])
 def test_incoming_deletes(house, answer):
-    """A message that an extension does not return is answered `404::message_deleted`, unread (B19)."""
+    """A message that an extension does not return is answered `404::message_deleted` and not processed (B19)."""
     extend(house, Extension(incoming=lambda message: answer if message["channel"] == "/a" else message))
     peer = house.join()
     peer.subscribe("/a")
@@ -127,7 +127,7 @@ def test_handshake_is_deleted(house):
 
 
 def test_later_extensions_do_not_see_deleted_messages(house):
-    """What the first deletes the second does not see (B19)."""
+    """A message that the first extension deletes is not seen by the second (B19)."""
     second = Extension()
     extend(house, Extension(incoming=lambda message: None), second)
     house.send(publish("/a", 1))
@@ -135,7 +135,7 @@ def test_later_extensions_do_not_see_deleted_messages(house):
 
 
 def test_raising_extension_is_skipped(house):
-    """An extension that raises is reported and skipped; the next ones see the message (E60)."""
+    """An extension that raises is reported and skipped; the next one sees the message (E60)."""
     last = Extension()
     extend(house, Extension(boom, boom), last)
     assert house.send(publish("/a", 1)).only["successful"] is True
@@ -153,21 +153,21 @@ def test_raising_extension_is_skipped(house):
     ],
 )
 def test_nonsense_from_an_extension_is_refused(house, change, error):
-    """What an extension returns is checked like what came from outside (rule 5.2)."""
+    """A message that an extension returns is checked like a received one."""
     extend(house, Extension(incoming=lambda message: message | change))
     assert house.send(publish("/a", 1)).only["error"] == error
 
 
 @pytest.mark.parametrize("data", [object(), {1}, 2**70])
 def test_data_that_is_no_json(house, data):
-    """Data that an extension made and that is no JSON costs that message, not the request (S42)."""
+    """If an extension makes data that is not JSON, its message fails, and the others of the request do not (S42)."""
     extend(house, Extension(incoming=lambda m: m | {"data": data} if m["channel"] == "/a" else m))
     first, second = house.send(publish("/a", 1), publish("/b", 1)).messages
     assert (first["successful"], second["successful"]) == (False, True)
 
 
 def test_outgoing_changes_events_for_one_receiver(house):
-    """An extension may change an event for one receiver; the others get it as it was (B19)."""
+    """An extension can change an event for one receiver; the others get the original (B19)."""
     peer, other = house.join(), house.join()
     first = peer.session
 
@@ -184,7 +184,7 @@ def test_outgoing_changes_events_for_one_receiver(house):
 
 
 def test_outgoing_keeps_events_back(house):
-    """An event that an extension does not return is not sent, and does not come again (B19, E60)."""
+    """An event that an extension does not return is not sent, now or later (B19, E60)."""
     extend(house, Extension(outgoing=only_events(lambda message: message if message["data"] % 2 else None)))
     peer = house.join()
     peer.subscribe("/a")
@@ -194,13 +194,13 @@ def test_outgoing_keeps_events_back(house):
 
 
 def test_replies_cannot_be_kept_back(house):
-    """A reply always goes out: an empty response would count as a failure (A59)."""
+    """A reply is always sent: clients would take an empty response for a failure (A59)."""
     extend(house, Extension(outgoing=lambda message: None))
     assert house.send(publish("/a", 1)).only["successful"] is True
 
 
 def test_events_kept_back_leave_the_reply(house):
-    """When all events are kept back the connect reply goes alone (A59)."""
+    """If all events are kept back, the connect reply is sent alone (A59)."""
     extend(house, Extension(outgoing=only_events(lambda message: None)))
     peer = house.join()
     peer.subscribe("/a")
@@ -210,7 +210,7 @@ def test_events_kept_back_leave_the_reply(house):
 
 
 def test_unwritten_events_pass_again(house):
-    """Events that come back pass the extensions again, and are changed once."""
+    """Events that are put back pass the extensions again, and are changed only once."""
     extend(house, Extension(outgoing=only_events(lambda message: message | {"data": message["data"] + 1})))
     peer = house.join()
     peer.subscribe("/a")
@@ -222,7 +222,7 @@ def test_unwritten_events_pass_again(house):
 
 @pytest.mark.parametrize("on", ["replies", "events"])
 def test_outgoing_makes_what_is_no_json(house, on):
-    """What an extension makes unwritable is reported and goes out as it was; nothing is lost (E60)."""
+    """If an extension makes a message that is not JSON, that is reported and the original is sent (E60)."""
     is_meant = (lambda m: "data" in m) if on == "events" else (lambda m: "data" not in m)
     extend(house, Extension(outgoing=lambda m: m | {"x": object()} if is_meant(m) else m))
     peer = house.join()
@@ -233,7 +233,7 @@ def test_outgoing_makes_what_is_no_json(house, on):
 
 
 def test_service_answers_pass(house):
-    """The answer of a service passes too, with a session and without (B19)."""
+    """A service's answer passes the extensions too, with a session or without (B19)."""
     extend(house, Extension(outgoing=only_events(lambda message: message | {"data": "seen"})))
     house.serve("/service/a", lambda *_: "plain")
     assert house.join().publish("/service/a", 1).events == [("/service/a", "seen")]
@@ -241,7 +241,7 @@ def test_service_answers_pass(house):
 
 
 def test_service_answers_have_a_timestamp():
-    """And carry the timestamp where that extension is on (B18)."""
+    """A service's answer has a timestamp where the timestamp extension is on (B18)."""
     house = House(timestamp=True)
     house.serve("/service/a", lambda *_: "plain")
     assert all("timestamp" in message for message in house.join().publish("/service/a", 1).messages)
@@ -249,7 +249,7 @@ def test_service_answers_have_a_timestamp():
 
 
 def test_promised_events_are_those_that_come():
-    """`x-messages` counts what is sent: cometd.js waits with its first connect until it has seen so many (B20)."""
+    """`x-messages` is the number of events sent, for which cometd.js waits before its first connect (B20)."""
     house = House(handshake_delivery=True)
     extend(house, Extension(outgoing=only_events(lambda message: None)))
     house.hooks.session_opened.append(lambda session: house.engine.deliver(session, "/w", 1, None, house.now))
@@ -258,7 +258,7 @@ def test_promised_events_are_those_that_come():
 
 
 def test_extension_cannot_speak_for_another_session(house):
-    """An extension that replaces the client id does not change whose request it is (A54)."""
+    """An extension that replaces the client id does not change the request's session (A54)."""
     victim = house.join()
     extend(house, Extension(incoming=lambda message: message | {"clientId": victim.id}))
     peer = house.send(handshake()).only["clientId"]
@@ -268,7 +268,7 @@ def test_extension_cannot_speak_for_another_session(house):
 
 
 def test_ids_survive_extensions(house):
-    """A reply has the id of the request that was sent, whatever an extension made of it, held or not (A2)."""
+    """A reply has the id that was sent, even if an extension changed it, held or not (A2)."""
     extend(house, Extension(incoming=lambda message: message | {"id": "changed"}))
     assert house.send(handshake(id="6")).only["id"] == "6"
     peer = house.join()
@@ -280,7 +280,7 @@ def test_ids_survive_extensions(house):
 
 
 def test_nothing_is_doubled_without_extensions(house):
-    """The same events go out with extensions and without, byte for byte."""
+    """The same events are sent with an extension that changes nothing as without extensions."""
     other = House()
     extend(other, Extension())
     bodies = []

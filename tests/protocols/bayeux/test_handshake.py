@@ -1,4 +1,4 @@
-"""The handshake: what it must say, what it gets, and what it makes (A4-A6, A23-A31, B20)."""
+"""The handshake: what it requires, what its reply has, and the session that it makes (A4-A6, A23-A31, B20)."""
 
 import re
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ NO_COMMON_TYPE = "301:long-polling,callback-polling:connection_types_unsupported
 
 
 def test_successful_reply(house):
-    """A successful handshake's reply has all the fields that clients need, and comes alone (A24, A29)."""
+    """A successful handshake's reply has all the fields that clients need, and is sent alone (A24, A29)."""
     only = house.send(handshake()).only
     assert only == {
         "id": "h",
@@ -29,7 +29,7 @@ def test_successful_reply(house):
 
 
 def test_client_ids(house):
-    """Client ids are alphanumeric, of 128 random bits or more, and never the same (A4)."""
+    """Client ids are alphanumeric, have at least 128 random bits, and are never the same (A4)."""
     ids = {house.join().id for _ in range(100)}
     assert len(ids) == 100
     assert all(re.fullmatch(r"[0-9a-f]{32,}", client_id) for client_id in ids)
@@ -70,7 +70,7 @@ def test_versions_with_overlap(house, versions):
     ],
 )
 def test_versions_without_overlap(house, versions):
-    """Without a version in common, or any that can be read, the handshake is refused for good (A5, A23, A26)."""
+    """Without a common or readable version the handshake is refused with `reconnect: none` (A5, A23, A26)."""
     message = {"channel": "/meta/handshake", "supportedConnectionTypes": ["long-polling"], **versions}
     only = house.send(message).only
     assert (only["successful"], only["error"]) == (False, "400:1.0:version_unsupported")
@@ -82,7 +82,7 @@ def test_versions_without_overlap(house, versions):
     "offered", [["long-polling"], ["callback-polling"], ["websocket", "long-polling", 7, None, []]]
 )
 def test_common_connection_type(house, offered):
-    """One connection type in common is enough, whatever else is in the list (A6, A24)."""
+    """One common connection type is enough, whatever else is in the list (A6, A24)."""
     assert house.send(handshake(supportedConnectionTypes=offered)).only["successful"] is True
 
 
@@ -90,7 +90,7 @@ def test_common_connection_type(house, offered):
     "offered", [None, [], ["websocket"], "long-polling", {"long-polling": True}, [["long-polling"]]]
 )
 def test_no_common_connection_type(house, offered):
-    """Without a connection type in common the handshake is refused for good, and told our list (A25)."""
+    """Without a common connection type the handshake is refused with the server's list and `reconnect: none` (A25)."""
     only = house.send(handshake(supportedConnectionTypes=offered)).only
     assert (only["successful"], only["error"]) == (False, NO_COMMON_TYPE)
     assert only["advice"]["reconnect"] == "none"
@@ -104,7 +104,7 @@ def test_failed_reply_has_no_client_id(house):
 
 
 def test_failed_reply_has_full_advice(house):
-    """Advice always has all three fields: cometd.js puts its own defaults for those that lack (A42)."""
+    """Advice always has all three fields, because cometd.js replaces missing ones by its own defaults (A42)."""
     advice = house.send(handshake(version="0.1")).only["advice"]
     assert set(advice) == {"reconnect", "interval", "timeout"}
 
@@ -118,7 +118,7 @@ def test_handshake_over_either_transport(house, transport):
 
 
 def test_rest_of_the_request_is_ignored(house):
-    """Beside a handshake nothing of the request is processed, and only the handshake answered (A28, E9)."""
+    """No message in a handshake's request is processed, and only the handshake is answered (A28, E9)."""
     peer = house.join()
     peer.subscribe("/a")
     sent = house.send(
@@ -148,7 +148,7 @@ def test_handshake_that_is_not_first(house):
 
 
 def test_each_handshake_makes_a_session(house):
-    """A second handshake makes a second session, also with an old client id; the old one lives on (A30, E19)."""
+    """A second handshake makes a second session, even with an old client id; the old session lives on (A30, E19)."""
     peer = house.join(jar=[])
     first = peer.id
     again = peer.send(handshake(clientId=first)).only
@@ -169,7 +169,7 @@ def test_expired_session_handshakes_anew(house):
 
 
 def test_no_event_rides_on_a_handshake(house):
-    """What is delivered to a session while it begins waits for the first connect (A29, E43)."""
+    """Events that are delivered while the session is being opened wait for the first connect (A29, E43)."""
     house.hooks.session_opened.append(
         lambda session: house.engine.deliver(session, "/welcome", "hello", None, house.now)
     )
@@ -179,7 +179,7 @@ def test_no_event_rides_on_a_handshake(house):
 
 
 def test_events_beside_a_handshake_if_wanted():
-    """With handshake delivery on they ride at once, and `x-messages` says how many (B20, E43)."""
+    """With handshake delivery events are sent with the handshake's reply; `x-messages` is their number (B20, E43)."""
     house = House(handshake_delivery=True)
     house.hooks.session_opened.append(
         lambda session: house.engine.deliver(session, "/welcome", "hello", None, house.now)
@@ -190,7 +190,7 @@ def test_events_beside_a_handshake_if_wanted():
 
 
 def test_events_beside_a_handshake_are_a_batch_of_their_own():
-    """With acknowledgements the reply of such a handshake names their batch (B17, B20)."""
+    """With acknowledgements, the reply of a handshake with events has their batch (B17, B20)."""
     house = House(handshake_delivery=True)
     house.hooks.session_opened.append(
         lambda session: house.engine.deliver(session, "/welcome", "hello", None, house.now)
@@ -202,14 +202,14 @@ def test_events_beside_a_handshake_are_a_batch_of_their_own():
 
 
 def test_handshake_delivery_without_events():
-    """With handshake delivery on and nothing to deliver the reply is the usual one (B20)."""
+    """With handshake delivery, a reply without events is the usual one (B20)."""
     reply = House(handshake_delivery=True).send(handshake(ext={"ack": True})).only
     assert "x-messages" not in reply
     assert reply["ext"] == {"ack": True}
 
 
 def test_full_house():
-    """A handshake beyond the number of sessions gets 503; who is in stays served (S22)."""
+    """A handshake beyond the limit of sessions gets 503; existing sessions are still served (S22)."""
     house = House(limits={"sessions": 2})
     peer = house.join()
     house.join()
@@ -221,14 +221,14 @@ def test_full_house():
 
 
 def test_session_remembers_where_it_came_from(house):
-    """A session knows the address and the user agent of its handshake, the latter cut to 200 characters (B27, S41)."""
+    """A session has its handshake's address, and its user agent cut to 200 characters (B27, S41)."""
     context = SimpleNamespace(address="192.0.2.7", headers={"user-agent": "x" * 10_000})
     session = house.session(house.send(handshake(), context=context).only["clientId"])
     assert (session.address, session.user_agent) == ("192.0.2.7", "x" * 200)
 
 
 def test_opened_and_closed_sessions_are_told(house):
-    """Who listens to the coming and going of sessions hears of each once (B12)."""
+    """Listeners are notified once of each session that begins and of each that ends (B12)."""
     told = []
     house.hooks.session_opened.append(lambda session: told.append(("opened", session.id)))
     house.hooks.session_closed.append(lambda session, reason: told.append((reason, session.id)))

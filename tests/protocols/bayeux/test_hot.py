@@ -1,7 +1,7 @@
-"""What the hot path takes, and what it leaves to the general way.
+"""Which messages the hot path takes, and which it leaves to the general path.
 
-That both give the same is shown by `test_model.py` (books) and `wire/test_two_faces.py` (bytes). But a message that it
-should take and does not only costs time, which no other test would see.
+That both have the same results is tested by `test_model.py` (state) and `wire/test_two_faces.py` (bytes). But if the
+hot path declined a message that it should take, the only effect would be lost time, which no other test would notice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BOUNDS = Bounds(255, 16)
 
 
 class House:
-    """An engine with one session that hears `/a` and has connected once."""
+    """An engine with one session that has subscribed to `/a` and connected once."""
 
     def __init__(self, *, ack=False, may_publish=True, **options):
         self.hooks = Hooks()
@@ -43,17 +43,17 @@ class House:
         return self.broker.sessions[self.id]
 
     def ask(self, *messages):
-        """The general way."""
+        """Send messages by the general path."""
         cookies = getattr(self, "cookies", ())
         return self.engine.receive(Request(list(messages), Transport.LONG_POLLING, "connection", cookies), NOW)
 
     def hurry(self, message, cookies=None):
-        """The hot path."""
+        """Send a message by the hot path."""
         shown = self.cookies if cookies is None else cookies
         return hot.receive(self.engine, message, shown, "connection", NOW)
 
     def books(self):
-        """All that a request could change."""
+        """Return all state that a request could change."""
         session = self.session
         return (
             session.state,
@@ -69,7 +69,7 @@ class House:
 
 @pytest.mark.parametrize("message_id", ["7", "a.b", 7, 0])
 def test_a_plain_connect_is_held(message_id):
-    """A34: the row (IDLE, POLL); what ends it is found by `id`."""
+    """A34: the transition of (IDLE, POLL) is done, and the hold is registered."""
     house = House()
     outcome = house.hurry(connect(house.id, id=message_id))
     assert isinstance(outcome, Hold)
@@ -79,7 +79,7 @@ def test_a_plain_connect_is_held(message_id):
 
 
 def test_an_event_answers_it():
-    """A35: the connect's reply first, then the event; the reply is unsettled until it has left."""
+    """A34, B8: the connect's reply is first, then the event; the reply is unsettled until it is written."""
     house = House()
     house.hurry(connect(house.id, id="7"))
     reply = house.hurry(publish("/a", {"x": 1}, clientId=house.id, id=8))
@@ -121,7 +121,7 @@ DECLINED = {
 
 @pytest.mark.parametrize("message", DECLINED.values(), ids=DECLINED)
 def test_what_is_not_plain_is_declined_and_nothing_has_changed(message):
-    """Whatever the general way makes of it."""
+    """A message that is not plain is left to the general path, and the state is unchanged."""
     house = House()
     before = house.books()
     assert house.hurry(message(house)) is None
@@ -146,7 +146,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("prepare", PROGRAMS.values(), ids=PROGRAMS)
 def test_what_somebody_must_be_asked_about_is_declined(prepare):
-    """A program's hooks, a leaving server and a full one are the general way's."""
+    """Programs' hooks, shutting down and full memory are left to the general path."""
     house = House()
     prepare(house)
     before = house.books()
@@ -155,7 +155,7 @@ def test_what_somebody_must_be_asked_about_is_declined(prepare):
 
 
 def test_without_the_right_it_is_declined():
-    """Who may not publish is told so by the general way."""
+    """A publish without the right to it is left to the general path, which refuses it."""
     house = House(may_publish=False)
     assert house.hurry(publish("/stats/x", 1, clientId=house.id, id="7")) is None
     assert house.broker.published == 0
@@ -163,13 +163,13 @@ def test_without_the_right_it_is_declined():
 
 @pytest.mark.parametrize("cookies", [("c4n4ryc4n4ryc4n4ryc4n4ry",), ("\xe4",)])
 def test_a_wrong_cookie_is_declined(cookies):
-    """S12: and answered by the general way like any unknown session."""
+    """S12: a wrong cookie is left to the general path, which answers as for an unknown session."""
     house = House()
     assert house.hurry(connect(house.id, id="7"), cookies) is None
 
 
 def test_a_second_tab_is_declined():
-    """A40: it is told of `multiple-clients`."""
+    """A41: a second tab needs `multiple-clients` in its advice."""
     house = House()
     other = house.ask(HANDSHAKE).session.id
     house.ask(connect(other, id="1"))
@@ -178,7 +178,7 @@ def test_a_second_tab_is_declined():
 
 
 def test_acknowledgements_are_declined():
-    """B5: their batches are the general way's."""
+    """B17: batches of acknowledgements are left to the general path."""
     house = House(ack=True)
     assert house.hurry(connect(house.id, id="7")) is None
 
@@ -186,7 +186,7 @@ def test_acknowledgements_are_declined():
 @pytest.mark.parametrize("data", [1.5, "text"])
 @pytest.mark.parametrize("channel", ["/a", "/full", "/plain"])
 def test_values_are_answered_as_by_the_general_way(channel, data):
-    """G5: accepted, or 400 and 503; the same bytes, and the same books."""
+    """G5: a value is accepted, or refused with 400 or 503, with the same bytes and the same state on both paths."""
     answers, books = [], []
     for way in ("hurry", "ask"):
         house = House()

@@ -1,4 +1,4 @@
-"""Tokens in Bayeux: who a session is, what a refusal says, and how a session whose token expires ends."""
+"""Tokens in Bayeux: a session's identity, the refusals, and the end of a session whose token expires."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JSONP = Transport.CALLBACK_POLLING
 
 
 def authenticate(token, now_s):
-    """Knows two tokens by heart; `good` lasts for `ENDS_S`, by the wall clock that it is told."""
+    """Accept GOOD until it expires, `ENDS_S` after `WALL_S` by the wall clock `now_s`; refuse OLD as expired."""
     if token == OLD or (token == GOOD and now_s >= WALL_S + ENDS_S):
         raise TokenExpired
     if token != GOOD:
@@ -46,7 +46,7 @@ def guarded():
 
 
 def join(house, token=GOOD, **more):
-    """A peer that has shown a token, after its first connect."""
+    """Return a peer that has handshaken with a token and has made its first connect."""
     peer = Peer(house, **more)
     peer.id = house.send(handshake(), token=token, peer=peer, transport=peer.transport).only["clientId"]
     peer.connect()
@@ -68,7 +68,7 @@ def join(house, token=GOOD, **more):
     ],
 )
 def test_a_token_gives_a_session_its_identity(guarded, ext, token):
-    """By `ext.authentication`, a string or an object with `token`, or by the request; the message's own first."""
+    """The token is in `ext.authentication`, a string or an object with `token`, or else in the request."""
     reply = guarded.send(handshake(ext=ext), token=token).only
     assert reply["successful"] is True
     session = guarded.session(reply["clientId"])
@@ -76,7 +76,7 @@ def test_a_token_gives_a_session_its_identity(guarded, ext, token):
 
 
 def test_without_a_token_a_session_is_anonymous(guarded):
-    """Who shows nothing is nobody, and may do what rules allow to `anonymous` and `*`."""
+    """A session without a token has the rights that rules grant to `anonymous` and `*`."""
     session = guarded.join().session
     assert (session.authid, session.role) == (None, "anonymous")
 
@@ -100,7 +100,7 @@ def test_without_a_token_a_session_is_anonymous(guarded):
     ],
 )
 def test_a_bad_token_is_refused_and_not_taken_for_none(guarded, ext, token, reason):
-    """A26, A27: unsuccessful, no session, `reconnect: none`, and not a word of the token."""
+    """A26, A27: the reply is unsuccessful, with `reconnect: none` and without the token, and no session is made."""
     exchange = guarded.send(handshake(ext=ext), token=token)
     reply = exchange.only
     assert reply["successful"] is False
@@ -112,7 +112,7 @@ def test_a_bad_token_is_refused_and_not_taken_for_none(guarded, ext, token, reas
 
 
 def test_a_programs_policy_is_asked_after_the_token(guarded):
-    """B23: it sees who it is, and can still refuse; a bad token never reaches it."""
+    """B23: the policy sees the identity, and can still refuse; it is not called for a bad token."""
     seen = []
 
     def can_handshake(session, message):
@@ -127,7 +127,7 @@ def test_a_programs_policy_is_asked_after_the_token(guarded):
 
 @pytest.mark.parametrize("shown", ["any", {"token": "any"}, {"user": "x", "credentials": "y"}, 1])
 def test_while_no_token_could_be_good_none_is_looked_at(shown):
-    """A program's policy may read `ext.authentication` in its own way, a proxy may pass its own Authorization on."""
+    """Without an authenticator, `ext.authentication` is for a program's policy; a proxy can pass Authorization on."""
     house = House()
     for transport in (Transport.LONG_POLLING, JSONP):
         reply = house.send(handshake(ext={"authentication": shown}), token="any", transport=transport).only
@@ -139,7 +139,7 @@ def test_while_no_token_could_be_good_none_is_looked_at(shown):
 
 
 def test_rules_decide_about_sessions_by_role(guarded):
-    """S15: what is refused is not delivered, and the session lives on."""
+    """S15: a refused event is not delivered, and the session lives on."""
     stranger, user = guarded.join(), join(guarded)
     refused = stranger.send(
         stranger.message("/meta/subscribe", subscription="/**"),
@@ -170,14 +170,14 @@ def test_rules_decide_about_sessions_by_role(guarded):
 
 
 def test_once_rules_exist_the_house_rules_grant_nothing():
-    """Also on a loopback listener, where without rules anyone may publish to /halley."""
+    """Rules replace the house rules on a loopback listener too, where any client could publish to /halley."""
     house = House(rights=AccessRules([rule("*", "*", "/a")]), loopback=True)
     assert house.send(publish("/halley/x", 1)).only["error"] == f"403:{DENIED}:publish_denied"
     assert house.send(publish("/a", 1)).only["successful"] is True
 
 
 def test_a_programs_policy_is_asked_after_the_rules(guarded):
-    """B23: what a rule denies it is not asked; what a rule allows it can deny."""
+    """B23: the policy is not called for what a rule denies, and can deny what a rule allows."""
     asked = []
     guarded.policy(can_publish=lambda session, channel, message: asked.append(channel) or False)
     peer = guarded.join()
@@ -187,7 +187,7 @@ def test_a_programs_policy_is_asked_after_the_rules(guarded):
 
 
 def test_a_session_keeps_the_identity_of_its_handshake(guarded):
-    """A differing Authorization later is ignored, for better or worse."""
+    """A different Authorization in a later request is ignored, whether it is better or worse."""
     stranger, user = guarded.join(), join(guarded)
     assert stranger.send(stranger.message("/closed/a", data=1), token=GOOD).only["successful"] is False
     assert user.send(user.message("/closed/a", data=1), token="bad").only["successful"] is True
@@ -208,14 +208,14 @@ def test_a_session_keeps_the_identity_of_its_handshake(guarded):
     ],
 )
 def test_without_a_session_the_requests_token_counts(guarded, channel, token, error):
-    """A48: a rule must grant it, to the anonymous or to the bearer; a bad token is not taken for none."""
+    """A48: a rule must grant the publish, to anonymous clients or to the token's role; a bad token is refused."""
     assert guarded.send(publish(channel, 1), token=token).only.get("error") == error
     assert guarded.broker.published == (error is None)
 
 
 @pytest.mark.parametrize(("token", "expected"), [(GOOD, True), ("bad", False)])
 def test_a_token_is_proved_once_for_all_publishes_of_a_request(token, expected):
-    """A signature costs time, and a batch may hold a thousand messages."""
+    """Checking a signature takes time, and a batch can have a thousand messages."""
     proved = []
     house = House(
         rights=AccessRules(RULES), authenticate=lambda token, now_s: proved.append(1) or authenticate(token, now_s)
@@ -226,7 +226,7 @@ def test_a_token_is_proved_once_for_all_publishes_of_a_request(token, expected):
 
 
 def test_anonymous_publishing_can_be_off_whatever_the_rules():
-    """bayeux.anonymous_publish = "off": not without a session and a token."""
+    """With `bayeux.anonymous_publish = "off"`, a publish needs a session or a token."""
     house = House(rights=AccessRules(RULES, sessionless=False), authenticate=authenticate)
     assert house.send(publish("/open/a", 1)).only["error"] == f"403:{DENIED}:publish_denied"
     assert house.send(publish("/open/a", 1), token=GOOD).only["successful"] is True
@@ -238,7 +238,7 @@ def test_anonymous_publishing_can_be_off_whatever_the_rules():
 
 
 def test_s38_a_token_has_no_business_in_a_url(guarded):
-    """A handshake over JSONP that carries a token is refused, a good one too."""
+    """A handshake over JSONP with a token is refused, even if the token is good."""
     for token in (GOOD, "bad"):
         reply = guarded.send(handshake(ext={"authentication": token}), transport=JSONP).only
         assert reply["error"] == "403:token_in_url:handshake_denied"
@@ -247,7 +247,7 @@ def test_s38_a_token_has_no_business_in_a_url(guarded):
 
 
 def test_s38_a_session_with_an_identity_is_unknown_over_jsonp(guarded):
-    """Any page could load such a script with the cookies of its visitor: 402, and the session is left as it was."""
+    """Any page could load a script with its visitor's cookies, so its messages get 402 and have no effect."""
     user = join(guarded, jar=[])
     held = user.connect()
     before = user.session.deadline
@@ -264,7 +264,7 @@ def test_s38_a_session_with_an_identity_is_unknown_over_jsonp(guarded):
 
 
 def test_s38_over_jsonp_everyone_is_anonymous(guarded):
-    """Topics open to the anonymous, and no others."""
+    """Over JSONP only topics that are open to `anonymous` can be used."""
     peer = guarded.join(transport=JSONP)
     replies = peer.send(
         peer.message("/meta/subscribe", subscription="/open/**"),
@@ -278,7 +278,7 @@ def test_s38_over_jsonp_everyone_is_anonymous(guarded):
 
 
 def test_a_held_connect_is_told_when_the_token_expires(guarded):
-    """Unsuccessful with a 403 of its own and `reconnect: handshake`; afterwards unknown like any other."""
+    """A held connect whose token expires fails with `403::token_expired` and `reconnect: handshake`."""
     peer = join(guarded)
     for _ in range(4):
         held = peer.connect()
@@ -299,7 +299,7 @@ def test_a_held_connect_is_told_when_the_token_expires(guarded):
 
 
 def test_nothing_keeps_a_session_longer_than_its_token(guarded):
-    """Neither messages, nor a long interval, nor an open question to a policy move its end."""
+    """Neither messages, nor a long interval, nor a pending call of a policy postpone the session's end."""
     peer = join(guarded)
     peer.session.max_interval_s = 1_000.0
     for pause_s in (0, 11, 11, 11, 11, 11, 11, 11, 11, 11):
@@ -313,7 +313,7 @@ def test_nothing_keeps_a_session_longer_than_its_token(guarded):
 
 
 def test_a_late_sweeper_gives_an_expired_token_no_further_message(guarded):
-    """Where the deadline has passed and nobody has looked yet, the next message ends the session itself."""
+    """A message that arrives after the deadline, but before the sweeper runs, ends the session itself."""
     peer = join(guarded)
     held = peer.connect()
     guarded.now += ENDS_S
@@ -324,7 +324,7 @@ def test_a_late_sweeper_gives_an_expired_token_no_further_message(guarded):
 
 
 def test_a_session_that_expires_anyway_is_not_said_to_have_expired_by_its_token(guarded):
-    """The client that left is gone by its own clock, long before."""
+    """A session that expires before its token does is counted as expired."""
     peer = join(guarded)
     guarded.pass_time(11)
     assert not peer.is_known

@@ -1,4 +1,4 @@
-"""Listeners: they see, change or veto what is published (B21, B22, B32, E49-E53)."""
+"""Listeners see published messages, and can change or veto them (B21, B22, B32, E49-E53)."""
 
 import pytest
 from support.bayeux import House
@@ -14,7 +14,7 @@ def boom(*_):
 
 
 def test_listener_sees_everything_that_was_sent(house):
-    """A listener sees session, channel, data, ext and every field of the message (A15)."""
+    """A listener gets the session, channel and data, and every other field of the message (A15)."""
     seen = []
     house.listen("/a", lambda session, message: seen.append((session, message.channel, message.data, message.fields)))
     peer = house.join()
@@ -25,7 +25,7 @@ def test_listener_sees_everything_that_was_sent(house):
 
 
 def test_listener_hears_without_a_session(house):
-    """A publish without a session has None for it (A48)."""
+    """For a publish without a session, a listener gets None as session (A48)."""
     seen = []
     house.listen("/a", lambda session, message: seen.append(session))
     house.publish("/a", 1)
@@ -33,7 +33,7 @@ def test_listener_hears_without_a_session(house):
 
 
 def test_from_the_widest_to_the_narrowest(house):
-    """Listeners hear in order: `/**` first, the channel itself last (B21, E50)."""
+    """Listeners are called in order: `/**` first, the channel itself last (B21, E50)."""
     order = []
     for pattern in ("/a/b", "/a/*", "/**", "/a/**", "/b"):
         house.listen(pattern, lambda *_, pattern=pattern: order.append(pattern))
@@ -42,7 +42,7 @@ def test_from_the_widest_to_the_narrowest(house):
 
 
 def test_listener_on_everything_hears_services(house):
-    """A listener on `/**` hears service messages too (B21)."""
+    """A listener on `/**` receives messages to services too (B21)."""
     heard = []
     house.listen("/**", lambda session, message: heard.append(message.channel))
     house.publish("/service/a", 1)
@@ -50,7 +50,7 @@ def test_listener_on_everything_hears_services(house):
 
 
 def test_listener_changes_data_for_all(house):
-    """What a listener makes of the data is what all subscribers get (B22, B32, E53)."""
+    """All subscribers get the data that a listener has set (B22, B32, E53)."""
     house.listen("/**", lambda session, message: setattr(message, "data", {"x": message.data["x"] + 1}))
     peers = [house.join(), house.join()]
     for peer in peers:
@@ -60,7 +60,7 @@ def test_listener_changes_data_for_all(house):
 
 
 def test_listener_changes_data_in_place(house):
-    """Also if it changes the object itself (B22)."""
+    """A listener can also change the data object itself (B22)."""
     house.listen("/a", lambda session, message: message.data.update(y=2))
     peer = house.join()
     peer.subscribe("/a")
@@ -70,7 +70,7 @@ def test_listener_changes_data_in_place(house):
 
 @pytest.mark.parametrize("channel", ["/a", "/service/a"])
 def test_veto(house, channel):
-    """A listener that returns False keeps the message from everyone, and the sender is told (B22, E53)."""
+    """A listener that returns False vetoes the message, and the sender gets an error (B22, E53)."""
     served = []
     house.serve("/service/a", lambda session, message: served.append(message))
     house.listen(channel, lambda *_: False)
@@ -84,13 +84,13 @@ def test_veto(house, channel):
 
 @pytest.mark.parametrize("answer", [None, True, 0, "", []])
 def test_only_false_vetoes(house, answer):
-    """Anything but False lets the message pass (B22)."""
+    """Any result but False lets the message pass (B22)."""
     house.listen("/a", lambda *_: answer)
     assert house.send(publish("/a", 1)).only["successful"] is True
 
 
 def test_veto_stops_the_listeners_after_it(house):
-    """After a veto nobody hears the message any more (B22)."""
+    """After a veto no further listener is called (B22)."""
     house.listen("/**", lambda *_: False)
     house.listen("/a", boom)
     house.send(publish("/a", 1))
@@ -98,7 +98,7 @@ def test_veto_stops_the_listeners_after_it(house):
 
 
 def test_veto_with_a_reason(house):
-    """A listener may refuse with words of its own (B22, A68)."""
+    """A listener can refuse a message with a reason and `ext` (B22, A68)."""
 
     def refuse(session, message):
         raise Refused("too_loud", ext={"max": 3})
@@ -109,7 +109,7 @@ def test_veto_with_a_reason(house):
 
 
 def test_veto_by_raising_without_a_reason(house):
-    """Without words it is an ordinary veto (B22)."""
+    """A refusal without a reason is an ordinary veto (B22)."""
 
     def refuse(session, message):
         raise Refused
@@ -119,7 +119,7 @@ def test_veto_by_raising_without_a_reason(house):
 
 
 def test_listener_that_raises_is_silent(house):
-    """A listener that raises is reported and counts as silent (B22)."""
+    """A listener that raises is reported and does not veto (B22)."""
     house.listen("/a", boom)
     peer = house.join()
     peer.subscribe("/a")
@@ -128,14 +128,14 @@ def test_listener_that_raises_is_silent(house):
 
 
 def test_guard_that_raises_vetoes(house):
-    """One that is registered as vetoing counts as no."""
+    """A listener that is registered as vetoing vetoes when it raises."""
     house.listen("/a", boom, vetoes=True)
     assert house.send(publish("/a", 1)).only["error"] == "404::message_deleted"
 
 
 @pytest.mark.parametrize("change", [lambda m: setattr(m, "data", "half"), lambda m: m.data.update(half=1)])
 def test_half_made_change_is_undone(house, change):
-    """A listener that changed the data and then raised has not changed it."""
+    """If a listener changes the data and then raises, the change is undone."""
 
     def half(session, message):
         change(message)
@@ -150,7 +150,7 @@ def test_half_made_change_is_undone(house, change):
 
 @pytest.mark.parametrize("nonsense", [object(), {1, 2}, {"x": object()}, 2**70, "\ud800"])
 def test_data_that_is_no_json(house, nonsense):
-    """A listener that makes data that is no JSON has raised: reported, and silent (S42)."""
+    """A listener that sets data that is not JSON is reported, and its change is undone (S42)."""
     house.listen("/a", lambda session, message: setattr(message, "data", nonsense))
     peer = house.join()
     peer.subscribe("/a")
@@ -159,7 +159,7 @@ def test_data_that_is_no_json(house, nonsense):
 
 
 def test_data_that_is_no_json_in_place(house):
-    """The same done in place is undone too: subscribers get what was sent (S42)."""
+    """If a listener changes the data in place to something that is not JSON, subscribers get the original (S42)."""
     house.listen("/a", lambda session, message: message.data.update(y=object()))
     peer = house.join()
     peer.subscribe("/a")
@@ -175,7 +175,7 @@ def test_data_that_grew_too_large():
 
 
 def test_listener_that_publishes(house):
-    """A listener may publish; its event comes before the one it heard, for everyone (E49, E50)."""
+    """A listener can publish; its event is delivered before the one that it received, to all subscribers (E49, E50)."""
 
     def echo(session, message):
         house.broker.publish(Event("b", b'"nested"'), house.now)
@@ -189,7 +189,7 @@ def test_listener_that_publishes(house):
 
 
 def test_listener_that_publishes_in_connect_only_mode():
-    """In connect-only mode both arrive by the following connect (E49)."""
+    """With `connect_delivery_only` both events are sent on the next connect (E49)."""
     house = House(connect_delivery_only=True)
     house.listen("/a", lambda *_: house.broker.publish(Event("b", b"1"), house.now))
     peer = house.join()
@@ -199,7 +199,7 @@ def test_listener_that_publishes_in_connect_only_mode():
 
 
 def test_listener_that_sends_a_request(house):
-    """A request within a request is carried out at once, by rights and books of its own (E50)."""
+    """A request within a request is processed immediately, and by itself (E50)."""
     inner = []
 
     def send(session, message):
@@ -214,7 +214,7 @@ def test_listener_that_sends_a_request(house):
 
 
 def test_listener_that_ends_the_publishers_session(house):
-    """A listener may send the publisher away: the publish is answered, the session gone, the others served (E56)."""
+    """If a listener ends the publisher's session, the publish is answered, and subscribers are served (E56)."""
     house.listen("/a", lambda session, message: house.engine.leave(session, house.now, by_client=False))
     peer, other = house.join(), house.join()
     other.subscribe("/a")
@@ -227,7 +227,7 @@ def test_listener_that_ends_the_publishers_session(house):
 
 
 def test_listener_that_ends_a_subscribers_session(house):
-    """A listener may end a subscriber's session: it gets nothing, the others do (A55, B14)."""
+    """If a listener ends a subscriber's session, that session gets nothing, and the others get the event (A55, B14)."""
     peer, other = house.join(), house.join()
     peer.subscribe("/a")
     other.subscribe("/a")

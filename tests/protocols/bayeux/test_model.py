@@ -1,7 +1,7 @@
-"""Random sequences of everything that can happen to Bayeux sessions, on the real broker and engine and on the model.
+"""Random sequences of all that can happen to Bayeux sessions, on the real broker and engine and on the model.
 
-After every step both must agree: which connects are answered and with which events, who is still there, when each
-session ends, who holds which slot (C2). A failing run is printed as the shortest sequence that fails.
+After every step both must agree: which connects are answered and with which events, which sessions exist, when each of
+them ends, and which slots are taken (C2). A failing run is printed as the shortest sequence that fails.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_PEERS = 4
 
 
 def often(usual: Any, *rare: Any) -> st.SearchStrategy[Any]:
-    """Mostly `usual`, which is also what failing runs are reduced to."""
+    """Return a strategy for mostly `usual`, to which failing runs are also reduced."""
     return st.sampled_from([usual] * 8 + list(rare))
 
 
@@ -55,10 +55,10 @@ numbers = st.integers(0, 99)
 
 
 class Sessions(RuleBasedStateMachine):
-    """Both worlds, and what may happen to them."""
+    """The engine and the model, and the steps that can happen to them."""
 
     queue_events = 1_000
-    hurries = False  # by the hot path, where it may
+    hurries = False  # whether lone messages try the hot path
 
     @initialize(
         slots=st.sampled_from([1, 1, 2, -1, 0]),
@@ -81,7 +81,7 @@ class Sessions(RuleBasedStateMachine):
     @precondition(lambda self: len(self.model.alive()) < MOST_PEERS)
     @rule(client=clients)
     def handshake(self, client: tuple[bool, str | None, str]) -> None:
-        """A client appears; most subscribe and poll at once, as real ones do."""
+        """Begin a session; most clients subscribe and poll immediately, as real ones do."""
         acks, cookie, pattern = client
         peer = self.twins.handshake(acks=acks, cookie=cookie)
         if pattern:
@@ -90,7 +90,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(fate=fates)
     def everyone_polls(self, fate: str) -> None:
-        """As clients do."""
+        """Let all sessions poll, as clients do."""
         for peer in self.model.alive():
             self.twins.exchange(peer, [Op("connect")], "own", fate)
 
@@ -112,20 +112,20 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(who=numbers, before=batches, after=batches, fate=fates, happens=often(False, True, True))
     def leave(self, who: int, before: list[Op], after: list[Op], fate: str, happens: bool) -> None:
-        """A client disconnects, in the middle of a batch."""
+        """Send a disconnect in the middle of a batch."""
         if happens:
             self.twins.exchange(self.pick(who), [*before, Op("disconnect"), *after], "own", fate)
 
     @precondition(lambda self: not self.hurries)
     @rule(who=numbers, channel=channels, shown=cookies, transport=transports)
     def publish_slowly(self, who: int, channel: str, shown: str, transport: Transport) -> None:
-        """A client publishes what the policy must think about."""
+        """Publish to a channel about which the policy decides later."""
         self.twins.publish_slowly(self.pick(who), channel, shown, transport)
 
     @precondition(lambda self: self.twins.waiting)
     @rule(which=numbers, fate=fates, grants=often(True, False))
     def decide(self, which: int, fate: str, grants: bool) -> None:
-        """The policy has made up its mind; the session may have ended meanwhile."""
+        """Let the policy decide; the session can have ended in the meantime."""
         self.twins.decide(self.twins.waiting[which % len(self.twins.waiting)], fate, grants=grants)
 
     @rule(fate=fates)
@@ -158,16 +158,16 @@ class Sessions(RuleBasedStateMachine):
             self.twins.drain(fate)
 
     def pick(self, who: int) -> Peer:
-        """One of those who are there, or the last who left."""
+        """Return one of the living sessions, or the one that ended last."""
         over = [peer for peer in self.model.peers if peer.is_over]
         peers = self.model.alive() + over[-1:]
         return peers[who % len(peers)]
 
-    # What is true after each step
+    # Invariants
 
     @invariant()
     def same_sessions(self) -> None:
-        """The same sessions live, each with the same end, hold, queue and reply on its way; no queue is too long."""
+        """Both have the same sessions, with equal deadlines, holds, queues and pending replies; queues are bounded."""
         sessions = self.twins.broker.sessions
         assert sessions.keys() == {peer.id for peer in self.model.alive()}
         for peer in self.model.alive():
@@ -184,7 +184,7 @@ class Sessions(RuleBasedStateMachine):
 
     @invariant()
     def deadlines_are_watched(self) -> None:
-        """Every live session stands in the heap exactly once, no later than its deadline; no other is live there."""
+        """Every session has exactly one live entry in the heap, no later than its deadline; no other entry is live."""
         deadlines = self.twins.broker.deadlines
         entries = [entry for entry in deadlines._heap if entry is entry[2].alarm]
         assert Counter(entry[2].id for entry in entries) == Counter(self.twins.broker.sessions.keys())
@@ -193,13 +193,13 @@ class Sessions(RuleBasedStateMachine):
 
     @invariant()
     def slots_are_counted(self) -> None:
-        """Each browser has exactly as many slots taken as connects of its sessions are held."""
+        """For each browser, the number of slots taken is the number of its held connects."""
         assert self.twins.engine.holds_by_browser == self.model.holds()
         assert self.twins.engine.holds == self.model.holds().total()
 
     @invariant()
     def subscriptions_are_shared(self) -> None:
-        """The index has what live sessions subscribed to, once each, and nothing of others."""
+        """The index has each subscription of a living session once, and no others."""
         index = {
             to_subscription(pattern): {session.id for session in subscription.sessions}
             for pattern, subscription in self.twins.broker.index.subscriptions.items()
@@ -209,13 +209,13 @@ class Sessions(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_skipped(self) -> None:
-        """What a client has processed is the beginning of what it is owed: in order, none twice, none left out."""
+        """A client has processed the first of the events that it is owed, in order, none twice, none missing."""
         for peer, got in self.twins.got.items():
             assert got == peer.owed[: len(got)]
             assert len(got) >= peer.arrived
 
     def teardown(self) -> None:
-        """In the end everyone has got everything; and when all have fallen silent, nobody is left."""
+        """Check that all clients get all their events; and that no session is left after all clients fall silent."""
         twins = getattr(self, "twins", None)
         if twins is None:
             return
@@ -240,7 +240,7 @@ TestSessions = Sessions.TestCase
 
 
 class FullSessions(Sessions):
-    """The same with outboxes so small that sessions end of it."""
+    """The same steps with outboxes so small that sessions end by overflow."""
 
     queue_events = 3
 
@@ -249,7 +249,7 @@ TestFullSessions = FullSessions.TestCase
 
 
 class HastySessions(Sessions):
-    """The same over the hot path."""
+    """The same steps over the hot path."""
 
     hurries = True
 
@@ -258,7 +258,7 @@ TestHastySessions = HastySessions.TestCase
 
 
 class FullHastySessions(FullSessions):
-    """And with small outboxes."""
+    """The same steps over the hot path, with small outboxes."""
 
     hurries = True
 

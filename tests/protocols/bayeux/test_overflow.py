@@ -1,4 +1,4 @@
-"""Overflow is never silent (B17, B26, E56)."""
+"""An outbox that overflows: the session ends, or old values are dropped, and neither is silent (B17, B26, E56)."""
 
 import pytest
 from support.bayeux import House
@@ -9,7 +9,7 @@ HANDSHAKE = {"reconnect": "handshake", "interval": 0, "timeout": 25_000}
 
 @pytest.fixture
 def house():
-    """A house that keeps three events for a session."""
+    """A house whose sessions have a queue of three events."""
     return House(limits={"queue_events": 3})
 
 
@@ -20,7 +20,7 @@ def subscriber(house):
 
 
 def test_absent_client_is_cut(house):
-    """A client for which too much waits loses its session and is told to begin anew."""
+    """A client with too many waiting events loses its session, and its next connect gets `reconnect: handshake`."""
     peer = subscriber(house)
     house.publish("/a", 1, 2, 3)
     assert peer.is_known
@@ -31,7 +31,7 @@ def test_absent_client_is_cut(house):
 
 
 def test_reason_is_told(house):
-    """Programs and telemetry hear of it (B26)."""
+    """Programs and telemetry are notified of a session's end by overflow, with the reason (B26)."""
     told = []
     house.hooks.session_closed.append(lambda session, reason: told.append((session.id, reason)))
     peer = subscriber(house)
@@ -42,7 +42,7 @@ def test_reason_is_told(house):
 
 
 def test_others_are_unaffected(house):
-    """Others who hear the same event get it."""
+    """Subscribers get an event that makes another session's queue overflow."""
     slow, quick = subscriber(house), subscriber(house)
     quick.connect()
     house.publish("/a", 1, 2, 3)
@@ -53,7 +53,7 @@ def test_others_are_unaffected(house):
 
 
 def test_held_connect_takes_a_burst(house):
-    """A burst beyond the bound leaves by the held connect, the rest waits; nothing is lost."""
+    """A burst beyond the limit is sent on the held connect, and the rest waits; nothing is lost."""
     peer = subscriber(house)
     held = peer.connect()
     house.publish("/a", 1, 2, 3, 4, 5)
@@ -62,7 +62,7 @@ def test_held_connect_takes_a_burst(house):
 
 
 def test_burst_beyond_even_that(house):
-    """A burst that the held connect and the queue together cannot take ends the session."""
+    """A burst that exceeds the held connect and the queue together ends the session."""
     peer = subscriber(house)
     held = peer.connect()
     house.publish("/a", *range(7))
@@ -71,7 +71,7 @@ def test_burst_beyond_even_that(house):
 
 
 def test_every_delivery_is_counted(house):
-    """Each event that a session was given counts as delivered, also the one that made room for itself (telemetry)."""
+    """Each event that a session is given counts as delivered, including one that first made the hold end."""
     peer = subscriber(house)
     peer.connect()
     house.publish("/a", 1, 2, 3, 4, 5)
@@ -81,7 +81,7 @@ def test_every_delivery_is_counted(house):
 
 
 def test_stalled_reader_is_cut(house):
-    """A client whose socket takes nothing is cut when its queue is full, held or not (B16)."""
+    """A client whose socket accepts no bytes is cut when its queue is full, held or not (B16)."""
     peer = subscriber(house)
     peer.publish("/a", 0, stalled=True)
     held = peer.connect(id="c")
@@ -97,7 +97,7 @@ def test_stalled_reader_is_cut(house):
 
 
 def test_bytes_count_too():
-    """The bound is one of bytes as well."""
+    """The queue also has a limit of bytes."""
     house = House(limits={"queue_bytes": 1_024})
     peer = subscriber(house)
     house.publish("/a", "x" * 400, "x" * 400)
@@ -107,7 +107,7 @@ def test_bytes_count_too():
 
 
 def test_one_large_event_always_fits():
-    """An event larger than the bound is kept if it is alone: the door has checked its size (outbox)."""
+    """An event larger than the limit is kept if it is the only one: its size was checked on receipt."""
     house = House(limits={"queue_bytes": 1_024})
     peer = subscriber(house)
     house.publish("/a", "x" * 5_000)
@@ -115,7 +115,7 @@ def test_one_large_event_always_fits():
 
 
 def test_client_that_cuts_itself(house):
-    """A batch that overflows its own sender's queue: the messages after that are refused, the reply is whole (A53)."""
+    """If a batch overflows its sender's queue, the messages after that are refused, and all are answered (A53)."""
     peer = subscriber(house)
     replies = peer.send(*(peer.message("/a") | {"data": n} for n in range(6))).replies
     assert [reply["successful"] for reply in replies] == [True, True, True, True, False, False]
@@ -123,14 +123,14 @@ def test_client_that_cuts_itself(house):
 
 
 def test_connect_of_a_client_that_cut_itself(house):
-    """A connect in such a batch may begin anew: its client did not want to leave (B11)."""
+    """A connect in such a batch gets `reconnect: handshake`: its client did not want to leave (B11)."""
     peer = subscriber(house)
     sent = peer.send(peer.poll(), *(peer.message("/a") | {"data": n} for n in range(6)))
     assert sent.replies[0]["advice"] == HANDSHAKE
 
 
 def test_delivery_that_overflows_says_so(house):
-    """A program that delivers to a session learns that this ended it (B14)."""
+    """A delivery that overflows the outbox and ends the session returns False (B14)."""
     peer = subscriber(house)
     session = peer.session
     accepted = [house.engine.deliver(session, "/b", n, None, house.now) for n in range(5)]
@@ -139,7 +139,7 @@ def test_delivery_that_overflows_says_so(house):
 
 
 def test_taking_makes_room(house):
-    """What was taken no longer counts (outbox)."""
+    """Events that were taken no longer count."""
     peer = subscriber(house)
     for number in range(20):
         house.publish("/a", number)
@@ -149,7 +149,7 @@ def test_taking_makes_room(house):
 
 
 def test_values_keep_the_newest(house):
-    """A client that polls too rarely for NetworkTables' values gets the last of each topic (G8)."""
+    """A client that polls too rarely for NetworkTables' values gets the newest of each topic (G8)."""
     values = FakeValues(house.broker, a="double", b="double")
     peer = subscriber(house)
     peer.subscribe("/b")
@@ -162,7 +162,7 @@ def test_values_keep_the_newest(house):
 
 
 def test_values_keep_the_newest_for_who_acknowledges(house):
-    """What is not acknowledged comes again, and stays in bounds however long nothing is (B17)."""
+    """Unacknowledged values are sent again, and the queue is bounded even if nothing is acknowledged (B17)."""
     values = FakeValues(house.broker, a="double")
     peer = house.join(ext={"ack": True})
     peer.subscribe("/a")
@@ -176,7 +176,7 @@ def test_values_keep_the_newest_for_who_acknowledges(house):
 
 
 def test_a_value_of_a_dead_poll_yields_to_a_newer_one(house):
-    """What did not arrive comes again, where nothing newer waits beside the queue."""
+    """A value that did not arrive is sent again, unless a newer one of its topic is set apart."""
     values = FakeValues(house.broker, a="double", b="double")
     peer = subscriber(house)
     peer.subscribe("/b")

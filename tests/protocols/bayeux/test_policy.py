@@ -1,4 +1,4 @@
-"""Policy and authorizers: who may do what (B23, A68, E21, E55)."""
+"""Policies and authorizers: who can handshake, create, subscribe and publish (B23, A68, E21, E55)."""
 
 import pytest
 from support.bayeux_peers import handshake
@@ -21,7 +21,7 @@ def refused(*_):
 
 
 def ask(house, question):
-    """The one reply to the message that `question` is about."""
+    """Send a message about which `question` is asked, and return its only reply."""
     if question == "can_handshake":
         return house.send(handshake()).only
     peer = house.join()
@@ -41,7 +41,7 @@ DENIALS = {
 @pytest.mark.parametrize("question", DENIALS)
 @pytest.mark.parametrize("answer", [False, None, 0, 1, "yes", [True]])
 def test_anything_but_true_denies(house, question, answer):
-    """A policy grants by `True` alone (B23)."""
+    """A policy grants by returning `True` only (B23)."""
     house.policy(**{question: lambda *_: answer})
     only = ask(house, question)
     assert (only["successful"], only["error"]) == (False, DENIALS[question][0])
@@ -49,7 +49,7 @@ def test_anything_but_true_denies(house, question, answer):
 
 @pytest.mark.parametrize("question", DENIALS)
 def test_true_grants(house, question):
-    """`True` grants (B23)."""
+    """A policy that returns `True` grants (B23)."""
     house.policy(**{question: lambda *_: True})
     assert ask(house, question)["successful"] is True
 
@@ -65,7 +65,7 @@ def test_raising_denies(house, question):
 
 @pytest.mark.parametrize("question", DENIALS)
 def test_policy_has_its_own_words(house, question):
-    """A policy may give reason, advice and ext; they are in the one reply (B23, E21)."""
+    """A policy can refuse with a reason, advice and ext, which are in the one reply (B23, E21)."""
     house.policy(**{question: refused})
     only = ask(house, question)
     assert (only["error"], only["ext"]) == (DENIALS[question][1], {"why": "closed"})
@@ -74,7 +74,7 @@ def test_policy_has_its_own_words(house, question):
 
 
 def test_denied_handshake_stops_the_client(house):
-    """Without advice of its own a denied handshake says `none`, else cometd.js would try for ever (A27)."""
+    """Without other advice a denied handshake gets `none`, else cometd.js would try again without end (A27)."""
     house.policy(can_handshake=lambda *_: False)
     sent = house.send(handshake())
     assert sent.only["advice"]["reconnect"] == "none"
@@ -83,20 +83,20 @@ def test_denied_handshake_stops_the_client(house):
 
 
 def test_multi_step_handshake(house):
-    """A policy may ask for another handshake with more in it, until it is content (A27)."""
+    """A policy can ask for another handshake with more in it, until it accepts one (A27)."""
     house.policy(can_handshake=lambda session, message: refused() if not message.ext else True)
     assert house.send(handshake()).only["advice"]["reconnect"] == "handshake"
     assert house.send(handshake(ext={"token": "x"})).only["successful"] is True
 
 
 def test_denied_subscription_to_a_new_channel(house):
-    """A channel that may not be made cannot be subscribed to, and has error words of its own (A68)."""
+    """A channel that the policy denies to create cannot be subscribed to; the error says so (A68)."""
     house.policy(can_create=lambda *_: False)
     assert house.join().subscribe("/a").only["error"] == f"403:{POLICY}:create_denied"
 
 
 def test_creation_is_asked_once(house):
-    """Whether a channel may be made is asked when it does not exist (B23, B24)."""
+    """The policy is asked about creating a channel only while it does not exist (B23, B24)."""
     asked = []
     house.policy(can_create=lambda session, channel, message: asked.append(channel) is None)
     peer = house.join()
@@ -108,14 +108,14 @@ def test_creation_is_asked_once(house):
 
 
 def test_denied_channel_is_not_made(house):
-    """A channel that is made and then denied does not exist (B24)."""
+    """A channel whose first publish is denied does not exist (B24)."""
     house.policy(can_create=lambda *_: True, can_publish=lambda *_: False)
     house.send(publish("/a", 1))
     assert "/a" not in house.engine.channels
 
 
 def test_policy_sees_session_channel_and_message(house):
-    """A policy knows who asks, for what, and with which message (B23)."""
+    """A policy gets the session, the channel and the message (B23)."""
     seen = []
     house.policy(can_publish=lambda session, channel, message: seen.append((session, channel, message.data)) is None)
     peer = house.join()
@@ -131,7 +131,7 @@ def test_policy_is_asked_for_services(house):
 
 
 def test_policy_is_not_asked_what_is_refused_anyway(house):
-    """What the protocol or the house rules refuse does not reach the policy (B21)."""
+    """A policy is not asked about messages that the protocol or the house rules refuse (B21)."""
     house.policy(can_publish=boom, can_subscribe=boom)
     peer = house.join()
     peer.publish("/meta/x", 1)
@@ -142,7 +142,7 @@ def test_policy_is_not_asked_what_is_refused_anyway(house):
 
 
 def test_denied_publish_is_not_delivered(house):
-    """A denied publish is heard by nobody, listeners included (B21)."""
+    """A denied publish reaches neither subscribers nor listeners (B21)."""
     heard = []
     house.policy(can_publish=lambda *_: False)
     house.listen("/a", lambda session, message: heard.append(message))
@@ -154,7 +154,7 @@ def test_denied_publish_is_not_delivered(house):
 
 
 def test_program_itself_is_not_asked_about(house):
-    """A local session speaks for the program: neither policy nor authorizers nor house rules stand in its way (B31)."""
+    """A local session belongs to the program: policy, authorizers and house rules do not apply to it (B31)."""
     house.policy(can_publish=boom, can_create=boom)
     house.authorize("/**", boom)
     session = house.engine.new_session()
@@ -166,7 +166,7 @@ def test_program_itself_is_not_asked_about(house):
 
 
 def test_program_itself_cannot_be_impersonated(house):
-    """A client that knows the id of a local session cannot speak in its name (A54, S12)."""
+    """A client that knows the id of a local session cannot use it (A54, S12)."""
     session = house.engine.new_session()
     session.role = SERVER
     house.engine.open(session, house.now)
@@ -177,7 +177,7 @@ def test_program_itself_cannot_be_impersonated(house):
 
 
 def test_no_authorizer_grants(house):
-    """A channel over which no authorizer stands is free (B23, E55)."""
+    """Without an authorizer over a channel all is granted (B23, E55)."""
     house.authorize("/b/*", lambda *_: False)
     assert house.join().publish("/a", 1).only["successful"] is True
 
@@ -197,7 +197,7 @@ def test_no_authorizer_grants(house):
     ],
 )
 def test_authorizers_together(house, verdicts, reason):
-    """Any no denies, else any yes grants, else nobody has granted it (B23, E55)."""
+    """One denial denies; else one grant is enough; else the error says that it was not granted (B23, E55)."""
     for verdict in verdicts:
         house.authorize("/a", lambda *_, verdict=verdict: verdict)
     only = house.join().publish("/a", 1).only
@@ -206,7 +206,7 @@ def test_authorizers_together(house, verdicts, reason):
 
 @pytest.mark.parametrize("pattern", ["/a/b", "/a/*", "/a/**", "/**"])
 def test_authorizers_stand_over_their_channels(house, pattern):
-    """Authorizers on a channel and on every wildcard over it are asked (B23)."""
+    """The authorizers on a channel and on every wildcard over it are called (B23)."""
     house.authorize(pattern, lambda session, verb, *_: verb != "publish")
     peer = house.join()
     assert peer.publish("/a/b", 1).only["error"] == f"403:{POLICY}:publish_denied"
@@ -215,20 +215,20 @@ def test_authorizers_stand_over_their_channels(house, pattern):
 
 @pytest.mark.parametrize("pattern", ["/service/**", "/**"])
 def test_authorizers_stand_over_services(house, pattern):
-    """`/**` stands over service channels too: who guards everything guards them (B23, E55)."""
+    """`/**` includes service channels, so an authorizer on everything guards them too (B23, E55)."""
     house.authorize(pattern, lambda *_: False)
     assert house.join().publish("/service/a", 1).only["successful"] is False
 
 
 def test_authorizer_over_everything_stands_over_own_topics(house):
-    """And over the server's own topics (B23)."""
+    """An authorizer on `/**` also guards the server's own topics (B23)."""
     house.authorize("/**", lambda *_: False)
     assert house.join().publish("/halley/a", 1).only["successful"] is False
 
 
 @pytest.mark.parametrize("name", ["/a/*", "/a/**"])
 def test_authorizers_of_children_are_asked_about_wildcards(house, name):
-    """Who decides about the children of a channel decides about a wildcard over them (B23)."""
+    """An authorizer for a channel's children is also called for a wildcard over them (B23)."""
     house.authorize("/a/*", lambda *_: False)
     peer = house.join()
     assert peer.subscribe(name).only["error"] == f"403:{POLICY}:create_denied"
@@ -243,14 +243,14 @@ def test_authorizer_that_raises_denies(house):
 
 
 def test_authorizer_has_its_own_words(house):
-    """An authorizer's reason is in the error (A68)."""
+    """An authorizer can refuse with a reason and ext (A68)."""
     house.authorize("/a", refused)
     only = house.join().publish("/a", 1).only
     assert (only["error"], only["ext"]) == ("403:too_late:channel_create_denied", {"why": "closed"})
 
 
 def test_authorizer_that_removes_itself(house):
-    """An authorizer may take itself away: it has applied once (E55)."""
+    """An authorizer that removes itself is called once (E55)."""
 
     def once(*_):
         house.hooks.authorizers.clear()
@@ -263,7 +263,7 @@ def test_authorizer_that_removes_itself(house):
 
 
 def test_authorizer_is_asked_for_creation_and_use(house):
-    """Creation and use are two questions (B23)."""
+    """Authorizers are called for creating a channel and for using it (B23)."""
     asked = []
     house.authorize("/**", lambda session, verb, channel, message: asked.append((verb, channel)) is None)
     peer = house.join()
@@ -273,7 +273,7 @@ def test_authorizer_is_asked_for_creation_and_use(house):
 
 
 def test_policy_goes_first(house):
-    """What the policy denies no authorizer is asked about (B23)."""
+    """If the policy denies, no authorizer is called (B23)."""
     house.policy(can_publish=lambda *_: False)
     house.authorize("/a", lambda session, verb, *_: True if verb == "create" else boom())
     assert house.join().publish("/a", 1).only["error"] == f"403:{POLICY}:publish_denied"

@@ -1,4 +1,4 @@
-"""`ext.after` of a publish: nothing overtakes what was refused a moment ago."""
+"""`ext.after` of a publish: no later event is published if an earlier one was refused."""
 
 import pytest
 from support.bayeux import House
@@ -8,13 +8,13 @@ UNKNOWN = "412::predecessor_unknown"
 
 
 def chained(number, after=None, channel="/a"):
-    """A publish with a key, after the one with another."""
+    """Return a publish with a key, to be published after the one with another key."""
     ext = {"idempotency_key": f"key {number}"} | ({} if after is None else {"after": f"key {after}"})
     return publish(channel, number, ext=ext)
 
 
 def errors_of(house, *messages):
-    """The reply to each, once what was taken is on disk."""
+    """Send the messages and commit; return the error of each reply, or None."""
     sent = house.send(*messages)
     house.log.commit(now=house.now)
     house.turn()
@@ -26,29 +26,29 @@ def numbers(house):
 
 
 def test_what_comes_after_a_published_one_is_published():
-    """Whether that is pending or on disk, in the same request or another, on this channel or another."""
+    """The predecessor can be pending or stored, in the same request or another, on this channel or another."""
     house = House(history={})
     house.send(chained(1), chained(2, 1), chained(3, 2, "/b"))
-    assert numbers(house) == [1, 2, 3]  # they wait for the disk
+    assert numbers(house) == [1, 2, 3]  # they are pending
     house.log.commit(now=house.now)
     house.send(chained(4, 1), chained(5, 4))
     assert numbers(house) == [4, 5]
 
 
 def test_nothing_is_published_behind_what_was_refused():
-    """A rate limit says no for a moment only; in the next moment it would let the later ones through."""
+    """A rate limit refuses only for a moment; the next moment it would let the later events through."""
     house = House(limits={"publishes_per_s": 0.01, "publish_burst": 2}, history={})
     house.broker.account_of = str
     limited = "403:rate_limited:publish_denied"
     batch = [chained(n, n - 1 or None) for n in (1, 2, 3, 4, 5)]
     assert errors_of(house, *batch) == [None, None, limited, UNKNOWN, UNKNOWN]
     assert errors_of(house, *batch[3:]) == [UNKNOWN, UNKNOWN]
-    house.pass_time(100)  # there is room for one; what came behind it has taken nothing of that
+    house.pass_time(100)  # one more is allowed; the refused followers have used nothing of the rate
     assert errors_of(house, *batch[2:]) == [None, limited, UNKNOWN]
 
 
 def test_what_a_disk_has_refused_is_no_predecessor():
-    """Its key is forgotten with it; the next is not published either."""
+    """The key of an event that was not stored is forgotten, so its successors are not published either."""
     house = House(history={})
     house.send(chained(1))
     house.log.refuse(now=house.now)
@@ -56,7 +56,7 @@ def test_what_a_disk_has_refused_is_no_predecessor():
 
 
 def test_a_repeat_is_answered_whatever_is_known_of_the_one_before():
-    """It was published; only the answer is asked for."""
+    """The event is already published, so the repeat gets the same reply."""
     house = House(history={"keys": 1})
     house.send(chained(1), chained(2, 1))
     house.log.commit(now=house.now)
@@ -66,7 +66,7 @@ def test_a_repeat_is_answered_whatever_is_known_of_the_one_before():
 
 @pytest.mark.parametrize("after", [1, "", "é", "x" * 200, ["key 1"]])
 def test_what_is_no_key_is_refused(after):
-    """As an idempotency key of that form is."""
+    """`after` must have the form of an idempotency key."""
     house = House(history={})
     assert errors_of(house, publish("/a", 1, ext={"after": after})) == ["400::idempotency_key_invalid"]
     assert house.log.inbox == []

@@ -1,4 +1,4 @@
-"""Hooks that act on the very session they are told about (E49, E56): every book still agrees, everyone hears once."""
+"""Hooks that act on the session they are called for (E49, E56): state stays consistent, and events arrive once."""
 
 import pytest
 from support.bayeux import House
@@ -9,7 +9,7 @@ from app.broker.events import Event
 
 @pytest.fixture
 def told(house):
-    """What `session_closed` listeners heard."""
+    """The calls of `session_closed`, as (session id, reason)."""
     told = []
     house.hooks.session_closed.append(lambda session, reason: told.append((session.id, reason)))
     return told
@@ -20,7 +20,7 @@ def dismiss(house):
 
 
 def test_dismissed_when_suspended(house, told):
-    """A session that is sent away the moment its connect is held: answered once, ended once."""
+    """A session that is dismissed the moment its connect is held is answered once and ends once."""
     house.hooks.suspended.append(dismiss(house))
     peer = house.join()
     held = peer.connect()
@@ -30,7 +30,7 @@ def test_dismissed_when_suspended(house, told):
 
 @pytest.mark.parametrize("how", ["event", "lapse", "replaced", "gone", "drain", "disconnect"])
 def test_dismissed_when_resumed(house, told, how):
-    """A session that is sent away the moment its hold ends is ended once, whatever ended the hold."""
+    """A session that is dismissed the moment its hold ends is closed once, whatever ended the hold."""
     house.hooks.resumed.append(dismiss(house))
     peer = house.join()
     peer.subscribe("/a")
@@ -54,7 +54,7 @@ def test_dismissed_when_resumed(house, told, how):
 
 
 def test_replaced_by_a_connect_that_finds_no_session(house, told):
-    """If the end of the older hold ends the session, the newer connect is not told that all is well."""
+    """If the end of the older hold closes the session, the newer connect is unsuccessful."""
     house.hooks.resumed.append(dismiss(house))
     peer = house.join()
     peer.connect()
@@ -64,7 +64,7 @@ def test_replaced_by_a_connect_that_finds_no_session(house, told):
 
 
 def test_dismissed_when_subscribed(house, told):
-    """A session that is sent away at its first subscription leaves nothing in the index, whatever else it asked for."""
+    """A session that is dismissed at its first subscription leaves no subscription of the request in the index."""
     house.hooks.subscribed.append(dismiss(house))
     peer = house.join()
     peer.subscribe("/a", "/b", "/c/*")
@@ -73,7 +73,7 @@ def test_dismissed_when_subscribed(house, told):
 
 
 def test_dismissed_when_a_channel_is_made(house, told):
-    """So does one that is sent away when the channel comes into being."""
+    """A session that is dismissed when its channel is created leaves no subscription in the index."""
     peer = house.join()
     session = peer.session
     house.hooks.channel_created.append(lambda channel: house.engine.leave(session, house.now, by_client=False))
@@ -83,7 +83,7 @@ def test_dismissed_when_a_channel_is_made(house, told):
 
 
 def test_dismissed_when_unsubscribed(house, told):
-    """And one that is sent away when it unsubscribes."""
+    """A session that is dismissed when it unsubscribes is closed once."""
     house.hooks.unsubscribed.append(dismiss(house))
     peer = house.join()
     peer.subscribe("/a", "/b")
@@ -92,7 +92,7 @@ def test_dismissed_when_unsubscribed(house, told):
 
 
 def test_dismissed_when_opened(house, told):
-    """A session that is sent away as it begins is gone; its client learns it by its first connect."""
+    """A session that is dismissed while it is opened does not exist; its client learns this from its first connect."""
     house.hooks.session_opened.append(dismiss(house))
     peer = Peer(house)
     peer.handshake()
@@ -102,14 +102,14 @@ def test_dismissed_when_opened(house, told):
 
 
 def test_delivered_when_suspended(house):
-    """An event that a program sends the moment a connect is held ends that hold."""
+    """An event that a program delivers the moment a connect is held ends that hold."""
     house.hooks.suspended.append(lambda session: house.engine.deliver(session, "/a", 1, None, house.now))
     peer = house.join()
     assert peer.connect().events == [("/a", 1)]
 
 
 def test_delivered_when_resumed(house):
-    """An event that a program sends the moment a hold ends rides on that very answer."""
+    """An event that a program delivers the moment a hold ends is sent with that same reply."""
     house.hooks.resumed.append(lambda session: house.engine.deliver(session, "/last", 2, None, house.now))
     peer = house.join()
     peer.subscribe("/a")
@@ -119,7 +119,7 @@ def test_delivered_when_resumed(house):
 
 
 def test_published_when_a_session_ends(house):
-    """News of a session's end reach the others at once, and it itself no more."""
+    """An event about a session's end is delivered to the others immediately, and not to the session itself."""
     house.hooks.session_closed.append(
         lambda session, reason: house.broker.publish(Event("left", b'"%b"' % reason.encode()), house.now)
     )
@@ -133,7 +133,7 @@ def test_published_when_a_session_ends(house):
 
 
 def test_published_when_a_session_overflows():
-    """A publish from within a delivery: nobody misses either event."""
+    """With a publish from within a delivery, the other subscribers get both events."""
     house = House(limits={"queue_events": 2})
     house.hooks.session_closed.append(lambda session, reason: house.broker.publish(Event("b", b"0"), house.now))
     slow, quick = house.join(), house.join()
@@ -148,7 +148,7 @@ def test_published_when_a_session_overflows():
 
 
 def test_subscribed_by_a_listener(house):
-    """A listener may change who hears the very event it sees: it decides before anyone is looked up (B21, E54)."""
+    """A listener can change who gets the event that it sees: subscribers are looked up after it (B21, E54)."""
     peer, other = house.join(), house.join()
     peer.subscribe("/a")
     (pattern,) = peer.session.subscriptions
@@ -164,7 +164,7 @@ def test_subscribed_by_a_listener(house):
 
 
 def test_listener_of_news_that_raises(house):
-    """A listener that raises keeps the news from nobody, and the message is served."""
+    """If a listener of session events raises, the other listeners are called and the message is served."""
     heard = []
 
     def boom(*_):
@@ -180,7 +180,7 @@ def test_listener_of_news_that_raises(house):
 
 
 def test_listener_of_news_that_removes_itself(house):
-    """A listener that takes itself away keeps the news from nobody."""
+    """If a listener of session events removes itself, the other listeners are called."""
     heard = []
 
     def once(session):

@@ -1,4 +1,4 @@
-"""Replay in Salesforce's wire form: every row of it, and what each resuming client is answered (H6)."""
+"""Replay in Salesforce's wire format: every case of it, and the reply to each resuming client (H6)."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -21,18 +21,18 @@ INVALID = (
 
 @pytest.fixture
 def house():
-    """A house with a history in memory, where nothing is read from memory that stands on disk."""
+    """A house with a history in memory that reads every stored event from the log, since its tail is empty."""
     return House(history={"tail_bytes": 0})
 
 
 @pytest.fixture
 def quick():
-    """One that keeps the youngest events in memory too."""
+    """A house that also keeps the newest events in its tail."""
     return House(history={})
 
 
 def publish(house, channel, *data):
-    """Publish and have it on disk."""
+    """Publish and commit."""
     for value in data:
         house.broker.publish(Event(to_topic(channel, house.engine.bounds), b"%d" % value), house.now)
     house.log.commit(now=house.now)
@@ -46,12 +46,12 @@ def subscribe(peer, *names, **positions):
 
 
 def poll(peer, **more):
-    """A connect, with the pages it waits for."""
+    """Send a connect, and give it the pages that it waits for."""
     return serve(peer.connect(**more))
 
 
 def serve(exchange: Exchange) -> Exchange:
-    """Give a connect the pages it waits for."""
+    """Give a connect the pages that it waits for."""
     while exchange.is_waiting:
         log = exchange.house.log
         exchange.resume(log.page(exchange.wait.awaitable.query))
@@ -63,7 +63,7 @@ def data(exchange):
 
 
 def reached(exchange):
-    """What a connect reply says of the positions reached."""
+    """Return the positions in a connect's reply."""
     return exchange.messages[0]["ext"]["replay"]
 
 
@@ -71,12 +71,12 @@ def reached(exchange):
 
 
 def test_handshake_offers(house):
-    """A handshake reply says that replay is there, asked for or not, and names the log."""
+    """A handshake's reply offers replay, requested or not, and has the log's id."""
     assert house.send(handshake()).only["ext"] == {"replay": True, "replay_log": LOG_ID}
 
 
 def test_handshake_without_history():
-    """Without a history nothing speaks of replay, and a wish for it changes nothing."""
+    """Without a history no reply offers replay, and requesting it has no effect."""
     house = House()
     peer = house.join(ext={"replay": True})
     assert subscribe(peer, a=-2).only["successful"]
@@ -86,7 +86,7 @@ def test_handshake_without_history():
 
 @pytest.mark.parametrize("ext", [{"replay": True}, {"replay": True, "ack": True}])
 def test_asked_for_in_the_handshake(house, ext):
-    """Who asks for replay in its handshake replays from its first subscription on, whatever that says."""
+    """A session that requests replay in its handshake replays from its first subscription on."""
     peer = house.join(ext=ext)
     peer.subscribe("/a")
     assert reached(poll(peer, advice={"timeout": 0})) == {"/a": 0}
@@ -96,7 +96,7 @@ def test_asked_for_in_the_handshake(house, ext):
 
 
 def test_all_there_are(house):
-    """-2 brings everything there is, then what is new."""
+    """Position -2 delivers all stored events, then new ones."""
     publish(house, "/a", 1, 2, 3)
     peer = house.join()
     assert subscribe(peer, a=-2).only["successful"]
@@ -108,7 +108,7 @@ def test_all_there_are(house):
 
 
 def test_only_new(house):
-    """-1 brings only what is new."""
+    """Position -1 delivers new events only."""
     publish(house, "/a", 1, 2)
     peer = house.join()
     subscribe(peer, a=-1)
@@ -119,7 +119,7 @@ def test_only_new(house):
 
 
 def test_after_a_position(house):
-    """An id brings what comes after it, and the newest one nothing."""
+    """A position delivers the events after it; the newest position delivers none."""
     publish(house, "/a", 1, 2, 3)
     for position, expected in ((0, [1, 2, 3]), (1, [2, 3]), (2, [3])):
         peer = house.join()
@@ -131,7 +131,7 @@ def test_after_a_position(house):
 
 
 def test_near_the_head_no_disk_is_read(quick):
-    """What is still in memory is given with the next connect, and nobody waits for it."""
+    """Events that are still in memory are sent with the next connect, without a read."""
     publish(quick, "/a", 1, 2, 3)
     peer = quick.join()
     subscribe(peer, a=1)
@@ -140,7 +140,7 @@ def test_near_the_head_no_disk_is_read(quick):
 
 
 def test_wildcard(house):
-    """A pattern is replayed like a channel, in the order of all its channels."""
+    """A pattern is replayed in the order of all its channels' events."""
     publish(house, "/a/b", 1)
     publish(house, "/x", 2)
     publish(house, "/a/c", 3)
@@ -166,7 +166,7 @@ def test_several_channels_each_from_its_own_position(house):
 
 
 def test_positions_of_other_channels_are_passed_over(house):
-    """Some clients send all positions they know with each subscribe."""
+    """Positions of other channels are ignored, since some clients send all that they know with each subscribe."""
     publish(house, "/a", 1)
     peer = house.join()
     assert peer.subscribe("/a", ext={"replay": {"/a": 0, "/b": "garbage", "/c": 99}}).only["successful"]
@@ -174,7 +174,7 @@ def test_positions_of_other_channels_are_passed_over(house):
 
 
 def test_no_position_for_a_channel(house):
-    """A replaying session that names no position for a new channel gets what is new there."""
+    """A replaying session gets new events only for a channel without a position."""
     publish(house, "/a", 1)
     publish(house, "/b", 2)
     peer = house.join()
@@ -186,7 +186,7 @@ def test_no_position_for_a_channel(house):
 
 
 def test_subscribing_again_without_a_position_changes_nothing(house):
-    """A subscription that is there already goes on from where it is."""
+    """A subscription that already exists continues from where it is."""
     publish(house, "/a", 1, 2)
     peer = house.join()
     subscribe(peer, a=-2)
@@ -195,7 +195,7 @@ def test_subscribing_again_without_a_position_changes_nothing(house):
 
 
 def test_subscribing_again_with_a_position_goes_there(house):
-    """One that is there already can be sent back; what waited for it comes once."""
+    """A subscription that already exists can be moved back; events that wait for it are sent once."""
     publish(house, "/a", 1, 2)
     peer = house.join()
     subscribe(peer, a=-1)
@@ -211,7 +211,7 @@ def test_subscribing_again_with_a_position_goes_there(house):
 
 @pytest.mark.parametrize("value", [True, None, "1", 1.0, 1.5, [], {}, -3, -(2**63)])
 def test_garbage(house, value):
-    """What is no position at all gets Salesforce's words and where the log begins, never silence (H6)."""
+    """A value that is not a position gets Salesforce's text and the log's first position (H6)."""
     publish(house, "/a", 1, 2)
     peer = house.join()
     reply = subscribe(peer, a=value).only
@@ -223,7 +223,7 @@ def test_garbage(house, value):
 
 @pytest.mark.parametrize("value", [0, "x", [], True])
 def test_no_object(house, value):
-    """Positions that are not given by channel are garbage (H6)."""
+    """Positions that are not an object by channel are refused (H6)."""
     peer = house.join()
     reply = peer.subscribe("/a", ext={"replay": value}).only
     assert not reply["successful"]
@@ -238,7 +238,7 @@ def test_future(house):
 
 
 def test_too_old(house):
-    """A position before what retention has left is refused, the last one that is complete is not (H6, S45)."""
+    """A position before the first that retention has left is refused, the one just before it is not (H6, S45)."""
     publish(house, "/a", 1, 2, 3, 4)
     house.log.remove_before(3)
     reply = subscribe(house.join(), a=1).only
@@ -249,7 +249,7 @@ def test_too_old(house):
 
 
 def test_another_log(house):
-    """A position of another log is refused, of this one taken (H6, S45)."""
+    """A position of another log is refused, and one of this log is accepted (H6, S45)."""
     publish(house, "/a", 1)
     peer = house.join()
     other = peer.subscribe("/a", ext={"replay": {"/a": 0}, "replay_log": "another"}).only
@@ -259,7 +259,7 @@ def test_another_log(house):
 
 
 def test_all_or_nothing(house):
-    """One bad position refuses the whole array, and the session is as it was (H6, A46)."""
+    """One bad position refuses the whole array, and the session is unchanged (H6, A46)."""
     publish(house, "/a", 1)
     peer = house.join()
     assert not subscribe(peer, a=0, b=9).only["successful"]
@@ -271,7 +271,7 @@ def test_all_or_nothing(house):
 
 
 def test_position_of_an_event(house):
-    """An event that is on disk says where, to everyone."""
+    """A stored event has its position, for every subscriber."""
     plain = house.join()
     plain.subscribe("/a")
     held = plain.connect()
@@ -280,7 +280,7 @@ def test_position_of_an_event(house):
 
 
 def test_event_delivered_before_its_commit(house):
-    """One that is delivered before it is on disk carries no position; who gets it later sees it."""
+    """An event that is delivered before its commit has no position; a later delivery of it has."""
     house.log.keepings["a"] = Keeping.AFTERWARDS
     early, late = house.join(), house.join()
     for peer in (early, late):
@@ -313,7 +313,7 @@ def test_event_delivered_before_its_commit(house):
     ],
 )
 def test_position_in_the_data(house, payload, expected):
-    """Where data has a place for it, who replays finds position and time there; others never do."""
+    """For sessions that replay, data with room for it has position and time; for others it never has."""
     peer, plain = house.join(), house.join()
     subscribe(peer, a=-1)
     plain.subscribe("/a")
@@ -324,7 +324,7 @@ def test_position_in_the_data(house, payload, expected):
 
 
 def test_no_position_in_the_data_by_setting():
-    """`replay_in_data` off leaves data as it was published."""
+    """With `replay_in_data` off the data is as it was published."""
     house = House(history={}, replay_in_data=False)
     peer = house.join()
     subscribe(peer, a=-1)
@@ -334,7 +334,7 @@ def test_no_position_in_the_data_by_setting():
 
 
 def test_salesforces_path(house):
-    """Clients that come to a path of Salesforce's get positions in the data without asking: some count on it."""
+    """Clients that use a path of Salesforce's get positions in the data without a request, as some rely on them."""
     context = SimpleNamespace(path="/cometd/42.0/handshake", headers={}, address="127.0.0.1")
     peer = Peer(house)
     peer.id = house.send(handshake(), context=context).only["clientId"]
@@ -349,7 +349,7 @@ def test_salesforces_path(house):
 
 
 def test_position_without_events(house):
-    """Each connect reply tells the position reached, also where nothing has come for hours."""
+    """Each connect reply has the position reached, even if no event has arrived for hours."""
     publish(house, "/a", 1)
     peer = house.join()
     subscribe(peer, a=1)
@@ -360,7 +360,7 @@ def test_position_without_events(house):
 
 
 def test_position_on_the_first_connect(house):
-    """Also in a batch, and on a connect that asked not to wait."""
+    """The first connect's reply has the position too, in a batch or without waiting."""
     publish(house, "/a", 1)
     peer = house.join()
     message = peer.message("/meta/subscribe", subscription="/a", ext={"replay": {"/a": -2}})
@@ -370,7 +370,7 @@ def test_position_on_the_first_connect(house):
 
 
 def test_sessions_without_replay_hear_of_no_position(house):
-    """Their connect replies are as ever."""
+    """Without replay, connect replies have no positions."""
     peer = house.join()
     peer.subscribe("/a")
     held = peer.connect()
@@ -379,7 +379,7 @@ def test_sessions_without_replay_hear_of_no_position(house):
 
 
 def test_position_of_a_page(house):
-    """While a session is behind, it is told the page's position and not the head's."""
+    """While a session is behind, the reply has the page's position, not the head's."""
     house.broker.recording.options = replace(house.broker.recording.options, page_events=2)
     publish(house, "/a", 1, 2, 3, 4, 5)
     peer = house.join()
@@ -390,7 +390,7 @@ def test_position_of_a_page(house):
 
 
 def test_pages_with_nothing_in_them(house):
-    """Pages in which nothing is for the session are passed over within one connect."""
+    """Pages without an event for the session are skipped within one connect."""
     house.log.short = 10
     publish(house, "/b", *range(75))
     publish(house, "/a", 1)
@@ -402,19 +402,19 @@ def test_pages_with_nothing_in_them(house):
 
 
 def test_position_of_a_replaced_connect(house):
-    """A connect that another replaces claims nothing of what it does not bring."""
+    """A connect that is replaced reports no position of events that it does not carry."""
     peer = house.join()
     subscribe(peer, a=-1)
     held = poll(peer)
     house.broker.publish(Event("a", b"1"), house.now)
-    house.log.commit(now=house.now)  # and the loop has not turned
+    house.log.commit(now=house.now)  # before the loop has turned
     polled = poll(peer)
     assert (held.events, reached(held)) == ([], {"/a": 0})
     assert (data(polled), reached(polled)) == ([1], {"/a": 1})
 
 
 def test_position_beside_a_reply_that_is_on_its_way(house):
-    """Events of a reply that may yet be lost are not claimed by another."""
+    """The position leaves out events of another reply that can still be lost."""
     peer = house.join()
     peer.subscribe("/a")
     publish(house, "/a", 1)
@@ -424,11 +424,11 @@ def test_position_beside_a_reply_that_is_on_its_way(house):
     polled = poll(peer, advice={"timeout": 0})
     assert (polled.events, reached(polled)) == ([], {"/a": 0})
     stalled.unwritten()
-    assert data(poll(peer)) == [1, 1]  # once as a plain session, once as it asked then
+    assert data(poll(peer)) == [1, 1]  # once as a plain subscriber, once because it was requested
 
 
 def test_lost_reply(house):
-    """What a reply did not bring comes with the next, in order and before all else."""
+    """Events of a lost reply are sent with the next one, in order and before all others."""
     publish(house, "/a", 1, 2)
     peer = house.join()
     subscribe(peer, a=-2)
@@ -440,7 +440,7 @@ def test_lost_reply(house):
 
 
 def test_acks(house):
-    """With the acknowledge extension a position counts all that the reply brings again (B17)."""
+    """With acknowledgements, the position includes all events that the reply repeats (B17)."""
     publish(house, "/a", 1, 2)
     peer = house.join(ext={"ack": True})
     subscribe(peer, a=-2)
@@ -456,7 +456,7 @@ def test_acks(house):
 
 
 def test_delivery_by_connect_only(house):
-    """Events ride on connect replies alone, by either way of publishing."""
+    """Events are sent on connect replies only, whether published by another client or by the session itself."""
     peer = house.join()
     subscribe(peer, a=-1)
     publish(house, "/a", 1)
@@ -465,7 +465,7 @@ def test_delivery_by_connect_only(house):
 
 
 def test_held_connect_when_it_seeks(house):
-    """A connect that is held when its session seeks is answered, so that the client comes for its page."""
+    """A held connect is answered when its session seeks, so that the client polls for its page."""
     publish(house, "/a", 1)
     peer = house.join()
     held = peer.connect()
@@ -476,7 +476,7 @@ def test_held_connect_when_it_seeks(house):
 
 
 def test_unsubscribe(house):
-    """What is unsubscribed is read no further, and spoken of no more."""
+    """A channel that is unsubscribed is neither read nor mentioned any more."""
     publish(house, "/a", 1)
     peer = house.join()
     subscribe(peer, a=-2, b=-2)
@@ -486,7 +486,7 @@ def test_unsubscribe(house):
 
 
 def test_unsubscribe_from_all(house):
-    """A session that is behind and wants nothing any more is held as any other."""
+    """A session that is behind and has no subscriptions is held as any other."""
     publish(house, "/a", 1)
     peer = house.join()
     subscribe(peer, a=-2)
@@ -495,7 +495,7 @@ def test_unsubscribe_from_all(house):
 
 
 def test_overflow(house):
-    """Whose outbox overflows reads again what is on disk: nothing is lost, and the session lives."""
+    """If its outbox overflows, a session reads the stored events again; nothing is lost, and the session lives on."""
     house = House(history={}, limits={"queue_events": 3})
     peer = house.join()
     subscribe(peer, a=-1)
@@ -509,7 +509,7 @@ def test_overflow(house):
 
 
 def test_unrecorded_events_do_not_keep_it_from_reading(house):
-    """A session with a steady stream of events that are not recorded still gets on (P3)."""
+    """A session with a steady stream of events that are not recorded still reads the log (P3)."""
     house.log.keepings["tick"] = Keeping.NOT
     publish(house, "/a", 1, 2)
     peer = house.join()
@@ -519,7 +519,7 @@ def test_unrecorded_events_do_not_keep_it_from_reading(house):
 
 
 def test_audience(quick):
-    """Events with an audience are replayed to that, from disk and from memory."""
+    """Events with an audience are replayed to their audience only, from disk and from memory."""
     for house in (quick, House(history={"tail_bytes": 0})):
         event = Event("a", b"1", audience=Audience(eligible_authids=("ann",)))
         house.broker.publish(event, house.now)
@@ -532,7 +532,7 @@ def test_audience(quick):
 
 
 def test_roles_count_from_memory_as_from_disk(quick):
-    """Who may not hear an event by its role is not replayed it either, wherever it is read (W37)."""
+    """A session whose role excludes it from an event is not replayed it, from disk or from memory (W37)."""
     for house in (quick, House(history={"tail_bytes": 0})):
         house.broker.publish(Event("a", b"0", audience=Audience(eligible_roles=("staff",))), house.now)
         house.broker.publish(Event("a", b"1", audience=Audience(excluded_roles=("staff",))), house.now)
@@ -545,7 +545,7 @@ def test_roles_count_from_memory_as_from_disk(quick):
 
 
 def test_what_lies_in_another_realm_is_replayed_to_nobody(quick):
-    """Its events are in the same log, and no pattern of Bayeux reaches them."""
+    """Another realm's events are in the same log, but no Bayeux pattern matches them."""
     for house in (quick, House(history={"tail_bytes": 0})):
         house.broker.publish(Event(":two/a", b"1"), house.now)
         publish(house, "/a", 2)
@@ -555,7 +555,7 @@ def test_what_lies_in_another_realm_is_replayed_to_nobody(quick):
 
 
 def test_hidden_by_age(quick):
-    """What retention has removed is not replayed from memory either."""
+    """Events that retention has removed are not replayed from memory either."""
     publish(quick, "/a", 1, 2)
     quick.log.remove_before(2)
     peer = quick.join()
@@ -564,7 +564,7 @@ def test_hidden_by_age(quick):
 
 
 def test_plain_subscriber_that_begins_to_replay(house):
-    """What it was given before it replayed comes no second time, also if it is written only now (P3)."""
+    """Events that were delivered before the session replayed are not sent again, even if stored only now (P3)."""
     house.log.keepings["a"] = Keeping.AFTERWARDS
     peer = house.join()
     peer.subscribe("/a")
@@ -577,7 +577,7 @@ def test_plain_subscriber_that_begins_to_replay(house):
 
 
 def test_resuming_while_its_event_is_being_written(house):
-    """A new session gets what was published before it began and is written only then (P3)."""
+    """A new session gets an event that was published before it began and is stored afterwards (P3)."""
     house.log.keepings["a"] = Keeping.AFTERWARDS
     house.broker.publish(Event("a", b"1"), house.now)
     peer = house.join()
@@ -589,7 +589,6 @@ def test_resuming_while_its_event_is_being_written(house):
 
 
 def test_callback_polling(house):
-    """Replay over JSONP."""
     publish(house, "/a", 1)
     peer = house.join(transport=Transport.CALLBACK_POLLING)
     subscribe(peer, a=-2)
@@ -598,7 +597,7 @@ def test_callback_polling(house):
 
 
 def test_drain(house):
-    """A server that leaves reads no more, and says how far it came."""
+    """A server that is shutting down reads no more, and the reply has the position reached."""
     publish(house, "/a", 1)
     peer = house.join()
     subscribe(peer, a=-2)
@@ -609,7 +608,7 @@ def test_drain(house):
 
 
 def test_dismissal(house):
-    """The last reply to one that is sent away tells its position too."""
+    """The last reply to a session that is dismissed has its position too."""
     peer = house.join()
     subscribe(peer, a=-1)
     held = poll(peer)
@@ -633,7 +632,7 @@ def waiting_for_a_page(house):
 
 
 def test_deadline_of_a_page(house):
-    """A page has its own deadline; after that the reply comes without it and says so by its position."""
+    """A page has a deadline; after it the reply has no events and the old position."""
     peer, polled = waiting_for_a_page(house)
     assert polled.wait.limit_s == house.broker.recording.options.read_s
     polled.resume(error=TimeoutError())
@@ -643,7 +642,7 @@ def test_deadline_of_a_page(house):
 
 
 def test_reader_that_fails(house):
-    """A fault of the reader's is reported, and the client goes on trying."""
+    """A fault of the reader is reported, and the client can try again."""
     peer, polled = waiting_for_a_page(house)
     fault = OSError("the disk")
     polled.resume(error=fault)
@@ -653,7 +652,7 @@ def test_reader_that_fails(house):
 
 
 def test_published_while_a_page_is_read(house):
-    """What is committed meanwhile follows, once and in order (H5)."""
+    """Events that are committed while a page is read follow it, once and in order (H5)."""
     peer, polled = waiting_for_a_page(house)
     publish(house, "/a", 3)
     serve(polled)
@@ -661,7 +660,7 @@ def test_published_while_a_page_is_read(house):
 
 
 def test_session_ends_while_a_page_is_read(house):
-    """Who leaves meanwhile is told that the session is over, as anyone (C3)."""
+    """A client that disconnects while its page is read gets the usual error of an unknown session (C3)."""
     peer, polled = waiting_for_a_page(house)
     peer.disconnect()
     serve(polled)
@@ -670,7 +669,7 @@ def test_session_ends_while_a_page_is_read(house):
 
 
 def test_newer_connect_while_a_page_is_read(house):
-    """The older of two connects is answered without events, and the page comes once, by the newer."""
+    """The older of two connects is answered without events, and the newer one gets the page, once."""
     peer, older = waiting_for_a_page(house)
     newer = poll(peer)
     assert (data(newer), reached(newer)) == ([1, 2], {"/a": 2})
@@ -683,7 +682,7 @@ def test_newer_connect_while_a_page_is_read(house):
 
 
 def test_a_page_that_comes_late_does_not_prolong_the_hold_of_a_newer_connect():
-    """A poll is answered when its time is up, whatever becomes of those that it has overtaken (B5)."""
+    """A poll is answered at its deadline, whatever happens to those that it has overtaken (B5)."""
     house = House(history={"tail_bytes": 0}, hold_s=1)
     peer, older = waiting_for_a_page(house)
     poll(peer)
@@ -694,7 +693,7 @@ def test_a_page_that_comes_late_does_not_prolong_the_hold_of_a_newer_connect():
 
 
 def test_subscribe_while_a_page_is_read(house):
-    """A page that was asked for before the client sought another place is not given (H5)."""
+    """A page that was requested before the client moved to another position is not used (H5)."""
     peer, polled = waiting_for_a_page(house)
     subscribe(peer, a=1)
     serve(polled)
@@ -702,7 +701,7 @@ def test_subscribe_while_a_page_is_read(house):
 
 
 def test_unsubscribe_while_a_page_is_read(house):
-    """Nor one of what it does not want any more; the connect is held then (H5)."""
+    """A page of a channel that has been unsubscribed is not used, and the connect is held (H5)."""
     peer, polled = waiting_for_a_page(house)
     peer.unsubscribe("/a")
     serve(polled)
@@ -710,7 +709,7 @@ def test_unsubscribe_while_a_page_is_read(house):
 
 
 def test_session_does_not_expire_while_a_page_is_read(house):
-    """Its client waits for us, so it has not left (C3)."""
+    """A client whose page is being read is waiting for the server, so its session does not expire (C3)."""
     _, polled = waiting_for_a_page(house)
     house.pass_time(10)
     assert data(serve(polled)) == [1, 2]
@@ -720,7 +719,7 @@ def test_session_does_not_expire_while_a_page_is_read(house):
 
 
 def test_gap_by_retention(house):
-    """Who comes too late for what it had not read is told what it missed, once, and goes on."""
+    """A client that is too late for unread events gets a gap for them, once, and goes on."""
     house.broker.recording.options = replace(house.broker.recording.options, page_events=2)
     publish(house, "/a", *range(1, 10))
     peer = house.join()
@@ -734,7 +733,7 @@ def test_gap_by_retention(house):
 
 
 def test_gap_by_damage(house):
-    """Events that cannot be read are told of in the same way."""
+    """Events that cannot be read are reported as a gap too."""
     publish(house, "/a", 1, 2, 3, 4)
     house.log.gaps = [(2, 3)]
     peer = house.join()
@@ -745,7 +744,7 @@ def test_gap_by_damage(house):
 
 
 def test_gap_without_events(house):
-    """A gap is told at once also where nothing follows it (P4)."""
+    """A gap is reported immediately even if no event follows it (P4)."""
     publish(house, "/a", 1, 2)
     peer = house.join()
     subscribe(peer, a=0)
@@ -755,7 +754,7 @@ def test_gap_without_events(house):
 
 
 def test_gap_in_a_lost_reply(house):
-    """A gap that did not arrive is told again (P4)."""
+    """A gap in a reply that was lost is reported again (P4)."""
     publish(house, "/a", 1, 2)
     peer = house.join()
     subscribe(peer, a=0)

@@ -1,8 +1,8 @@
-"""B5 at the engine: whatever happens in whatever order, every client that replays gets each event once and in order.
+"""H5 at the engine: in any sequence of events, every client that replays gets each event once and in order.
 
-A run is a random sequence of publishes, commits in groups, refusals, polls, late pages, lost replies, overflows, seeks,
-lost sessions and removals; it is the same for the same seed. What clients must get is said by the plainest model there
-is: the list of what was committed (`Client.take`).
+A run is a random sequence of publishes, group commits, refusals, polls, late pages, lost replies, overflows, seeks,
+lost sessions and removals; the same seed makes the same run. What clients must get is defined by a simple model: the
+list of committed events (`Client.take`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEEPINGS = {"b": Keeping.AFTERWARDS, "w/y/z": Keeping.AFTERWARDS, "n": Keeping.N
 
 
 class World:
-    """A house whose disk and network are as slow and as bad as chance has it."""
+    """A house with a random delay of its disk and network, and random losses."""
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
@@ -57,7 +57,7 @@ class World:
         channel = self.random.choice(CHANNELS)
         for _ in range(self.random.choice([1, 1, 1, 2, 9])):
             event = Event(to_topic(channel, self.house.engine.bounds), b"%d" % next(self.numbers))
-            if channel == "/v":  # never durable, and shown to nobody who replays
+            if channel == "/v":  # never durable, and never shown to sessions that replay
                 self.values.put("v", event.payload, self.house.now)
                 continue
             self.house.broker.publish(event, self.house.now, source=self.random.choice([None, "p", "q"]))
@@ -72,7 +72,7 @@ class World:
         self.turn()
 
     def remove(self) -> None:
-        """Retention; not beside a page that is being read, which may have had what is told as a gap."""
+        """Let retention remove events, unless a page is being read, which can have events that a gap then reports."""
         if not any(client.waits for client in self.clients):
             self.log.remove_before(self.random.randint(self.log.start_of(None), len(self.log.events) + 1))
 
@@ -83,12 +83,12 @@ class World:
         self.random.choice(self.clients).act()
 
     def turn(self) -> None:
-        """The loop turns, at once or only after the next step."""
+        """Let the loop turn, immediately or only after the next step."""
         if self.random.random() < 0.7:
             self.house.turn()
 
     def settle(self) -> None:
-        """All goes well from now on: everyone must get to the head and be held there."""
+        """Check that without further faults every client reaches the head and is held there."""
         self.log.commit(now=self.house.now)
         self.house.turn()
         for client in self.clients:
@@ -98,9 +98,9 @@ class World:
 
 
 class Client:
-    """A client that keeps, by pattern, the last position it has, and resumes from there in a new session.
+    """A client that keeps each pattern's last position, and resumes from there in a new session.
 
-    `last` is the position of the last event, or where it began; `reached` what connect replies have said.
+    `last` has the position of the last event, or where it began; `reached` those in connect replies.
     """
 
     def __init__(self, world: World, *, has_acks: bool) -> None:
@@ -112,7 +112,7 @@ class Client:
         self.flights: list[Exchange] = []  # replies on their way
         self.begin()
 
-    # What it does
+    # Actions
 
     def act(self) -> None:
         random = self.world.random
@@ -123,7 +123,7 @@ class Client:
         self.world.turn()
 
     def begin(self) -> None:
-        """Begin a new session, and subscribe as before, each from where it has come to."""
+        """Begin a new session, and subscribe as before, each pattern from the position reached."""
         self.waits.clear()
         self.flights.clear()
         self.polled: list[Exchange] = []
@@ -148,7 +148,7 @@ class Client:
         self.reached[pattern] = self.last[pattern]
 
     def seek(self) -> None:
-        """Subscribe from anywhere; first, what is on its way arrives, or it would not know which is which."""
+        """Subscribe from any position; replies on their way arrive first, as their events could not be told apart."""
         if not self.is_known():
             return
         self.collect()
@@ -162,14 +162,14 @@ class Client:
         self.seen = {number for number in self.seen if number not in self.positions(pattern)}
 
     def unsubscribe(self) -> None:
-        """Want a pattern no more; events that were given already may still come, so nothing of it is looked at."""
+        """Unsubscribe from a pattern; events that were already taken can still arrive, so they are not checked."""
         if self.last and self.is_known():
             pattern = self.world.random.choice(list(self.last))
             self.peer.unsubscribe(pattern)
             del self.last[pattern], self.reached[pattern]
 
     def poll(self) -> None:
-        """Send a connect, perhaps while another waits; with acks that would bring what is on its way once more."""
+        """Send a connect, maybe while another waits; not with acks, where it would repeat the events on their way."""
         if not self.is_known():
             self.begin()
         self.collect()
@@ -182,7 +182,7 @@ class Client:
             self.waits.append(exchange)
 
     def serve(self) -> None:
-        """A page is there, or its time is up."""
+        """Finish reading a page, or let its deadline pass."""
         if self.waits:
             exchange = self.waits.pop(self.world.random.randrange(len(self.waits)))
             assert exchange.wait is not None
@@ -195,7 +195,7 @@ class Client:
                 self.waits.append(exchange)
 
     def arrive(self) -> None:
-        """The oldest reply arrives."""
+        """Let the oldest reply arrive."""
         self.collect()
         if self.flights:
             exchange = self.flights.pop(0)
@@ -203,7 +203,7 @@ class Client:
             self.take(exchange)
 
     def lose(self) -> None:
-        """Its socket dies."""
+        """Let the socket of the oldest reply, or of the held connect, die."""
         self.collect()
         if self.flights:
             self.flights.pop(0).unwritten()
@@ -211,13 +211,13 @@ class Client:
             self.polled.pop().hang_up()
 
     def collect(self) -> None:
-        """Replies that have been made; one that was aborted never arrives."""
+        """Collect the replies that have been made; aborted ones never arrive."""
         made = [exchange for exchange in self.polled if isinstance(exchange.reply, Reply)]
         self.polled = [exchange for exchange in self.polled if exchange not in made and not exchange.is_aborted]
         self.flights = [exchange for exchange in [*self.flights, *made] if not exchange.is_aborted]
 
     def finish(self) -> None:
-        """Poll until there is nothing more."""
+        """Poll until there are no more events."""
         for _ in range(5_000):
             self.collect()
             if self.flights:
@@ -234,10 +234,10 @@ class Client:
     def is_known(self) -> bool:
         return self.world.house.session(self.peer.id) is not None
 
-    # What it sees
+    # Checks
 
     def take(self, exchange: Exchange) -> None:
-        """A reply is here: every event must be the next of its pattern, and the position no more than that."""
+        """Check a reply: every event must be the next of its pattern, and no position can be beyond its events."""
         first, *events = exchange.messages
         if not first["successful"]:
             return
@@ -269,7 +269,7 @@ class Client:
         else:
             following = self.next_after(pattern, self.last[pattern])
             low, high = gaps.get(pattern, (0, 0))
-            if following is not None and low <= following <= high:  # it has been told that it will not get that
+            if following is not None and low <= following <= high:  # it has been reported as missing
                 following = self.next_after(pattern, high)
             assert position == following, f"{pattern}: after {self.last[pattern]}"
             assert self.world.log.events[position - 1].payload == b"%d" % number
@@ -278,7 +278,7 @@ class Client:
         self.seen.add(number)
 
     def next_after(self, pattern: str, position: int) -> int | None:
-        """The position of the next event of a pattern that was ever committed."""
+        """Return the position of a pattern's next committed event, or None."""
         topics = [channel[1:] for channel in PATTERNS[pattern]]
         return next((event.position for event in self.world.log.events[position:] if event.topic in topics), None)
 
@@ -289,7 +289,7 @@ class Client:
 
 @pytest.mark.parametrize("bundle", range(BUNDLES))
 def test_seam(bundle):
-    """No gap, no double, no other order, and no claim of more than that, in any of a thousand runs (H5, P3)."""
+    """No gap, no duplicate, no wrong order and no position too high, in any of a thousand runs (H5, P3)."""
     for seed in range(bundle, RUNS, BUNDLES):
         try:
             World(seed).run()

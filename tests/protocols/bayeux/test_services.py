@@ -1,4 +1,4 @@
-"""Services answer the sender of a message to `/service/**` (A20, B28, E42, E50)."""
+"""Services reply to the sender of a message to `/service/**` (A20, B28, E42, E50)."""
 
 import pytest
 from support.bayeux_peers import Peer
@@ -13,7 +13,7 @@ def shout(session, message):
 
 
 def test_answer_comes_with_the_reply(house):
-    """The answer comes on the same channel with the id of the request, in the response to it (A20, B28, E42)."""
+    """The answer is on the same channel with the id of the request, in the response to the request (A20, B28, E42)."""
     house.serve("/service/shout", shout)
     reply, answer = house.join().publish("/service/shout", "hi", id="7").messages
     assert reply == {"id": "7", "channel": "/service/shout", "successful": True}
@@ -22,13 +22,13 @@ def test_answer_comes_with_the_reply(house):
 
 @pytest.mark.parametrize("message_id", [7, "a.b", 2**60])
 def test_answer_has_the_requests_id(house, message_id):
-    """The id keeps its type: cometd.js' remote calls find their caller by it (B28)."""
+    """The id keeps its type; cometd.js finds the caller of a remote call by it (B28)."""
     house.serve("/service/shout", shout)
     assert house.join().publish("/service/shout", "hi", id=message_id).messages[1]["id"] == message_id
 
 
 def test_nobody_else_gets_the_answer(house):
-    """Only the sender is answered (A20)."""
+    """A service's answer is sent to the sender only (A20)."""
     house.serve("/service/shout", shout)
     other = house.join()
     other.subscribe("/service/shout", "/**")
@@ -38,7 +38,7 @@ def test_nobody_else_gets_the_answer(house):
 
 
 def test_answer_before_the_first_connect(house):
-    """A client that has not connected yet is answered with the reply (E42)."""
+    """A client that has not connected yet gets the answer with the reply (E42)."""
     house.serve("/service/shout", shout)
     peer = Peer(house)
     peer.handshake()
@@ -46,7 +46,7 @@ def test_answer_before_the_first_connect(house):
 
 
 def test_answer_without_a_session(house):
-    """A sender without a session is answered in the response itself (A20, A48)."""
+    """A sender without a session gets the answer in the response itself (A20, A48)."""
     house.serve("/service/shout", shout)
     sent = house.send(publish("/service/shout", "a", id=1), publish("/service/shout", "b"))
     assert sent.messages[2:] == [
@@ -57,7 +57,7 @@ def test_answer_without_a_session(house):
 
 @pytest.mark.parametrize("wishes", [{"transport": Transport.CALLBACK_POLLING}, {"ext": {"ack": True}}])
 def test_answer_by_connect(house, wishes):
-    """By callback-polling, or with acknowledgements, the answer comes with the connect (A66, B17)."""
+    """By callback-polling, or with acknowledgements, the answer is sent on the connect (A66, B17)."""
     house.serve("/service/shout", shout)
     peer = house.join(**wishes)
     held = peer.connect(ext={"ack": 1})
@@ -66,7 +66,7 @@ def test_answer_by_connect(house, wishes):
 
 
 def test_silent_service(house):
-    """A service that returns None answers nothing; the publish succeeds (A20)."""
+    """A service that returns None sends no answer, and the publish succeeds (A20)."""
     heard = []
     house.serve("/service/a", lambda session, message: heard.append(message.data))
     assert house.join().publish("/service/a", 1).only["successful"] is True
@@ -74,26 +74,26 @@ def test_silent_service(house):
 
 
 def test_nobody_serves(house):
-    """A message to a service that does not exist succeeds and goes nowhere (A20)."""
+    """A message to a service that does not exist succeeds and has no effect (A20)."""
     assert house.join().publish("/service/nothing", 1).only["successful"] is True
 
 
 @pytest.mark.parametrize("answer", [False, 0, "", [], {}])
 def test_empty_answers_are_answers(house, answer):
-    """Only None is no answer (B28)."""
+    """Any value but None is an answer (B28)."""
     house.serve("/service/a", lambda *_: answer)
     assert house.join().publish("/service/a", 1).events == [("/service/a", answer)]
 
 
 def test_several_services(house):
-    """All services over a channel answer, the widest pattern first (B21)."""
+    """All services with a matching pattern answer, the widest pattern first (B21)."""
     house.serve("/service/a", lambda *_: "narrow")
     house.serve("/service/*", lambda *_: "wide")
     assert [data for _, data in house.join().publish("/service/a", 1).events] == ["wide", "narrow"]
 
 
 def test_service_that_raises(house):
-    """A service that raises is reported and silent; the others answer (S42)."""
+    """A service that raises is reported and sends no answer; the others do (S42)."""
     house.serve("/service/*", lambda *_: 1 / 0)
     house.serve("/service/a", lambda *_: "fine")
     sent = house.join().publish("/service/a", 1)
@@ -103,7 +103,7 @@ def test_service_that_raises(house):
 
 
 def test_service_that_refuses(house):
-    """A service may refuse with words of its own (A68)."""
+    """A service can refuse a message with a reason and ext (A68)."""
 
     def refuse(*_):
         raise Refused("no_such_user", ext={"hint": 1})
@@ -116,7 +116,7 @@ def test_service_that_refuses(house):
 @pytest.mark.parametrize("has_session", [True, False])
 @pytest.mark.parametrize("answer", [object(), {1}, {"x": object()}, 2**70])
 def test_answer_that_is_no_json(house, answer, has_session):
-    """An answer that is no JSON is reported and not sent (S42)."""
+    """An answer that is not JSON is reported and not sent (S42)."""
     house.serve("/service/a", lambda *_: answer)
     sent = house.join().publish("/service/a", 1) if has_session else house.send(publish("/service/a", 1))
     assert sent.only["successful"] is True
@@ -124,7 +124,7 @@ def test_answer_that_is_no_json(house, answer, has_session):
 
 
 def test_service_that_delivers(house):
-    """A service may deliver to the sender besides: what it delivered comes first (E50)."""
+    """A service can also deliver to the sender; that event is sent before its answer (E50)."""
 
     def serve(session, message):
         house.engine.deliver(session, "/news", 1, None, house.now)
@@ -135,7 +135,7 @@ def test_service_that_delivers(house):
 
 
 def test_service_that_delivers_to_another(house):
-    """Or to another session, which is woken (E42)."""
+    """A service can deliver to another session, whose hold that ends (E42)."""
     other = house.join()
     held = other.connect()
     house.serve("/service/a", lambda *_: house.engine.deliver(other.session, "/b", 1, None, house.now) and None)
@@ -144,7 +144,7 @@ def test_service_that_delivers_to_another(house):
 
 
 def test_service_that_ends_the_session(house):
-    """A service that ends the sender's session answers nobody (B14)."""
+    """If a service ends the sender's session, the publish is answered and the session is gone (B14)."""
 
     def serve(session, message):
         house.engine.leave(session, house.now, by_client=False)
@@ -157,7 +157,7 @@ def test_service_that_ends_the_session(house):
 
 
 def test_broadcast_channels_have_no_services(house):
-    """A service registered for a broadcast channel is not asked: listeners are (A20)."""
+    """A service that is registered for a broadcast channel is not called; listeners are (A20)."""
     house.serve("/a", lambda *_: "answer")
     peer = house.join()
     assert peer.publish("/a", 1).only["successful"] is True

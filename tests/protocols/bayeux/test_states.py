@@ -1,4 +1,4 @@
-"""The table of a session's life, and that the essay above it tells the truth (states.py)."""
+"""The table of a session's states, and that sessions behave as the text above it says (states.py)."""
 
 import pytest
 from support.bayeux import House
@@ -10,47 +10,47 @@ LIVING = (State.NEW, State.IDLE, State.HELD)
 
 
 def test_a_first_connect_is_never_held():
-    """No row leads from NEW to HELD."""
+    """No transition leads from NEW to HELD."""
     assert [row for row, (after, _) in LIFE.items() if row[0] is State.NEW and after is State.HELD] == []
 
 
 def test_only_a_poll_is_held():
-    """One row alone leads to HELD (B2)."""
+    """Only one transition leads to HELD (B2)."""
     assert [row for row, (after, _) in LIFE.items() if after is State.HELD] == [(State.IDLE, Happening.POLL)]
 
 
 def test_a_held_session_never_holds_twice():
-    """A held session has no row for a connect: the older one is replaced first (B5)."""
+    """A held session has no transition for a connect: the older one is replaced first (B5)."""
     assert (State.HELD, Happening.CONNECT) not in LIFE
     assert (State.HELD, Happening.POLL) not in LIFE
 
 
 def test_every_living_state_has_an_end():
-    """Each living state knows what to do when its time is up, when its session leaves, and when it is cut (B10)."""
+    """Every living state has transitions for a deadline that has passed, a disconnect, and an overflow (B10)."""
     for state in LIVING:
         for happening in (Happening.LAPSE, Happening.LEAVE, Happening.CUT):
             assert (state, happening) in LIFE
 
 
 def test_closed_is_closed():
-    """Nothing happens to a session that is over (A55)."""
+    """A closed session has no transitions (A55)."""
     assert [row for row in LIFE if row[0] is State.CLOSED] == []
 
 
 def test_whoever_waits_is_answered_unless_gone():
-    """Every row out of HELD answers the held connect, but the one whose socket died (B30)."""
+    """Every transition out of HELD answers the held connect, except the one for a dead socket (B30)."""
     silent = {row[1] for row, (_, step) in LIFE.items() if row[0] is State.HELD and step in (Step.RELEASE, Step.END)}
     assert silent == {Happening.GONE}
 
 
 def test_every_happening_and_step_is_used():
-    """The table has no word that nothing uses."""
+    """The table has no happening or step that is not used."""
     assert {happening for _, happening in LIFE} == set(Happening)
     assert {step for _, step in LIFE.values()} == set(Step)
 
 
 def arrive(house, state):
-    """A peer whose session is in `state`."""
+    """Return a peer whose session is in `state`."""
     peer = Peer(house)
     peer.handshake()
     if state is not State.NEW:
@@ -103,7 +103,7 @@ AFTER = {
     ("state", "happening"), [(state, happening) for state, row in AFTER.items() for happening in row]
 )
 def test_what_happens_when(house, state, happening):
-    """From each state each happening leads where the essay says; a session that is over is gone (states.py)."""
+    """Each happening leads from each state to the documented one; a closed session no longer exists (states.py)."""
     peer = arrive(house, state)
     ACTIONS[happening](house, peer)
     house.turn()
@@ -113,7 +113,7 @@ def test_what_happens_when(house, state, happening):
 
 @pytest.mark.parametrize("state", [State.NEW, State.IDLE])
 def test_what_is_cut(state):
-    """A session without a held connect is cut when too much waits (states.py)."""
+    """A session without a held connect is closed when its queue overflows (states.py)."""
     house = House(limits={"queue_events": 1})
     peer = arrive(house, state)
     session = peer.session

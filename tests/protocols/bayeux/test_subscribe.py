@@ -7,7 +7,7 @@ DENIED = "403:denied_by_security_policy:subscribe_denied"
 
 
 def test_reply_to_one_name(house):
-    """A subscription to one name is answered by one reply that names it (A9, A44)."""
+    """A subscription to one name has one reply, with that name (A9, A44)."""
     peer = house.join()
     only = peer.subscribe("/a").only
     assert only == {
@@ -20,7 +20,7 @@ def test_reply_to_one_name(house):
 
 
 def test_reply_to_an_array(house):
-    """An array is answered by one reply that carries the array in its order, and all of it takes effect (A44, E39)."""
+    """An array has one reply with the same array, and all of its names are subscribed (A44, E39)."""
     peer = house.join()
     names = ["/b", "/a", "/c/*"]
     assert peer.subscribe(*names).only["subscription"] == names
@@ -30,14 +30,14 @@ def test_reply_to_an_array(house):
 
 
 def test_array_of_one_stays_an_array(house):
-    """The echo keeps the request's shape (A9)."""
+    """The reply's `subscription` has the shape of the request's (A9)."""
     peer = house.join()
     assert peer.send(peer.message("/meta/subscribe", subscription=["/a"])).only["subscription"] == ["/a"]
 
 
 @pytest.mark.parametrize("bad", ["/b<script>", "no", "/meta/connect", "/halley/x", ""])
 def test_array_is_all_or_nothing(bad):
-    """One name that is refused refuses the array, and nothing of it is subscribed (A46)."""
+    """If one name of an array is refused, nothing of the array is subscribed (A46)."""
     house = House(loopback=False)
     peer = house.join()
     only = peer.subscribe("/a", bad, "/c").only
@@ -55,7 +55,7 @@ def test_array_is_all_or_nothing_by_policy_too(house):
 
 
 def test_array_of_unsubscribing_is_all_or_nothing(house):
-    """A bad name in an array of `unsubscribe` leaves all subscriptions (A46)."""
+    """A bad name in an array to unsubscribe leaves all subscriptions in place (A46)."""
     peer = house.join()
     peer.subscribe("/a")
     assert peer.unsubscribe("/a", "no").only["error"] == "403::subscription_invalid"
@@ -63,14 +63,14 @@ def test_array_of_unsubscribing_is_all_or_nothing(house):
 
 
 def test_subscription_is_required(house):
-    """Without `subscription` the message is refused (A44, A68)."""
+    """Without `subscription`, subscribe and unsubscribe are refused (A44, A68)."""
     peer = house.join()
     for channel in ("/meta/subscribe", "/meta/unsubscribe"):
         assert peer.send(peer.message(channel)).only["error"] == "403::subscription_missing"
 
 
 def test_failed_replies_echo_the_subscription(house):
-    """A failed reply carries the subscription too, else clients crash; as JSON, never as markup (A9, E2)."""
+    """A failed reply has the subscription too, without which clients fail; as JSON, never as markup (A9, E2)."""
     sent = house.send({"channel": "/meta/subscribe", "clientId": "x", "subscription": "/bar<script>"})
     assert sent.only["subscription"] == "/bar<script>"
     assert b"<script>" not in sent.reply.body()
@@ -88,12 +88,12 @@ def test_subscribing_twice_changes_nothing(house):
 
 
 def test_unsubscribing_from_what_one_is_not_on(house):
-    """It succeeds: the client has what it wants (A45)."""
+    """Unsubscribing without a subscription succeeds: the client has what it wants (A45)."""
     assert house.join().unsubscribe("/a", "/b/**").only["successful"] is True
 
 
 def test_unsubscribed_hears_no_more(house):
-    """After unsubscribing nothing is delivered, and what was heard before still is (A45, A55)."""
+    """After unsubscribing nothing more is delivered, but earlier events are (A45, A55)."""
     peer = house.join()
     peer.subscribe("/a")
     house.publish("/a", 1)
@@ -103,7 +103,7 @@ def test_unsubscribed_hears_no_more(house):
 
 
 def test_patterns_are_subscribed_apart(house):
-    """Leaving `/a/*` leaves the subscription to `/a/b` alone (A17, A45)."""
+    """Unsubscribing from `/a/*` does not affect the subscription to `/a/b` (A17, A45)."""
     peer = house.join()
     peer.subscribe("/a/*", "/a/b")
     peer.unsubscribe("/a/*")
@@ -113,7 +113,7 @@ def test_patterns_are_subscribed_apart(house):
 
 
 def test_events_ride_on_a_subscribe_reply(house):
-    """What waits rides on the reply to a subscribe (A44, A51)."""
+    """Waiting events are sent on the reply to a subscribe (A44, A51)."""
     peer = house.join()
     peer.subscribe("/a")
     house.publish("/a", 1)
@@ -121,7 +121,7 @@ def test_events_ride_on_a_subscribe_reply(house):
 
 
 def test_too_many_subscriptions():
-    """One more than allowed is refused, and the earlier ones live (S16)."""
+    """A subscription over the limit is refused, and the earlier ones stay (S16)."""
     house = House(limits={"subscriptions": 3})
     peer = house.join()
     peer.subscribe("/a", "/b", "/c")
@@ -135,14 +135,14 @@ def test_too_many_subscriptions():
 
 
 def test_array_that_goes_too_far():
-    """An array that would pass the limit is refused as a whole (A46, S16)."""
+    """An array that would exceed the limit is refused as a whole (A46, S16)."""
     peer = House(limits={"subscriptions": 3}).join()
     assert peer.subscribe("/a", "/b", "/c", "/d").only["successful"] is False
     assert peer.session.subscriptions == {}
 
 
 def test_too_many_patterns():
-    """Wildcards have a limit of their own (S16)."""
+    """Wildcards have a separate limit (S16)."""
     peer = House(limits={"patterns": 2}).join()
     peer.subscribe("/a/*", "/b/**")
     assert peer.subscribe("/**").only["error"] == "403:too_many_patterns:subscribe_denied"
@@ -150,7 +150,7 @@ def test_too_many_patterns():
 
 
 def test_limits_come_before_the_policy():
-    """Nobody is asked about a subscription for which there is no room (S16)."""
+    """The policy is not asked about subscriptions over the limit (S16)."""
     asked = []
     house = House(limits={"subscriptions": 1})
     house.policy(can_subscribe=lambda session, channel, message: asked.append(channel) is None)
@@ -159,7 +159,7 @@ def test_limits_come_before_the_policy():
 
 
 def test_default_limits(house):
-    """By default a session has 128 subscriptions, 16 of them with wildcards (S16)."""
+    """By default a session can have 128 subscriptions, of which 16 can have wildcards (S16)."""
     peer = house.join()
     assert peer.subscribe(*(f"/w/{n}/*" for n in range(16))).only["successful"] is True
     assert peer.subscribe(*(f"/a/{n}" for n in range(112))).only["successful"] is True
@@ -167,14 +167,14 @@ def test_default_limits(house):
 
 
 def test_huge_array_is_not_echoed(house):
-    """A refused array of any length gets a short answer (rule 5.3)."""
+    """A refused array of any length gets a short reply."""
     only = house.join().subscribe(*(f"/a/{n}" for n in range(5_000))).only
     assert only["successful"] is False
     assert "subscription" not in only
 
 
 def test_own_topics_are_hidden_from_the_world():
-    """`/halley` is subscribed where only this machine can connect, elsewhere not."""
+    """`/halley` can be subscribed to only where no other machine can connect."""
     for loopback in (False, True):
         peer = House(loopback=loopback).join()
         assert [peer.subscribe(name).only["successful"] for name in ("/halley/x", "/halley/**")] == [loopback] * 2
@@ -182,7 +182,7 @@ def test_own_topics_are_hidden_from_the_world():
 
 
 def test_subscribers_are_told(house):
-    """Programs hear of each subscription that begins or ends, and of no repetition (B12, B27)."""
+    """Programs are notified of each subscription that begins or ends, and not of repetitions (B12, B27)."""
     told = []
     house.hooks.subscribed.append(lambda session, channel: told.append(("+", session.id, channel)))
     house.hooks.unsubscribed.append(lambda session, channel: told.append(("-", session.id, channel)))

@@ -13,20 +13,20 @@ def asked(**timesync):
 
 
 def test_handshake_is_answered(house):
-    """A handshake's reply tells our time and how wrong the client's idea was: a = tc + o + l - ts (B18)."""
+    """A handshake's reply has the server's time and the client's error: a = tc + o + l - ts (B18)."""
     only = house.send(handshake(**asked(tc=NOW_MS - 5_000, l=0, o=0))).only
     assert only["ext"]["timesync"] == {"tc": NOW_MS - 5_000, "ts": NOW_MS, "p": 0, "a": -5_000}
 
 
 def test_connect_is_answered(house):
-    """So does a connect's (B18)."""
+    """A connect's reply has the server's time and the client's error too (B18)."""
     peer = house.join()
     only = peer.connect(advice=AT_ONCE, **asked(tc=NOW_MS, l=10, o=90)).only
     assert only["ext"]["timesync"] == {"tc": NOW_MS, "ts": NOW_MS, "p": 0, "a": 100}
 
 
 def test_time_in_a_hold_is_told(house):
-    """`ts` is when the connect came, `p` how long it was here: the client takes that for no lag (B18)."""
+    """`ts` is when the connect arrived, and `p` how long it was held, which the client does not count as lag (B18)."""
     peer = house.join()
     held = peer.connect(**asked(tc=1, l=0, o=0))
     house.pass_time(25)
@@ -34,7 +34,7 @@ def test_time_in_a_hold_is_told(house):
 
 
 def test_time_in_a_policy_is_told(house):
-    """So is the time that a handshake waited for an asynchronous policy (B18)."""
+    """`p` includes the time that a handshake waited for an asynchronous policy (B18)."""
     house.policy(can_handshake=lambda *_: Later())
     sent = house.send(handshake(**asked(tc=NOW_MS, l=0, o=0)))
     house.now += 3
@@ -47,7 +47,7 @@ def test_time_in_a_policy_is_told(house):
     [(0, 0, True), (1, 24, False), (1, -24, False), (1, 25, True), (1, -25, True), (300, 1_000, True)],
 )
 def test_accurate_clients_get_no_answer(house, lag, error, is_answered):
-    """A client that knows its lag and is right to 25 ms gets no answer, which ends the exchange (B18)."""
+    """A client that knows its lag and has an error below 25 ms gets no answer, which ends the exchange (B18)."""
     peer = house.join()
     only = peer.connect(advice=AT_ONCE, **asked(tc=NOW_MS - lag + error, l=lag, o=0)).only
     assert ("ext" in only) is is_answered
@@ -63,7 +63,7 @@ def test_old_form(house):
     "timesync", [None, 7, [], {}, {"tc": "1"}, {"tc": True}, {"tc": 1, "l": "0"}, {"tc": 1, "o": []}, {"l": 0, "o": 0}]
 )
 def test_nonsense_is_ignored(house, timesync):
-    """A timesync that makes no sense is no error and gets no answer (A12, B18)."""
+    """An invalid timesync is not an error and gets no answer (A12, B18)."""
     peer = house.join()
     only = peer.connect(advice=AT_ONCE, ext={"timesync": timesync}).only
     assert only["successful"] is True
@@ -71,12 +71,12 @@ def test_nonsense_is_ignored(house, timesync):
 
 
 def test_beside_acknowledgements(house):
-    """Both extensions share a reply's `ext` (B17, B18)."""
+    """The timesync and acknowledge extensions share a reply's `ext` (B17, B18)."""
     peer = house.join(ext={"ack": True})
     ext = peer.connect(advice=AT_ONCE, ext={"ack": 1, "timesync": {"tc": 1, "l": 0, "o": 0}}).only["ext"]
     assert set(ext) == {"ack", "timesync"}
 
 
 def test_on_other_channels(house):
-    """It is a matter of handshakes and connects alone (B18)."""
+    """Only handshakes and connects have timesync (B18)."""
     assert "ext" not in house.join().publish("/a", 1, **asked(tc=1, l=0, o=0)).only

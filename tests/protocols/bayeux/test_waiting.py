@@ -1,4 +1,4 @@
-"""Asynchronous policies and services: a request waits, is resumed, and finds the world changed (B23, CometD #647)."""
+"""Asynchronous policies and services: a request waits and is resumed, possibly after changes (B23, CometD #647)."""
 
 import pytest
 from support.bayeux import House, Later
@@ -22,7 +22,7 @@ def later(*_):
 
 @pytest.mark.parametrize("verdict", [True, False, None, 1])
 def test_verdict(house, peer, verdict):
-    """What an asynchronous policy says counts as what a synchronous one says: `True` alone grants (B23)."""
+    """The result of an asynchronous policy counts like a synchronous one: only `True` grants (B23)."""
     house.policy(can_publish=later)
     sent = peer.publish("/a", 1)
     assert sent.is_waiting
@@ -31,14 +31,14 @@ def test_verdict(house, peer, verdict):
 
 @pytest.mark.parametrize("error", [TimeoutError(), RuntimeError("boom"), ValueError()])
 def test_late_or_raising_means_no(house, peer, error):
-    """A policy that takes too long or raises denies, and is reported."""
+    """A policy that times out or raises denies, and is reported."""
     house.policy(can_publish=later)
     assert peer.publish("/a", 1).resume(error=error).only["error"] == f"403:{DENIED}:publish_denied"
     assert house.reported == [("policy.can_publish", error)]
 
 
 def test_refusal_with_words(house, peer):
-    """An asynchronous policy may refuse with words of its own (B23, E21)."""
+    """An asynchronous policy can refuse with a reason and ext (B23, E21)."""
     house.policy(can_publish=later)
     only = peer.publish("/a", 1).resume(error=Refused("no", ext={"x": 1})).only
     assert (only["error"], only["ext"]) == ("403:no:publish_denied", {"x": 1})
@@ -46,7 +46,7 @@ def test_refusal_with_words(house, peer):
 
 
 def test_coroutine_function(house, peer):
-    """A coroutine function serves as policy: the engine hands out what it returned and awaits nothing itself (B23)."""
+    """A policy can be a coroutine function: the engine returns the coroutine and does not await it itself (B23)."""
 
     async def can_publish(session, channel, message):
         return channel == "/a"
@@ -60,7 +60,7 @@ def test_coroutine_function(house, peer):
 
 
 def test_nothing_happens_before_the_verdict(house, peer):
-    """While a policy thinks nothing of the message has taken effect (B21)."""
+    """While a policy is pending, its message has no effect (B21)."""
     house.policy(can_publish=later, can_subscribe=later)
     sent = peer.subscribe("/a")
     assert house.hearers("/a") == []
@@ -73,7 +73,7 @@ def test_nothing_happens_before_the_verdict(house, peer):
 
 
 def test_rest_of_the_request_waits(house, peer):
-    """The messages after the one that waits are not begun before it is decided, and all is answered in order (A53)."""
+    """Messages behind the one that waits are not processed before the decision; replies are in order (A53)."""
     house.policy(can_publish=lambda session, channel, message: Later() if channel == "/slow" else True)
     peer.subscribe("/**")
     sent = peer.send(
@@ -88,7 +88,7 @@ def test_rest_of_the_request_waits(house, peer):
 
 
 def test_several_waits_in_one_message(house, peer):
-    """An array of names asks about each; the last verdict decides (A46, B23)."""
+    """For an array, the policy is called for each name, and one denial denies (A46, B23)."""
     house.policy(can_subscribe=later)
     sent = peer.subscribe("/a", "/b")
     sent.resume(True)
@@ -110,7 +110,7 @@ def test_other_requests_go_on(house, peer):
 
 
 def test_asynchronous_handshake(house):
-    """A handshake may wait; there is no session until it is granted (B23)."""
+    """A handshake can wait; there is no session until it is granted (B23)."""
     house.policy(can_handshake=later)
     peer = Peer(house)
     sent = peer.handshake()
@@ -120,7 +120,7 @@ def test_asynchronous_handshake(house):
 
 
 def test_asynchronous_handshake_denied(house):
-    """Denied, it never had one (B23, A26)."""
+    """A handshake that is denied after waiting makes no session (B23, A26)."""
     house.policy(can_handshake=later)
     only = house.send(handshake()).resume(False).only
     assert (only["error"], only["advice"]["reconnect"]) == ("403::handshake_denied", "none")
@@ -128,7 +128,7 @@ def test_asynchronous_handshake_denied(house):
 
 
 def test_session_lives_while_its_request_waits(house, peer):
-    """A client whose message waits has not left: it is kept while the policy may take, and its usual time (E23)."""
+    """A session is kept while the policy is pending, at most for its timeout, and its usual time after it (E23)."""
     house.policy(can_publish=later)
     house.pass_time(9)
     sent = peer.publish("/a", 1)
@@ -140,7 +140,7 @@ def test_session_lives_while_its_request_waits(house, peer):
 
 
 def test_wait_does_not_shorten_a_hold(house, peer):
-    """A wait beside a held connect leaves its deadline alone (B10)."""
+    """A request that waits does not change the deadline of a held connect (B10)."""
     house.policy(can_publish=later)
     held = peer.connect()
     sent = peer.publish("/b", 1)
@@ -155,7 +155,7 @@ def test_wait_does_not_shorten_a_hold(house, peer):
 @pytest.mark.parametrize("how", ["expires", "disconnects", "is dismissed"])
 @pytest.mark.parametrize("what", ["subscribe", "publish"])
 def test_session_ends_during_the_wait(house, peer, how, what):
-    """A verdict that comes after the session's end changes nothing and is answered 402 (A55)."""
+    """A decision after the session's end has no effect, and the message is answered 402 (A55)."""
     other = house.join()
     other.subscribe("/a")
     house.policy(can_publish=later, can_subscribe=later)
@@ -173,7 +173,7 @@ def test_session_ends_during_the_wait(house, peer, how, what):
 
 
 def test_connect_behind_a_wait_that_outlived_its_session(house, peer):
-    """A connect in a request whose session expired meanwhile may begin anew: never `none` (B11, CometD #921)."""
+    """A connect behind a wait gets `handshake`, never `none`, if the session expired meanwhile (B11, CometD #921)."""
     house.policy(can_subscribe=later)
     sent = peer.send(peer.message("/meta/subscribe", subscription="/a"), peer.poll())
     house.pass_time(21)
@@ -181,7 +181,7 @@ def test_connect_behind_a_wait_that_outlived_its_session(house, peer):
 
 
 def test_connect_behind_a_wait_during_which_its_client_left(house, peer):
-    """If its client disconnected meanwhile, the connect is told `none` (B11, E27)."""
+    """A connect behind a wait gets `none` if the client disconnected in the meantime (B11, E27)."""
     house.policy(can_subscribe=later)
     sent = peer.send(peer.message("/meta/subscribe", subscription="/a"), peer.poll())
     peer.disconnect()
@@ -189,7 +189,7 @@ def test_connect_behind_a_wait_during_which_its_client_left(house, peer):
 
 
 def test_limits_hold_after_the_wait():
-    """Two requests that wait at once do not pass a limit together (S16)."""
+    """Two requests that wait at the same time cannot exceed a limit together (S16)."""
     house = House(limits={"subscriptions": 1})
     house.policy(can_subscribe=later)
     peer = house.join()
@@ -200,7 +200,7 @@ def test_limits_hold_after_the_wait():
 
 
 def test_connect_of_the_batch_comes_after_the_wait(house, peer):
-    """A connect in the request is answered last, and replaces what was held meanwhile (A53, B5)."""
+    """A connect in the request is answered last, and replaces one that was held in the meantime (A53, B5)."""
     house.policy(can_publish=later)
     sent = peer.send(peer.poll(), peer.message("/a") | {"data": 1})
     held = peer.connect()
@@ -210,7 +210,7 @@ def test_connect_of_the_batch_comes_after_the_wait(house, peer):
 
 
 def test_asynchronous_service(house, peer):
-    """A service may answer later; the reply waits for it (B28)."""
+    """A service can answer later, and the reply waits for its answer (B28)."""
     house.serve("/service/a", later)
     sent = peer.publish("/service/a", 1, id="7")
     assert sent.is_waiting
@@ -221,21 +221,21 @@ def test_asynchronous_service(house, peer):
 
 
 def test_asynchronous_service_without_a_session(house):
-    """Also for a sender without a session (A48, B28)."""
+    """An asynchronous service can also answer a sender without a session (A48, B28)."""
     house.serve("/service/a", later)
     assert house.send(publish("/service/a", 1)).resume([1]).events == [("/service/a", [1])]
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), RuntimeError("boom")])
 def test_asynchronous_service_that_fails(house, peer, error):
-    """One that takes too long or raises is reported and silent."""
+    """A service that times out or raises is reported and sends no answer."""
     house.serve("/service/a", later)
     assert peer.publish("/service/a", 1).resume(error=error).only["successful"] is True
     assert house.reported == [("service", error)]
 
 
 def test_service_that_outlives_its_session(house, peer):
-    """An answer for a session that has ended goes nowhere (B14)."""
+    """An answer for a session that has ended is not sent (B14)."""
     house.serve("/service/a", later)
     sent = peer.publish("/service/a", 1)
     peer.disconnect()
@@ -243,7 +243,7 @@ def test_service_that_outlives_its_session(house, peer):
 
 
 def test_handshake_that_waited_into_the_drain(house):
-    """A handshake that was still waiting when the server began to leave makes no session."""
+    """A handshake that was still waiting when the server began to shut down makes no session."""
     house.policy(can_handshake=later)
     sent = house.send(handshake())
     house.engine.drain()
@@ -252,7 +252,7 @@ def test_handshake_that_waited_into_the_drain(house):
 
 
 def test_handshake_that_waited_into_a_full_house():
-    """Nor does one for which there is no room any more (S22)."""
+    """A handshake that waited until the server was full gets 503 (S22)."""
     house = House(limits={"sessions": 1})
     house.policy(can_handshake=later)
     first, second = house.send(handshake()), house.send(handshake())
@@ -261,7 +261,7 @@ def test_handshake_that_waited_into_a_full_house():
 
 
 def test_events_that_came_during_the_wait_ride_along(house, peer):
-    """What came for the session while its request waited rides on its reply (A51, B7)."""
+    """Events for the session that arrive while its request waits are sent on its reply (A51, B7)."""
     peer.subscribe("/a")
     house.policy(can_publish=lambda session, channel, message: Later() if session else True)
     sent = peer.publish("/b", 1)
@@ -270,7 +270,7 @@ def test_events_that_came_during_the_wait_ride_along(house, peer):
 
 
 def test_unwritten_reply_after_a_wait(house, peer):
-    """A client that left during the wait gets those events with its next connect."""
+    """Events of a reply that was not written after a wait are sent with the next connect."""
     peer.subscribe("/a")
     house.policy(can_publish=later)
     sent = peer.publish("/a", 1, stalled=True)

@@ -1,6 +1,6 @@
-"""Values of the wrong type in any field: a documented refusal each time, never an exception (A69).
+"""Values of the wrong type in any field: each gets a documented refusal, never an exception (A69).
 
-The "potential message stealing" that Faye 1.4.2 mended came from such values; so did many a 500.
+Such values caused the "potential message stealing" that Faye 1.4.2 fixed, and many a status 500.
 """
 
 import re
@@ -64,7 +64,7 @@ NESTED = (
 
 
 def sound(channel: str, client_id: str) -> dict:
-    """A message that is served if nothing in it is changed."""
+    """Return a message that is served if nothing in it is changed."""
     if channel == "/meta/handshake":
         return handshake()
     return {
@@ -79,7 +79,7 @@ def sound(channel: str, client_id: str) -> dict:
 
 
 def check(house, message):
-    """Whether a message gets one well-formed reply, or is a connect that is held."""
+    """Check that a message gets one well-formed reply, or is a connect that is held."""
     sent = house.send(message)
     if sent.is_held:
         sent.hang_up()
@@ -95,7 +95,7 @@ def check(house, message):
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("channel", CHANNELS)
 def test_any_value_in_any_field(house, channel, field):
-    """Whatever stands in a field, the message is served or refused with an error, and bystanders are untouched."""
+    """With any value in any field, the message is served or refused with an error; other sessions are unaffected."""
     bystander = house.join()
     held = bystander.connect()
     for value in VALUES:
@@ -107,7 +107,7 @@ def test_any_value_in_any_field(house, channel, field):
 @pytest.mark.parametrize("channel", CHANNELS)
 @pytest.mark.parametrize(("field", "inner"), NESTED)
 def test_any_value_inside_advice_and_ext(house, channel, field, inner):
-    """Whatever stands in the fields of `advice` and `ext`, the message is served or refused with an error."""
+    """With any value in the fields of `advice` and `ext`, the message is served or refused with an error."""
     for value in VALUES:
         check(house, sound(channel, house.join(ext={"ack": True}).id) | {field: {inner: value}})
 
@@ -115,20 +115,20 @@ def test_any_value_inside_advice_and_ext(house, channel, field, inner):
 @pytest.mark.parametrize("inner", ["tc", "l", "o"])
 @pytest.mark.parametrize("channel", ["/meta/handshake", "/meta/connect"])
 def test_any_value_inside_timesync(house, channel, inner):
-    """Whatever a client says about its clock, its message is answered (B18)."""
+    """With any value in the fields of `timesync`, the message is answered (B18)."""
     for value in VALUES:
         timesync = {"tc": 0, "l": 0, "o": 0, inner: value}
         check(house, sound(channel, house.join().id) | {"ext": {"timesync": timesync}})
 
 
 def test_clocks_beyond_all_bounds(house):
-    """Numbers that are finite one by one, but whose sum is not, harm nobody (B18)."""
+    """Finite numbers whose sum is not finite do no harm (B18)."""
     timesync = {"tc": 1.7e308, "l": 1.7e308, "o": 1.7e308}
     check(house, sound("/meta/connect", house.join().id) | {"ext": {"timesync": timesync}})
 
 
 def test_held_connect_with_a_mad_clock_is_answered(house):
-    """A held connect is answered in the end whatever its timesync says, and so is everyone else's (B18)."""
+    """A held connect with an absurd timesync is answered in the end, and so are other sessions' connects (B18)."""
     peer, other = house.join(), house.join()
     held = peer.connect(ext={"timesync": {"tc": 1e300, "l": 0, "o": 0}})
     others = other.connect()
@@ -149,7 +149,7 @@ def test_held_connect_with_a_mad_clock_is_answered(house):
     ],
 )
 def test_wrong_types_have_their_own_error(house, field, value, error):
-    """A wrong type is refused with the words that belong to its field (A68, A69)."""
+    """A wrong type is refused with its field's error text (A68, A69)."""
     assert house.send(sound("/a", house.join().id) | {field: value}).only["error"] == error
 
 

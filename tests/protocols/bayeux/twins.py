@@ -1,8 +1,8 @@
-"""The real broker and engine and the model, kept side by side: whatever happens, happens to both, and is compared.
+"""The real broker and engine next to the model: each step is done on both, and the results are compared.
 
-A request goes through the engine and, message by message, through the model; its replies and events must be the same.
-So must be, after every step, what connects that were held have got in the meantime (`collect`). Replies travel: how one
-ended (its `fate`) is reported at once or, "later", by a step of its own.
+A request is processed by the engine and, message by message, by the model; replies and events must be equal. After
+every step, so must be what held connects have received in the meantime (`collect`). Replies travel: how one ended, its
+`fate`, is reported immediately or, if "later", by a separate step.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _STRANGER = "cookie-of-a-stranger"
 
 @dataclass(frozen=True)
 class Op:
-    """One message to be: what, about which channel or patterns, from whom."""
+    """A message to send: its verb, its channel or patterns, and its sender."""
 
     verb: str
     names: tuple[str, ...] = ()
-    sender: str = "me"  # or "other": another session's clientId; or "nobody": none at all
+    sender: str = "me"  # or "other", with another session's clientId; or "nobody", with none
     timeout_ms: int | None = None
     interval_ms: int | None = None
-    ack: str = "newest"  # of the batches seen; or "older", or "none"
+    ack: str = "newest"  # of the batches received; or "older", or "none"
 
 
 @dataclass
 class Waiting:
-    """A publish about which the policy is still thinking."""
+    """A publish that the policy has not decided yet."""
 
     wait: Wait
     peer: Peer
@@ -54,24 +54,24 @@ class Waiting:
 
 
 class ThoughtfulPolicy:
-    """Takes its time over messages that say so."""
+    """A policy that decides later about messages with `slow` in their `ext`."""
 
     def can_publish(self, _session: object, _channel: str, message: Message) -> Any:
         return _Later() if (message.ext or {}).get("slow") else True
 
 
 class _Later:
-    """Something to await, which nobody does here."""
+    """An awaitable that the engine must not await."""
 
     def __await__(self) -> Any:
         raise AssertionError("the engine awaits nothing")
 
 
 class Twins:
-    """Both worlds. Settings as in `settings.Bayeux` and `settings.Limits`.
+    """The engine and the model. Settings are as in `settings.Bayeux` and `settings.Limits`.
 
-    `hurries`: lone messages try the hot path first, as they do under Halley's own host; then there is no policy, which
-    would keep publishes from it.
+    If `hurries`, lone messages try the hot path first, as they do under Halley's own host; there is no policy then,
+    since it would keep publishes off the hot path.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class Twins:
             queue=queue_events,
         )
         self._connections, self._numbers = count(1), count(1)
-        self.got: dict[Peer, list[int]] = {}  # what each client has processed
-        self.seen: dict[Peer, list[int]] = {}  # with acks: the numbers of the batches it has processed
+        self.got: dict[Peer, list[int]] = {}  # the events that each client has processed
+        self.seen: dict[Peer, list[int]] = {}  # with acks: the numbers of the batches that it has processed
         self.flights: list[tuple[Peer, Reply, Flight]] = []  # replies whose fate is not yet reported
-        self.held: list[Hold] = []  # all connects ever held
+        self.held: list[Hold] = []  # all connects that were held
         self.waiting: list[Waiting] = []
 
-    # What happens
+    # Steps
 
     def handshake(self, *, acks: bool, cookie: str | None) -> Peer:
         message: dict[str, Any] = {
@@ -138,7 +138,7 @@ class Twins:
         transport: Transport = Transport.LONG_POLLING,
         other: Peer | None = None,
     ) -> None:
-        """One request, from its messages to the end of its reply; `shown` says which cookie comes with it."""
+        """Send a request and handle its reply; `shown` selects the cookie that it carries."""
         senders = {"me": peer, "other": other or peer, "nobody": None}
         cookie = {"own": peer.cookie, "none": None, "wrong": _STRANGER}[shown]
         connection = next(self._connections)
@@ -161,7 +161,7 @@ class Twins:
             successes.append(may)
         places = [place for place, op in enumerate(ops) if op.verb == "connect"]
         events: list[int] | None = []
-        for place in places:  # they come last, whatever their place
+        for place in places:  # connects are processed last
             successes[place] = successes[place] and session is not None and not session.is_over
             if session is not None and successes[place]:
                 last = place == places[-1]
@@ -182,7 +182,7 @@ class Twins:
         self.collect(fate)
 
     def publish_slowly(self, peer: Peer, channel: str, shown: str, transport: Transport) -> None:
-        """A publish that the policy does not decide at once."""
+        """Send a publish that the policy does not decide immediately."""
         cookie = {"own": peer.cookie, "none": None, "wrong": _STRANGER}[shown]
         connection, number = next(self._connections), next(self._numbers)
         message = _message(Op("publish", (channel,)), peer, number, None) | {"ext": {"slow": True}}
@@ -196,7 +196,7 @@ class Twins:
         self.waiting.append(Waiting(outcome, peer, channel, number, connection, transport))
 
     def decide(self, waiting: Waiting, fate: str, *, grants: bool) -> None:
-        """The policy has made up its mind, or its time is up."""
+        """Let the policy grant, or let its time run out."""
         self.waiting.remove(waiting)
         verdict = Verdict(value=True) if grants else Verdict(error=TimeoutError())
         outcome = self.engine.resume(waiting.wait, verdict, self.model.now)
@@ -213,20 +213,20 @@ class Twins:
         self.collect(fate)
 
     def settle(self, which: int, fate: str) -> None:
-        """A transport reports, late, how a reply ended."""
+        """Report how a reply ended, after other steps."""
         peer, reply, flight = self.flights.pop(which)
         self._report(peer, reply, flight, fate)
         self.collect("written")
 
     def drop(self, hold: Hold) -> None:
-        """The socket of a connect that was held once is closed by its client; perhaps too late to matter."""
+        """Let a client close the socket of a connect that was held, maybe too late to have an effect."""
         for peer in self.model.peers:
             if peer.held == hold.connection:
                 self.model.gone(peer)
         self.engine.gone(hold, self.model.now)
 
     def turn(self, fate: str) -> None:
-        """The event loop turns."""
+        """Let the event loop turn."""
         self.model.turn()
         self.broker.flush(self.model.now)
         self.collect(fate)
@@ -237,7 +237,7 @@ class Twins:
         self.collect(fate)
 
     def dismiss(self, peer: Peer) -> None:
-        """The program ends a session."""
+        """End a session as the program does."""
         session = self.engine.find(peer.id, _request([], peer.cookie), self.model.now)
         assert session is not None
         peer.is_bound = True
@@ -246,7 +246,7 @@ class Twins:
         self.collect("written")
 
     def drain(self, fate: str) -> None:
-        """The server begins to leave: it takes no handshake and holds no connect. Then it stays after all."""
+        """Begin to shut down, so that handshakes are refused and no connect is held; then undo it."""
         sessions = self.engine.drain()
         assert {session.id for session in sessions} == {peer.id for peer in self.model.peers if peer.held is not None}
         self.model.is_draining = True
@@ -261,7 +261,7 @@ class Twins:
         self.engine.advisor.is_draining = self.model.is_draining = False
 
     def collect(self, fate: str) -> None:
-        """Whatever held or half answered connects have got since must be exactly what the model says."""
+        """Check that held or half answered connects have received exactly what the model expects."""
         for connection, reply in self.engine.answers():
             assert isinstance(connection, int)
             peer, end, events = self.model.answers[connection].pop(0)
@@ -309,14 +309,14 @@ class Twins:
         return self.model.connect(peer, connection, wait_s, alone=alone, last=last)
 
     def _ride(self, peer: Peer, connection: int, transport: Transport) -> list[int]:
-        """The events that ride on a reply that answers no connect (A51, A66, B17)."""
+        """Return the events that are sent on a reply to any message but a connect (A51, A66, B17)."""
         may = transport is Transport.LONG_POLLING and not self.options.connect_delivery_only
         if not may or peer.is_over or peer.acks or peer.flight is not None:
             return []
         return self.model.send(peer, connection, answers_connect=False)
 
     def _ack(self, op: Op, peer: Peer | None) -> int | None:
-        """What the client says it has seen: the newest batch, or an older one again."""
+        """Return the batch that the client acknowledges: the newest, or an older one again."""
         if peer is None or op.verb != "connect" or op.ack == "none":
             return None
         seen = self.seen[peer] or [0]
@@ -337,7 +337,7 @@ class Twins:
             self._report(peer, reply, flight, fate)
 
     def _report(self, peer: Peer, reply: Reply, flight: Flight, fate: str) -> None:
-        """How a reply ended, to the client, the model and the engine."""
+        """Report how a reply ended, to the client, the model and the engine."""
         is_written = fate == "written"
         if is_written and (peer.flight is flight or not flight.events):
             self._process(peer, flight, json.loads(reply.body()))
@@ -345,7 +345,7 @@ class Twins:
         self._tell(reply, is_written=is_written)
 
     def _process(self, peer: Peer, flight: Flight, messages: list[dict[str, Any]]) -> None:
-        """The client reads a reply; with acks it may get a batch again, which replaces what it had from there on."""
+        """Let the client read a reply; with acks a repeated batch replaces the events from its start on."""
         got = self.got[peer]
         if flight.events:
             assert len(got) >= flight.start
