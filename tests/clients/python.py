@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class AiocometdClient(Foreign):
-    """One `aiocometd_ng.Client` and a task that receives."""
+    """An `aiocometd_ng.Client` and a task that receives its events."""
 
     def __init__(self, url: str) -> None:
         super().__init__("aiocometd-ng")
@@ -56,7 +56,7 @@ class AiocometdClient(Foreign):
 
 
 class _Observer(Extension):
-    """Shows what goes in and out."""
+    """Records all messages that the client receives and sends."""
 
     def __init__(self, client: AiocometdClient) -> None:
         self._client = client
