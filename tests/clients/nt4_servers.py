@@ -43,7 +43,7 @@ class HalleyServer(ServerThread):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL at which it listens."""
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
@@ -68,7 +68,7 @@ class NtcoreServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL at which it listens."""
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:

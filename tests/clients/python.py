@@ -19,7 +19,7 @@ class AiocometdClient(Foreign):
 
     def __init__(self, url: str) -> None:
         super().__init__("aiocometd-ng")
-        # Its watch over lost connections (connection_timeout) needs Python 3.9: asyncio.wait_for has no `loop` since.
+        # Its detection of lost connections (connection_timeout) needs Python 3.9: later asyncio.wait_for has no `loop`.
         self._client = Client(url, connection_timeout=0, extensions=[_Observer(self)])
         self._receiver: asyncio.Task[None] | None = None
 

@@ -127,7 +127,7 @@ async def test_the_server_restarts(place):
 
 @pytest.mark.parametrize("first", ["dashboard", "coprocessor"])
 async def test_whoever_comes_back_first(first, place):
-    """ND13: after a restart the user's value replaces the coprocessor's default, whichever client reconnects first."""
+    """ND13: after a restart the user's value replaces the coprocessor's default, in either order of reconnecting."""
     ways = {name: await place.proxy() for name in ("dashboard", "coprocessor")}
     clients = {name: await place.joined(name, way.port) for name, way in ways.items()}
     default = clients["coprocessor"].publish("/speed")

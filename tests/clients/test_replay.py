@@ -14,7 +14,7 @@ INVALID = "The replayId {{{}}} you provided was invalid.  Please provide a valid
 
 
 def stored(tmp_path):
-    """Settings of a server with a history of its own."""
+    """Settings of a server with a history in `tmp_path`."""
     return {"data_dir": str(tmp_path), "history": {"enabled": True}}
 
 

@@ -42,7 +42,7 @@ def test_nd10_beyond_the_bound_each_topic_keeps_the_newest_until_all_has_left(to
     backlog, other = Backlog(20), Topic()
     backlog.put(other, frames("x", "y"), is_all=True)
     backlog.put(topic, frames("a", "b"), is_all=True)
-    assert backlog.conflated == 0  # two older ones, twenty bytes
+    assert backlog.conflated == 0  # two older values, twenty bytes
     backlog.put(topic, frames("c"), is_all=True)
     assert backlog.conflated == 3
     backlog.put(topic, frames("d"), is_all=True)
@@ -96,7 +96,7 @@ def test_nothing_is_nothing(topic):
     assert backlog.drop(topic) == []
 
 
-# By a client
+# With a client
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_control_messages_of_a_client_that_does_not_read_have_a_bound():
     assert world.broker.hits["control_bytes"] == 1
     assert watcher.texts()[-1] == ("unannounce", {"name": "/mine", "id": 1})
     robot.publish("/c", 3)
-    world.flush()  # nothing is written behind the close
+    world.flush()  # asserts that nothing is written after the close
 
 
 def test_a_client_that_reads_may_have_much_on_its_way():

@@ -86,7 +86,7 @@ def test_the_topics_of_a_client_that_has_left_go_in_turns(world, robot):
 
 
 def test_who_comes_back_meanwhile_finds_the_topics(world, robot):
-    """ND13: a robot that reconnects publishes them again, and all are there in the end."""
+    """ND13: if a robot reconnects and publishes its topics while the old ones are ended, all exist afterwards."""
     robot.engine.lost(world.now)
     again = world.peer("robot")
     for number in range(TOPICS):

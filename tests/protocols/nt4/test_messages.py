@@ -83,7 +83,7 @@ def test_what_may_be_absent_and_what_is_too_much():
     ],
 )
 def test_frames_of_which_nothing_is_read(text, reason):
-    """NA14, S28: the frame is ignored, and the connection stays."""
+    """NA14, S28: a frame that is not a JSON array, or is too complex, is ignored as a whole."""
     assert all_of(text) == [Ignored(reason)]
 
 

@@ -51,7 +51,7 @@ def test_na32_values_of_another_type_than_the_topics_are_ignored():
     first.publish("/x", 1, "double")
     second.publish("/x", 1, "string")
     second.put((1, 5, 4, "text"))
-    second.put((1, 6, 1, 2.5))  # its publisher declared a string, whatever it sends
+    second.put((1, 6, 1, 2.5))  # ignored too: its publisher declared a string
     assert dashboard.values() == []
     late = world.peer("late")
     late.subscribe("/x")

@@ -88,7 +88,7 @@ def test_what_is_no_binary_batch(data):
 
 @pytest.mark.parametrize("mark", [b"\x1e", b"\x18"])
 def test_a_peer_gets_the_separator_that_it_used_first(mark):
-    """The server writes 0x1e, or 0x18 as the first implementations did, whichever the peer used first (W60)."""
+    """The server writes the separator that the peer used first: 0x1e, or 0x18 as in the first implementations (W60)."""
     batched = a_format("wamp.2.json.batched")
     assert batched.split(b"[1]" + mark + b"[2]" + mark, MOST) == [b"[1]", b"[2]"]
     assert batched.write([3]) == b"<[3]" + mark + b">"

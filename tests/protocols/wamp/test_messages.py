@@ -104,7 +104,7 @@ def test_a_routers_messages_from_a_client(code):
 
 @pytest.mark.parametrize("kind", [48, 16, 1, 0, True, "68", None])
 def test_a_client_answers_invocations_only_with_an_error(kind):
-    """An ERROR of any other type is a violation (W50)."""
+    """An ERROR is a violation unless it answers an INVOCATION (W50)."""
     with pytest.raises(Violation, match="ERROR: a client can send it only in answer to an INVOCATION"):
         read([8, kind, 1, {}, "a.b"])
 

@@ -12,7 +12,7 @@ from app.broker.log import Keeping
 
 
 def recorded() -> tuple[World, MemoryLog]:
-    """A world with a history that commits when the test says so."""
+    """A world, and its history's log, which commits when the test calls it."""
     world = World()
     return world, MemoryLog(world.broker)
 

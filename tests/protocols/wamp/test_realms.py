@@ -74,7 +74,7 @@ def test_ids_of_another_realm_mean_nothing(match: str) -> None:
     [("a.b", "/a/b"), ("com.myapp.x", "/com/myapp/x"), ("a", "/a"), ("a!2eb.ü", "/a!2eb/!c3!bc"), ("a*.b", "/a!2a/b")],
 )
 def test_names_cross(uri: str, channel: str) -> None:
-    """`com.myapp.x` in the first realm and Bayeux' `/com/myapp/x` are one topic, both ways."""
+    """`com.myapp.x` in the first realm and Bayeux' `/com/myapp/x` are one topic, in both directions."""
     world = World(Realm("one"), Realm("two"))
     first, second = world.joined("one"), world.joined("two")
     exact, everything = bayeux_hearer(world.broker, "x", channel), bayeux_hearer(world.broker, "y", "/**")
@@ -192,7 +192,7 @@ realm_names = st.text(
 
 @given(st.lists(realm_names, min_size=2, max_size=2, unique=True), st.sampled_from(["exact", "prefix", "wildcard"]))
 def test_whatever_realms_are_called(names: list[str], match: str) -> None:
-    """Whatever the names of realms, no topic or pattern belongs to two of them."""
+    """No topic or pattern belongs to two realms, for any names of realms."""
     options: Any = [Realm(name) for name in ("first", *names)]
     realms = [RealmOfThem(each, LIMITS, Wamp(), is_first=not at) for at, each in enumerate(options)]
     for uri in ("a.b", "wamp.session.on_join", "wamp"):

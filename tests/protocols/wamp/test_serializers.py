@@ -395,7 +395,7 @@ def test_any_bytes_at_all(data):
             assert other.unpack(other.pack(other.from_json(rests)), BOUNDS) is not ...
 
 
-OCTETS = {  # by hand, in the manner of wamp-proto's testsuite: one message, as every serializer may write it
+OCTETS = {  # written by hand, as in wamp-proto's test suite: a message, and its forms in each serializer
     "HELLO": (
         [1, "a.b", {"roles": {}}],
         '[1,"a.b",{"roles":{}}]',

@@ -1,4 +1,4 @@
-"""Peers that do not read (W53, S32)."""
+"""What happens to peers that do not read (W53, S32)."""
 
 from __future__ import annotations
 

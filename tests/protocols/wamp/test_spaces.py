@@ -47,7 +47,7 @@ def test_without_any_there_is_one():
 
 
 def test_every_realm_but_the_first_has_a_space_of_its_own():
-    """The first realm has no space of its own; each other realm has one, whatever its name."""
+    """The first realm has no space of its own; each other realm has one, for any name."""
     assert spaces_of(Settings(realm=REALMS)) == {"": "", "first": "", "com.more": MORE, "other": OTHER}
     names = [Realm("a"), *(Realm(name) for name in ("b.c", "b!c", "b-c", "b_c", "bc", "é", "/", "b/c"))]
     spaces = set(spaces_of(Settings(realm=tuple(names))).values())
