@@ -1,4 +1,4 @@
-"""What the tests with foreign clients share: a server to restart, any number of clients, and a bad network."""
+"""Fixtures of the tests with foreign clients: a server that can restart, any number of clients, a bad network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Site:
-    """A server and its clients, all closed when the test ends; the clients first."""
+    """A server and its clients, all closed when the test ends, the clients first."""
 
     def __init__(self, pages_port: int, chromium: Chromium, folder: Path, stack: AsyncExitStack) -> None:
         self.pages_port = pages_port
@@ -51,7 +51,7 @@ class Site:
         return await self._stack.enter_async_context(relaying(server.port))
 
     async def start(self, kind: str, port: int) -> Foreign:
-        """A client of that kind, for a server at that port. Those in pages are tabs of one browser profile."""
+        """A client of that kind, not opened yet, for the server at that port. Pages are tabs of one browser profile."""
         wanted = KINDS[kind]
         require(wanted.runtime)
         url = f"http://127.0.0.1:{port}/bayeux"
@@ -72,13 +72,13 @@ class Site:
         return client
 
     async def join(self, kind: str, port: int) -> Foreign:
-        """A client as by `start`, opened."""
+        """A client of that kind that has opened its session with the server at that port."""
         client = await self.start(kind, port)
         assert (await client.open()).successful
         return client
 
     def closes(self, client: Any) -> None:
-        """Close a client that somebody else has started, too."""
+        """Close this client too when the test ends."""
         self._stack.push_async_callback(client.close)
 
     async def profile(self) -> BrowserContext:
@@ -91,7 +91,7 @@ class Site:
 
 
 class Chromium:
-    """Debian's Chromium, started by the first test that wants it."""
+    """Debian's Chromium, started by the first test that needs it."""
 
     def __init__(self, stack: AsyncExitStack) -> None:
         self._stack = stack
@@ -117,7 +117,7 @@ async def chromium() -> AsyncIterator[Chromium]:
 
 @pytest.fixture(scope="session")
 def pages_port() -> Iterator[int]:
-    """Where the clients' pages and scripts are served, which is another origin than the server's.
+    """The port that serves the clients' pages and scripts, from another origin than the server's.
 
     Playwright could make up such pages without a server, but once it intercepts requests it answers preflights itself.
     """

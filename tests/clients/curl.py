@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CurlFailed(Exception):
-    """curl ended with that exit code: no connection, none left, or a status of 400 and above."""
+    """curl ended with that exit code: no connection, a lost one, or a status of 400 and above."""
 
 
 async def curl(*arguments: str | Path) -> str:
@@ -38,7 +38,7 @@ async def curl(*arguments: str | Path) -> str:
 
 
 class CurlClient(Foreign):
-    """A script; `jar` is the file of its cookies."""
+    """A Bayeux client made of curl processes; `jar` is the file of its cookies."""
 
     def __init__(self, url: str, jar: Path) -> None:
         super().__init__("curl")

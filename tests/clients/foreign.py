@@ -1,7 +1,7 @@
-"""A client that no one here wrote, as the tests see it: commands that it is given, and what it shows of itself.
+"""The interface to foreign Bayeux clients: commands, and records of what a client received and sent.
 
-Whatever it is and wherever it runs, it can open, subscribe, unsubscribe, publish and disconnect, and it notes the
-events its subscriptions got and the Bayeux messages that came in and went out. Nothing here decides what is right.
+Every client can open, subscribe, unsubscribe, publish and disconnect. It records the events of its subscriptions and
+all Bayeux messages, received and sent. Nothing here decides what is right.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 JSON = dict[str, Any]
 
 DEADLINE_S = 15.0
-"""For anything that a test waits for; reaching it is a failure, never a pause."""
+"""The deadline of every wait in a test; reaching it fails the test."""
 
 
 class Outcome(NamedTuple):
-    """What a client's program was told of its request; `error` is the server's text, as far as the client shows it."""
+    """What a client reported about a request; `error` is the server's text, as far as the client shows it."""
 
     successful: bool
     error: str | None = None
@@ -41,18 +41,18 @@ class Foreign(ABC):
 
     @abstractmethod
     async def call(self, command: str, *arguments: Any) -> Any:
-        """Give the client a command and wait for what it answers."""
+        """Send a command to the client and return its reply."""
 
     @abstractmethod
     async def close(self) -> None:
-        """End the program the client runs in, without a farewell to the server."""
+        """End the client's program without disconnecting from the server."""
 
     async def _do(self, command: str, *arguments: Any) -> Outcome:
         try:
             async with asyncio.timeout(DEADLINE_S):
                 answer = await self.call(command, *arguments)
         except TimeoutError:
-            raise AssertionError(f"{self.name} gives no answer to {command}: {self.lately()}") from None
+            raise AssertionError(f"{self.name} gave no reply to {command}: {self.lately()}") from None
         return Outcome(answer["successful"], answer.get("error"))
 
     async def open(self) -> Outcome:
@@ -72,11 +72,11 @@ class Foreign(ABC):
         return await self._do("publish", channel, data)
 
     async def disconnect(self) -> Outcome:
-        """Leave the server in good order."""
+        """Disconnect, and wait for the reply."""
         return await self._do("disconnect")
 
     def note(self, seen: JSON) -> None:
-        """Take note of something that the client shows."""
+        """Record an event or message that the client has reported."""
         if "event" in seen:
             self.events.append((seen["event"]["channel"], seen["event"]["data"]))
         if "in" in seen:
@@ -85,40 +85,40 @@ class Foreign(ABC):
             self.outgoing.append(seen["out"])
 
     def replies(self, channel: str) -> list[JSON]:
-        """The messages of a meta channel that it got."""
+        """The messages of a channel that the client has received."""
         return [message for message in self.incoming if message["channel"] == channel]
 
     @property
     def id(self) -> str:
-        """The clientId of its last session."""
+        """The clientId of the client's last session."""
         return next(reply["clientId"] for reply in reversed(self.replies("/meta/handshake")) if reply["successful"])
 
     @property
     def transport(self) -> str:
-        """What it called its transport in its last poll, "" before its first."""
+        """The name of the transport in the client's last poll, "" before its first."""
         polls = (message["connectionType"] for message in reversed(self.outgoing) if "connectionType" in message)
         return next(polls, "")
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        """Wait for something to become true; if it does not, fail and tell what the client has seen."""
+        """Wait until a condition is true; at the deadline, fail with what the client has seen."""
         try:
             await until(condition)
         except TimeoutError:
-            raise AssertionError(f"{self.name} waits in vain: {self.lately()}") from None
+            raise AssertionError(f"{self.name} timed out: {self.lately()}") from None
 
     def lately(self) -> JSON:
-        """What it has seen of late, for whoever wonders about a failed test."""
+        """The last five events, messages and complaints, for messages of failing tests."""
         seen = {"events": self.events, "in": self.incoming, "out": self.outgoing, "complaints": self.complaints}
         return {what: of_it[-5:] for what, of_it in seen.items()}
 
     async def hears(self, *events: tuple[str, Any]) -> None:
-        """Wait for as many events, and see that they are these, in this order, and no others."""
+        """Wait for as many events, and assert that the client has received these, in this order, and no others."""
         await self.until(lambda: len(self.events) >= len(events))
         assert self.events == list(events)
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Wait for something to become true. Raises `TimeoutError`."""
+    """Wait until a condition is true, at most `DEADLINE_S`. Raises `TimeoutError`."""
     async with asyncio.timeout(DEADLINE_S):
         while not condition():
             await asyncio.sleep(0.005)

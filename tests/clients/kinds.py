@@ -1,4 +1,4 @@
-"""Which clients there are, and what each needs on this machine.
+"""The kinds of Bayeux clients, and what each needs on this machine.
 
 A test marked with `every_client` runs once with each of them.
 """
@@ -18,8 +18,8 @@ HERE = Path(__file__).parent
 class Kind:
     """A library, where it runs, and how its users set it up.
 
-    Pages have an `origin`: "same" as the server's or "cross", another one. `transport` is the one that must be found
-    when those in `without` are switched off. cometd.js keeps its WebSocket transport, as its users have it.
+    Pages have an `origin`: "same" as the server's, or "cross" for another one. `transport` is the one that the client
+    must find when those in `without` are switched off. cometd.js keeps its WebSocket transport, which is its default.
     """
 
     library: str

@@ -1,4 +1,4 @@
-"""Clients in Node.js: a process that takes commands and shows what it sees, each as a JSON line."""
+"""Clients in Node.js: a process that reads commands and writes what it sees, each as a JSON line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class NodeClient(Foreign):
-    """A client under `drivers/node.mjs`; make it with `start`."""
+    """A client run by `drivers/node.mjs`; create it with `start`."""
 
     def __init__(self, library: str, process: asyncio.subprocess.Process) -> None:
         super().__init__(f"{library} in Node.js")
@@ -26,7 +26,7 @@ class NodeClient(Foreign):
 
     @classmethod
     async def start(cls, url: str, kind: Kind, **more: Any) -> NodeClient:
-        """A client of that kind for the server at `url`, not opened yet; `more` are options of its driver."""
+        """Create a client of that kind for the server at `url`, not opened yet; `more` are options of its driver."""
         options = json.dumps({"url": url, "without": kind.without, "extensions": kind.extensions, **more})
         process = await asyncio.create_subprocess_exec(
             "node",

@@ -1,6 +1,6 @@
 """Where Halley departs from ntcore 2026.2.2, and why: by the number of the NA code, with all lines that differ.
 
-Those that begin with `-` only ntcore's clients hear, those with `+` only Halley's, in the scripts of `nt4_scenarios`.
+In the scripts of `nt4_scenarios`, only ntcore's clients receive lines with `-`, only Halley's those with `+`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Departure(NamedTuple):
-    """One of them; `lines` by script."""
+    """One departure; `lines` has the differing lines by script."""
 
     number: int
     why: str
@@ -19,7 +19,7 @@ class Departure(NamedTuple):
 DEPARTURES = [
     Departure(
         1,
-        "Who asks for something else than /nt/NAME is refused at once, not accepted and then cut off.",
+        "A request for another path than /nt/NAME is refused, not accepted and then closed.",
         {
             "1 no name": [
                 "+ a: refused",
@@ -35,7 +35,7 @@ DEPARTURES = [
     ),
     Departure(
         3,
-        "Who speaks no protocol of the server's is refused, as the specification has it.",
+        "A client without a common subprotocol is refused, as the specification says.",
         {
             "3 unknown protocol": [
                 "- a: joined None",
@@ -45,7 +45,7 @@ DEPARTURES = [
     ),
     Departure(
         11,
-        "A client's name gets a number only if there is another of that name, as the specification has it.",
+        "A client's name gets a number only if another client has that name, as the specification says.",
         {
             "11 two of one name": [
                 '+ c:   {"conn": "127.0.0.1", "id": "dup"}',
@@ -63,7 +63,7 @@ DEPARTURES = [
     ),
     Departure(
         13,
-        "Only the server publishes names that begin with $, as ntcore has it by now.",
+        "Only the server publishes names that begin with $, as in later ntcore.",
         {
             "13 a reserved name": [
                 '- a: announce \'$mine\' {"properties": {}, "type": "double"}',
@@ -73,7 +73,7 @@ DEPARTURES = [
     ),
     Departure(
         20,
-        "Options that nobody knows are kept and shown in meta topics, as the specification has it.",
+        "Unknown options are kept and shown in meta topics, as the specification says.",
         {
             "20 unknown options": [
                 '+ a:   {"options": {"all": true, "colour": "red", "periodic": 0.01}, "topics": ["/x"], "uid": 1}',
@@ -83,7 +83,7 @@ DEPARTURES = [
     ),
     Departure(
         30,
-        "Every publish is answered by an announce, at once and whether or not one subscribes; as ntcore has it by now.",
+        "Every publish is answered by an announce, even without a subscription, as in later ntcore.",
         {
             "15 the rest of an array": [
                 '+ b: announce \'/x\' {"properties": {}, "pubuid": 2, "type": "double"}',
@@ -98,7 +98,7 @@ DEPARTURES = [
     ),
     Departure(
         32,
-        "A value that is not of its topic's type is ignored, as the specification has it.",
+        "A value that is not of its topic's type is ignored, as the specification says.",
         {
             "32 a value of another type": [
                 "- a: value '/x' 1000000 4 'no'",
@@ -108,7 +108,7 @@ DEPARTURES = [
     ),
     Departure(
         33,
-        "A pubuid that is used again ends what it stood for, and leaves no topic behind that nobody publishes.",
+        "A pubuid that is used again ends its earlier publisher, so that no topic without a publisher is left.",
         {
             "33 a pubuid twice": [
                 "+ a: unannounce '/x' {}",
@@ -120,7 +120,7 @@ DEPARTURES = [
     ),
     Departure(
         34,
-        "Whoever was told of a topic is told of its end, not only who subscribes to it; as the specification has it.",
+        "Each client that a topic was announced to gets its unannounce, not only subscribers, as specified.",
         {
             "34 the last publisher": [
                 "+ b: unannounce '/x' {}",
@@ -134,7 +134,7 @@ DEPARTURES = [
     ),
     Departure(
         46,
-        "Whoever was told of a topic is told of its properties, with an `ack`, which strict clients need.",
+        "Each client that a topic was announced to gets its properties, with an `ack`, which strict clients need.",
         {
             "42 no longer cached": [
                 '- a: properties \'/x\' {"update": {"cached": false}}',
@@ -169,7 +169,7 @@ DEPARTURES = [
     ),
     Departure(
         54,
-        "Who has unsubscribed, or wants topics only, hears no more values; as ntcore has it by now.",
+        "A client that has unsubscribed, or wants topics only, gets no more values, as in later ntcore.",
         {
             "54 unsubscribed": [
                 "- a: value '/x' 1000000 1 1.0",
@@ -184,7 +184,7 @@ DEPARTURES = [
     ),
     Departure(
         59,
-        "A meta topic that ends does not say that it is empty before.",
+        "A meta topic that ends does not have an empty value before.",
         {
             "59 nobody publishes": [
                 "- a: value '$pub$/x' 5",

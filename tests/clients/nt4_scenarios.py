@@ -1,4 +1,4 @@
-"""What is played before Halley and before ntcore ; by the number of the NA code and a name."""
+"""The scripts that are played to both Halley and ntcore, by the number of the NA code and a name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.nt4 import (
 from support.nt4_malformed import BAD_TEXTS, BAD_VALUES
 
 T = 1_000_000
-"""A time long ago."""
+"""A time long ago, in microseconds."""
 
 
 def _frame(method: str, **params: Any) -> str:
@@ -32,37 +32,37 @@ def _frame(method: str, **params: Any) -> str:
 
 
 def pub(name: str, uid: int = 1, kind: str = "double", **properties: Any) -> str:
-    """Begin to publish."""
+    """The text that begins to publish a topic."""
     return _frame("publish", name=name, pubuid=uid, type=kind, properties=properties)
 
 
 def unpub(uid: int = 1) -> str:
-    """End it."""
+    """The text that ends a publisher."""
     return _frame("unpublish", pubuid=uid)
 
 
 def sub(*names: str, uid: int = 1, **options: Any) -> str:
-    """Hear topics, every value after the same short period as marks."""
+    """The text that subscribes to topics, with every value after the same short period as marks."""
     return _frame("subscribe", topics=names, subuid=uid, options={"periodic": 0.01, "all": True, **options})
 
 
 def unsub(uid: int = 1) -> str:
-    """End it."""
+    """The text that ends a subscription."""
     return _frame("unsubscribe", subuid=uid)
 
 
 def props(name: str, **update: Any) -> str:
-    """Change properties."""
+    """The text that changes properties of a topic."""
     return _frame("setproperties", name=name, update=update)
 
 
 def val(uid: int, time_us: int, value: Any, number: int = DOUBLE) -> bytes:
-    """A value."""
+    """The bytes of one value."""
     return packed(uid, time_us, number, value)
 
 
 def values(uid: int, time_us: int, *of: float) -> bytes:
-    """Several in one frame, a microsecond apart."""
+    """The bytes of several doubles in one frame, a microsecond apart."""
     return b"".join(val(uid, time_us + after, each) for after, each in enumerate(of))
 
 
@@ -86,10 +86,10 @@ KINDS: dict[str, tuple[int, list[Any]]] = {
 }
 
 TOPICS = sub("", uid=99, prefix=True, topicsonly=True)
-"""What a client says that publishes several topics: ntcore tells it of them for certain only if it hears them (NF1)."""
+"""Sent by a client that publishes several topics: ntcore announces them reliably only to subscribers (NF1)."""
 
 TWO = [("a", sub("/x")), ("b", pub("/x"))]
-"""Somebody who hears and somebody who publishes."""
+"""A subscriber and a publisher."""
 
 SCRIPTS: dict[str, Script] = {
     "1 no name": [("a", Join(path="/nt/"))],

@@ -1,4 +1,4 @@
-"""The two servers that NT4's tests with foreign clients run against: Halley, and ntcore itself, of whom one learns."""
+"""The two servers that NT4's tests with foreign clients run against: Halley, and ntcore for comparison."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HALLEY, NTCORE = "halley", "ntcore"
 
 
 def require_ntcore() -> Any:
-    """The module `ntcore`, or skip."""
+    """Return the module `ntcore`, or skip the test."""
     require_module("ntcore", "pip install -r tests/clients/requirements.txt")
     import ntcore
 
@@ -29,7 +29,7 @@ def require_ntcore() -> Any:
 
 
 class HalleyServer(ServerThread):
-    """Halley, with what it keeps in `folder`; `port` is that of its own listener for NetworkTables."""
+    """Halley with `folder` as data directory; `port` is its NetworkTables listener's."""
 
     name = HALLEY
 
@@ -43,7 +43,7 @@ class HalleyServer(ServerThread):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL at which it listens."""
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
@@ -54,7 +54,7 @@ class HalleyServer(ServerThread):
 
 
 class NtcoreServer:
-    """A server of pyntcore's, on threads of its own."""
+    """A server of pyntcore, which runs in its own threads."""
 
     name = NTCORE
 
@@ -68,7 +68,7 @@ class NtcoreServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL at which it listens."""
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
@@ -79,7 +79,7 @@ class NtcoreServer:
         await until(lambda: not self._instance.getNetworkMode() & starting)
 
     async def stop(self) -> None:
-        """Stop; it does not say goodbye."""
+        """Stop, without closing connections in good order."""
         self._instance.stopServer()
         self.ntcore.NetworkTableInstance.destroy(self._instance)
 
@@ -88,7 +88,7 @@ SERVERS: dict[str, Any] = {HALLEY: HalleyServer, NTCORE: NtcoreServer}
 
 
 class Place:
-    """A server and its clients, the clients gone first when the test ends."""
+    """A server and its clients; when the test ends, the clients are closed first."""
 
     def __init__(self, server: Any, stack: AsyncExitStack) -> None:
         self.server = server
@@ -97,7 +97,7 @@ class Place:
     @classmethod
     @asynccontextmanager
     async def at(cls, name: str, folder: Path) -> AsyncIterator[Self]:
-        """Within the block that one of `SERVERS` runs."""
+        """Run one of `SERVERS` within the block."""
         server = SERVERS[name](folder)
         await server.start()
         async with AsyncExitStack() as stack:
@@ -105,5 +105,5 @@ class Place:
             yield cls(server, stack)
 
     async def raw(self, name: str = "raw") -> nt4.NtClient:
-        """A client of the tests' own."""
+        """Connect a client of the tests that sends raw frames."""
         return await self.stack.enter_async_context(await nt4.connect(self.server.url, name))

@@ -1,8 +1,8 @@
-"""Plays a script of raw NT4 frames before a server and writes down what each client heard, so that servers compare.
+"""Plays a script of raw NT4 frames to a server and records what each client received, to compare servers.
 
-A script is a list of steps `(client, what)`: a client is there from its first step on; `what` is a text frame (str), a
-binary frame (bytes), or one of the classes below. After each step everything that follows from it is waited for.
-What differs from run to run is made equal: topics' ids become names, and the server's own times `now`.
+A script is a list of steps `(client, what)`: a client connects at its first step; `what` is a text frame (str), a
+binary frame (bytes), or one of the classes below. Each step waits until all its effects have been received.
+What differs between runs is made equal: topics' ids become names, and the server's own times become `now`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from support import nt4
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
 _RECENT_US = 10**15
-"""Times of today; the scripts' own are smaller."""
+"""Larger times are the present; the scripts' own are smaller."""
 
 
 @dataclass(frozen=True)
 class Join:
-    """Connect in another way than as usual.
+    """Connect in another way than by default.
 
-    `is_bare`: subscribe to nothing, so that the server has no other reason to write than what the script gives it.
+    `is_bare`: subscribe to nothing, so that the server writes only because of the script.
     """
 
     path: str | None = None
@@ -43,7 +43,7 @@ Script = list[tuple[str, Any]]
 
 
 async def played(url: str, script: Script) -> list[str]:
-    """What was heard, a line each, behind a line for each step."""
+    """Play a script and return what was received, a line each, behind a line for each step."""
     async with AsyncExitStack() as stack:
         marker = await stack.enter_async_context(await nt4.connect(url, "marker"))
         await marker.subscribe("$clients")
@@ -79,7 +79,7 @@ class _Stage:
             await self._clients[who].send_raw(what)
 
     async def settle(self) -> None:
-        """Let everybody hear what is due."""
+        """Wait until all clients have received what is due, and record it."""
         for who, client in [*self._clients.items()]:
             try:
                 await client.time()
@@ -93,7 +93,7 @@ class _Stage:
             client.times.clear()
 
     def plain(self, line: str) -> str:
-        """Without the numbers that ntcore gives clients whose names are unique anyhow (NA11)."""
+        """Remove the numbers that ntcore gives to clients whose names are unique without them (NA11)."""
         return re.sub(r"([\w /]+)@\d+", lambda found: found[self._named[found[1]] == 1], line)
 
     async def _join(self, who: str, how: Join) -> None:
@@ -122,7 +122,7 @@ class _Stage:
         self.lines.append(f"{who}: closed {error.rcvd.code if error.rcvd else 'without a word'}")
 
     async def _until_present(self, name: str, more: int) -> None:
-        """Wait until the server knows of so many more with that name."""
+        """Wait until `$clients` has `more` more clients of that name than before."""
         self._present[name] += more
         while True:
             value = await self._marker.value("$clients")
@@ -140,12 +140,12 @@ class _Stage:
             elif not each.name.startswith("$"):
                 time = "now" if each.time_us > _RECENT_US else each.time_us
                 self.lines.append(f"{who}: value {each.name!r} {time} {each.number} {each.value!r}")
-            elif last[each.name] is each:  # what a meta topic says in the end counts, not how often on the way
+            elif last[each.name] is each:  # the last value of a meta topic counts, not the number of values
                 self.lines += [f"{who}: value {each.name!r} {each.number}", *(f"{who}:   {row}" for row in _rows(each))]
 
 
 def _rows(value: nt4.Value) -> list[str]:
-    """What a meta topic lists, in no order. Ports differ; `ver` is ntcore's; `periodic` has 32 bits (NA58, NA59)."""
+    """The rows of a meta topic, sorted, without ports and `ver`; `periodic` has 32 bits in ntcore (NA58, NA59)."""
     rows = msgpack.unpackb(value.value)
     for row in rows:
         row.pop("ver", None)

@@ -1,4 +1,4 @@
-"""A client of pyntcore's, which is ntcore's own in C++, on threads of its own; topics by their type's name."""
+"""A client of pyntcore, which is ntcore's own in C++ and runs in its own threads."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TYPED = {
     "float[]": ("FloatArray", []),
     "string[]": ("StringArray", []),
 }
-"""What pyntcore calls them, and what a subscriber says while it knows no value; every other type's values are bytes."""
+"""pyntcore's name of a type, and a subscriber's default value; values of every other type are bytes."""
 
 
 class NtcoreClient:
-    """One client, of a server at a port of this machine; it connects when `start`ed, and again and again."""
+    """A client of a server at a port of this machine; once started, it connects again whenever it is disconnected."""
 
     def __init__(self, name: str, port: int) -> None:
         self.ntcore = require_ntcore()
@@ -32,21 +32,21 @@ class NtcoreClient:
         self.instance = self.ntcore.NetworkTableInstance.create()
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Begin to connect in the background."""
         self.instance.startClient4(self.name)
         self.instance.setServer("127.0.0.1", self.port)
 
     async def connected(self) -> None:
-        """Wait until it is, and knows the server's time: before that it says nothing."""
+        """Wait until the client is connected and knows the server's time; before that it sends nothing."""
         await self.until(lambda: self.instance.isConnected() and self.instance.getServerTimeOffset() is not None)
 
     def options(self, **changed: Any) -> Any:
-        """How to publish or subscribe: at once, and every value, unless told otherwise."""
+        """Options to publish or subscribe: quickly, and every value, unless changed."""
         usual = {"periodic": 0.01, "sendAll": True, "keepDuplicates": True, "pollStorage": 1_000}
         return self.ntcore.PubSubOptions(**(usual | changed))
 
     def topic(self, name: str, type_name: str = "double") -> Any:
-        """A topic, as pyntcore has those of that type."""
+        """The pyntcore topic of that name and type."""
         return getattr(self.instance, f"get{TYPED.get(_base(type_name), ('Raw',))[0]}Topic")(name)
 
     def publish(self, name: str, type_name: str = "double", **options: Any) -> Any:
@@ -66,7 +66,7 @@ class NtcoreClient:
         return topic.subscribe(type_name, b"", wished)
 
     async def hears(self, subscriber: Any, *values: Any) -> list[Any]:
-        """Wait for as many values, and see that they are these; returns them with their times."""
+        """Wait for as many values, and assert that they are these; returns them with their times."""
         heard: list[Any] = []
 
         def is_all() -> bool:
@@ -78,18 +78,18 @@ class NtcoreClient:
         return heard
 
     async def until(self, condition: Any, *seen: Any) -> None:
-        """Wait for something to become true; if it does not, fail and tell what was seen."""
+        """Wait until a condition is true; at the deadline, fail with what was seen."""
         try:
             await until(condition)
         except TimeoutError:
-            raise AssertionError(f"{self.name} waits in vain: {seen}") from None
+            raise AssertionError(f"{self.name} timed out: {seen}") from None
 
     async def close(self) -> None:
-        """Leave, without a farewell."""
+        """Disconnect and release the client."""
         self.instance.stopClient()
         self.ntcore.NetworkTableInstance.destroy(self.instance)
 
 
 def _base(type_name: str) -> str:
-    """Values of `json` are text."""
+    """The type whose values a type has: those of `json` are strings."""
     return "string" if type_name == "json" else type_name

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class PageClient(Foreign):
-    """A client in a tab of its own; make it with `start`."""
+    """A client in its own tab; create it with `start`."""
 
     def __init__(self, page: Page, options: dict[str, Any]) -> None:
         super().__init__("a page in Chromium")
@@ -23,7 +23,7 @@ class PageClient(Foreign):
 
     @classmethod
     async def start(cls, context: BrowserContext, origin: str, url: str, kind: Kind, **more: Any) -> PageClient:
-        """Load the page of that kind from that origin and make its client, for the server at `url`, not opened yet.
+        """Load the page of that kind from that origin and create its client for the server at `url`, not opened yet.
 
         `more` are options of its driver.
         """
@@ -35,7 +35,7 @@ class PageClient(Foreign):
         return client
 
     async def restart(self) -> None:
-        """Reload the page; its client is new then, and not opened yet."""
+        """Reload the page, which creates a new client, not opened yet."""
         await self.page.reload()
         await self._begin()
 

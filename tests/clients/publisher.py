@@ -1,4 +1,4 @@
-"""Somebody else, who publishes by one plain request; and a text that transports have broken."""
+"""A publisher that needs one plain request, and a string that transports have broken before."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 
 AWKWARD = "Grüße, 世界 😀 \u2028 \u2029 </script><!-- + & ? % # = ; \" \\ ' \t\n"
-"""Line ends of JavaScript, ends of scripts, and whatever has a meaning in URLs and forms."""
+"""Has line ends of JavaScript, ends of scripts, and characters with a meaning in URLs and forms."""
 
 
 async def publish(port: int, *events: tuple[str, Any]) -> None:
-    """Publish channels with their data, all in one request, and see that all are accepted."""
+    """Publish (channel, data) pairs in one request, and assert that all are accepted."""
     messages = [{"channel": channel, "data": data} for channel, data in events]
     async with httpx.AsyncClient() as client:
         response = await client.post(f"http://127.0.0.1:{port}/bayeux", json=messages)

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class AiocometdClient(Foreign):
-    """One `aiocometd_ng.Client` and a task that receives."""
+    """An `aiocometd_ng.Client` and a task that receives its events."""
 
     def __init__(self, url: str) -> None:
         super().__init__("aiocometd-ng")
-        # Its watch over lost connections (connection_timeout) needs Python 3.9: asyncio.wait_for has no `loop` since.
+        # Its detection of lost connections (connection_timeout) needs Python 3.9: later asyncio.wait_for has no `loop`.
         self._client = Client(url, connection_timeout=0, extensions=[_Observer(self)])
         self._receiver: asyncio.Task[None] | None = None
 
@@ -56,7 +56,7 @@ class AiocometdClient(Foreign):
 
 
 class _Observer(Extension):
-    """Shows what goes in and out."""
+    """Records all messages that the client receives and sends."""
 
     def __init__(self, client: AiocometdClient) -> None:
         self._client = client

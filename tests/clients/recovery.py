@@ -1,4 +1,4 @@
-"""How a test sees that a client has come back."""
+"""How a test checks that a client has recovered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def is_heard_again(client: Foreign, port: int, channel: str) -> None:
-    """Publish 0, 1, 2 ... until the client hears one, then see that it has heard all that followed, once, in order."""
+    """Publish 0, 1, 2 ... until the client gets one; assert that it gets all later ones too, once, in order."""
     before, published = len(client.events), 0
     try:
         async with asyncio.timeout(DEADLINE_S):
@@ -22,7 +22,7 @@ async def is_heard_again(client: Foreign, port: int, channel: str) -> None:
                 published += 1
                 await asyncio.sleep(0.02)
     except TimeoutError:
-        raise AssertionError(f"{client.name} has not come back: {client.lately()}") from None
+        raise AssertionError(f"{client.name} has not recovered: {client.lately()}") from None
     await publish(port, (channel, "after"))
     await client.until(lambda: client.events[-1] == (channel, "after"))
     heard = client.events[before:]

@@ -1,7 +1,7 @@
-"""A real server in a thread of its own, which a test can stop and start again on the same port.
+"""A real server in its own thread, which a test can stop and start again on the same port.
 
-In a thread because the clients' own tasks outlive a restart, and because a client in the test's loop that blocks it
-must not stop the server too. Tests may look at its rooms, never touch them.
+It runs in a thread because the clients' own tasks outlive a restart, and because a client that blocks the test's loop
+must not stop the server too. Tests may read its objects, and never change them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ServerThread:
 
     @property
     def house(self) -> House:
-        """Its rooms, to look at."""
+        """The server's objects, for reading."""
         return self._served.result().house
 
     async def start(self) -> None:

@@ -1,4 +1,4 @@
-"""cometd.js with tokens, as its documentation tells: in the handshake's ext, or as a header of every request."""
+"""cometd.js with tokens, as its documentation says: in the handshake's ext, or as a header of every request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLACES = {
 async def client(server, **options):
     require("node")
     url = f"http://127.0.0.1:{server.port}/bayeux"
-    # Its WebSocket transport would try each handshake first, and be counted.
+    # Its WebSocket transport would try each handshake first, which the tests would count.
     found = await NodeClient.start(url, KINDS["cometd9-node"], without=["websocket"], **options)
     try:
         yield found
@@ -43,7 +43,7 @@ def member(token, expires=None):
 
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_token_opens_what_a_rule_grants(place, site):
-    """Its bearer publishes, a client without one hears it and may not publish itself."""
+    """A client with a token publishes; a client without one gets the event but cannot publish."""
     token = new_token()
     server = await site.serve(access=RULES, tokens=member(token))
     async with client(server) as stranger, client(server, **PLACES[place](token)) as ada:
@@ -57,7 +57,7 @@ async def test_a_token_opens_what_a_rule_grants(place, site):
 
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_wrong_token_is_told_once_and_not_tried_again(place, site):
-    """A27: `reconnect: none` ends it; without that cometd.js would repeat the handshake for ever."""
+    """A27: `reconnect: none` stops cometd.js, which would otherwise repeat the handshake forever."""
     server = await site.serve(access=RULES, tokens=member(new_token()))
     async with client(server, **PLACES[place](new_token())) as stranger:
         outcome = await stranger._do("handshake")
@@ -67,7 +67,7 @@ async def test_a_wrong_token_is_told_once_and_not_tried_again(place, site):
 
 
 async def test_a_token_that_expires_ends_the_session_and_the_next_handshake(site):
-    """cometd.js is told by its held connect, shakes hands again as advised, and is told why that fails."""
+    """cometd.js gets the error in its held connect, handshakes again as advised, and gets the reason why that fails."""
     token = new_token()
     server = await site.serve(access=RULES, tokens=member(token, datetime.fromtimestamp(time.time() + 3, UTC)))
     async with client(server, **PLACES["ext"](token)) as ada:

@@ -1,4 +1,4 @@
-"""What one types with curl, and what comes back."""
+"""Requests that users type with curl, and their replies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SAID = {"channel": "/room", "data": "Grüße & + %"}
 @pytest.mark.parametrize("option", ["--data", "--json", "--data-urlencode"])
 @pytest.mark.parametrize("messages", [SAID, [SAID], [SAID, SAID]], ids=["object", "array", "two"])
 async def test_each_way_to_send_messages(option, messages, site):
-    """A1, A56, A57: JSON under curl's own form type, JSON as such, and a form; an object or an array."""
+    """A1, A56, A57: messages are accepted as JSON under curl's form type, as JSON, and in a form; object or array."""
     server = await site.serve()
     body = json.dumps(messages, ensure_ascii=False)
     form = f"message={body}" if option == "--data-urlencode" else body
@@ -27,7 +27,7 @@ async def test_each_way_to_send_messages(option, messages, site):
 
 
 async def test_a_script(site):
-    """A63, A64: `curl --get` gets a call of the function that it names."""
+    """A63, A64: with `curl --get` the reply is a script that calls the named function."""
     server = await site.serve()
     answer = await curl(
         *("--get", f"http://127.0.0.1:{server.port}/bayeux"),

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @every_plain_client
 async def test_an_event_comes_once_however_many_subscriptions_match(kind, site):
-    """A50: three overlapping subscriptions, one copy on the wire."""
+    """A50: with three overlapping subscriptions an event is on the wire once."""
     server = await site.serve()
     client = await site.join(kind, server.port)
     for pattern in ("/a/b", "/a/*", "/**"):
@@ -28,10 +28,10 @@ async def test_an_event_comes_once_however_many_subscriptions_match(kind, site):
 @pytest.mark.browser
 @pytest.mark.node
 async def test_every_client_hears_every_other_in_the_same_order(site):
-    """A49, E40: one client of each kind, each says three things at once; all hear the same, once, in one order.
+    """A49, E40: one client of each kind publishes three events at the same time; all get the same, once, in one order.
 
-    One order for all needs one way for all events: those that ride on other replies may be read before or after those
-    of a connect's reply, which comes on another connection.
+    One order for all clients needs `connect_delivery_only`: events in replies to other requests can be read before or
+    after those in a connect's reply, which is sent on another connection.
     """
     server = await site.serve(bayeux={"browser_interval_s": 0.05, "connect_delivery_only": True})
     clients = [await site.join(kind, server.port) for kind in PLAIN]

@@ -1,4 +1,4 @@
-"""cometd.js' own extensions against ours (B17, B18)."""
+"""cometd.js' extensions with Halley's (B17, B18)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), clients(*EXTENDED)]
 
 
 async def test_with_acks_no_lost_answer_loses_or_doubles_an_event(kind, site):
-    """B17: answers that left the server vanish and their connections break; the events come once, in order."""
+    """B17: replies are lost on their way and connections break; the events still arrive once, in order."""
     server = await site.serve()
     proxy = await site.relay(server)
     client = await site.join(kind, proxy.port)

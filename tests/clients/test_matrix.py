@@ -1,4 +1,4 @@
-"""Every client goes through every step of a client's life.
+"""Every client does every step of a session.
 
 Handshake, subscribe (exact, `*`, `**`), publish with reply, receive, two tabs, unsubscribe, server restart and
 recovery, disconnect: a test for each, and each runs with each of `kinds.KINDS`.
@@ -19,14 +19,14 @@ PATTERNS = {
     "one-level": ("/one/*", ["/one/a", "/one/room"], ["/one", "/one/a/b", "/ones/a"]),
     "all-levels": ("/one/**", ["/one/a", "/one/a/b", "/one/a/b/c"], ["/one", "/ones/a", "/two"]),
 }
-"""A pattern, channels that it names, and channels that it does not."""
+"""A pattern, channels that it matches, and channels that it does not match."""
 
 VALUES = ["text", AWKWARD, "", 0, -1.5e-3, False, True, None, [], {}, 2**53 - 1, {AWKWARD: [1, {"deep": [[], {}]}]}]
-"""Data may be any JSON value; also what is false or empty in JavaScript."""
+"""Data can be any JSON value, also those that are false or empty in JavaScript."""
 
 
 async def test_handshake(kind, site):
-    """A24, A31, A37, B17, B18: a session on the transport of that kind, with the extensions that it asks for."""
+    """A24, A31, A37, B17, B18: each client gets a session, its transport, and the extensions that it asks for."""
     server = await site.serve()
     client = await site.start(kind, server.port)
     assert await client.open() == OK
@@ -38,7 +38,7 @@ async def test_handshake(kind, site):
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 async def test_subscribe(kind, pattern, site):
-    """A17, A44: what the pattern names is heard, nothing else."""
+    """A17, A44: a subscription gets the events of channels that its pattern matches, and no others."""
     server = await site.serve()
     client = await site.join(kind, server.port)
     subscription, named, others = PATTERNS[pattern]
@@ -48,7 +48,7 @@ async def test_subscribe(kind, pattern, site):
 
 
 async def test_publish_with_reply(kind, site):
-    """A47: the program is told that its event was published; one that does not subscribe hears nothing of it."""
+    """A47: a publish gets its reply, and a client without a subscription gets no event."""
     server = await site.serve()
     client = await site.join(kind, server.port)
     for number in range(3):
@@ -59,7 +59,7 @@ async def test_publish_with_reply(kind, site):
 
 
 async def test_receive(kind, site):
-    """A49, A51: any JSON value arrives as it was sent, in order, whether others sent it or the client itself."""
+    """A49, A51: any JSON value arrives as it was sent, in order, from other clients and from the client itself."""
     server = await site.serve()
     client = await site.join(kind, server.port)
     assert await client.subscribe("/room") == OK
@@ -71,7 +71,7 @@ async def test_receive(kind, site):
 
 
 async def test_two_tabs(kind, site):
-    """A49, B9: two tabs of a browser, or two programs, both hear what either says, in one order."""
+    """A49, B9: two tabs of a browser, or two programs, both get the events of both, in one order."""
     server = await site.serve(bayeux={"browser_interval_s": 0.05})
     one, other = [await site.join(kind, server.port) for _ in range(2)]
     for client in (one, other):
@@ -83,7 +83,7 @@ async def test_two_tabs(kind, site):
 
 
 async def test_unsubscribe(kind, site):
-    """A45, A55: nothing more is heard of that channel, and what is still subscribed is heard as before."""
+    """A45, A55: an unsubscribed pattern brings no more events, other subscriptions do."""
     server = await site.serve()
     client = await site.join(kind, server.port)
     assert await client.subscribe("/left/*") == OK
@@ -97,7 +97,7 @@ async def test_unsubscribe(kind, site):
 
 
 async def test_restart_and_recovery(kind, site):
-    """A38, B30, E33: the new server knows nobody; the client handshakes again by itself and hears as before."""
+    """A38, B30, E33: a restarted server has no sessions; the client handshakes again by itself and gets events."""
     server = await site.serve()
     client = await site.join(kind, server.port)
     assert await client.subscribe("/room/*") == OK
@@ -113,7 +113,7 @@ async def test_restart_and_recovery(kind, site):
 
 
 async def test_disconnect(kind, site):
-    """A52: the session is gone at once, and so is its held connect."""
+    """A52: a disconnect ends the session and its held connect immediately."""
     server = await site.serve()
     client = await site.join(kind, server.port)
     await client.until(lambda: server.house.engine.holds == 1)

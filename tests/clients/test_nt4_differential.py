@@ -1,4 +1,4 @@
-"""The same raw frames before Halley and before ntcore: clients hear the same, but for the listed departures."""
+"""The same raw frames, sent to Halley and to ntcore: clients receive the same, except for the listed departures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def play(server, script):
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("script", SCRIPTS)
 async def test_as_ntcore(script, tmp_path):
-    """ND8: Halley's clients hear what ntcore's do; a listed departure must be one, line by line."""
+    """ND8: Halley's clients receive what ntcore's do, except for the lines that are listed as departures."""
     theirs = await play(NtcoreServer(tmp_path), script)
     ours = await play(HalleyServer(tmp_path / "halley"), script)
     differences = [line for line in difflib.ndiff(theirs, ours) if line[0] in "+-"]
@@ -32,7 +32,7 @@ async def test_as_ntcore(script, tmp_path):
 
 
 def test_departures_are_listed_once():
-    """Each has scripts that show it, all of which there are, and no script shows two."""
+    """Each departure has existing scripts that show it, and no script shows two departures."""
     listed = [script for departure in DEPARTURES for script in departure.lines]
     assert sorted(listed) == sorted(EXPECTED)
     assert EXPECTED.keys() <= SCRIPTS.keys()

@@ -1,4 +1,4 @@
-"""ntcore's own client against Halley; and against ntcore, which must let the same tests pass or they ask too much."""
+"""ntcore's own client with Halley, and with ntcore, which must pass the same tests to show that they are fair."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VALUES = {
 
 
 class NtcorePlace(Place):
-    """With clients of ntcore's."""
+    """A server and clients of pyntcore."""
 
     def client(self, name, port=None):
         client = NtcoreClient(name, port or self.server.port)
@@ -61,9 +61,9 @@ async def place(request, tmp_path):
 
 @pytest.mark.parametrize("kind", VALUES)
 async def test_values_both_ways(kind, place):
-    """ND15, NA22, NA29, NA50: values of every type come as they were sent, to who was there and to who comes later."""
+    """ND15, NA22, NA29, NA50: values of every type arrive as they were sent, also at a later subscriber."""
     one, other = await place.joined("one"), await place.joined("other")
-    kept = []  # what Python forgets, ntcore ends
+    kept = []  # a publisher or subscriber ends when Python frees it
     for publisher, hearer, name in ((one, other, "/there"), (other, one, "/back")):
         heard, published = hearer.subscribe(name, kind), publisher.publish(name, kind)
         kept += [heard, published]
@@ -78,7 +78,7 @@ async def test_values_both_ways(kind, place):
 
 
 async def test_prefixes(place):
-    """NA49: a prefix is of the name as text, and finds topics that come later, too."""
+    """NA49: a prefix matches names as strings, also those of later topics."""
     one, other = await place.joined("one"), await place.joined("other")
     published = [one.publish(name) for name in ("/robot/arm", "/robots", "/other")]
     multi = one.ntcore.MultiSubscriber(other.instance, ["/robot"], other.options())
@@ -90,17 +90,17 @@ async def test_prefixes(place):
 
 
 async def test_properties(place):
-    """NA44 to NA46: what one sets the other sees, whoever publishes; what it deletes is gone."""
+    """NA44 to NA46: properties that one client sets or deletes are set or deleted at the other one."""
     one, other = await place.joined("one"), await place.joined("other")
     published = one.publish("/x")
     heard = other.subscribe("/x")
     await other.until(heard.exists)
     mine, theirs = heard.getTopic(), published.getTopic()
-    kept = one.subscribe("/x")  # ntcore tells nobody who only publishes (NF1)
+    kept = one.subscribe("/x")  # ntcore sends nothing to clients that only publish (NF1)
     mine.setRetained(True)
     mine.setProperty("colour", '{"rgb": [1, 2, 3]}')
     await one.until(lambda: theirs.isRetained() and "rgb" in str(theirs.getProperty("colour")))
-    theirs.setCached(False)  # not persistent as well: two clients of ntcore's quarrel about that for ever
+    theirs.setCached(False)  # not also persistent: two ntcore clients would change that back and forth forever
     await other.until(lambda: not mine.isCached())
     theirs.deleteProperty("colour")
     await other.until(lambda: "colour" not in json.dumps(mine.getProperties()))
@@ -109,7 +109,7 @@ async def test_properties(place):
 
 
 async def test_the_server_restarts(place):
-    """ND13, NF8: clients come back to the same port, publish again what they have, and hear again what others say."""
+    """ND13, NF8: after a restart clients reconnect, publish their values again, and get others' values."""
     one, other = await place.joined("one"), await place.joined("other")
     published, heard = one.publish("/x"), other.subscribe("/x")
     published.set(1.0)
@@ -127,7 +127,7 @@ async def test_the_server_restarts(place):
 
 @pytest.mark.parametrize("first", ["dashboard", "coprocessor"])
 async def test_whoever_comes_back_first(first, place):
-    """ND13: a default of the coprocessor's never wins over what the user has set, in either order after a restart."""
+    """ND13: after a restart the user's value replaces the coprocessor's default, in either order of reconnecting."""
     ways = {name: await place.proxy() for name in ("dashboard", "coprocessor")}
     clients = {name: await place.joined(name, way.port) for name, way in ways.items()}
     default = clients["coprocessor"].publish("/speed")
@@ -151,7 +151,7 @@ async def test_whoever_comes_back_first(first, place):
 
 
 async def test_two_of_one_name(place):
-    """NA11, NA12, ND1: both are welcome and hear each other; `$clients` tells them apart."""
+    """NA11, NA12, ND1: two clients of one name are accepted, and have different names in `$clients`."""
     one, other = await place.joined("test"), await place.joined("test")
     heard, published = other.subscribe("/x"), one.publish("/x")
     published.set(1.0)
@@ -164,7 +164,7 @@ async def test_two_of_one_name(place):
 
 
 async def test_topics_only(place):
-    """NA55, ND3: who wants topics only learns of them, and of no value; who wants values later gets the last one."""
+    """NA55, ND3: a `topicsOnly` subscription brings no value; a later one for values brings the last value."""
     one, other = await place.joined("one"), await place.joined("other")
     published = one.publish("/x")
     published.set(1.0)
@@ -178,7 +178,7 @@ async def test_topics_only(place):
 
 
 async def test_all_or_the_newest(place):
-    """NA56: who asks for all gets each value in order; who does not gets the last one, and not all."""
+    """NA56: with `sendAll` each value arrives, in order; without it fewer values and the last one."""
     one, other, third = [await place.joined(name) for name in ("one", "other", "third")]
     published = one.publish("/x")
     every, newest = other.subscribe("/x"), third.subscribe("/x", sendAll=False, periodic=0.2)
@@ -195,13 +195,13 @@ async def test_all_or_the_newest(place):
 
 
 async def test_time(place):
-    """NA26 to NA28: the client knows the server's time, which is the clock's."""
+    """NA26 to NA28: the client gets the server's time, which is the machine's."""
     one = await place.joined("one")
-    assert abs(one.instance.getServerTimeOffset()) < 1_000_000  # both have this machine's clock
+    assert abs(one.instance.getServerTimeOffset()) < 1_000_000  # microseconds; both use this machine's clock
 
 
 async def test_last_values(place):
-    """NA39, NA41, ND5: a default gives way to a value, and not the other way round, not even to one of long ago."""
+    """NA39, NA41, ND5: any value replaces a default, even one of a negative time; a default replaces no value."""
     one, other = await place.joined("one"), await place.joined("other")
     default, chosen = one.publish("/x"), other.publish("/x")
     default.setDefault(1.0)
@@ -224,7 +224,7 @@ async def test_last_values(place):
 
 
 async def test_unpublished(place):
-    """NA34, NA35, ND4: a topic ends with its last publisher, whether that says so or is gone."""
+    """NA34, NA35, ND4: a topic ends when its last publisher is closed or disconnected."""
     one, other = await place.joined("one"), await place.joined("other")
     heard = {name: other.subscribe(name) for name in ("/x", "/y")}
     first, _second = one.publish("/x"), one.publish("/y")
@@ -237,7 +237,7 @@ async def test_unpublished(place):
 
 
 async def test_persistent(place, tmp_path):
-    """NA48: what is persistent is there again after a restart, with nobody to publish it."""
+    """NA48: a persistent topic exists again after a restart, with its value, without a publisher."""
     one = await place.joined("one")
     published = one.publish("/kept")
     published.getTopic().setPersistent(True)
@@ -258,13 +258,13 @@ def saved(folder):
 
 
 async def test_meta_topics(place):
-    """NA58: who is there, who hears a topic and who publishes it, read by a client of ntcore's."""
+    """NA58: an ntcore client can read connected clients, subscribers and publishers from meta topics."""
     one, other = await place.joined("one"), await place.joined("other")
     metas = {name: other.subscribe(name, "msgpack") for name in ("$clients", "$sub$/x", "$pub$/x")}
     published, heard = one.publish("/x"), other.subscribe("/x")
 
     def rows(name):
-        """Without the server's own."""
+        """The rows of a meta topic, without the server's own."""
         return [row for row in msgpack.unpackb(metas[name].get() or b"\x90") if row.get("client") != ""]
 
     await other.until(lambda: rows("$sub$/x") and rows("$pub$/x"))
@@ -279,7 +279,7 @@ async def test_meta_topics(place):
 
 
 async def test_an_unknown_type_is_bytes(place):
-    """NA22: a struct and its schema, as WPILib's own programs publish them."""
+    """NA22: a struct's schema, as WPILib's programs publish it, arrives as bytes."""
     one, other = await place.joined("one"), await place.joined("other")
     one.instance.addSchema("struct:Twist", "structschema", "double dx; double dy")
     schema = other.subscribe("/.schema/struct:Twist", "structschema")

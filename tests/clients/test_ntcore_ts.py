@@ -1,4 +1,4 @@
-"""ntcore-ts-client, which dashboards in JavaScript use, against Halley; and against ntcore, where that lets it."""
+"""ntcore-ts-client, which dashboards in JavaScript use, with Halley, and with ntcore where that works."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ VALUES = {
     "string[]": (nt4.ARRAY + nt4.STRING, [["a", ""]]),
 }
 
-"""Without bytes: it sends a map for them, for which any server cuts it off, and ends its program when it gets some."""
+"""Bytes are left out: the library sends them as a map, for which servers close it, and crashes on receiving some."""
 
 
 class NodePlace(Place):
-    """With clients of ntcore-ts-client's."""
+    """A server and clients of ntcore-ts-client."""
 
     async def joined(self):
         client = await NodeClient.start(self.server.url, Kind("ntcore", "node"), port=self.server.port)
@@ -39,12 +39,12 @@ class NodePlace(Place):
 
 
 async def told(client, command, *arguments):
-    """Give it a command, and return what it answers."""
+    """Send a command to the client and return its reply."""
     try:
         async with asyncio.timeout(DEADLINE_S):
             return await client.call(command, *arguments)
     except TimeoutError:
-        raise AssertionError(f"no answer to {command}: {client.lately()}") from None
+        raise AssertionError(f"no reply to {command}: {client.lately()}") from None
 
 
 @pytest_asyncio.fixture(loop_scope="session", params=SERVERS)
@@ -56,7 +56,7 @@ async def place(request, tmp_path):
 
 @pytest.mark.parametrize("kind", VALUES)
 async def test_values_both_ways(kind, place):
-    """ND15, NA23, NA30: its publish is answered, its values come as their type says, and others' as they are."""
+    """ND15, NA23, NA30: its publish gets an announce, its values have the topic's type, and it gets others' values."""
     number, values = VALUES[kind]
     client, raw = await place.joined(), await place.raw()
     await raw.heed_marks()
@@ -79,7 +79,7 @@ async def test_values_both_ways(kind, place):
 
 
 async def test_announces(place):
-    """NA29, NA34: it learns of topics by their prefix, with the last values, and of their end."""
+    """NA29, NA34: a prefix brings the client topics, their last values, and their end."""
     raw = await place.raw()
     await raw.heed_marks()
     await raw.publish("/robot/arm", 1)
@@ -99,14 +99,14 @@ async def test_announces(place):
 
 
 async def is_announced(client, name, *, wanted):
-    """Wait until it knows so."""
+    """Wait until the client shows a topic as announced, or as not announced."""
     async with asyncio.timeout(DEADLINE_S):
         while (await told(client, "about", name))["announced"] != wanted:
             await asyncio.sleep(0.005)
 
 
 async def test_a_topic_that_is_there_already(place):
-    """NA30, NF1: a second publisher is answered, too; without that its promise is rejected after three seconds."""
+    """NA30, NF1: a second publisher gets an announce; without it the library's promise fails after three seconds."""
     raw = await place.raw()
     await raw.publish("/x", 1, "double", {"retained": True})
     await raw.quiet()
@@ -116,7 +116,7 @@ async def test_a_topic_that_is_there_already(place):
 
 @pytest.mark.parametrize("place", [HALLEY], indirect=True)
 async def test_properties_with_ack(place):
-    """NA46: it reads `properties` only with a boolean `ack`, which ntcore never sends; what it publishes lives on."""
+    """NA46: the library, which needs a boolean `ack` that ntcore never sends, still publishes after `properties`."""
     client, raw = await place.joined(), await place.raw()
     await told(client, "publish", "/x", "double")
     await told(client, "subscribe", "/x", "double", {})

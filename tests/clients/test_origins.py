@@ -1,4 +1,4 @@
-"""Pages of other sites in a real browser (S19 to S21, A62): only those that the settings name may speak to us."""
+"""Pages of other sites in a real browser (S19 to S21, A62): only those in the settings can use the server."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LONG_POLLING = Kind("cometd", "browser", without=("websocket", "callback-polling
 
 
 async def page(site, origin, port):
-    """A page with cometd.js at that origin, with a client for the server at that port."""
+    """A cometd.js client in a page at that origin, for the server at that port."""
     return await PageClient.start(await site.profile(), origin, f"http://127.0.0.1:{port}/bayeux", LONG_POLLING)
 
 
 async def test_a_listed_origin_may_use_long_polling_with_cookies(site):
-    """S21, A62: preflight, credentials and answers are right for Chromium."""
+    """S21, A62: Chromium accepts the preflight, credentials and replies."""
     origin = f"http://app.example:{site.pages_port}"
     server = await site.serve(cors={"origins": [origin]})
     client = await page(site, origin, server.port)
@@ -33,7 +33,7 @@ async def test_a_listed_origin_may_use_long_polling_with_cookies(site):
 
 
 async def test_an_unlisted_origin_gets_nowhere_by_long_polling(site):
-    """S19, S20: its handshakes are never answered, and no session is made."""
+    """S19, S20: a page of an unlisted origin gets no reply, and no session is created."""
     server = await site.serve(cors={"origins": ["http://app.example"]})
     client = await page(site, f"http://evil.example:{site.pages_port}", server.port)
     opening = asyncio.create_task(client.call("open"))
@@ -45,7 +45,7 @@ async def test_an_unlisted_origin_gets_nowhere_by_long_polling(site):
 
 
 async def test_a_name_that_was_made_to_point_here_is_no_host_of_ours(site):
-    """A page at a foreign name that resolves to this machine (DNS rebinding) is refused by Host."""
+    """A request to a foreign name that resolves to this machine (DNS rebinding) is refused by its Host."""
     server = await site.serve()
     tab = await (await site.profile()).new_page()
     answer = await tab.goto(f"http://evil.example:{server.port}/bayeux")

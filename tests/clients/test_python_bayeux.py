@@ -1,4 +1,4 @@
-"""python-bayeux: a bare object for a body, no Content-Type, and it hears events on connect replies only."""
+"""python-bayeux, which sends a bare object without a Content-Type, and reads events in connect replies only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def run_program(server, values, count, when_it_listens=None):
-    """Run `drivers/gevent_program.py` to its end; returns all that it showed."""
+    """Run `drivers/gevent_program.py` to its end; returns all that it wrote."""
     require_module("python_bayeux", "pip install -r tests/clients/requirements.txt")
     url = f"http://127.0.0.1:{server.port}/bayeux"
     process = await asyncio.create_subprocess_exec(
@@ -40,7 +40,7 @@ def events(shown):
 
 
 async def test_it_hears_what_others_publish(site):
-    """A1, A57: from its handshake to its disconnect, with a bare object in every request."""
+    """A1, A57: all its requests, from handshake to disconnect, work with a bare object as body."""
     server = await site.serve(bayeux={"hold_s": 1.0})
     said = [{"text": AWKWARD}, {"number": 2}]
     shown = await run_program(
@@ -54,14 +54,14 @@ async def test_it_hears_what_others_publish(site):
 
 
 async def test_with_connect_delivery_only_it_hears_itself(site):
-    """E40: it throws away events beside a publish reply, so its own publishes need that setting."""
+    """E40: it ignores events in publish replies, so it gets its own events only with `connect_delivery_only`."""
     server = await site.serve(bayeux={"hold_s": 1.0, "connect_delivery_only": True})
     said = [{"text": AWKWARD}, "two", {"number": 3}]
     assert events(await run_program(server, said, 3)) == said
 
 
 async def test_its_request_byte_by_byte(site):
-    """A1, A57: a bare object, as python-requests sends it, without a Content-Type, is understood as JSON."""
+    """A1, A57: a bare object without a Content-Type, as python-requests sends it, is read as JSON."""
     server = await site.serve()
     body = (
         b'{"channel": "/meta/handshake", "supportedConnectionTypes": ["long-polling"], "version": "1.0", '

@@ -1,4 +1,4 @@
-"""What clients live through: polls whose connection dies, and servers that are killed or told to leave."""
+"""How clients recover from lost connections, and from servers that are killed or terminated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @every_plain_client
 async def test_a_poll_cut_while_it_is_held_loses_nothing(kind, site):
-    """What is published while the client is cut off waits for it, and comes in order, once."""
+    """Events that are published while the client is disconnected arrive later, in order, once."""
     server = await site.serve()
     proxy = await site.relay(server)
     client = await site.join(kind, proxy.port)
@@ -38,7 +38,7 @@ async def test_a_poll_cut_while_it_is_held_loses_nothing(kind, site):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told-to-leave"])
 @clients("aiocometd", "curl", "cometd9-node", "cometd7-node", "faye-node", "cometd-cross-origin", "scripts-only")
 async def test_clients_come_back_to_a_server_process(kind, how, site, tmp_path):
-    """A38, E33: `halley serve` with the settings that everyone gets; clients find the next one on the same port."""
+    """A38, E33: clients of `halley serve` with default settings recover when it is started again on the same port."""
     async with launched(cwd=tmp_path) as process:
         client = await site.join(kind, process.port)
         assert await client.subscribe("/room") == OK

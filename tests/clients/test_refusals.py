@@ -1,4 +1,4 @@
-"""What clients do with a no: they tell their program once, go on, and do not ask again (A61, A68)."""
+"""What clients do with a refusal: they report it once, continue, and do not repeat the request (A61, A68)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _POLL = re.compile(rb"meta(?:/|%2F)connect")
 
 @every_plain_client
 async def test_refused_requests_are_told_and_not_repeated(kind, site):
-    """A16, A19, A22, A68: publishes to a wildcard and to no channel, subscriptions to a meta channel and to nonsense.
+    """A16, A19, A22, A68: a client reports refused publishes and subscriptions, and sends each of them once.
 
-    Faye repeats a request whose HTTP exchange fails, here after 0.2 s; so a poll later there must be one of each.
+    Faye repeats a request whose HTTP exchange fails, here after 0.2 s; so one poll later there must be one of each.
     """
     server = await site.serve(bayeux={"hold_s": 0.3})
     proxy = await site.relay(server)

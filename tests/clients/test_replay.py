@@ -1,4 +1,4 @@
-"""Salesforce's clients replay with Halley as they are: jsforce's extension in Faye, aiosfstream-ng's."""
+"""Salesforce's clients replay from Halley without changes: the extensions of jsforce (in Faye) and aiosfstream-ng."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INVALID = "The replayId {{{}}} you provided was invalid.  Please provide a valid
 
 
 def stored(tmp_path):
-    """Settings of a server with a history of its own."""
+    """Settings of a server with a history in `tmp_path`."""
     return {"data_dir": str(tmp_path), "history": {"enabled": True}}
 
 
@@ -26,7 +26,7 @@ async def jsforce(server, channel, position):
 
 @pytest.mark.node
 async def test_jsforce(site, tmp_path):
-    """Faye with jsforce's replay extension gets all that is stored, then what is new, with positions in the data."""
+    """Faye with jsforce's replay extension gets all stored events, then new ones, with positions in the data."""
     server = await site.serve(**stored(tmp_path))
     await publish(server.port, ("/room", {"n": 1}), ("/room", {"n": 2}))
     client = await jsforce(server, "/room", -2)
@@ -44,7 +44,7 @@ async def test_jsforce(site, tmp_path):
 
 @pytest.mark.node
 async def test_jsforce_is_refused(site, tmp_path):
-    """A position of the future is refused in Salesforce's words, which Faye shows (H6)."""
+    """A position in the future is refused in Salesforce's words, which Faye shows (H6)."""
     server = await site.serve(**stored(tmp_path))
     client = await jsforce(server, "/room", 999_999)
     try:
@@ -56,7 +56,7 @@ async def test_jsforce_is_refused(site, tmp_path):
 
 
 async def test_aiosfstream(site, tmp_path):
-    """aiosfstream-ng's storages of positions begin with all there are, and resume after the one they keep."""
+    """aiosfstream-ng's replay storages begin with all stored events, and resume after a stored position."""
     replay = pytest.importorskip("aiosfstream_ng.replay", reason="pip install -r tests/clients/requirements.txt")
     from aiocometd_ng import Client
 

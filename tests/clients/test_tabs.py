@@ -15,14 +15,14 @@ def holders(server):
 
 
 def is_one_of_many(client):
-    """Whether its last poll was told that another tab of its browser holds the connect."""
+    """Whether the reply to its last poll had `multiple-clients`: another tab of its browser holds the connect."""
     polls = client.replies("/meta/connect")
     return bool(polls) and polls[-1].get("advice", {}).get("multiple-clients") is True
 
 
 @clients("cometd-same-origin", "faye-same-origin")
 async def test_one_tab_holds_and_the_others_poll_until_it_closes(kind, site):
-    """B9, E15: the second tab is told multiple-clients; when the first is closed, the second holds in its place."""
+    """B9, E15: the second tab gets `multiple-clients`; when the first is closed, the second holds in its place."""
     server = await site.serve(bayeux={"browser_interval_s": 0.05})
     first = await site.join(kind, server.port)
     await first.until(lambda: holders(server) == [first.id])
@@ -40,7 +40,7 @@ async def test_one_tab_holds_and_the_others_poll_until_it_closes(kind, site):
 
 @clients("cometd-same-origin")
 async def test_a_reloaded_page_takes_the_place_of_its_old_self(kind, site):
-    """B9, B15: what a page left behind when it was reloaded does not keep its next session from holding."""
+    """B9, B15: the old session of a reloaded page does not prevent the next one from holding."""
     server = await site.serve(bayeux={"browser_interval_s": 0.05})
     client = await site.join(kind, server.port)
     await client.until(lambda: holders(server) == [client.id])

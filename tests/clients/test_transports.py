@@ -11,7 +11,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @clients("cometd9-node", "cometd7-node", "cometd-same-origin", "cometd-cross-origin")
 async def test_cometd_with_websocket_left_on_falls_back_to_long_polling(kind, site):
-    """The upgrade is refused at once; cometd.js goes on by long-polling and does not try WebSocket again."""
+    """The upgrade is refused immediately; cometd.js continues with long-polling and does not try WebSocket again."""
     server = await site.serve(bayeux={"hold_s": 1.0})
     proxy = await site.relay(server)
     client = await site.join(kind, proxy.port)
@@ -26,7 +26,7 @@ async def test_cometd_with_websocket_left_on_falls_back_to_long_polling(kind, si
 
 @clients("cometd-jsonp", "faye-jsonp")
 async def test_a_long_batch_is_split_over_several_scripts(kind, site):
-    """A67: URLs stay below 2,000 characters, so 40 publishes at once come in several requests; all are heard once.
+    """A67: URLs stay below 2,000 characters, so 40 publishes are sent in several requests; all arrive once.
 
     cometd.js sends one request after the other, so their order is kept. Faye does not wait, and its scripts race.
     """

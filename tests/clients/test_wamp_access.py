@@ -1,4 +1,4 @@
-"""WAMP clients that say who they are: by ticket, which is the token of everybody else, and by WAMP-CRA."""
+"""WAMP clients that authenticate: by ticket, which is the bearer token of the other protocols, and by WAMP-CRA."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ SECRET, SALT, ROUNDS = "correct horse", "salt of the earth", 1_000
 
 AUTHENTICATED = [name for name in WAMP_KINDS if "batched" not in name and "page" not in name]
 every_client = wamp_clients(*AUTHENTICATED)
-"""Wampy's page has no WAMP-CRA, and what authenticates in one serializer does in all."""
+"""Without Wampy's page, which has no WAMP-CRA, and without batched kinds, which authenticate like the others."""
 
 
 def ada():
-    """Somebody who knows `SECRET`."""
+    """Users in the settings: ada, whose secret is `SECRET`."""
     key = b64encode(pbkdf2_hmac("sha256", SECRET.encode(), SALT.encode(), ROUNDS, 32)).decode()
     return (User("ada", "member", key, SALT, ROUNDS),)
 
 
 @every_client
 async def test_a_ticket(kind, site):
-    """W56, W57: the bearer token; who has it is known by its name and role, and may what the rules grant."""
+    """W56, W57: a client with a bearer token as ticket has the token's name and role, and their rights."""
     token = new_token()
     server = await site.serve(access=RULES, tokens=(Token("ada", "member", hash_of(token), None),))
     client = await start(site, kind, server.port)
@@ -48,7 +48,7 @@ async def test_a_ticket(kind, site):
 
 @every_client
 async def test_a_wrong_ticket(kind, site):
-    """W56: denied, and the program is told with what."""
+    """W56: a wrong ticket is refused, and the client's program gets the error URI."""
     server = await site.serve(access=RULES, tokens=(Token("ada", "member", hash_of(new_token()), None),))
     client = await start(site, kind, server.port)
     assert DENIED in (await client.join(authmethod="ticket", authid="ada", secret=new_token())).error
@@ -56,7 +56,7 @@ async def test_a_wrong_ticket(kind, site):
 
 @every_client
 async def test_wampcra(kind, site):
-    """W56: a salted secret that never crosses the wire."""
+    """W56: a user with a salted secret joins by WAMP-CRA and has the role's rights."""
     server = await site.serve(access=RULES, user=ada())
     client = await start(site, kind, server.port)
     assert (await client.join(authmethod="wampcra", authid="ada", secret=SECRET)).error is None
@@ -77,7 +77,7 @@ async def test_wampcra_refused(kind, who, site):
 
 @every_client
 async def test_nobody_in_particular(kind, site):
-    """W55: without a method a client is anonymous, and may what anybody may."""
+    """W55: without a method a client is anonymous, and has the rights of all clients only."""
     server = await site.serve(access=RULES, user=ada())
     client = await start(site, kind, server.port)
     assert (await client.join()).error is None
@@ -88,7 +88,7 @@ async def test_nobody_in_particular(kind, site):
 
 @every_client
 async def test_a_method_that_nobody_can_do(kind, site):
-    """W55: no ticket is known here."""
+    """W55: WAMP-CRA is refused by a server without users."""
     server = await site.serve(access=RULES)
     client = await start(site, kind, server.port)
     answer = await client.join(authmethod="wampcra", authid="ada", secret=SECRET)

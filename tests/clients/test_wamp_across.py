@@ -1,4 +1,4 @@
-"""Clients of several libraries, serializers and protocols in one place: an event is the same for all of them."""
+"""Clients of several libraries, serializers and protocols on one server: an event is the same for all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAYLOAD = ([1, AWKWARD, {"deep": [True, None, -0.5]}], {"key": [2**53 - 1, "", {
 
 
 async def test_what_one_publishes_reaches_all_others(site):
-    """W25, W34: each library in each serializer publishes once, and all others get just that."""
+    """W25, W34: each library publishes once in each serializer, and all others get exactly that."""
     server = await site.serve()
     clients = {name: await join(site, name, server.port) for name in MANY}
     for client in clients.values():
@@ -34,7 +34,7 @@ async def test_what_one_publishes_reaches_all_others(site):
 
 @pytest.mark.parametrize("kind", ["autobahn-python-cbor", "autobahn-js-msgpack", "wampy-json"])
 async def test_from_bayeux(kind, site):
-    """/chat/demo is chat.demo, and its data is the one argument, whatever it is."""
+    """Bayeux' /chat/demo is WAMP's chat.demo, and any data is its only argument."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     await client.subscribe("chat.demo")
@@ -45,7 +45,7 @@ async def test_from_bayeux(kind, site):
 
 @pytest.mark.parametrize("kind", ["autobahn-python-cbor", "autobahn-js-msgpack", "wampy-json"])
 async def test_to_bayeux(kind, site):
-    """One argument is the data; anything else is shown as args and kwargs."""
+    """In Bayeux one argument is the data; anything else is an object with args and kwargs."""
     server = await site.serve()
     listener = await site.join("aiocometd", server.port)
     assert await listener.subscribe("/chat/demo") == OK
@@ -61,7 +61,7 @@ async def test_to_bayeux(kind, site):
 
 
 async def test_a_pattern_hears_both_protocols(site):
-    """A prefix of WAMP's hears what Bayeux publishes below, and tells where."""
+    """A WAMP prefix subscription gets Bayeux' events below it, with their topics."""
     server = await site.serve()
     client = await join(site, "autobahn-js-json", server.port)
     await client.subscribe("chat.", match="prefix")
@@ -71,7 +71,7 @@ async def test_a_pattern_hears_both_protocols(site):
 
 
 async def test_history_of_all_protocols(site, tmp_path):
-    """What Bayeux and WAMP publish is one log, read by get_events and by /history alike."""
+    """Events of Bayeux and WAMP are in one log, which get_events and /history both read."""
     server = await site.serve(history={"enabled": True, "free_bytes": 0}, data_dir=str(tmp_path))
     client = await join(site, "wampy-cbor", server.port)
     await publish(server.port, ("/chat/demo", {"from": "bayeux"}))
@@ -85,7 +85,7 @@ async def test_history_of_all_protocols(site, tmp_path):
 
 
 async def test_publishing_at_once_keeps_each_publishers_order(site):
-    """W31: however many publish, every listener hears each of them in order, and nothing twice."""
+    """W31: while several clients publish, a subscriber gets each publisher's events in order, and none twice."""
     server = await site.serve()
     clients = [
         await join(site, name, server.port) for name in ("autobahn-python-msgpack", "autobahn-js-cbor", "wampy-json")

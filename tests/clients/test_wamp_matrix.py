@@ -1,7 +1,7 @@
-"""Every WAMP client goes through every step of a client's life, in every serializer that it has (WD16).
+"""Every WAMP client does every step of a session, in every serializer that it has (WD16).
 
 Join, subscribe (exact, prefix, wildcard), publish with acknowledgement, receive, exclusion, disclosure, history by
-pages, meta calls, errors as the client tells them, unsubscribe, leave: a test for each, and each runs with each of
+pages, meta calls, errors as the client shows them, unsubscribe, leave: a test for each, and each runs with each of
 `wamp_kinds.WAMP_KINDS`.
 """
 
@@ -17,7 +17,7 @@ from support import wamp
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), every_wamp_client]
 
 VALUES = ["text", AWKWARD, "", 0, -1.5, False, True, [], {}, 2**53 - 1, [[None]], {"deep": [{"a": [1, "b"]}]}]
-"""What JavaScript has, too, and every serializer."""
+"""Values that JavaScript and every serializer have."""
 
 PATTERNS = {
     "prefix": ("com.room", ["com.room", "com.room.a", "com.rooms"], ["com.other", "com"]),
@@ -27,16 +27,16 @@ PATTERNS = {
 HAVE_BYTES = {
     name for name, kind in WAMP_KINDS.items() if kind.runtime == "python" or kind.serializer not in ("json", "")
 }
-"""The others' programs see and write WAMP's text for bytes; autobahn-python knows it."""
+"""Kinds whose programs have bytes; the others have the string that WAMP prescribes for them."""
 
 
 async def other(server):
-    """Somebody else, who does nothing by itself."""
+    """Join another client, one of the tests that sends nothing by itself."""
     return await wamp.join(f"http://127.0.0.1:{server.port}")
 
 
 async def test_join(kind, site):
-    """W6: a session, as nobody in particular."""
+    """W6: a client without a method gets an anonymous session."""
     server = await site.serve()
     client = await start(site, kind, server.port)
     assert (await client.join()).error is None
@@ -46,14 +46,14 @@ async def test_join(kind, site):
 
 
 async def test_a_realm_that_is_not_there(kind, site):
-    """W5: refused with the reason, as far as the client shows it."""
+    """W5: an unknown realm is refused, and the client shows the reason."""
     server = await site.serve()
     client = await start(site, kind, server.port)
     assert "no_such_realm" in (await client.join("nowhere")).error
 
 
 async def test_publish_and_receive(kind, site):
-    """W24, W25: others' events come as they were sent, its own are acknowledged and arrive at others."""
+    """W24, W25: others' events arrive as they were sent; its own are acknowledged and arrive at others."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     async with await other(server) as stranger:
@@ -62,7 +62,7 @@ async def test_publish_and_receive(kind, site):
         for value in VALUES:
             publication = await stranger.publish("com.here", [value, 2])
             (heard,) = await client.hears(([value, 2], {}))
-            assert heard.publication in (publication, None)  # Wampy.js does not tell
+            assert heard.publication in (publication, None)  # Wampy.js does not show it
             publication = (await client.publish("com.there", [value, 2])).value
             assert await stranger.receive() == [
                 wamp.EVENT,
@@ -79,7 +79,7 @@ async def test_publish_and_receive(kind, site):
     ids=["both", "kwargs", "args", "none"],
 )
 async def test_shapes(kind, payload, site):
-    """W25: args, kwargs, both or none, there and back."""
+    """W25: args, kwargs, both or none arrive as they were sent, in both directions."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     async with await other(server) as stranger:
@@ -96,7 +96,7 @@ async def test_shapes(kind, payload, site):
 
 
 async def test_publisher_exclusion(kind, site):
-    """W26: the publisher does not get its own event, unless it says exclude_me: false (which Wampy.js drops)."""
+    """W26: the publisher does not get its own event, unless it sends exclude_me: false (which Wampy.js drops)."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     await client.subscribe("com.room")
@@ -111,7 +111,7 @@ async def test_publisher_exclusion(kind, site):
 
 @pytest.mark.parametrize("match", PATTERNS)
 async def test_patterns(kind, match, site):
-    """W19, W29: what the pattern names is heard, nothing else, and each event tells its topic."""
+    """W19, W29: a pattern brings the events of matching topics and no others, each with its topic."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     pattern, named, others = PATTERNS[match]
@@ -124,7 +124,7 @@ async def test_patterns(kind, match, site):
 
 
 async def test_disclosure(kind, site):
-    """W28: who publishes is told where the publisher asks for that, and not otherwise."""
+    """W28: the publisher is disclosed only if it asks for that."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     async with await other(server) as stranger:
@@ -134,7 +134,7 @@ async def test_disclosure(kind, site):
         await stranger.publish("com.here", [2])
         heard = await client.hears(([1], {}), ([2], {}))
         assert [each.publisher for each in heard] == [stranger.session, None]
-        if WAMP_KINDS[kind].runtime != "python":  # autobahn-python has lost that option
+        if WAMP_KINDS[kind].runtime != "python":  # autobahn-python no longer has that option
             await client.publish("com.there", [1], disclose_me=True)
             assert (await stranger.receive())[3]["publisher"] == client.session
 
@@ -154,7 +154,7 @@ async def test_excluding_and_choosing_by_session(kind, site):
 
 
 async def test_binary(kind, site):
-    """W64: bytes come as bytes where the serializer has them, and as WAMP's text for them where not."""
+    """W64: bytes arrive as bytes if the serializer has them, or else as the string that WAMP prescribes."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     data = bytes(range(256))
@@ -171,7 +171,7 @@ async def test_binary(kind, site):
 
 
 async def test_unsubscribe(kind, site):
-    """W22: nothing more is heard of it, and what is still subscribed is heard as before."""
+    """W22: an ended subscription brings no more events, others do."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     left = (await client.subscribe("com.left")).value
@@ -184,7 +184,7 @@ async def test_unsubscribe(kind, site):
 
 
 async def test_meta_calls(kind, site):
-    """W47: what there is of sessions and subscriptions, asked in each client's way."""
+    """W47: the meta API's procedures about sessions and subscriptions can be called by each client."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     subscription = (await client.subscribe("com.room")).value
@@ -215,14 +215,14 @@ async def test_meta_calls(kind, site):
 
 
 async def test_errors(kind, site):
-    """W54: refusals reach the program by their URIs, and the session lives on."""
+    """W54: the client's program gets the URIs of refusals, and the session continues."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     assert (await client.call("com.nobody.serves.this")).error == "wamp.error.no_such_procedure"
     assert (await client.call("wamp.subscription.get", 2**40)).error == "wamp.error.no_such_subscription"
     assert (await client.call("wamp.session.get", 7)).error == "wamp.error.no_such_session"
     assert (await client.call("wamp.subscription.get_events", "seven")).error == "wamp.error.invalid_argument"
-    if kind.startswith("autobahn-js"):  # the others look at URIs by themselves
+    if kind.startswith("autobahn-js"):  # the others check URIs themselves
         assert (await client.subscribe("com..room")).error == "wamp.error.invalid_uri"
         assert (await client.publish("com..room", [1])).error == "wamp.error.invalid_uri"
     assert (await client.call("wamp.session.count")).value.args == [1]
@@ -252,7 +252,7 @@ async def test_history_by_pages(kind, site, tmp_path):
 
 
 async def test_retained(kind, site):
-    """W44: who asks for it gets the last retained event after its subscription, and knows it as such."""
+    """W44: with `get_retained` the client gets the last retained event, marked as retained."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     async with await other(server) as stranger:
@@ -267,7 +267,7 @@ async def test_retained(kind, site):
 
 
 async def test_leaving(kind, site):
-    """W8: GOODBYE is answered, and the session is gone for others."""
+    """W8: GOODBYE is answered, and other sessions get on_leave."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     async with await other(server) as stranger:
@@ -280,7 +280,7 @@ async def test_leaving(kind, site):
 
 
 async def test_being_sent_away(kind, site):
-    """W8, W47: a killed session's program is told; it is not there any more."""
+    """W8, W47: the program of a killed session is notified, and the session no longer exists."""
     server = await site.serve()
     client = await join(site, kind, server.port)
     async with await other(server) as stranger:

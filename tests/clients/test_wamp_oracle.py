@@ -1,4 +1,4 @@
-"""The strict parser that reads every answer in the tests of WAMP's wire: it is there, and it refuses."""
+"""The strict parser that reads every reply in WAMP's tests works: it refuses malformed messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BAD = {
 
 @pytest.mark.parametrize("what", BAD)
 def test_what_a_strict_client_refuses(what):
-    """W7, W9, W13: a router that says so has failed the test that heard it."""
+    """W7, W9, W13: `check` raises for a router's malformed message, so that the test that received it fails."""
     require_module("autobahn", "pip install -r tests/clients/requirements.txt")
     wamp.check(GOOD)
     with pytest.raises(Exception, match=r"(?i)invalid|unexpected|expected"):

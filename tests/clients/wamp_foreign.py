@@ -1,7 +1,7 @@
-"""A WAMP client that no one here wrote, as the tests see it: what it answers to commands, and the events that it heard.
+"""The interface to foreign WAMP clients: commands with their replies, and the events that a client received.
 
-Wherever it runs and whatever it calls things, these have the shapes of WAMP's messages. Nothing here decides what is
-right. Bytes are bytes on this side, whatever carries them to the client's program.
+Replies and events have the shapes of WAMP's messages for every library. Nothing here decides what is right. Bytes are
+bytes on this side, also if they are sent to the client's program as JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REALM = "realm1"
 
 
 class Answer(NamedTuple):
-    """What the client's program was told: a value, or the URI of an error (or the client's own words)."""
+    """The client's reply: a value, or the URI of an error (or the client's own words)."""
 
     value: Any = None
     error: str | None = None
@@ -36,7 +36,7 @@ class Called(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """An event as its handler got it. `topic` is told with patterns; Wampy.js tells no `publication`."""
+    """An event as its handler got it. Patterns have a `topic`; Wampy.js shows no `publication`."""
 
     pattern: str
     topic: str | None
@@ -48,12 +48,12 @@ class Heard(NamedTuple):
 
     @property
     def payload(self) -> tuple[list[Any], dict[str, Any]]:
-        """Args and kwargs."""
+        """Return args and kwargs."""
         return self.args, self.kwargs
 
 
 class WampForeign(ABC):
-    """One client. `left` is why its session has ended: a reason and perhaps a message, each time somebody said so."""
+    """One client. `left` has each reported end of its session: a reason, and a message if there was one."""
 
     name: str
 
@@ -66,22 +66,22 @@ class WampForeign(ABC):
 
     @abstractmethod
     async def command(self, name: str, *arguments: Any) -> dict[str, Any]:
-        """Give the client a command and wait for `{"value": …}` or `{"error": …}`."""
+        """Send a command to the client and return its `{"value": …}` or `{"error": …}`."""
 
     @abstractmethod
     async def close(self) -> None:
-        """End the program that the client runs in, without a farewell to the router."""
+        """End the client's program without GOODBYE."""
 
     async def _ask(self, name: str, *arguments: Any) -> Answer:
         try:
             async with asyncio.timeout(DEADLINE_S):
                 answer = await self.command(name, *arguments)
         except TimeoutError:
-            raise AssertionError(f"{self.name} gives no answer to {name}: {self.lately()}") from None
+            raise AssertionError(f"{self.name} gave no reply to {name}: {self.lately()}") from None
         return Answer(answer.get("value"), answer.get("error"))
 
     async def join(self, realm: str = REALM, **who: str) -> Answer:
-        """Connect and say HELLO; `who` is an `authmethod` with `authid` and `secret`, or else nobody."""
+        """Connect and join a realm; `who` is an `authmethod` with `authid` and `secret`, or empty for anonymous."""
         answer = await self._ask("join", {"realm": realm, **who})
         if answer.error is None:
             self.welcome = answer.value
@@ -93,7 +93,7 @@ class WampForeign(ABC):
         return await self._ask("subscribe", topic, options)
 
     async def unsubscribe(self, subscription: int) -> Answer:
-        """End a subscription of this client's."""
+        """End a subscription of this client by its id."""
         return await self._ask("unsubscribe", subscription)
 
     async def publish(
@@ -103,35 +103,35 @@ class WampForeign(ABC):
         return await self._ask("publish", topic, args, kwargs, options)
 
     async def call(self, procedure: str, *args: Any, **kwargs: Any) -> Answer:
-        """Call; the value is a `Called`."""
+        """Call a procedure; the value is a `Called`."""
         answer = await self._ask("call", procedure, list(args), kwargs or None)
         return answer if answer.error else Answer(Called(**answer.value))
 
     async def leave(self) -> Answer:
-        """Say GOODBYE."""
+        """Send GOODBYE."""
         return await self._ask("leave")
 
     def note_event(self, event: dict[str, Any]) -> None:
-        """Take note of an event."""
+        """Record an event that the client has reported."""
         shown = {name: value for name, value in event.items() if value is not None}
         self.heard.append(Heard(**({"topic": None, "args": [], "kwargs": {}} | shown)))
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        """Wait for something to become true; if it does not, fail and tell what the client has seen."""
+        """Wait until a condition is true; at the deadline, fail with what the client has seen."""
         try:
             await until(condition)
         except TimeoutError:
-            raise AssertionError(f"{self.name} waits in vain: {self.lately()}") from None
+            raise AssertionError(f"{self.name} timed out: {self.lately()}") from None
 
     async def hears(self, *payloads: tuple[list[Any], dict[str, Any]]) -> list[Heard]:
-        """Wait for as many events, see that they have these payloads in this order, and forget them."""
+        """Wait for as many events, assert that they have these payloads in this order, and remove and return them."""
         await self.until(lambda: len(self.heard) >= len(payloads))
         heard, self.heard = self.heard, []
         assert [each.payload for each in heard] == list(payloads)
         return heard
 
     def lately(self) -> dict[str, Any]:
-        """What it has seen of late, for whoever wonders about a failed test."""
+        """The last events, ends and complaints, for messages of failing tests."""
         return {"heard": self.heard[-5:], "left": self.left, "complaints": self.complaints[-5:]}
 
 

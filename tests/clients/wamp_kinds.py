@@ -1,4 +1,4 @@
-"""Which WAMP clients there are. A test marked with `every_wamp_client` runs once with each of them."""
+"""The kinds of WAMP clients. A test marked with `every_wamp_client` runs once with each of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class WampKind(NamedTuple):
-    """A library, where it runs, and what it writes its messages with; "": the server may choose."""
+    """A library, where it runs, and its serializer; "" leaves the choice to the server."""
 
     library: str
     runtime: str
@@ -63,7 +63,7 @@ async def start(site: Site, kind: str, port: int) -> WampForeign:
         more = {"pollUrl": f"http://127.0.0.1:{port}/wamp"} if is_polling else {}
         client = WampDriven(await NodeClient.start(url, Kind(library, runtime), serializer=serializer, **more))
     else:
-        origin = f"http://localhost:{site.pages_port}"  # another one than the server's, as pages of developers have
+        origin = f"http://localhost:{site.pages_port}"  # not the server's, as for pages in development
         page = await PageClient.start(
             await site.profile(), origin, url, Kind(library, runtime, origin="cross"), serializer=serializer
         )
@@ -73,7 +73,7 @@ async def start(site: Site, kind: str, port: int) -> WampForeign:
 
 
 async def join(site: Site, kind: str, port: int) -> WampForeign:
-    """A client as by `start`, with a session as nobody in particular."""
+    """A client as by `start`, with an anonymous session."""
     client = await start(site, kind, port)
     assert (await client.join()).error is None, client.lately()
     return client

@@ -28,7 +28,7 @@ class AutobahnPython(WampForeign):
     """One `ApplicationSession` over a WebSocket."""
 
     def __init__(self, url: str, name: str) -> None:
-        """`name` is a serializer, and `.batched` after it if it is to be that."""
+        """`name` is a serializer's, with `.batched` behind it for batches."""
         super().__init__()
         self.name = f"autobahn-python, {name}"
         kind, _, batched = name.partition(".")

@@ -1,4 +1,4 @@
-// A program that uses autobahn-js as its documentation tells. It shows what it sees by `observe` and decides nothing.
+// A program that uses autobahn-js as its documentation says. It reports what it sees by `observe` and decides nothing.
 
 import {fromTest, toTest} from "./wamp_values.mjs";
 
@@ -22,7 +22,7 @@ export function drive(autobahn, {url, pollUrl, serializer}, observe) {
             connection = new autobahn.Connection({
                 realm,
                 transports: [pollUrl ? {type: "longpoll", url: pollUrl} : {type: "websocket", url}],
-                // its usual ones where none is asked for: it offers several then
+                // without a serializer it offers its default ones
                 ...(serializer && {serializers: [new autobahn.serializer[SERIALIZERS[serializer]]()]}),
                 max_retries: 0,
                 ...(authmethod && {

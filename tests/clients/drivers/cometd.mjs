@@ -1,5 +1,5 @@
-// A program that uses cometd.js as its documentation tells; the same in Node.js and in a page.
-// It shows what it sees by `observe` and decides nothing.
+// A program that uses cometd.js as its documentation says; the same in Node.js and in a page.
+// It reports what it sees by `observe` and decides nothing.
 
 export function drive({CometD, AckExtension, TimeSyncExtension}, options, observe) {
     const {url, without, extensions, requestHeaders = {}, handshake = {}} = options;

@@ -1,5 +1,5 @@
-// A program that uses Faye's client as its documentation tells; the same in Node.js and in a page.
-// It shows what it sees by `observe` and decides nothing. Faye renews subscriptions by itself.
+// A program that uses Faye's client as its documentation says; the same in Node.js and in a page.
+// It reports what it sees by `observe` and decides nothing. Faye renews subscriptions by itself.
 
 export function drive({Client, Replay}, {url, without, replay}, observe) {
     const client = new Client(url, {retry: 0.2});

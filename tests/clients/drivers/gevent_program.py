@@ -1,8 +1,8 @@
-"""A program that uses python-bayeux, under gevent as that library needs it. Shows what it sees, each as a JSON line.
+"""A program that uses python-bayeux under gevent, and writes what it sees, each as a JSON line.
 
     python gevent_program.py URL CHANNEL JSON-ARRAY COUNT
 
-It subscribes, publishes each value of the array, waits until it has heard COUNT events, unsubscribes and leaves.
+It subscribes, publishes each value of the array, waits for COUNT events, unsubscribes and disconnects.
 """
 
 import json
@@ -19,7 +19,7 @@ DEADLINE_S = 15
 
 
 class Program(BayeuxClient):
-    """Shows every exchange and every event."""
+    """Writes every request with its reply, and every event."""
 
     is_subscribed = False
     heard = 0

@@ -1,4 +1,4 @@
-// Runs one client in Node.js: reads commands from standard input and prints what the client sees, each a JSON line.
+// Runs one client in Node.js: reads commands from standard input and prints what the client sees, one JSON per line.
 //   node node.mjs cometd9|cometd7|faye '{"url": ..., "without": [...], "extensions": [...]}'
 //   node node.mjs ntcore '{"port": ...}'
 //   node node.mjs autobahn|wampy '{"url": ..., "pollUrl": ..., "serializer": "json"|"msgpack"|"cbor"}'

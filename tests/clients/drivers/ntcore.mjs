@@ -1,4 +1,4 @@
-// A program that uses ntcore-ts-client as its documentation tells. It shows what it sees by `observe` and decides nothing.
+// A program that uses ntcore-ts-client as its documentation says. It reports what it sees by `observe` and decides nothing.
 
 const KINDS = {
     boolean: "kBoolean", double: "kDouble", int: "kInteger", string: "kString",

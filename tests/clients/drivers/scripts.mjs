@@ -1,5 +1,5 @@
-// A Bayeux client for pages that can load nothing but scripts, as a page's author writes it in an hour:
-// every request is a <script> element, every answer a call of a function. No library, no other request.
+// A Bayeux client for pages that can load nothing but scripts, without a library: every request is a <script> element,
+// every reply calls a function.
 
 export function drive(_, {url}, observe) {
     let clientId = null;

@@ -1,4 +1,4 @@
-// Bytes in the JSON lines between a test and its driver: {"$bytes": "<base64>"}. No serializer of WAMP is concerned.
+// Bytes in the JSON lines between a test and its driver: {"$bytes": "<base64>"}. WAMP's serializers do not see this form.
 
 export function fromTest(value) {
     if (Array.isArray(value)) {
@@ -12,7 +12,7 @@ export function fromTest(value) {
     return value;
 }
 
-function bytes(text) { // what a program of that runtime has for bytes
+function bytes(text) { // the type that programs of this runtime use for bytes
     return globalThis.Buffer?.from(text, "base64") ?? Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
 }
 

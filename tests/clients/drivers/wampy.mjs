@@ -1,5 +1,5 @@
-// A program that uses Wampy.js as its documentation tells; the same in Node.js and in a page.
-// It shows what it sees by `observe` and decides nothing.
+// A program that uses Wampy.js as its documentation says; the same in Node.js and in a page.
+// It reports what it sees by `observe` and decides nothing.
 
 import {fromTest, toTest} from "./wamp_values.mjs";
 
@@ -42,7 +42,7 @@ export function drive({Wampy, serializers, ws, signCra}, {url, serializer}, obse
                 publisher: details.publisher,
                 retained: details.retained,
             })});
-            const wishes = Object.keys(options).length ? options : undefined; // {} makes it forget its own subscription
+            const wishes = Object.keys(options).length ? options : undefined; // {} makes Wampy.js forget its own subscription
             return outcome(wampy.subscribe(topic, heard, wishes), ({subscriptionId, subscriptionKey}) => {
                 subscriptions.set(subscriptionId, subscriptionKey);
                 return subscriptionId;

@@ -7,7 +7,7 @@ from app.protocols.nt4.backlog import Backlog
 
 
 class Topic:
-    """What a backlog knows of one: the newest value."""
+    """A stand-in for a topic that has what a backlog needs: the newest value."""
 
     frame = b"none"
 
@@ -38,11 +38,11 @@ def test_where_only_the_newest_is_wanted_nothing_counts_as_dropped(topic):
 
 
 def test_nd10_beyond_the_bound_each_topic_keeps_the_newest_until_all_has_left(topic):
-    """The newest values do not count towards it; what is dropped is counted."""
+    """The newest values do not count towards the bound; dropped values are counted."""
     backlog, other = Backlog(20), Topic()
     backlog.put(other, frames("x", "y"), is_all=True)
     backlog.put(topic, frames("a", "b"), is_all=True)
-    assert backlog.conflated == 0  # two older ones, twenty bytes
+    assert backlog.conflated == 0  # two older values, twenty bytes
     backlog.put(topic, frames("c"), is_all=True)
     assert backlog.conflated == 3
     backlog.put(topic, frames("d"), is_all=True)
@@ -53,7 +53,7 @@ def test_nd10_beyond_the_bound_each_topic_keeps_the_newest_until_all_has_left(to
 
 
 def test_nd10_it_shrinks_by_what_leaves(topic):
-    """By taking, dropping and thinning alike: there is room again for as much."""
+    """Values that are taken, dropped or thinned out all make room for as many bytes again."""
     backlog, other = Backlog(20), Topic()
     backlog.put(topic, frames("a", "b", "c"), is_all=True)
     backlog.drop(topic)
@@ -67,7 +67,7 @@ def test_nd10_it_shrinks_by_what_leaves(topic):
 
 
 def test_a_part_is_taken_topic_by_topic_the_longest_waiting_first(topic):
-    """A topic's values stay together, and are not torn."""
+    """The values of one topic are taken together, even if they are more than was asked for."""
     backlog, other = Backlog(1_000), Topic()
     backlog.put(topic, frames("a"), is_all=True)
     backlog.put(other, frames("x"), is_all=True)
@@ -80,7 +80,7 @@ def test_a_part_is_taken_topic_by_topic_the_longest_waiting_first(topic):
 
 @pytest.mark.parametrize("is_all", [True, False])
 def test_nd10_the_newest_is_that_by_time(topic, is_all):
-    """What comes last may be older: the topic knows which one is the newest (NA40)."""
+    """The value that arrives last may be older: the topic knows which one is the newest (NA40)."""
     backlog = Backlog(5)
     newest, older = frames("n", "o")
     topic.frame = newest
@@ -96,7 +96,7 @@ def test_nothing_is_nothing(topic):
     assert backlog.drop(topic) == []
 
 
-# By a client
+# With a client
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def stalled(world, **options):
 
 
 def test_nd14_a_slow_client_gets_all_of_a_little(world, robot):
-    """And what it gets is counted as delivered."""
+    """A paused client later gets every one of a few values, and they are counted as delivered."""
     slow = stalled(world, all=True)
     for number in range(1, 20):
         robot.put((1, number, 1, float(number)))
@@ -134,7 +134,7 @@ def test_nd14_a_slow_client_gets_all_of_a_little(world, robot):
 
 
 def test_nd14_a_slow_client_gets_the_newest_of_much(world, robot):
-    """Of each topic; nobody else is kept waiting, and it is not sent away."""
+    """A paused client later gets each topic's newest value and stays connected; no other client waits for it."""
     slow, quick = stalled(world, all=True), world.peer("quick")
     quick.subscribe("/", prefix=True, all=True)
     for number in range(1, 201):
@@ -151,7 +151,7 @@ def test_nd14_a_slow_client_gets_the_newest_of_much(world, robot):
 
 
 def test_nd10_a_slow_client_ends_with_the_newest_by_time(world, robot):
-    """An older value that comes a period later does not take its place."""
+    """An older value that arrives a period later does not replace the newest one."""
     other = world.peer("other")
     other.publish("/a", 1)
     slow = stalled(world)
@@ -164,7 +164,7 @@ def test_nd10_a_slow_client_ends_with_the_newest_by_time(world, robot):
 
 
 def test_a_large_backlog_is_written_in_parts():
-    """Others have their turns in between; what comes meanwhile stays behind."""
+    """Other clients are served between the parts, and values that arrive meanwhile are sent after the backlog."""
     world = World()
     robot, slow = world.peer("robot"), world.peer("slow")
     for number in range(6):
@@ -183,7 +183,7 @@ def test_a_large_backlog_is_written_in_parts():
 
 
 def test_the_last_value_does_not_take_the_place_of_what_waits(world, robot):
-    """Whoever hears all, and subscribes anew, gets what it is owed and the last value, here its own."""
+    """A client that wants all values and subscribes again gets its waiting values, then the last one, here its own."""
     slow = stalled(world, all=True, subuid=1)
     slow.publish("/a", 1)
     robot.put((1, 1, 1, 1.0), (1, 2, 1, 2.0))
@@ -195,7 +195,7 @@ def test_the_last_value_does_not_take_the_place_of_what_waits(world, robot):
 
 
 def test_control_messages_of_a_client_that_does_not_read_have_a_bound():
-    """What is written and not read beyond `control_bytes` ends it with 1008, and its topics with it."""
+    """A client with more than `control_bytes` unread is closed with 1008, and its topics end."""
     world = World(control_bytes=65_536)
     robot, slow, watcher = world.peer("robot"), world.peer("slow"), world.peer("watcher")
     slow.publish("/mine", 1)
@@ -213,11 +213,11 @@ def test_control_messages_of_a_client_that_does_not_read_have_a_bound():
     assert world.broker.hits["control_bytes"] == 1
     assert watcher.texts()[-1] == ("unannounce", {"name": "/mine", "id": 1})
     robot.publish("/c", 3)
-    world.flush()  # nothing is written behind the close
+    world.flush()  # asserts that nothing is written after the close
 
 
 def test_a_client_that_reads_may_have_much_on_its_way():
-    """Only one that does not take any more is too slow."""
+    """Unsent bytes alone close no client: only one that is paused counts as too slow."""
     world = World(control_bytes=65_536)
     robot, quick = world.peer("robot"), world.peer("quick")
     quick.subscribe("/", prefix=True)

@@ -1,4 +1,4 @@
-"""Between NetworkTables, the other protocols and the history (G1 to G8)."""
+"""How values pass between NetworkTables, the other protocols and the history (G1 to G8)."""
 
 import base64
 from math import inf, nan
@@ -20,7 +20,7 @@ ALL = Pattern(Match.DESCENDANTS, "")
 
 
 class Bridged:
-    """A world, a robot that publishes `/x` as 1, a dashboard that hears all, and a Bayeux session that does."""
+    """A robot that publishes `/x` by pubuid 1, and a dashboard and a Bayeux session that subscribe to everything."""
 
     def __init__(self, type_name="double", name="/x", **options):
         self.world = World(**options)
@@ -35,13 +35,13 @@ class Bridged:
         self.broker.subscribe(self.web, Pattern(Match.PREFIX, ""))
 
     def publish(self, payload, topic="x", source=None, without=None):
-        """As another protocol does."""
+        """Publish to the broker, as another protocol's session does."""
         event = Event(topic, orjson.dumps(payload) if not isinstance(payload, bytes) else payload)
         self.broker.publish(event, self.world.now, source=source or self.web, without=without)
         return event
 
     def heard(self):
-        """What the Bayeux session got."""
+        """Take the events that the Bayeux session got."""
         return self.web.outbox.take()
 
 
@@ -50,7 +50,7 @@ def bridged():
     return Bridged()
 
 
-# Outwards
+# From NetworkTables to the other protocols
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def bridged():
     ],
 )
 def test_values_go_out_as_bare_json(type_name, number, value, data):
-    """With the type and the time that NetworkTables has of it, and who it was (G1)."""
+    """An event has the value as JSON, NetworkTables' type and time, and its publisher (G1)."""
     bridged = Bridged(type_name)
     bridged.robot.put((1, 123, number, value))
     [event] = bridged.heard()
@@ -83,7 +83,7 @@ def test_values_go_out_as_bare_json(type_name, number, value, data):
 
 
 def test_every_value_goes_out_at_once(bridged):
-    """Whoever hears events hears every one (G8); older ones too, as subscribers of NetworkTables do (NA40)."""
+    """Subscribers of other protocols get every value (G8), older ones too, as NetworkTables' subscribers do (NA40)."""
     bridged.robot.put(*((1, time_us, 1, float(time_us)) for time_us in (10, 11, 9)))
     assert [event.payload for event in bridged.heard()] == [b"10.0", b"11.0", b"9.0"]
 
@@ -100,7 +100,7 @@ def test_every_value_goes_out_at_once(bridged):
     ],
 )
 def test_what_is_no_json_stays_here_and_is_counted(type_name, number, value, why):
-    """G5: clients of NetworkTables get it."""
+    """G5: a value that JSON does not have reaches NetworkTables' clients only, and is counted."""
     bridged = Bridged(type_name)
     MemoryLog(bridged.broker).commit()
     bridged.robot.put((1, 1, number, value))
@@ -115,7 +115,7 @@ def test_what_is_no_json_stays_here_and_is_counted(type_name, number, value, why
     "name", ["own", "", "//", "/a//b", "/x/", "/meta/connect", "/service/x", "/wamp/session", "$x", "/" + "a" * 300]
 )
 def test_g3_names_that_no_other_protocol_has_never_cross(name):
-    """Nor do those that a protocol keeps for itself."""
+    """Values of names that other protocols do not have, or keep for themselves, reach no event and no log."""
     bridged = Bridged(name=name)
     log = MemoryLog(bridged.broker)
     bridged.robot.put((1, 1, 1, 1.0))
@@ -124,12 +124,12 @@ def test_g3_names_that_no_other_protocol_has_never_cross(name):
 
 
 def test_g10_only_what_is_to_be_shared_is():
-    """`bridge_out` says which; raw prefixes as NetworkTables has them."""
+    """`bridge_out` lists the shared names as raw prefixes, as NetworkTables has them."""
     bridged = Bridged(bridge_out=["/open"])
     bridged.robot.publish("/opened", 2)
     bridged.robot.put((1, 1, 1, 1.0), (2, 1, 1, 2.0))
     assert [event.topic for event in bridged.heard()] == ["opened"]
-    bridged.publish("no value")  # an event of theirs like any other, since that topic is not shared
+    bridged.publish("no value")  # an event like any other, since that topic is not shared
     assert bridged.dashboard.plain() == [1.0, 2.0]
     assert Bridged(bridge_out=[]).world.tables.topics.get("/x").shared is None
 
@@ -143,7 +143,7 @@ def log(bridged):
 
 
 def recorded(log):
-    """What was handed to the log, once it has it."""
+    """Commit what was handed to the log and return it as (topic, data)."""
     log.commit()
     found, log.events = [(event.topic, orjson.loads(event.payload)) for event in log.events], []
     log.broker.recording.tail.skip_to(0)
@@ -151,7 +151,7 @@ def recorded(log):
 
 
 def test_of_each_topic_the_newest_is_recorded_so_often(bridged, log):
-    """Every 100 ms; what is shed is counted. The first is recorded at once, and the last is too."""
+    """The newest value is recorded every 100 ms, the first and the last one always; the others are counted as shed."""
     for number in range(25):
         bridged.robot.put((1, 1 + number, 1, float(number)))
         bridged.world.after(0.01)
@@ -163,7 +163,7 @@ def test_of_each_topic_the_newest_is_recorded_so_often(bridged, log):
 
 
 def test_an_older_value_is_not_the_one_that_is_recorded(bridged, log):
-    """G7: unless nothing newer waits."""
+    """G7: an older value that arrives later does not replace the newer one that waits to be recorded."""
     other = bridged.world.peer("other")
     other.publish("/x", 1)
     bridged.robot.put((1, 10, 1, 10.0))
@@ -175,7 +175,7 @@ def test_an_older_value_is_not_the_one_that_is_recorded(bridged, log):
 
 
 def test_a_value_that_waits_is_shed_by_a_newer_one_that_is_due(bridged, log):
-    """The turn that would have recorded it has not come yet."""
+    """The waiting value is due, but the turn of the loop that would have recorded it has not begun yet."""
     bridged.robot.put((1, 10, 1, 10.0), (1, 11, 1, 11.0))
     bridged.world.now += 1
     bridged.robot.put((1, 12, 1, 12.0))
@@ -184,7 +184,7 @@ def test_a_value_that_waits_is_shed_by_a_newer_one_that_is_due(bridged, log):
 
 
 def test_a_value_that_json_has_not_takes_nobodys_turn(bridged, log):
-    """It is unrecorded and counted, and what waits to be recorded is all the same."""
+    """NaN is counted as unshared, and the value that waits to be recorded is recorded nevertheless."""
     bridged.robot.put((1, 10, 1, 10.0), (1, 11, 1, 11.0), (1, 12, 1, nan))
     bridged.world.after(1)
     assert recorded(log) == [("x", 10.0), ("x", 11.0)]
@@ -208,7 +208,7 @@ def test_a_topics_end_and_the_servers_record_what_waits(bridged, log):
     assert recorded(log) == [("x", 2.0)]
     bridged.world.server.close(bridged.world.now)
     assert recorded(log) == [("y", 6.0)]
-    bridged.robot.put((2, 3, 1, 7.0))  # it has yet to hear that the server leaves
+    bridged.robot.put((2, 3, 1, 7.0))  # it has not been notified yet that the server is shutting down
     bridged.world.after(1)
     assert recorded(log) == [("y", 7.0)]
 
@@ -225,7 +225,7 @@ def test_values_are_never_durable_and_recorded_only_where_the_topic_is(bridged, 
 
 
 def test_who_replays_gets_the_recorded_values_and_only_those(bridged, log):
-    """Once each; with a position, when they are on disk."""
+    """A replaying session gets recorded values only, each once, with its position, when they are on disk."""
     replaying = join(bridged.broker, "replays")
     replaying.cursor = Cursor()
     pattern = Pattern(Match.EXACT, "x")
@@ -243,7 +243,7 @@ def test_who_replays_gets_the_recorded_values_and_only_those(bridged, log):
 
 
 def test_what_is_recorded_at_once_is_the_event_that_was_shown(bridged, log):
-    """One id for all; what is recorded later has its own, and its own place in the log."""
+    """A value that is recorded immediately has one publication id everywhere; a value recorded later has its own."""
     bridged.robot.put((1, 1, 1, 1.0), (1, 2, 1, 2.0))
     bridged.world.after(1)
     first, second = log.inbox
@@ -254,7 +254,7 @@ def test_what_is_recorded_at_once_is_the_event_that_was_shown(bridged, log):
 
 
 def test_each_topic_rests_for_its_own_time(bridged, log):
-    """Whichever was recorded first at first."""
+    """A topic's next value is recorded 100 ms after its previous one, regardless of other topics."""
     bridged.robot.publish("/y", 2)
     bridged.robot.put((1, 1, 1, 1.0))
     bridged.world.after(0.05)
@@ -268,7 +268,7 @@ def test_each_topic_rests_for_its_own_time(bridged, log):
 
 
 def test_a_topic_that_has_gone_rests_no_longer(bridged, log):
-    """Nothing is kept of it, whether something of it waited or not."""
+    """When a topic ends, the bridge keeps nothing of it, not even if a value waited to be recorded."""
     bridged.robot.put((1, 1, 1, 1.0), (1, 2, 1, 2.0))
     bridged.robot.say("unpublish", pubuid=1)
     bridge = bridged.world.tables.bridge
@@ -276,7 +276,7 @@ def test_a_topic_that_has_gone_rests_no_longer(bridged, log):
 
 
 def test_many_topics_are_recorded_in_several_turns(log, bridged):
-    """No turn of the loop is long, and none is forgotten."""
+    """Recording 600 topics takes several turns of the loop, so that none is long, and no topic is left out."""
     for number in range(600):
         bridged.robot.publish(f"/many/{number}", 100 + number)
     for time_us in (1, 2):
@@ -289,11 +289,11 @@ def test_many_topics_are_recorded_in_several_turns(log, bridged):
     assert len(log.inbox) == 600
 
 
-# Inwards
+# From the other protocols to NetworkTables
 
 
 def test_what_others_publish_on_a_topic_that_is_here_is_a_value(bridged):
-    """With the server's time; the publisher, as a Bayeux one, gets it too (G6)."""
+    """A Bayeux publish on a NetworkTables topic is a value with the server's time; its publisher gets it too (G6)."""
     event = bridged.publish(1.5)
     assert bridged.dashboard.values() == [("/x", NOW_US, 1, 1.5)]
     assert bridged.heard() == [event]
@@ -331,7 +331,7 @@ def test_g5_it_is_converted_to_the_topics_type(type_name, payload, value):
     [("double", b'"text"'), ("int", b"5.5"), ("int", b"1e30"), ("boolean", b"1"), ("string", b"{}"), ("raw", b'"x"')],
 )
 def test_g5_what_has_another_type_is_refused(type_name, payload):
-    """The publisher is told; nobody gets anything, and the last value stays."""
+    """A publish of another type raises `WrongType`; no client gets it, and it is not recorded."""
     bridged = Bridged(type_name)
     log = MemoryLog(bridged.broker)
     with pytest.raises(WrongType):
@@ -353,7 +353,7 @@ def test_several_arguments_of_wamp_are_json_at_most(type_name, is_taken):
 
 
 def test_g10_topics_of_others_are_not_here_unless_invited(bridged):
-    """Else each dashboard would be told of every one."""
+    """A topic outside `bridge_in` is not announced, since dashboards would otherwise get every topic of the broker."""
     bridged.publish(1.5, "theirs")
     assert bridged.dashboard.take() == []
     assert bridged.world.tables.topics.get("/theirs") is None
@@ -383,7 +383,7 @@ def test_g5_an_invited_topic_has_the_type_of_its_first_value(payload, type_name)
 
 @pytest.mark.parametrize("topic", ["meta/x", "service/x", "wamp/x", ":realm/x", "a!2fb", "!24x"])
 def test_g3_reserved_topics_are_never_invited(topic):
-    """Nor those that have no name here; `$x` is a plain segment there and below `/` here."""
+    """Reserved topics and those without a NetworkTables name are not announced; `$x` is, as `/$x`."""
     bridged = Bridged(bridge_in=["/", ""])
     bridged.publish(1, topic)
     announced = [params["name"] for _, params in bridged.dashboard.texts()]
@@ -391,14 +391,14 @@ def test_g3_reserved_topics_are_never_invited(topic):
 
 
 def test_a_topic_whose_name_here_would_not_be_shared_is_not_invited():
-    """Lest it come in and never go out again."""
+    """A topic is not invited if its values could not be shared with the other protocols again."""
     bridged = Bridged(bridge_in=["/"], limits=Limits(topic_segments=1))
     bridged.publish(1, "in/a")
     assert bridged.world.tables.topics.get("/in/a") is None
 
 
 def test_a_session_that_ends_has_its_topics_withdrawn_soon():
-    """Not with whatever happens next."""
+    """The end of a session wakes the event loop, so that its topics end without waiting for the next message."""
     bridged = Bridged(bridge_in=["/in"])
     bridged.publish(1, "in/a")
     bridged.world.flush()
@@ -409,7 +409,7 @@ def test_a_session_that_ends_has_its_topics_withdrawn_soon():
 
 
 def test_g1_an_implicit_publisher_ends_with_its_session():
-    """Topics of others would pile up for ever."""
+    """An invited topic ends with the last session that published it, else such topics would pile up."""
     bridged = Bridged(bridge_in=["/in"])
     other = join(bridged.broker, "other")
     for source in (bridged.web, bridged.web, other):
@@ -425,7 +425,7 @@ def test_g1_an_implicit_publisher_ends_with_its_session():
 
 @pytest.mark.parametrize("source", ["a request", "a session that has ended"])
 def test_a_topic_of_requests_without_a_session_ends_after_a_silence(source):
-    """Each publication begins it anew; `visitor_topic_s`."""
+    """The silence lasts `visitor_topic_s`, and each publish starts it again."""
     bridged = Bridged(bridge_in=["/in"], visitor_topic_s=10)
     who = object()
     if source != "a request":
@@ -445,7 +445,7 @@ def test_a_topic_of_requests_without_a_session_ends_after_a_silence(source):
 
 
 def test_a_visited_topic_stays_while_somebody_publishes_it(bridged):
-    """A silence ends the visit alone."""
+    """The silence of requests does not end a topic that a NetworkTables client publishes."""
     bridged.publish(1, source=object())
     bridged.world.after(601)
     bridged.world.server.sweep(bridged.world.now)
@@ -464,7 +464,7 @@ def test_topics_of_others_have_no_more_room_than_those_of_clients():
 
 
 def test_a_session_that_publishes_too_many_topics_leaves_none_behind():
-    """Those beyond `publishers` live as those of requests do."""
+    """Topics of a session beyond `publishers` end after a silence, as those of requests do."""
     bridged = Bridged(bridge_in=["/in"], publishers=1, visitor_topic_s=10)
     bridged.publish(1, "in/a")
     bridged.publish(1, "in/b")
@@ -476,7 +476,7 @@ def test_a_session_that_publishes_too_many_topics_leaves_none_behind():
 
 
 def test_what_others_publish_is_recorded_as_values_are(bridged, log):
-    """So often, the newest, and never waited for, however durable the topic is."""
+    """A Bayeux publish on such a topic is thinned out like other values, and does not wait for the log."""
     for number in range(5):
         event = bridged.publish(number)
         assert not event.is_pending
@@ -486,7 +486,7 @@ def test_what_others_publish_is_recorded_as_values_are(bridged, log):
 
 
 def test_g7_a_value_of_a_clock_ahead_stays_the_last_one(bridged, log):
-    """Of a second at most; what others publish meanwhile is forwarded, and the newer one recorded."""
+    """A value less than a second ahead stays the last one; what others publish meanwhile is forwarded, not recorded."""
     ahead_us = NOW_US + 900_000
     bridged.robot.put((1, ahead_us - 1, 1, 1.0), (1, ahead_us, 1, 2.0))
     bridged.publish(3)
@@ -498,7 +498,7 @@ def test_g7_a_value_of_a_clock_ahead_stays_the_last_one(bridged, log):
 
 
 def test_persistent_topics_are_values_too(bridged):
-    """A Bayeux publication changes what the next run begins with."""
+    """A Bayeux publish changes the value of a persistent topic, which the next run of the server begins with."""
     bridged.robot.say("setproperties", name="/x", update={"persistent": True})
     tables = bridged.world.tables
     tables.has_unsaved = False
@@ -514,7 +514,7 @@ def test_persistent_topics_are_values_too(bridged):
 
 
 def test_latest_has_the_youngest_values_of_what_matches_oldest_first(bridged):
-    """G7: for whoever asks; as events, with who published them."""
+    """G7: `latest` returns the matching values with the latest times as events, oldest first, with their publishers."""
     for number, name in enumerate(("/a/1", "/a/2", "/a/3", "/b"), 2):
         bridged.robot.publish(name, number)
         bridged.robot.put((number, 100 - number, 1, float(number)))
@@ -529,6 +529,6 @@ def test_latest_has_the_youngest_values_of_what_matches_oldest_first(bridged):
 
 
 def test_limits_of_names_are_those_of_the_others():
-    """A name that Bayeux cannot show is NetworkTables' own."""
+    """A name with more segments than the limit allows for channels stays within NetworkTables."""
     world = World(limits=Limits(topic_segments=2))
     assert (world.tables.shared("/a/b"), world.tables.shared("/a/b/c")) == ("a/b", None)

@@ -1,4 +1,4 @@
-"""What takes long is done in turns, so that nobody else waits; and nothing is lost or mixed up by that (S31)."""
+"""Long work is done in turns, so that no other client waits; nothing is lost or mixed up by that (S31)."""
 
 import pytest
 from support.nt4_peers import World
@@ -22,7 +22,7 @@ def robot(world):
 
 
 def turns(world):
-    """How many turns the rest takes."""
+    """Do the remaining work and return the number of turns that it took."""
     count = 0
     while world.server.work(world.now):
         count += 1
@@ -30,7 +30,7 @@ def turns(world):
 
 
 def test_a_subscription_to_everything_is_seen_to_in_turns(world, robot):
-    """NA50: each topic is announced, then has its last value; none twice, none left out."""
+    """NA50: each topic is announced and then has its last value; none is sent twice, none is left out."""
     dashboard = world.peer("dashboard")
     dashboard.subscribe("", prefix=True)
     assert turns(world) > 2
@@ -41,7 +41,7 @@ def test_a_subscription_to_everything_is_seen_to_in_turns(world, robot):
 
 
 def test_every_turn_is_for_what_waits(world, robot):
-    """S31: nothing else stands in line, so what takes long takes no longer than it must."""
+    """S31: while a subscription is processed there is only one chore, so no turn is wasted."""
     dashboard = world.peer("dashboard")
     dashboard.subscribe("", prefix=True)
     while world.server.work(world.now):
@@ -63,7 +63,7 @@ def test_what_is_no_longer_wanted_by_then_is_not_sent(world, robot):
 
 
 def test_many_subscriptions_at_once_bring_a_value_once(world, robot):
-    """NA51, NA52: however many of them wait for their turn."""
+    """NA51, NA52: five subscriptions that wait for their turns at the same time bring each value once."""
     dashboard = world.peer("dashboard")
     for subuid in range(5):
         dashboard.subscribe("", prefix=True, subuid=subuid)
@@ -74,7 +74,7 @@ def test_many_subscriptions_at_once_bring_a_value_once(world, robot):
 
 
 def test_the_topics_of_a_client_that_has_left_go_in_turns(world, robot):
-    """NA35: all of them, and who was told of them is told."""
+    """NA35: all topics of a lost client end, and each client that they were announced to gets the unannounces."""
     dashboard = world.peer("dashboard")
     dashboard.subscribe("", prefix=True, topicsonly=True)
     assert len(dashboard.texts()) == TOPICS
@@ -86,7 +86,7 @@ def test_the_topics_of_a_client_that_has_left_go_in_turns(world, robot):
 
 
 def test_who_comes_back_meanwhile_finds_the_topics(world, robot):
-    """ND13: a robot that reconnects publishes them again, and all are there in the end."""
+    """ND13: if a robot reconnects and publishes its topics while the old ones are ended, all exist afterwards."""
     robot.engine.lost(world.now)
     again = world.peer("robot")
     for number in range(TOPICS):
@@ -97,7 +97,7 @@ def test_who_comes_back_meanwhile_finds_the_topics(world, robot):
 
 
 def test_a_thousand_prefixes_of_one_name_cost_no_more_than_one(world, robot):
-    """Nor the same one a thousand times: each topic is looked at once."""
+    """A subscription with 1,220 prefixes, most of them equal, announces each topic once."""
     names = ["/many/" + "0" * length for length in range(4)] * 300 + ["", "$"] * 10
     dashboard = world.peer("dashboard")
     dashboard.subscribe(*names, prefix=True, topicsonly=True)
@@ -113,14 +113,14 @@ def test_a_thousand_prefixes_of_one_name_cost_no_more_than_one(world, robot):
     ],
 )
 def test_s31_a_subscription_has_bounds(world, what, reason):
-    """Else ten thousand of them, which is what one client may have, would be gigabytes."""
+    """Names and options have a limit: ten thousand subscriptions, a client's limit, would be gigabytes otherwise."""
     peer = world.peer()
     peer.say("subscribe", subuid=1, **what)
     assert (world.tables.ignored[reason], len([*peer.engine.client.listens])) == (1, 0)
 
 
 def test_s31_so_has_a_type(world):
-    """It is kept with its topic."""
+    """The length of a type has a limit, since the type is kept with its topic."""
     peer = world.peer()
     peer.publish("/typed", 1, "t" * 1_025)
     assert (world.tables.ignored["name_too_long"], len(world.tables.topics)) == (1, 0)

@@ -1,8 +1,8 @@
-"""Who gets which values, and in which order, whatever happens in between: against a model that only keeps lists.
+"""Which clients get which values, and in which order: random steps, compared with a model that only keeps lists.
 
-Of a topic's values a client that hears `all` gets each once and in order; any other one ends with the newest; nobody
-gets one's own, but as the last value when one subscribes (NA37, NA38, NA50 to NA56). That a topic is announced ahead
-of its values, and has none behind its unannounce, each `Peer` asserts by itself.
+A client that subscribed with `all` gets each of a topic's values once and in order; any other client ends with the
+newest. No client gets its own values, except as the last value when it subscribes (NA37, NA38, NA50 to NA56). Each
+`Peer` asserts by itself that a topic is announced before its values and has none after its unannounce.
 """
 
 from collections import Counter
@@ -19,12 +19,12 @@ SUBUIDS = st.integers(0, 1)
 
 
 class Hearing:
-    """What one client hears of one topic, from the time on when it wants values until it does not."""
+    """The values of one topic that one client gets, from when it wants values until it does not."""
 
     def __init__(self, is_all):
         self.is_all = is_all
         self.owed = []  # values, in their order
-        self.allowed = Counter()  # values, and how often they may come
+        self.allowed = Counter()  # values, and how often each is allowed
         self.heard = []
 
     def owe(self, value):
@@ -33,7 +33,7 @@ class Hearing:
             self.owed.append(value)
 
     def change(self, is_all):
-        if self.is_all and not is_all:  # what waits may give way to newer ones
+        if self.is_all and not is_all:  # waiting values can now be replaced by newer ones
             self.owed = [value for value in self.owed if value in self.heard]
         self.is_all = is_all
 
@@ -42,22 +42,22 @@ class Hearing:
         assert self.heard.count(value) <= self.allowed[value], "more than once, or of one's own, or not wanted"
 
     def end(self, last):
-        """All has come: `last` is the topic's, unless it is one's own."""
+        """Check that all was received; `last` is the topic's last value, or None if the client wrote that itself."""
         heard = iter(self.heard)
         assert all(value in heard for value in self.owed), "lost, or out of order"
         assert last is None or last in self.heard, "the newest never came"
 
 
 class ModelTopic:
-    """A topic while it is there."""
+    """A topic while it exists."""
 
     def __init__(self):
         self.publishers = set()
-        self.last = None  # value, time, who
+        self.last = None  # value, time, writer
 
 
 class ModelClient:
-    """What a client wants."""
+    """A client, its subscriptions, and what it must get because of them."""
 
     def __init__(self, peer):
         self.peer = peer
@@ -66,7 +66,7 @@ class ModelClient:
         self.is_paused = False
 
     def wants(self, name, without=None):
-        """None, or whether all."""
+        """Return whether the client wants all values of a topic, or None if it wants no values of it."""
         found = [
             options["all"]
             for subuid, (names, options) in self.subscriptions.items()
@@ -80,14 +80,14 @@ def _is_for(name, wanted, options):
 
 
 class Deliveries(RuleBasedStateMachine):
-    """Three clients, two topics; time moves by steps."""
+    """Three clients and two topics; each step moves the time or sends one message."""
 
     @initialize(is_all=st.booleans(), periodic=st.sampled_from([0.01, 1]))
     def begin(self, is_all, periodic):
         self.world = World()
         self.clients = [ModelClient(self.world.peer(f"c{number}")) for number in range(3)]
         self.topics = {}
-        self.values = 100  # their times, too: none is 0
+        self.values = 100  # used as times too: none is 0
         for client in (0, 1):
             for topic in (0, 1):
                 self.publish(client, topic)
@@ -95,7 +95,7 @@ class Deliveries(RuleBasedStateMachine):
             self.subscribe(client, 0, ["/a"], periodic, {"all": is_all, "prefix": True, "topicsonly": False})
 
     def listen(self):
-        """All clients take what has come."""
+        """Check the values that all clients have received so far."""
         for client in self.clients:
             for name, _, _, value in client.peer.values():
                 assert name in client.hearings, "a value of what is not heard"
@@ -106,7 +106,7 @@ class Deliveries(RuleBasedStateMachine):
         self.put(0, topic, count, 0)
 
     def attend(self, client, resent=()):
-        """What a client hears may have changed; `resent` has the names whose last values are due."""
+        """Update what a client must get; `resent` has the names whose last values are sent again."""
         for name, topic in self.topics.items():
             wants = client.wants(name)
             hearing = client.hearings.get(name)

@@ -1,4 +1,4 @@
-"""One connection: what it is told, what it is admitted to, how it ends (NA1, NA6, NA11, NA24 to NA28, S31)."""
+"""One connection: its name, the time, limits, policies, and how it ends (NA1, NA6, NA11, NA24 to NA28, S31)."""
 
 import msgpack
 import pytest
@@ -20,7 +20,7 @@ def put_bytes(*values):
 
 
 class Policy:
-    """A program's own, that thinks about what `about` says: its verdict is given by `world.waiting.end`."""
+    """A program's own policy: it defers its verdict on the topics in `about` until `world.waiting.end` gives it."""
 
     def __init__(self, *about):
         self.about = about
@@ -36,7 +36,7 @@ class Policy:
 
 
 def test_na11_names_are_unique_and_nobody_is_refused():
-    """NA12, ND1: a number only where it is needed, the first that is free."""
+    """NA12, ND1: a name that is in use gets a number, the first that is free; other names stay as they are."""
     world = World()
     peers = [world.peer(name) for name in ("a", "a", "b", "a", "a@1")]
     assert list(world.tables.clients) == ["a", "a@1", "b", "a@2", "a@1@1"]
@@ -56,7 +56,7 @@ def test_na1_the_name_stands_in_the_path(path, name):
 
 @pytest.mark.parametrize(("number", "value"), [(2, 2**64 - 1), (1, 0.1), (2, 7), (4, "text"), (5, b"\0"), (2, -1)])
 def test_na26_the_time_is_told_with_what_was_sent(number, value):
-    """Bit for bit; the server's is in microseconds since 1970 (NA28)."""
+    """The reply has the client's value bit for bit, and the server's time in microseconds since 1970 (NA28)."""
     world = World()
     peer = world.peer()
     peer.send(asks(number, value))
@@ -77,7 +77,7 @@ def test_na26_each_question_is_answered_and_what_stands_between_is_done():
 
 
 def test_na28_the_clock_of_the_server_never_goes_backwards():
-    """However the wall clock is set."""
+    """Setting the wall clock back an hour does not affect the server's time."""
     world = World()
     peer = world.peer()
     peer.send(asks(2, 0))
@@ -88,7 +88,7 @@ def test_na28_the_clock_of_the_server_never_goes_backwards():
 
 
 def test_na26_nothing_keeps_the_time_waiting():
-    """Neither a policy that thinks, nor values that wait, nor control messages of this turn that are many."""
+    """The time is sent while a policy decides about earlier messages, and while the client is paused."""
     world = World(permission=Policy("x"))
     peer = world.peer()
     peer.publish("/x", 1)
@@ -100,7 +100,7 @@ def test_na26_nothing_keeps_the_time_waiting():
 
 
 def test_na6_rtt_is_for_the_time_and_nothing_else():
-    """Text and values are ignored; it is no client; a mistake ends it all the same."""
+    """An RTT connection's texts and values are ignored and it is not a client; a malformed frame closes it."""
     world = World()
     world.peer("a")
     peer = world.peer("a", subprotocol=RTT)
@@ -115,11 +115,11 @@ def test_na6_rtt_is_for_the_time_and_nothing_else():
     assert peer.close.code == 1001
 
 
-# What is wrong
+# Malformed messages
 
 
 def test_na24_what_cannot_be_decoded_ends_it_once_all_before_is_done():
-    """And nothing behind it is; what it published goes."""
+    """Messages after the malformed one are not processed, and the topics of the client end."""
     world = World()
     peer, dashboard = world.peer(), world.peer("dashboard")
     dashboard.subscribe("/x", all=True)
@@ -170,7 +170,7 @@ def test_s31_values_of_nobody_and_of_the_wrong_type_are_ignored_and_counted():
 
 
 def test_a_value_too_large_for_a_message_is_ignored():
-    """Small integers as doubles are nine times as long as they came."""
+    """The limit is for the value as it is sent: a small integer becomes a double, which is nine times as long."""
     world = World(message_bytes=1_024)
     peer, dashboard = world.peer(), world.peer("dashboard")
     dashboard.subscribe("/x", all=True)
@@ -180,11 +180,11 @@ def test_a_value_too_large_for_a_message_is_ignored():
     assert world.broker.hits["message_bytes"] == 1
 
 
-# Bounds
+# Limits
 
 
 def test_s24_a_client_afar_may_send_so_many_values_a_second():
-    """The others are dropped and counted; the connection stays (ND14)."""
+    """Values beyond `values_per_s` are dropped and counted, and the connection stays (ND14)."""
     world = World(values_per_s=10, value_burst=5)
     peer, dashboard = world.peer(address=AFAR), world.peer("dashboard")
     dashboard.subscribe("/x", all=True)
@@ -210,7 +210,7 @@ def test_on_this_machine_or_without_a_limit_nothing_is_dropped(address, rate):
 
 
 def test_a_client_may_publish_so_many_topics():
-    """One that is moved or withdrawn makes room."""
+    """Publishes beyond `publishers` are ignored; a pubuid that is moved or unpublished makes room."""
     world = World(publishers=2)
     peer = world.peer()
     for pubuid in (1, 2, 3):
@@ -224,7 +224,7 @@ def test_a_client_may_publish_so_many_topics():
 
 
 def test_a_name_has_so_many_bytes():
-    """Of UTF-8, and not one more."""
+    """The limit of a name counts its bytes in UTF-8; a publish with a longer name is ignored."""
     world = World(name_bytes=8)
     peer = world.peer()
     for pubuid, name in enumerate(("/1234567", "/12345678", "/éééé", "/ééé")):
@@ -234,7 +234,7 @@ def test_a_name_has_so_many_bytes():
 
 
 def test_what_rules_forbid_to_publish_is_not_announced():
-    """By the name that all protocols have for it, or that under which rules know NetworkTables' own."""
+    """Rules are asked about the canonical topic, or about `$nt4/...` for a name that is not shared."""
 
     class Rules:
         are_written = True
@@ -259,7 +259,7 @@ def test_what_rules_forbid_to_publish_is_not_announced():
 
 
 def test_what_comes_behind_a_question_waits_and_is_done_in_order():
-    """Text and values alike."""
+    """While a policy decides about a publish, later texts and values of the client wait and keep their order."""
     world = World(permission=Policy("x"))
     peer, dashboard = world.peer(), world.peer("dashboard")
     dashboard.subscribe("", prefix=True, all=True)
@@ -282,7 +282,7 @@ def test_what_comes_behind_a_question_waits_and_is_done_in_order():
 
 @pytest.mark.parametrize("outcome", [{"value": [False]}, {"error": TimeoutError()}])
 def test_no_and_no_answer_are_no(outcome):
-    """And what waited behind goes on."""
+    """A policy that refuses or times out denies the publish, and the messages after it are processed."""
     world = World(permission=Policy("x"))
     peer = world.peer()
     peer.publish("/x", 1)
@@ -304,7 +304,7 @@ def test_a_second_question_stops_what_is_behind_it_again():
 
 
 def test_of_several_names_those_count_that_the_policy_allows():
-    """It is asked about patterns as Bayeux has them; of names that have none it is not."""
+    """The policy gets patterns as Bayeux has them, and None for names that are not shared."""
 
     def permission(verb, patterns, context):
         asked.append((verb, patterns, context.path))
@@ -339,7 +339,7 @@ def test_of_several_names_those_count_that_the_policy_allows():
     ],
 )
 def test_a_prefix_is_asked_about_as_what_lies_below(prefix, pattern):
-    """The narrowest pattern that Bayeux has for it."""
+    """The policy gets the narrowest Bayeux pattern that covers a prefix."""
     policy = Policy()
     world = World(permission=policy)
     world.peer().subscribe(prefix, prefix=True)
@@ -356,7 +356,7 @@ def test_properties_are_asked_about_as_publications():
 
 
 def test_what_waits_behind_a_policy_has_a_bound():
-    """Values and messages count alike; then it is closed with 1008."""
+    """A client with too many values and messages behind a decision is closed with 1008."""
     world = World(permission=Policy("x"))
     peer = world.peer()
     peer.publish("/x", 1)
@@ -384,7 +384,7 @@ def test_what_waited_is_not_counted_twice():
 
 
 def test_what_waited_is_taken_in_turns_and_in_order():
-    """A policy that has thought for long does not hold up the others when it is done; nothing overtakes what waits."""
+    """Messages that waited for a policy are processed in turns, for the sake of other clients, and in order."""
     world = World(permission=Policy("x"))
     peer = world.peer()
     peer.publish("/x", 1)
@@ -397,7 +397,7 @@ def test_what_waited_is_taken_in_turns_and_in_order():
 
 
 def test_what_waits_is_bounded_in_bytes_too():
-    """Few messages can be large."""
+    """A few large messages behind a decision are enough to close the client."""
     world = World(permission=Policy("x"), control_bytes=65_536)
     peer = world.peer()
     peer.publish("/x", 1)
@@ -407,7 +407,7 @@ def test_what_waits_is_bounded_in_bytes_too():
 
 
 def test_na24_a_mistake_behind_a_question_ends_it_when_its_turn_comes():
-    """All before it is done first."""
+    """A malformed frame behind a decision closes the connection after everything before it has been processed."""
     world = World(permission=Policy("x"))
     peer, dashboard = world.peer(), world.peer("dashboard")
     dashboard.subscribe("/", prefix=True, all=True)
@@ -430,11 +430,11 @@ def test_a_verdict_that_comes_when_its_client_has_left_does_nothing():
     assert len(world.tables.topics) == 0
 
 
-# Coming and going
+# Connecting and disconnecting
 
 
 def test_the_server_leaves():
-    """Who is here is told, and who comes then."""
+    """A drain closes all connections with 1001, and also those that are opened during it."""
     world = World()
     peer, timer = world.peer(), world.peer(subprotocol=RTT)
     peer.publish("/x", 1)
@@ -453,7 +453,7 @@ def test_the_server_leaves():
 
 
 def test_there_is_room_for_so_many_sessions():
-    """The one too many is told to try again, and takes no name from anybody."""
+    """A session beyond the limit is closed with 1013, takes no name and cannot publish."""
     world = World(limits=Limits(sessions=1))
     first, second = world.peer("a"), world.peer("b")
     assert (second.close.code, second.close.reason) == (1013, "too many connections, or too little memory")
@@ -466,7 +466,7 @@ def test_there_is_room_for_so_many_sessions():
 
 
 def test_a_connection_ends_once():
-    """Lost behind a close, it has left already."""
+    """A connection that is lost after it was closed is reported once, with the reason of the close."""
     world = World()
     peer = world.peer()
     told = []
@@ -479,7 +479,7 @@ def test_a_connection_ends_once():
 
 
 def test_nothing_is_written_to_who_has_gone():
-    """Also what was said in this turn."""
+    """Replies to messages of the same turn are not written to a lost connection."""
     world = World()
     peer = world.peer()
     peer.publish("/x", 1)
@@ -489,7 +489,7 @@ def test_nothing_is_written_to_who_has_gone():
 
 
 def test_listeners_are_told_of_clients_and_of_what_they_subscribe_to():
-    """For the server's own topics; one that replaces another ends that."""
+    """The tables' listeners are called for each client and subscription that begins or ends, also by replacement."""
     world = World()
     told = []
     tables = world.tables

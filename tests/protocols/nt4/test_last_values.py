@@ -1,4 +1,4 @@
-"""The last value of a topic: by its time, or by who wrote it (NA39 to NA43)."""
+"""Which value is a topic's last one: it depends on the time and on the writer (NA39 to NA43)."""
 
 import gc
 
@@ -9,7 +9,7 @@ from app.protocols.nt4.clients import Client
 
 
 def last(world, name="/x"):
-    """What somebody gets who comes now."""
+    """The topic's last value as a new subscriber gets it: a list of (time, value), empty if there is none."""
     late = world.peer("late")
     late.subscribe(name)
     found = late.values()
@@ -31,7 +31,7 @@ def writers(world):
 
 
 def test_na39_a_value_that_is_not_older_replaces(world, writers):
-    """Of the same time too."""
+    """A value of the same time as the last one replaces it."""
     one, two = writers
     one.put((1, 10, 1, 1.0))
     two.put((1, 10, 1, 2.0))
@@ -46,7 +46,7 @@ def test_na39_an_older_one_of_somebody_else_does_not(world, writers):
 
 
 def test_na39_an_older_one_of_the_same_client_does(world, writers):
-    """Ntcore's exception, for clients whose clocks stand wrong (G7)."""
+    """Ntcore's exception for clients whose clocks are wrong (G7)."""
     one, _ = writers
     one.put((1, 10, 1, 1.0))
     one.put((1, 9, 1, 2.0))
@@ -54,7 +54,7 @@ def test_na39_an_older_one_of_the_same_client_does(world, writers):
 
 
 def test_na40_older_values_are_forwarded_all_the_same(world, writers):
-    """The subscriber decides."""
+    """A value that is older than the last one is forwarded to subscribers."""
     one, two = writers
     dashboard = world.peer("dashboard")
     dashboard.subscribe("/x", all=True)
@@ -74,7 +74,7 @@ def test_na41_nd5_a_default_yields_to_any_real_value_even_a_negative_time(world,
 
 @pytest.mark.parametrize("writer", [0, 1])
 def test_na41_a_default_never_replaces_a_real_value(world, writers, writer):
-    """Whoever sends it."""
+    """A value of time 0 does not replace a real value, not even one of the same client."""
     one, _ = writers
     one.put((1, 10, 1, 1.0))
     writers[writer].put((1, 0, 1, 2.0))
@@ -82,7 +82,7 @@ def test_na41_a_default_never_replaces_a_real_value(world, writers, writer):
 
 
 def test_g7_a_clock_that_is_far_ahead_does_not_freeze_a_topic(world, writers):
-    """It counts as a second ahead, and is forwarded as it came."""
+    """A time in the far future is treated as one second ahead when values are compared, and is forwarded unchanged."""
     one, two = writers
     one.put((1, NOW_US + 3_600_000_000, 1, 1.0))
     two.put((1, NOW_US + 500_000, 1, 2.0))
@@ -93,7 +93,7 @@ def test_g7_a_clock_that_is_far_ahead_does_not_freeze_a_topic(world, writers):
 
 
 def test_na42_a_topic_that_is_not_cached_has_no_last_value(world):
-    """Set back, it has the next one."""
+    """After `cached` is switched on again, the next value is the last one."""
     robot = world.peer("robot")
     robot.publish("/x", 1, cached=False)
     robot.put((1, 10, 1, 1.0))
@@ -126,7 +126,7 @@ def test_na38_one_gets_ones_own_last_value_but_not_ones_own_live_ones(world, wri
 
 
 def test_last_values_take_so_much_memory_and_no_more():
-    """A topic beyond that is forwarded and has none."""
+    """A value beyond `last_bytes` is forwarded but not kept; a topic that ends makes room."""
     world = World(last_bytes=1_024)
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     dashboard.subscribe("/", prefix=True)
@@ -142,7 +142,7 @@ def test_last_values_take_so_much_memory_and_no_more():
 
 
 def test_a_last_value_that_is_replaced_takes_no_more_memory():
-    """However often it is."""
+    """Replacing a topic's last value many times does not use up `last_bytes`."""
     world = World(last_bytes=1_024)
     robot = world.peer("robot")
     robot.publish("/x", 1, "raw")
@@ -153,7 +153,7 @@ def test_a_last_value_that_is_replaced_takes_no_more_memory():
 
 
 def test_whoever_is_gone_is_not_remembered_for_a_value(world):
-    """A retained topic outlives its publisher by days; what it keeps is the value."""
+    """A retained topic keeps its value but no reference to the client that wrote it, which it can outlive by days."""
     robot = world.peer("robot")
     robot.publish("/x", 1, retained=True)
     robot.put((1, 10, 1, 1.0))

@@ -1,4 +1,4 @@
-"""Text messages, as they are written on the wire (NA14 to NA20, NA29 to NA46, ND7, ND8, S28)."""
+"""Text messages as they are on the wire (NA14 to NA20, NA29 to NA46, ND7, ND8, S28)."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ GOOD = '{"method":"unpublish","params":{"pubuid":3}}'
 
 
 def all_of(text):
-    """Everything that a frame has."""
+    """Return all messages of a text frame."""
     return list(read(text.encode() if isinstance(text, str) else text, NODES, LEVELS))
 
 
 def one(method, params):
-    """What a frame of one message means."""
+    """Return the message that a frame with one element is read as."""
     (found,) = all_of(orjson.dumps([{"method": method, "params": params}]))
     return found
 
 
 def test_what_clients_say():
-    """NA14 to NA18: several in a frame, in their order; the frame that pyntcore sends first is one."""
+    """NA14 to NA18: a frame's messages are read in order; the second is like the first that pyntcore sends."""
     assert all_of(
         '[{"method":"publish","params":{"name":"/x","properties":{},"pubuid":0,"type":"double"}},'
         '{"method":"subscribe","params":{"options":{"all":true,"periodic":0.02},"topics":["/x",""],"subuid":1}},'
@@ -57,7 +57,7 @@ def test_what_clients_say():
 
 
 def test_what_may_be_absent_and_what_is_too_much():
-    """NA15, NA16, NA18: properties and options may be absent; members that nobody knows are no matter."""
+    """NA15, NA16, NA18: properties and options may be absent; unknown members are ignored."""
     assert one("publish", {"name": "", "pubuid": -7, "type": "struct:Pose2d", "x": 1}) == Publish(
         "", -7, "struct:Pose2d", {}
     )
@@ -83,12 +83,12 @@ def test_what_may_be_absent_and_what_is_too_much():
     ],
 )
 def test_frames_of_which_nothing_is_read(text, reason):
-    """NA14, S28: the frame is ignored, and the connection stays."""
+    """NA14, S28: a frame that is not a JSON array, or is too complex, is ignored as a whole."""
     assert all_of(text) == [Ignored(reason)]
 
 
 def wrong(method, **params):
-    """An element that is wrong in its parameters."""
+    """The JSON of a message with wrong parameters."""
     return orjson.dumps({"method": method, "params": params}).decode()
 
 
@@ -134,20 +134,20 @@ def wrong(method, **params):
     ],
 )
 def test_elements_that_are_ignored(element, reason):
-    """NA15 to NA19, ND8: that one is ignored, its neighbours are not."""
+    """NA15 to NA19, ND8: only the wrong element is ignored, not its neighbours."""
     assert all_of(f"[{GOOD},{element},{GOOD}]") == [Unpublish(3), Ignored(reason), Unpublish(3)]
 
 
 @pytest.mark.parametrize("ident", [-(2**31) + 1, -1, 0, 99_999_999, 2**31 - 2])
 def test_ids_that_clients_choose(ident):
-    """NA19."""
+    """NA19: positive and negative ids of almost 32 bits are accepted."""
     assert one("unsubscribe", {"subuid": ident}) == Unsubscribe(ident)
     assert one("publish", {"name": "a", "pubuid": ident, "type": ""}) == Publish("a", ident, "", {})
 
 
 @pytest.mark.parametrize("ident", [-(2**31), 2**31 - 1, 2**40, 8.0, "7", True, None, [], 2**63])
 def test_ids_that_are_none(ident):
-    """NA19, ND7: out of range, or no integers."""
+    """NA19, ND7: ids that are out of range or not integers are refused."""
     assert one("unsubscribe", {"subuid": ident}) == Ignored("bad_subuid")
     assert one("unpublish", {"pubuid": ident}) == Ignored("bad_pubuid")
     assert one("publish", {"name": "a", "pubuid": ident, "type": "int"}) == Ignored("bad_pubuid")
@@ -166,7 +166,7 @@ def test_ids_that_are_none(ident):
     ],
 )
 def test_options(options, meaning):
-    """NA20: typed strictly, and those that nobody knows are kept."""
+    """NA20: options are read strictly by type, and unknown ones are kept."""
     assert one("subscribe", {"topics": ["a"], "subuid": 1, "options": options}) == Subscribe(("a",), 1, meaning)
 
 
@@ -176,7 +176,7 @@ def test_options(options, meaning):
     + [{name: value} for name in ("all", "topicsonly", "prefix") for value in (0, 1, "true", None, {})],
 )
 def test_options_of_another_kind(options):
-    """NA20: then the whole subscription is ignored."""
+    """NA20: an option of the wrong type makes the whole subscription ignored."""
     assert one("subscribe", {"topics": ["a"], "subuid": 1, "options": options}) == Ignored("bad_options")
 
 
@@ -190,19 +190,19 @@ def test_options_of_another_kind(options):
     ],
 )
 def test_what_meta_topics_show_of_options(options, shown):
-    """NA20, NA59: what differs from the default, and what nobody knows."""
+    """NA20, NA59: meta topics show options that differ from the default, and unknown ones."""
     assert options.shown() == shown
 
 
 def test_messages_are_made_one_by_one():
-    """Others get their turn between the elements of a long frame."""
+    """Elements of a frame are read lazily, so that other clients can be served between them."""
     messages = read(f"[{GOOD},1]".encode(), NODES, LEVELS)
     assert next(messages) == Unpublish(3)
     assert next(messages) == Ignored("not_an_object")
 
 
 def test_what_a_server_says():
-    """NA29, NA34, NA46: `pubuid` to publishers only, `ack` always."""
+    """NA29, NA34, NA46: only a publisher's announce has `pubuid`, and `properties` always has `ack`."""
     assert orjson.loads(announce("/x", 8, "double", {"persistent": True}, 0)) == {
         "method": "announce",
         "params": {"id": 8, "name": "/x", "type": "double", "properties": {"persistent": True}, "pubuid": 0},
@@ -218,7 +218,7 @@ def test_what_a_server_says():
 
 @given(st.lists(st.integers(1, 2_000).map("a".__mul__), max_size=60))
 def test_messages_travel_together_up_to_a_packet(names):
-    """NA9: arrays of about a packet, in order; a longer message is one by itself."""
+    """NA9: messages are combined in order to frames of about a packet; a longer message is a frame by itself."""
     messages = [unannounce(name, at) for at, name in enumerate(names)]
     frames = list(packed(messages))
     assert [each for frame in frames for each in orjson.loads(frame)] == list(map(orjson.loads, messages))
@@ -241,5 +241,5 @@ ELEMENTS = st.fixed_dictionaries(
 
 @given(st.binary(max_size=50) | st.lists(ELEMENTS | JSON_VALUES, max_size=4).map(orjson.dumps))
 def test_any_text_is_read_or_ignored(text):
-    """ND8: nothing is raised, whatever strangers send."""
+    """ND8: reading any text raises nothing."""
     all_of(text)

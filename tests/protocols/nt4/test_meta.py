@@ -1,4 +1,4 @@
-"""Meta topics: who is here, who publishes and who subscribes (NA58, NA59, ND1, ND4)."""
+"""Meta topics: which clients are connected, publish and subscribe (NA58, NA59, ND1, ND4)."""
 
 import msgpack
 import pytest
@@ -19,20 +19,20 @@ def world():
 
 
 def hearing(world, *names, **options):
-    """Somebody who hears meta topics."""
+    """A client that subscribes to the given meta topics."""
     peer = world.peer("curious")
     peer.subscribe(*names, **options)
     return peer
 
 
 def shown(peer):
-    """What the values that have come say, by topic."""
+    """Return the decoded values that a client has received, by topic."""
     peer.world.after(0.1)
     return {name: msgpack.unpackb(value) for name, _, number, value in peer.values() if number == 5}
 
 
 def test_na58_they_are_made_once_somebody_asks(world):
-    """Three for each topic and client would be for nothing otherwise (NF5)."""
+    """No meta topic exists before the first subscription to one; then all are announced, as retained (NF5)."""
     robot = world.peer("robot")
     robot.publish("/x", 1)
     world.peer("dashboard").subscribe("", prefix=True)
@@ -47,7 +47,7 @@ def test_na58_they_are_made_once_somebody_asks(world):
 
 
 def test_na58_clients(world):
-    """By name, address and version; RTT sockets are none (NA6, ND1)."""
+    """`$clients` lists names, addresses and versions of clients, and not RTT sockets (NA6, ND1)."""
     world.peer("dup")
     world.peer("dup")
     world.peer("old", subprotocol=V40)
@@ -63,7 +63,7 @@ def test_na58_clients(world):
 
 
 def test_na59_clients_come_and_go(world):
-    """The value changes, and their own topics come and go with them."""
+    """`$clients` changes when a client connects or disconnects; its `$clientpub$` and `$clientsub$` begin or end."""
     curious = hearing(world, "$", prefix=True)
     shown(curious)
     robot = world.peer("robot")
@@ -91,7 +91,7 @@ def test_na59_an_ipv6_address_has_its_brackets(world):
 
 
 def test_na59_publishers_of_a_client_and_of_a_topic(world):
-    """From empty to two, and back."""
+    """`$clientpub$` and `$pub$` follow each publish and unpublish; `$pub$` ends with the topic."""
     robot, other = world.peer("robot"), world.peer("other")
     curious = hearing(world, "$clientpub$robot", "$pub$/x")
     assert shown(curious) == {"$clientpub$robot": []}
@@ -112,7 +112,7 @@ def test_na59_publishers_of_a_client_and_of_a_topic(world):
 
 
 def test_na59_subscriptions_of_a_client_and_of_a_topic(world):
-    """With the options that are not as usual, and those that nobody knows (NA20)."""
+    """`$clientsub$` and `$sub$` show options that are not default, and unknown ones (NA20)."""
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     robot.publish("/x", 1)
     curious = hearing(world, "$clientsub$dashboard", "$sub$/x")
@@ -141,7 +141,7 @@ def test_na59_subscriptions_of_a_client_and_of_a_topic(world):
 
 
 def test_na59_who_leaves_subscribes_no_longer(world):
-    """Publishers that wait for somebody to listen rely on it (NF5)."""
+    """`$sub$` no longer lists a lost client; publishers that wait for a subscriber rely on it (NF5)."""
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     robot.publish("/x", 1)
     dashboard.subscribe("/", prefix=True)
@@ -152,7 +152,7 @@ def test_na59_who_leaves_subscribes_no_longer(world):
 
 
 def test_nf5_the_bridge_listens_while_it_has_somebody_to_bring_values_to(world):
-    """A session that hears the topic, or a history that keeps it; of other topics it is no subscriber."""
+    """The bridge is in `$sub$` only while a session of another protocol subscribes or the history records."""
     robot = world.peer("robot")
     robot.publish("/x", 1)
     robot.publish("/y", 2)
@@ -177,7 +177,7 @@ def test_nf5_the_bridge_listens_while_it_has_somebody_to_bring_values_to(world):
 
 
 def test_na58_other_protocols_are_the_server_itself(world):
-    """Client "" (G3)."""
+    """Meta topics show publishers and subscribers of other protocols as the client "" (G3)."""
     world = World(bridge_in=["/"])
     bayeux = join(world.broker, "b")
     robot = world.peer("robot")
@@ -200,7 +200,7 @@ def test_na58_other_protocols_are_the_server_itself(world):
 
 
 def test_a_value_that_nobody_hears_is_true_when_somebody_does(world):
-    """It is worked out then, and comes once."""
+    """The value of an unsubscribed meta topic is computed when a client subscribes, and is sent once."""
     robot = world.peer("robot")
     watcher = hearing(world, "$clients")
     robot.publish("/x", 1)
@@ -216,7 +216,7 @@ def test_a_value_that_nobody_hears_is_true_when_somebody_does(world):
 
 
 def test_meta_topics_cannot_be_changed_or_deleted_by_clients(world):
-    """NA13, NA45."""
+    """NA13, NA45: a client's publish, values and properties for a meta topic are ignored and counted."""
     curious = hearing(world, "$clients")
     shown(curious)
     curious.publish("$clients", 1, "msgpack")
@@ -228,7 +228,7 @@ def test_meta_topics_cannot_be_changed_or_deleted_by_clients(world):
 
 
 def test_meta_topics_have_no_meta_topics(world):
-    """NA58; and stay NetworkTables' own (G3)."""
+    """NA58, G3: meta topics are not described by further ones, and are not shared with other protocols."""
     hearing(world, "$", prefix=True)
     world.flush()
     names = {topic.name for topic in world.tables.topics}
@@ -237,7 +237,7 @@ def test_meta_topics_have_no_meta_topics(world):
 
 
 def test_many_values_are_worked_out_in_several_turns():
-    """No turn of the loop is long, and all come."""
+    """Computing 1,200 values takes several turns of the loop, so that none is long, and all are sent."""
     world = World()
     robot = world.peer("robot")
     curious = hearing(world, "$pub$", "$sub$", prefix=True)

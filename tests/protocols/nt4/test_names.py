@@ -1,4 +1,4 @@
-"""NetworkTables' names and the canonical topics that they are (NA13, G2, G3)."""
+"""How NetworkTables' names map to canonical topics and back (NA13, G2, G3)."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ GRAMMAR = uris.Grammar(CHARS, SEGMENTS, is_strict=False)
 
 
 def topic_of(name):
-    """With the bounds that the server has."""
+    """The canonical topic of a name, with the limits of these tests; None if the name is not shared."""
     return to_topic(name, CHARS, SEGMENTS)
 
 
 @given(NAMES)
 def test_a_name_comes_back_from_its_topic(name):
-    """G2: one to one, whatever the text."""
+    """G2: the mapping of any name to a topic can be reversed."""
     topic = topic_of(name)
     assert topic is None or to_name(topic) == name
 
 
 @given(NAMES)
 def test_a_shared_name_is_the_same_topic_in_every_protocol(name):
-    """G2: what Bayeux and WAMP show of it is legal there, and leads back to it."""
+    """G2: a shared name's channel and URI are legal in Bayeux and WAMP, and map back to the same topic."""
     topic = topic_of(name)
     if topic is not None:
         assert bayeux.to_topic(bayeux.to_channel(topic), BOUNDS) == topic
@@ -41,7 +41,7 @@ def test_a_shared_name_is_the_same_topic_in_every_protocol(name):
 
 @given(st.text(st.sampled_from("abm/!f2e."), max_size=8) | TEXT)
 def test_a_topic_comes_back_from_its_name(uri):
-    """G2: never are two topics one name; what has none is hidden."""
+    """G2: no two topics have the same name; a topic without a name is hidden."""
     try:
         topic = uris.to_topic(uri, "", GRAMMAR)
     except InvalidName:
@@ -74,7 +74,7 @@ def test_a_topic_comes_back_from_its_name(uri):
     ],
 )
 def test_what_a_name_is_elsewhere(name, topic, channel):
-    """Every byte plain here, escaped where Bayeux' grammar has no place for it."""
+    """Characters that Bayeux' grammar does not allow are escaped byte by byte."""
     assert topic_of(name) == topic
     assert bayeux.to_channel(topic) == channel
 
@@ -88,24 +88,24 @@ def test_what_a_name_is_elsewhere(name, topic, channel):
     ],
 )
 def test_names_of_networktables_own(name):
-    """G2, G3, S16: no topic of the others, since they could not have it or it is theirs."""
+    """G2, G3, S16: a name is not shared if other protocols cannot show it, or reserve it for themselves."""
     assert topic_of(name) is None
 
 
 @pytest.mark.parametrize("name", ["/" + "a" * (CHARS - 1), "/" + "ü" * 42 + "aa", "/a" * SEGMENTS])
 def test_the_longest_names_that_are_shared(name):
-    """S16: as long as a channel may be, counted as Bayeux shows it."""
+    """S16: a name is shared up to the maximum length of a channel, counted as Bayeux shows it."""
     assert topic_of(name) is not None
 
 
 @pytest.mark.parametrize("topic", ["a!2fb", "meta/x", "service/x", "wamp/x", "::/wamp/session", ":realm2/a"])
 def test_topics_without_a_name(topic):
-    """G2, G3: `/a/b` is another topic than WAMP's component `a/b`; and nobody's own topics are shown."""
+    """G2, G3: a topic has no name if it could be mistaken for another, or if a protocol reserves it."""
     assert to_name(topic) is None
 
 
 def test_only_the_server_publishes_meta_topics():
-    """NA13, ND7."""
+    """NA13, ND7: names that begin with `$` are reserved for the server."""
     assert is_reserved("$clients")
     assert not is_reserved("/$clients")
     assert not is_reserved("")

@@ -1,4 +1,4 @@
-"""When values go out, and in how many writes (NA9, NA56, NA57)."""
+"""When values are sent, and in how many writes (NA9, NA56, NA57)."""
 
 import pytest
 from hypothesis import given
@@ -7,7 +7,7 @@ from support.nt4_peers import World
 
 
 def playing(periodic=0.1, *names, **options):
-    """A world, a robot that publishes `/a` and `/b` by 1 and 2, and a dashboard that hears both."""
+    """A world, a robot that publishes `/a` and `/b` by pubuids 1 and 2, and a dashboard subscribed to both."""
     world = World()
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     robot.publish("/a", 1)
@@ -19,7 +19,7 @@ def playing(periodic=0.1, *names, **options):
 
 
 def test_ticks_keep_their_beat():
-    """A loop that is a little late does not make the next one late too."""
+    """A flush that is a little late does not delay the next one."""
     world, robot, dashboard = playing(0.1, all=True)
     began = world.now
     robot.put((1, 1, 1, 1.0))
@@ -33,7 +33,7 @@ def test_ticks_keep_their_beat():
 
 
 def test_what_comes_after_a_rest_goes_out_at_once():
-    """Whatever the period: and the next then waits for a whole one."""
+    """A value that follows more than a period of silence is sent immediately; the next waits for a whole period."""
     world, robot, dashboard = playing(0.1)
     robot.put((1, 1, 1, 1.0))
     assert dashboard.plain() == [1.0]
@@ -48,7 +48,7 @@ def test_what_comes_after_a_rest_goes_out_at_once():
 
 
 def test_periods_of_clients_do_not_concern_each_other():
-    """Each topic's values go out at each period that somebody wants."""
+    """Each client gets a topic's values at its own period."""
     world, robot, slow = playing(1, all=True)
     quick = world.peer("quick")
     quick.subscribe("/", prefix=True, periodic=0.01, all=True)
@@ -63,7 +63,7 @@ def test_periods_of_clients_do_not_concern_each_other():
 
 @given(steps=st.lists(st.integers(0, 60), min_size=1, max_size=60), is_all=st.booleans())
 def test_one_write_for_each_client_and_period_at_most(steps, is_all):
-    """However the values come, each beat has one write, of all that came before it."""
+    """Each period has at most one write, with all values received before it, however they are spread."""
     world, robot, dashboard = playing(0.02, all=is_all)
     written_at, begun = [], dashboard.link.writes
     for number, step in enumerate(steps):
@@ -86,7 +86,7 @@ def test_one_write_for_each_client_and_period_at_most(steps, is_all):
 
 
 def test_one_write_whatever_the_number_of_values_and_topics():
-    """Frames of about one packet, all in one write (NA9); a long value has its own."""
+    """Values are sent in frames of about one packet, all in one write (NA9); a long value has its own frame."""
     world, robot, dashboard = playing(0.1, all=True)
     robot.publish("/raw", 3, "raw")
     dashboard.take()
@@ -100,7 +100,7 @@ def test_one_write_whatever_the_number_of_values_and_topics():
 
 
 def test_all_over_several_topics_come_in_the_order_in_which_they_came():
-    """A program that moves a flag behind the data relies on it."""
+    """Values of several topics keep their order; a program that sets a flag after its data relies on it."""
     world, robot, dashboard = playing(0.1, all=True)
     robot.put((1, 1, 1, 0.0))
     assert dashboard.plain() == [0.0]
@@ -110,7 +110,7 @@ def test_all_over_several_topics_come_in_the_order_in_which_they_came():
 
 
 class Recorder:
-    """Notes what a link is given to write, by what it is and not by what it says."""
+    """Notes the objects that a link is given to write, so that they can be compared by identity."""
 
     def __init__(self, link):
         self.written = []
@@ -123,7 +123,7 @@ class Recorder:
 
 
 def test_what_clients_get_alike_is_put_together_once():
-    """The same bytes, not equal ones: the cost is by client and flush, not by value."""
+    """Clients with the same subscription get the same bytes object, so the cost does not grow with the values."""
     world, robot, _ = playing()
     alike = [world.peer("alike") for _ in range(3)]
     for peer in alike:
@@ -140,7 +140,7 @@ def test_what_clients_get_alike_is_put_together_once():
 
 
 def test_who_publishes_among_others_gets_what_the_others_wrote():
-    """NA38: not its own, though all hear the same streams."""
+    """NA38: a client that publishes and subscribes gets the other client's values and not its own."""
     world, robot, dashboard = playing(0.1, all=True)
     robot.subscribe("/", prefix=True, all=True, periodic=0.1)
     dashboard.publish("/a", 1)
@@ -164,7 +164,7 @@ def test_of_ones_own_values_there_is_no_empty_write():
 
 
 def test_values_that_take_much_memory_do_not_wait_for_their_period():
-    """A client with a long period holds no more than `queue_bytes`."""
+    """A client's waiting values are sent before its period ends once they exceed `queue_bytes`."""
     world = World(queue_bytes=4_096)
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     robot.publish("/a", 1, "raw")
@@ -182,7 +182,7 @@ def test_values_that_take_much_memory_do_not_wait_for_their_period():
 
 
 def test_a_period_that_nobody_wants_is_forgotten():
-    """Clients come with any; none is kept for nothing."""
+    """Clients can ask for any period, so a period that no client wants any more is deleted."""
     world, robot, dashboard = playing(0.1)
     for number in range(1, 50):
         dashboard.subscribe("/", subuid=1, prefix=True, periodic=number / 100)
@@ -194,7 +194,7 @@ def test_a_period_that_nobody_wants_is_forgotten():
 
 
 def test_a_topic_that_has_gone_leaves_nothing_behind():
-    """Neither with who heard it nor among the periods."""
+    """When a topic ends, neither its subscribers nor the periods keep anything of it."""
     world, robot, dashboard = playing(0.1)
     for pubuid in (1, 2):
         robot.put((pubuid, 1, 1, 1.0))

@@ -1,4 +1,4 @@
-"""What a subscription matches, what several amount to, and how that changes (NA49 to NA57, ND2, ND3, ND6, ND11)."""
+"""What subscriptions match, how several are combined, and how they change (NA49 to NA57, ND2, ND3, ND6, ND11)."""
 
 from math import inf
 
@@ -33,7 +33,7 @@ def announced(peer):
 
 
 def beat(world, robot, seconds, count, pubuid=0):
-    """So many values, one each so many seconds, numbered from 0; the last seconds are over too."""
+    """Publish `count` values, numbered from 0, and let `seconds` pass after each."""
     for number in range(count):
         robot.put((pubuid, 100 + number, 1, float(number)))
         world.after(seconds)
@@ -59,7 +59,7 @@ def beat(world, robot, seconds, count, pubuid=0):
     ],
 )
 def test_na49_names_are_exact_or_raw_prefixes(robot, dashboard, topics, is_prefix, matched):
-    """Each topic once, also where several of the names match it; and so it is with topics that come later."""
+    """A topic is announced once even if several names match it, whether it exists already or is created later."""
     dashboard.subscribe(*topics, prefix=is_prefix, subuid=1)
     assert sorted(announced(dashboard)) == sorted(matched)
     dashboard.say("unsubscribe", subuid=1)
@@ -74,7 +74,7 @@ def test_na49_names_are_exact_or_raw_prefixes(robot, dashboard, topics, is_prefi
 
 @pytest.mark.parametrize("topics", [[""], ["", "/"]])
 def test_na49_meta_topics_want_to_be_asked_for(world, robot, dashboard, topics):
-    """The prefix "" is not for them: neither for those that there are nor for later ones."""
+    """The prefix "" matches no meta topics, neither existing nor later ones."""
     world.peer("curious").subscribe("$", prefix=True)
     dashboard.subscribe(*topics, prefix=True)
     robot.publish("/later", 77)
@@ -90,16 +90,16 @@ def test_na49_meta_topics_want_to_be_asked_for(world, robot, dashboard, topics):
     ],
 )
 def test_na49_meta_topics_are_had_by_their_names(robot, dashboard, topics, is_prefix, matched):
-    """Or by a prefix that begins with `$`."""
+    """Meta topics are matched by their exact names, or by a prefix that begins with `$`."""
     dashboard.subscribe(*topics, prefix=is_prefix)
     assert sorted(announced(dashboard)) == sorted(matched)
 
 
-# What it is told of, and when
+# Announces and last values
 
 
 def test_na50_nd2_all_announces_then_all_last_values_then_later_topics(robot, dashboard):
-    """A topic that comes later is announced ahead of its first value, none twice."""
+    """A topic that is created later is announced before its first value; no topic is announced twice."""
     robot.put((0, 1, 1, 1.0), (3, 2, 1, 2.0))
     dashboard.subscribe("/", prefix=True)
     heard = dashboard.take()
@@ -111,7 +111,7 @@ def test_na50_nd2_all_announces_then_all_last_values_then_later_topics(robot, da
 
 
 def test_na52_what_is_announced_is_not_announced_again(robot, dashboard):
-    """By a second subscription, nor when the first one ends and comes again."""
+    """Neither a second subscription nor a repeated one announces a topic again."""
     dashboard.subscribe("/a", subuid=1)
     assert announced(dashboard) == ["/a"]
     dashboard.subscribe("/a", subuid=2)
@@ -122,7 +122,7 @@ def test_na52_what_is_announced_is_not_announced_again(robot, dashboard):
 
 
 def test_na52_a_second_subscription_brings_no_second_last_value(robot, dashboard):
-    """The value has come already; after a pause in hearing it comes again."""
+    """Only a client that has meanwhile unsubscribed from the topic gets its last value again."""
     robot.put((0, 1, 1, 1.0))
     dashboard.subscribe("/a", subuid=1)
     dashboard.subscribe("/", subuid=2, prefix=True)
@@ -134,7 +134,7 @@ def test_na52_a_second_subscription_brings_no_second_last_value(robot, dashboard
 
 
 def test_na53_the_same_subuid_again_sends_the_last_value_where_nothing_else_does(robot, dashboard):
-    """Replaced by itself it comes again; where another subscription covers the topic it does not."""
+    """Repeating a subscription brings the last value again, unless another subscription covers the topic."""
     robot.put((0, 1, 1, 1.0))
     dashboard.subscribe("/a", subuid=1)
     dashboard.subscribe("/a", subuid=1)
@@ -147,7 +147,7 @@ def test_na53_the_same_subuid_again_sends_the_last_value_where_nothing_else_does
 
 
 def test_na53_an_older_value_on_its_way_does_not_stand_for_the_last_one(world, robot, dashboard):
-    """NA40: it is forwarded, but who subscribes anew is owed the last value."""
+    """NA40: an older value is forwarded, but a client that subscribes again still gets the last value."""
     other = world.peer("other")
     other.publish("/a", 1)
     robot.put((0, 10, 1, 10.0))
@@ -162,7 +162,7 @@ def test_na53_an_older_value_on_its_way_does_not_stand_for_the_last_one(world, r
 
 
 def test_na53_replaced_topics_are_heard_no_longer(world, robot, dashboard):
-    """And the new ones are."""
+    """A subscription that is replaced brings values of the new topics only."""
     dashboard.subscribe("/a", subuid=1)
     dashboard.subscribe("/b", subuid=1)
     robot.put((0, 1, 1, 1.0), (3, 1, 1, 2.0))
@@ -171,7 +171,7 @@ def test_na53_replaced_topics_are_heard_no_longer(world, robot, dashboard):
 
 
 def test_na54_what_is_unsubscribed_brings_nothing_more(world, robot, dashboard):
-    """Not what waits for its period either, nor what waits for the client to read."""
+    """Values that wait for their period, or for the client to read, are dropped by an unsubscribe."""
     dashboard.subscribe("/a", subuid=1, all=True)
     dashboard.subscribe("/b", subuid=2, all=True)
     robot.put((0, 1, 1, 1.0), (3, 1, 1, 2.0))
@@ -200,7 +200,7 @@ def test_nd14_unsubscribing_concerns_nobody_else(world, robot, dashboard):
 
 
 def test_na55_nd3_topics_only_and_values_later(world, robot, dashboard):
-    """Announced once; the value comes once, with the time that it has."""
+    """A topic is announced once, and its last value is sent once, with its own time, when values are wanted."""
     robot.put((0, 5, 1, 1.0))
     dashboard.subscribe("/a", topicsonly=True)
     robot.put((0, 6, 1, 2.0))
@@ -210,11 +210,11 @@ def test_na55_nd3_topics_only_and_values_later(world, robot, dashboard):
     assert dashboard.take() == [("/a", 6, 1, 2.0)]
 
 
-# What several amount to
+# How several subscriptions are combined
 
 
 def test_na51_a_value_comes_once_however_many_want_it(world, robot, dashboard):
-    """Overlapping names, prefixes, and topicsonly among them."""
+    """Four overlapping subscriptions, one of them with `topicsonly`, bring a value once."""
     dashboard.subscribe("/a")
     dashboard.subscribe("/", prefix=True)
     dashboard.subscribe("", prefix=True)
@@ -241,7 +241,7 @@ def _wanting(periodic_s=0.1, *, is_all=False, is_topics_only=False):
     ],
 )
 def test_na51_nd11_the_strongest_options_and_the_divisor_of_periods(wanted, interest):
-    """Those of topicsonly subscriptions do not count."""
+    """The combined options are the strongest ones, except that `topicsonly` subscriptions do not count."""
     assert merged(wanted, 60.0) == interest
 
 
@@ -260,12 +260,12 @@ def test_na51_nd11_the_strongest_options_and_the_divisor_of_periods(wanted, inte
     ],
 )
 def test_na56_nd11_periods_are_tens_of_milliseconds_and_no_less_than_5(periodic_s, period_ms):
-    """Nor longer than the setting says."""
+    """Periods are rounded to 10 ms, at least 5 ms, and at most the limit, here 60 s."""
     assert period_of(periodic_s, 60.0) == period_ms
 
 
 def test_na56_of_each_period_the_newest(world, robot, dashboard):
-    """The first at once."""
+    """The first value is sent immediately, then the newest one of each period."""
     dashboard.subscribe("/a", periodic=0.05)
     beat(world, robot, 0.01, 20)
     world.after(1)
@@ -273,7 +273,7 @@ def test_na56_of_each_period_the_newest(world, robot, dashboard):
 
 
 def test_na56_or_all_of_them(world, robot, dashboard):
-    """In order, once a period."""
+    """With `all` every value is sent, in order, once a period."""
     dashboard.subscribe("/a", periodic=0.05, all=True)
     beat(world, robot, 0.01, 20)
     writes = dashboard.link.writes
@@ -309,7 +309,7 @@ def test_na57_the_longest_period_is_a_setting():
 
 @pytest.mark.parametrize("subuid", [1, 2])
 def test_na54_nd6_stronger_options_hold_at_once(world, robot, dashboard, subuid):
-    """Whether they replace the others or come on top of them; what waited for the old period goes out first."""
+    """Stronger options work immediately, in the same or another subscription; values that waited are sent first."""
     dashboard.subscribe("/a", subuid=1, periodic=10)
     robot.put((0, 1, 1, 1.0))
     world.flush()
@@ -324,7 +324,7 @@ def test_na54_nd6_stronger_options_hold_at_once(world, robot, dashboard, subuid)
 
 @pytest.mark.parametrize("ends", ["replaced", "unsubscribed"])
 def test_na54_weaker_options_hold_at_once(world, robot, dashboard, ends):
-    """Ntcore never lowered them (NF7)."""
+    """A weaker subscription, or one fewer, slows values down immediately; ntcore does not do this (NF7)."""
     dashboard.subscribe("/a", subuid=1, periodic=0.05, all=True)
     dashboard.subscribe("/a", subuid=2, periodic=1, topicsonly=ends == "replaced")
     beat(world, robot, 0.01, 10)
@@ -350,7 +350,7 @@ def test_na54_replaced_by_topics_only_it_brings_no_values(world, robot, dashboar
 
 
 def test_nd10_a_changed_period_loses_nothing_of_all(world, robot, dashboard):
-    """Neither what waits for the period nor what waits for the client to read; and the order stays."""
+    """Values that wait for a period or for the client to read survive a changed period, in order."""
     dashboard.subscribe("/a", subuid=1, periodic=10, all=True)
     robot.put((0, 1, 1, 1.0))
     assert dashboard.plain() == [1.0]
@@ -367,11 +367,11 @@ def test_nd10_a_changed_period_loses_nothing_of_all(world, robot, dashboard):
     assert dashboard.plain() == [2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
 
 
-# Who comes in between
+# Subscriptions while values wait
 
 
 def test_a_value_that_waits_comes_once_to_who_subscribes_meanwhile(world, robot, dashboard):
-    """As the last value; and to the others in its time, once too."""
+    """A new subscriber gets a waiting value immediately, as the last one; the others get it after their period."""
     other = world.peer("other")
     other.subscribe("/a", all=True)
     robot.put((0, 1, 1, 1.0))
@@ -393,11 +393,11 @@ def test_values_of_one_turn_come_once_to_who_subscribes_between_them(world, robo
     assert (dashboard.plain(), other.plain()) == ([1.0, 2.0], [1.0, 2.0])
 
 
-# Bounds
+# Limits
 
 
 def test_a_client_has_room_for_so_many_names():
-    """In all its subscriptions; one that is replaced makes room for what replaces it."""
+    """All subscriptions of a client share the limit of names; a replaced one makes room for its replacement."""
     world = World(subscriptions=3)
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     for number, name in enumerate(("/a", "/b", "/c", "/d")):
@@ -418,7 +418,7 @@ def test_a_client_has_room_for_so_many_names():
 
 
 def test_subscriptions_without_names_take_room_too():
-    """They would pile up without end."""
+    """A subscription without names counts as one name, else such subscriptions could pile up."""
     world = World(subscriptions=3)
     dashboard = world.peer("dashboard")
     for subuid in range(5):
@@ -430,7 +430,7 @@ def test_subscriptions_without_names_take_room_too():
 
 
 def test_what_rules_forbid_to_hear_is_not_there(world):
-    """Not announced, now or later, and no value of it comes; the rest of the prefix does."""
+    """A topic that rules forbid is never announced and sends no values; others of the same prefix do."""
 
     class Rules:
         are_written = True
@@ -452,7 +452,7 @@ def test_what_rules_forbid_to_hear_is_not_there(world):
 
 
 def test_nothing_is_due_while_nothing_waits(world, robot, dashboard):
-    """No client costs a timer for being there."""
+    """A server without pending values has no deadline."""
     dashboard.subscribe("/a", periodic=0.01)
     robot.put((0, 1, 1, 1.0))
     world.after(1)
@@ -460,7 +460,7 @@ def test_nothing_is_due_while_nothing_waits(world, robot, dashboard):
 
 
 def test_what_is_unsubscribed_leaves_nothing_behind():
-    """Clients come with any names."""
+    """Names are deleted with the subscription, since clients can ask for any names."""
     subscriptions = Subscriptions(60.0)
     for subuid, is_prefix in ((1, True), (2, True), (3, False)):
         subscriptions.put(Subscribe(("/a", "/bc", "/a"), subuid, Options(is_prefix=is_prefix)))

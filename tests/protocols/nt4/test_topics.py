@@ -1,4 +1,4 @@
-"""Topics come and go with their publishers, and are announced to whom it concerns (NA29 to NA37, NA44 to NA47)."""
+"""How topics begin and end with their publishers, and are announced (NA29 to NA37, NA44 to NA47)."""
 
 import pytest
 from support.nt4_peers import World
@@ -11,7 +11,7 @@ def kinds(texts):
 
 
 def test_na29_the_first_publish_creates_a_topic_and_tells_each_once():
-    """To subscribers without `pubuid`, to the publisher with it, and once even if it also subscribes."""
+    """The publisher gets one announce, with `pubuid`, even if it also subscribes; subscribers get one without."""
     world = World()
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     for peer in (robot, dashboard):
@@ -22,7 +22,7 @@ def test_na29_the_first_publish_creates_a_topic_and_tells_each_once():
 
 
 def test_na30_every_publish_is_answered_also_without_any_subscription():
-    """Again on the same connection, by a second publisher, and by one that only publishes (NF1)."""
+    """A repeated publish and a second publisher also get an announce; neither client subscribes (NF1)."""
     world = World()
     first, second = world.peer("first"), world.peer("second")
     first.publish("/x", 1)
@@ -33,7 +33,7 @@ def test_na30_every_publish_is_answered_also_without_any_subscription():
 
 
 def test_na31_a_later_publish_changes_neither_type_nor_properties():
-    """The announce says what they really are."""
+    """The announce has the type and properties of the first publish."""
     world = World()
     first, second = world.peer("first"), world.peer("second")
     first.publish("/x", 1, "double", unit="m")
@@ -44,14 +44,14 @@ def test_na31_a_later_publish_changes_neither_type_nor_properties():
 
 
 def test_na32_values_of_another_type_than_the_topics_are_ignored():
-    """Not forwarded, not kept, and the publisher stays connected (ND16)."""
+    """Such a value is not forwarded and not kept, and its publisher stays connected (ND16)."""
     world = World()
     first, second, dashboard = world.peer("first"), world.peer("second"), world.peer("dashboard")
     dashboard.subscribe("/x")
     first.publish("/x", 1, "double")
     second.publish("/x", 1, "string")
     second.put((1, 5, 4, "text"))
-    second.put((1, 6, 1, 2.5))  # its publisher declared a string, whatever it sends
+    second.put((1, 6, 1, 2.5))  # ignored too: its publisher declared a string
     assert dashboard.values() == []
     late = world.peer("late")
     late.subscribe("/x")
@@ -61,7 +61,7 @@ def test_na32_values_of_another_type_than_the_topics_are_ignored():
 
 
 def test_na33_a_reused_pubuid_moves_to_the_other_topic():
-    """As if it had been unpublished before: no orphan is left."""
+    """The first topic ends, as if it had been unpublished before."""
     world = World()
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     dashboard.subscribe("/", prefix=True, all=True)
@@ -74,7 +74,7 @@ def test_na33_a_reused_pubuid_moves_to_the_other_topic():
 
 
 def test_na33_a_reused_pubuid_on_the_same_topic_keeps_it():
-    """The topic never goes in between, nor does its value."""
+    """Publishing the same topic again by the same pubuid does not unannounce it."""
     world = World()
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     dashboard.subscribe("/", prefix=True)
@@ -87,7 +87,7 @@ def test_na33_a_reused_pubuid_on_the_same_topic_keeps_it():
 
 
 def test_na34_without_publishers_it_goes_and_all_who_were_told_are_told():
-    """Subscribers, those who no longer subscribe, and publishers (ND16)."""
+    """Publisher, subscriber and a client that has unsubscribed all get the unannounce (ND16)."""
     world = World()
     robot, heard, past = world.peer("robot"), world.peer("heard"), world.peer("past")
     heard.subscribe("/x")
@@ -113,7 +113,7 @@ def test_na34_a_kept_topic_stays_with_its_value(reason):
 
 
 def test_na35_a_lost_connection_publishes_and_hears_nothing_any_more():
-    """ND4: the only publisher's end is the topic's."""
+    """ND4: a topic ends when the connection of its only publisher is lost."""
     world = World()
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     dashboard.subscribe("", prefix=True)
@@ -126,7 +126,7 @@ def test_na35_a_lost_connection_publishes_and_hears_nothing_any_more():
 
 
 def test_na36_a_topic_that_comes_again_has_another_id_and_maybe_another_type():
-    """Ids are never used twice."""
+    """A topic that is created again has a new id, and can have another type."""
     world = World()
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     dashboard.subscribe("/x")
@@ -138,7 +138,7 @@ def test_na36_a_topic_that_comes_again_has_another_id_and_maybe_another_type():
 
 
 def test_na37_values_never_come_behind_the_unannounce():
-    """What waits for its period goes out first; nothing of `all` is lost."""
+    """Values that wait for their period are sent before the unannounce, so `all` loses none."""
     world = World()
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     dashboard.subscribe("/x", all=True, periodic=1)
@@ -153,7 +153,7 @@ def test_na37_values_never_come_behind_the_unannounce():
 
 
 def test_na37_of_a_client_that_does_not_read_neither():
-    """Its backlog is written ahead of the unannounce."""
+    """A paused client gets the topic's waiting values, then the unannounce."""
     world = World()
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     dashboard.subscribe("/", prefix=True, all=True)
@@ -173,7 +173,7 @@ def test_na37_of_a_client_that_does_not_read_neither():
 
 @pytest.mark.parametrize("name", ["$mine", "$clients", "$"])
 def test_na13_reserved_names_are_refused(name):
-    """ND7: no announce, no crash, and the next message counts."""
+    """ND7: the publish is ignored and counted, and the next message is processed."""
     world = World()
     robot = world.peer("robot")
     robot.publish(name, 1)
@@ -184,7 +184,7 @@ def test_na13_reserved_names_are_refused(name):
 
 @pytest.mark.parametrize("name", ["", "\0", "a b", "🤖", "no/slash", "/a//b", "/meta/connect", "/é"])
 def test_na13_any_text_is_a_name(name):
-    """And goes there and back as it is."""
+    """Any text is announced and delivered unchanged as a topic's name."""
     world = World()
     robot, dashboard = world.peer("robot"), world.peer("dashboard")
     dashboard.subscribe(name)
@@ -194,7 +194,7 @@ def test_na13_any_text_is_a_name(name):
 
 
 def test_s31_there_is_room_for_so_many_topics():
-    """The one too many is not announced; one that goes makes room."""
+    """A topic beyond the limit is not announced; one that ends makes room."""
     world = World(topics=2)
     robot = world.peer("robot")
     for number in (1, 2, 3):
@@ -207,7 +207,7 @@ def test_s31_there_is_room_for_so_many_topics():
 
 
 def test_meta_topics_take_no_room_from_others():
-    """They are as many as topics and clients need."""
+    """Meta topics do not count towards the limit of topics."""
     world = World(topics=2)
     robot = world.peer("robot")
     robot.subscribe("$", prefix=True)
@@ -217,7 +217,7 @@ def test_meta_topics_take_no_room_from_others():
 
 
 def test_na44_na45_properties_are_any_json_and_null_deletes():
-    """An absent name is unchanged; an empty update says nothing."""
+    """A property that an update does not name is unchanged; an empty update sends nothing."""
     world = World()
     robot, other = world.peer("robot"), world.peer("other")
     other.subscribe("/x")
@@ -232,7 +232,7 @@ def test_na44_na45_properties_are_any_json_and_null_deletes():
 
 
 def test_na45_properties_of_what_is_not_published_or_of_meta_topics_are_ignored():
-    """Silently, and counted."""
+    """Properties of an unknown topic and of a meta topic are ignored and counted, without a reply."""
     world = World()
     robot = world.peer("robot")
     robot.subscribe("$clients")
@@ -244,7 +244,7 @@ def test_na45_properties_of_what_is_not_published_or_of_meta_topics_are_ignored(
 
 
 def test_na46_ack_is_always_a_boolean_and_true_for_who_set_them():
-    """A setter that was never told of the topic hears nothing (ND16)."""
+    """A client to which the topic was not announced can set properties, but is not sent them (ND16)."""
     world = World()
     robot, listener, stranger = world.peer("robot"), world.peer("listener"), world.peer("stranger")
     robot.publish("/x", 1)
@@ -258,7 +258,7 @@ def test_na46_ack_is_always_a_boolean_and_true_for_who_set_them():
 
 
 def test_na47_a_topic_that_nothing_keeps_any_more_is_unannounced():
-    """Instead of a message about its properties."""
+    """A topic that loses `retained` and has no publisher is unannounced; no `properties` is sent."""
     world = World()
     robot, other = world.peer("robot"), world.peer("other")
     robot.publish("/x", 1, retained=True)
@@ -270,7 +270,7 @@ def test_na47_a_topic_that_nothing_keeps_any_more_is_unannounced():
 
 
 def test_a_topics_properties_have_room_for_so_much():
-    """What would be more is not done, and the rest of the message is."""
+    """A publish or `setproperties` beyond `properties_bytes` is ignored and counted; the next one is processed."""
     world = World(properties_bytes=64)
     robot = world.peer("robot")
     robot.publish("/x", 1)

@@ -1,4 +1,4 @@
-"""Types, and the JSON that values are (NA22, NA23, G5)."""
+"""Types, and how values are converted to JSON and back (NA22, NA23, G5)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ TYPED = st.one_of(
     + [("boolean[]", 16), ("double[]", 17), ("int[]", 18), ("float[]", 19), ("string[]", 20)],
 )
 def test_the_number_of_a_type(type_name, number):
-    """NA22: every name that nobody knows is bytes."""
+    """NA22: each known type has its number, and unknown types have the number of bytes."""
     assert number_of(type_name) == number
 
 
@@ -77,7 +77,7 @@ def test_the_number_of_a_type(type_name, number):
     ],
 )
 def test_what_is_accepted(type_name, value, accepted):
-    """NA23: as C would have it; a text is a `json` topic's value whatever it says."""
+    """NA23: numbers are converted as C does; any string is accepted for `json`, even if it is not JSON."""
     found = accept(number_of(type_name), value)
     assert repr(found) == repr(accepted)
 
@@ -109,21 +109,21 @@ def test_what_is_accepted(type_name, value, accepted):
     ],
 )
 def test_what_is_no_value_of_its_type(type_name, value):
-    """NA23, G11: no float for an int, no bool for a number, nothing mixed; True is an int in Python only."""
+    """NA23, G11: floats are refused for int, booleans for numbers, and arrays of mixed types."""
     with pytest.raises(BadValue, match="beyond 64 bits|" + type_name.replace("[]", r"\[\]")):
         accept(number_of(type_name), value)
 
 
 @pytest.mark.parametrize("number", [-1, 6, 15, 21, 32, 2**70])
 def test_there_are_no_other_types(number):
-    """NA22."""
+    """NA22: an unknown type number is refused."""
     with pytest.raises(BadValue):
         accept(number, 1)
 
 
 @given(TYPED)
 def test_a_value_comes_back_from_its_json(typed):
-    """What is recorded and shown elsewhere is the value, and nothing of it is lost."""
+    """A value that is converted to JSON and back is the same, of the same type."""
     type_name, value = typed
     payload = to_json(type_name, value)
     assert orjson.loads(payload) is not None
@@ -145,7 +145,7 @@ def test_a_value_comes_back_from_its_json(typed):
     ],
 )
 def test_the_json_of_a_value(type_name, value, payload):
-    """Bytes as WAMP prescribes, and of a `json` topic the value itself."""
+    """Bytes become a string as WAMP prescribes, and a `json` value becomes the JSON that it contains."""
     assert to_json(type_name, value) == payload
 
 
@@ -157,7 +157,7 @@ def test_the_json_of_a_value(type_name, value, payload):
     + [("json", "[" * 300 + "]" * 300), ("json", "[" * 100_000)],
 )
 def test_what_stays_in_networktables(type_name, value):
-    """G5: what is no JSON, or would be read as something else there."""
+    """G5: values that are not JSON, or would be read as another value, are not converted."""
     with pytest.raises(Unportable):
         to_json(type_name, value)
 
@@ -180,7 +180,7 @@ def test_what_stays_in_networktables(type_name, value):
     ],
 )
 def test_what_json_is_to_a_topic(type_name, payload, value):
-    """Numbers are converted, to ints only if they are integral and within 64 bits."""
+    """JSON is converted to the topic's type; a number becomes an int if it is integral and fits into 64 bits."""
     assert repr(from_json(type_name, payload)) == repr(value)
 
 
@@ -194,7 +194,7 @@ def test_what_json_is_to_a_topic(type_name, payload, value):
     + [("string[]", b'["\\u0000aGk="]'), ("double[]", b"[[1]]"), ("double[]", b"[" + b"1" * 40 + b"]")],
 )
 def test_json_of_another_type(type_name, payload):
-    """G5: anything else is refused, so that the publisher is told."""
+    """G5: JSON that does not fit the topic's type raises `WrongType`, by which the publisher is notified."""
     with pytest.raises(WrongType):
         from_json(type_name, payload)
 
@@ -224,13 +224,13 @@ def test_json_of_another_type(type_name, payload):
     ],
 )
 def test_the_type_of_a_topic_that_another_protocol_begins(payload, type_name):
-    """G5: numbers are always `double`; never a type that a client would not know."""
+    """G5: numbers are always `double`, and other types are those that clients know."""
     assert type_of(payload) == type_name
 
 
 @given(JSON_VALUES)
 def test_what_begins_a_topic_is_a_value_of_it(value):
-    """G5: and what NetworkTables' clients get comes back to the others as the same JSON, if doubles can."""
+    """G5: JSON fits the type that it gives to a new topic, and is the same when it is converted back."""
     payload = orjson.dumps(value)
     type_name = type_of(payload)
     back = to_json(type_name, from_json(type_name, payload))

@@ -22,7 +22,7 @@ FEW_ELEMENTS = 100_000
 
 
 def read(data):
-    """What a message has."""
+    """Read a message, with the limit of array elements of these tests."""
     return read_values(data, MOST_ELEMENTS)
 
 
@@ -46,7 +46,7 @@ TYPED = st.one_of(
 
 
 def all_of(data):
-    """Everything that a message has, and what was wrong with it, if anything was."""
+    """Return all values of a message, and the error that ended it or None."""
     found = []
     try:
         for batch in read(data):
@@ -59,7 +59,7 @@ def all_of(data):
 
 @given(st.lists(st.tuples(INTS.filter(lambda ident: ident != -1), INTS, TYPED), max_size=10))
 def test_what_is_written_is_read(values):
-    """NA21, NA22: every type, any number of values one behind the other."""
+    """NA21, NA22: values of every type, any number in one message, are read as they were written."""
     flat = [(ident, time_us, number, value) for ident, time_us, (number, value) in values]
     found, mistake = all_of(b"".join(encode(*each) for each in flat))
     assert (found, mistake) == (flat, None)
@@ -86,7 +86,7 @@ def test_what_is_written_is_read(values):
     ],
 )
 def test_what_a_server_writes(number, value, written):
-    """ND9, NA23: ntcore's own goldens; floats in 32 bits, doubles in 64, also where an int was given."""
+    """ND9, NA23: bytes as in ntcore's tests; floats have 32 bits and doubles 64, also if an int was given."""
     assert encode(5, 6, number, value).hex() == written
 
 
@@ -117,7 +117,7 @@ ONE = "3ff0000000000000"
     ],
 )
 def test_numbers_are_taken_as_they_come(rest, value):
-    """NA21, NA23: any width of int; ints as doubles and floats; doubles narrowed, beyond 32 bits to infinity."""
+    """NA21, NA23: ints of any width are read, also as float or double; a double for a float is narrowed."""
     ((_, _, _, found),), mistake = all_of(bytes.fromhex("94 05 06" + rest))
     assert (found, mistake) == (value, None)
     assert type(found) is type(value)
@@ -135,7 +135,7 @@ def test_numbers_are_taken_as_they_come(rest, value):
     ],
 )
 def test_ids_and_times_of_any_width(start, ident, time_us):
-    """NA21, NA25: times before the server's are legal, and so are negative ids."""
+    """NA21, NA25: ids and times are read in any width, also negative ones."""
     assert all_of(bytes.fromhex(start + "02 03")) == ([(ident, time_us, 2, 3)], None)
 
 
@@ -206,7 +206,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("wrong", "why"), WRONG.values(), ids=WRONG)
 def test_what_is_no_message(wrong, why):
-    """NA24, ND8, NF9, S28: what came before it counts, what comes behind does not; the reason says what it was."""
+    """NA24, ND8, NF9, S28: values before a malformed one are read, and the error says what was wrong."""
     found, mistake = all_of(GOOD * 2 + bytes.fromhex(wrong))
     assert found == [(5, 6, 2, 3)] * 2
     assert why in mistake
@@ -216,14 +216,14 @@ def test_what_is_no_message(wrong, why):
 
 
 def test_behind_a_mistake_nothing_is_read():
-    """NA24: the connection ends there."""
+    """NA24: values after a malformed one are not read."""
     found, mistake = all_of(GOOD + bytes.fromhex("94 05 06 02 c3") + GOOD)
     assert found == [(5, 6, 2, 3)]
     assert mistake
 
 
 def test_an_empty_message_is_fine():
-    """NA24."""
+    """NA24: an empty message has no values and is not an error."""
     assert all_of(b"") == ([], None)
 
 
@@ -241,7 +241,7 @@ def test_an_empty_message_is_fine():
     ],
 )
 def test_who_asks_for_the_time_gets_back_what_was_sent(number_and_value):
-    """NA26: type and value bit for bit, whatever they are; one answer each, at its place among the values."""
+    """NA26: each request for the time is found at its place, and the reply has its type and value bit for bit."""
     rest = bytes.fromhex(number_and_value)
     asked = bytes.fromhex("94 ff 00") + rest
     found, mistake = all_of(GOOD + asked + asked + GOOD)
@@ -254,12 +254,12 @@ def test_who_asks_for_the_time_gets_back_what_was_sent(number_and_value):
 
 @pytest.mark.parametrize("wide", ["94 d1ffff", "94 d2ffffffff", "dc0004 d3ffffffffffffffff"])
 def test_the_time_may_be_asked_for_in_any_width(wide):
-    """NA21, NA26."""
+    """NA21, NA26: a request for the time is recognized by the id -1 in any width."""
     assert all_of(bytes.fromhex(wide + "00 02 07")) == ([TimeAsked(b"\x02\x07")], None)
 
 
 def test_a_long_message_is_read_in_batches():
-    """Others get their turn in between, and a mistake far behind does not keep back what is before it."""
+    """Other clients can be served between batches, and an error raises only when its place is reached."""
     batches = read(GOOD * (2 * BATCH_VALUES + 1) + b"\xc1")
     assert [len(next(batches)) for _ in range(3)] == [BATCH_VALUES, BATCH_VALUES, 1]
     with pytest.raises(Undecodable):
@@ -267,13 +267,13 @@ def test_a_long_message_is_read_in_batches():
 
 
 def test_long_values_are_no_batch_of_many():
-    """A batch is bounded by its bytes too."""
+    """The bytes of a batch are bounded too, so a batch has few long values."""
     long = encode(5, 6, ARRAY + BOOLEAN, [True] * 10_000)
     assert [len(batch) for batch in read(long * 5)] == [2, 2, 1]
 
 
 def deep(opening):
-    """So many of these as a message may have, behind a good beginning."""
+    """A message of the maximum size that begins well and then repeats `opening`, in hexadecimal digits."""
     return bytes.fromhex("94 05 06 12") + bytes.fromhex(opening) * (MESSAGE // len(bytes.fromhex(opening)))
 
 
@@ -296,7 +296,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
 def test_lengths_that_lie_and_nesting_cost_nothing(bomb):
-    """S29: no more than a copy of the message is allocated, and no time is lost on it."""
+    """S29: malicious lengths and nesting take less than three times the message's memory, and less than 1 s."""
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     started = perf_counter()
@@ -312,7 +312,7 @@ def test_lengths_that_lie_and_nesting_cost_nothing(bomb):
 
 @given(st.binary(max_size=200) | st.tuples(st.binary(max_size=60)).map(lambda tail: b"\x94\x05\x06" + tail[0]))
 def test_any_bytes_are_read_or_refused(data):
-    """ND8: nothing but `Undecodable` comes out of what strangers send."""
+    """ND8: reading any bytes raises nothing but `Undecodable`."""
     all_of(data)
 
 
@@ -338,7 +338,7 @@ JUNK = st.recursive(
     )
 )
 def test_any_messagepack_is_read_or_refused(arrays):
-    """NA24: likewise of what is MessagePack but nobody's value; what was read can be written."""
+    """NA24: reading any MessagePack raises nothing but `Undecodable`, and what was read can be written."""
     found, _ = all_of(b"".join(map(msgpack.packb, arrays)))
     for each in found:
         if not isinstance(each, TimeAsked):
@@ -347,7 +347,7 @@ def test_any_messagepack_is_read_or_refused(arrays):
 
 @given(st.lists(st.integers(1, 3_000), max_size=60))
 def test_values_travel_together_up_to_a_packet(sizes):
-    """NA9: in order, about a packet at a time, and what is longer by itself."""
+    """NA9: values are combined in order up to about a packet; a longer one is a message by itself."""
     pieces = [bytes([at % 256]) * size for at, size in enumerate(sizes)]
     messages = list(packed(pieces))
     assert b"".join(messages) == b"".join(pieces)
@@ -356,7 +356,7 @@ def test_values_travel_together_up_to_a_packet(sizes):
 
 
 def test_s31_an_array_that_is_too_long_is_passed_over():
-    """Two million ones are two megabytes; to make them takes a tenth of a second. What is beside it counts."""
+    """Reading two million elements takes a tenth of a second, so they are skipped; values around them are read."""
     long = b"\x94\x07\x00\x11\xdd" + (FEW_ELEMENTS + 1).to_bytes(4, "big") + b"\x01" * (FEW_ELEMENTS + 1)
     allowed = b"\x94\x07\x00\x11\xdd" + FEW_ELEMENTS.to_bytes(4, "big") + b"\x01" * FEW_ELEMENTS
     before, passed, after = (value for batch in read_values(GOOD + long + allowed, FEW_ELEMENTS) for value in batch)
@@ -365,6 +365,6 @@ def test_s31_an_array_that_is_too_long_is_passed_over():
 
 
 def test_s29_an_array_that_is_too_long_and_is_not_there():
-    """It claims four billion elements."""
+    """An array that claims four billion elements but ends early is malformed, not skipped."""
     with pytest.raises(Undecodable):
         list(read_values(b"\x94\x07\x00\x11\xdd\xff\xff\xff\xff\x01", FEW_ELEMENTS))

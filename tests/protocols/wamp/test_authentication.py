@@ -1,4 +1,4 @@
-"""Who comes in, by which method, and what strangers can find out (W6, W55-W57)."""
+"""Authentication: the methods, and what strangers can find out (W6, W55-W57)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SECRET, SALT = "secret", "salt123"
 
 
 def derived(secret, salt=SALT, iterations=1_000):
-    """What a client makes of its secret: PBKDF2 (RFC 8018, 5.2), as base64."""
+    """The key that a client derives from its secret: PBKDF2 (RFC 8018, 5.2), as base64."""
     key = hashlib.pbkdf2_hmac("sha256", secret.encode(), salt.encode(), iterations, 32)
     return base64.b64encode(key).decode()
 
 
 def sign(challenge, secret=SECRET):
-    """What a client answers to a CHALLENGE of WAMP-CRA."""
+    """The signature with which a client answers a CHALLENGE of WAMP-CRA."""
     _, extra = challenge
     key = derived(secret, extra["salt"], extra["iterations"])
     return base64.b64encode(hmac.new(key.encode(), extra["challenge"].encode(), hashlib.sha256).digest()).decode()
@@ -38,19 +38,19 @@ BOB = User("bob", "guest", derived("other", "bobs salt", 2_000), "bobs salt", 2_
 
 
 def tokens(token, wall_s):
-    """Knows one token, and who else shows what."""
+    """An `authenticate` that accepts the token "good" and raises the right error for others."""
     if token == "good":
         return Identity("ann", "staff", wall_s + 60)
     raise {"old": TokenExpired, "long": TokenTooLong}.get(token, TokenRefused)("no")
 
 
 def everything(**changes):
-    """All three methods."""
+    """An `Authentication` with all three methods, changed by `changes`."""
     return Authentication(**{"anonymous": True, "users": [ADA, BOB], "authenticate": tokens} | changes)
 
 
 def begun(details, authentication=None):
-    """What a HELLO with these details leads to."""
+    """The outcome of a HELLO with these details."""
     return (authentication or everything()).begin(details, SESSION, WALL_S)
 
 
@@ -67,7 +67,7 @@ def begun(details, authentication=None):
     ],
 )
 def test_the_anonymous(details):
-    """Without a list, or where they ask for it; whoever they say they are, the authid is random (W6, W55)."""
+    """A client without a list of methods, or with `anonymous` in it, is anonymous and has a random authid (W6, W55)."""
     first, second = begun(details), begun(details)
     assert isinstance(first, Authenticated)
     assert first.identity == Identity(None, "anonymous", None)
@@ -89,7 +89,7 @@ def test_the_anonymous(details):
     ],
 )
 def test_who_is_not_asked(details, changes, reason):
-    """No method in common, or none offered where one is needed (W55)."""
+    """HELLO is refused if no method is in common, or if none is offered and anonymous is not allowed (W55)."""
     with pytest.raises(NotWelcome) as refused:
         begun(details, everything(**changes))
     assert refused.value.reason == reason
@@ -98,19 +98,19 @@ def test_who_is_not_asked(details, changes, reason):
 
 @pytest.mark.parametrize("details", [{"authmethods": [1]}, {"authmethods": {"a": 1}}, {"authid": 7}, {"authid": ["a"]}])
 def test_details_of_the_wrong_type(details):
-    """A violation, as with any element (W50)."""
+    """Details of the wrong type are a violation, as with any element (W50)."""
     with pytest.raises(Violation, match=r"^HELLO: details\.auth(methods|id) has the wrong type\.$"):
         begun(details)
 
 
 def test_the_clients_order_decides():
-    """The first method that both can do (W55)."""
+    """The first method in the client's list that the server supports is used (W55)."""
     assert begun({"authmethods": ["scram", "wampcra", "ticket"], "authid": "ada"}).challenge[0] == "wampcra"
     assert begun({"authmethods": ["ticket", "wampcra", "anonymous"], "authid": "ada"}).challenge == ("ticket", {})
 
 
 def test_a_ticket_is_a_token():
-    """It says who it is, whatever HELLO said, and when that ends (W57)."""
+    """The token decides authid, role and expiry, regardless of the authid in HELLO (W57)."""
     asked = begun({"authmethods": ["ticket"], "authid": "root"})
     identity, details = asked.check("good", {}, WALL_S + 1)
     assert identity == Identity("ann", "staff", WALL_S + 61)
@@ -119,7 +119,7 @@ def test_a_ticket_is_a_token():
 
 @pytest.mark.parametrize("ticket", ["", "bad", "old", "long", "é\0"])
 def test_tickets_that_prove_nothing(ticket):
-    """Unknown ones, those whose time is up, too long ones: all the same (W56)."""
+    """Unknown, expired and too long tickets are refused with the same words (W56)."""
     with pytest.raises(AuthenticationDenied) as refused:
         begun({"authmethods": ["ticket"]}).check(ticket, {}, WALL_S)
     assert (refused.value.reason, str(refused.value)) == (
@@ -129,7 +129,7 @@ def test_tickets_that_prove_nothing(ticket):
 
 
 def test_a_challenge_of_wampcra():
-    """What it says, and who is welcome with the right answer (W56)."""
+    """A WAMP-CRA challenge has the right content, and the right signature is accepted (W56)."""
     asked = begun({"authmethods": ["wampcra"], "authid": "ada"})
     method, extra = asked.challenge
     assert method == "wampcra"
@@ -152,7 +152,7 @@ def test_a_challenge_of_wampcra():
 
 
 def test_a_known_signature(monkeypatch):
-    """What autobahn 26.10 makes of this secret, salt and challenge is what is expected (W56)."""
+    """The signature that autobahn 26.10 makes of a known secret, salt and challenge is accepted (W56)."""
     monkeypatch.setattr("app.protocols.wamp.authentication.secrets.token_urlsafe", lambda _: "LHRTC9zeOIrt_9U3")
     assert ADA.key == "MDS8Yxpu4J/vkHJ8dNEgqECYsI0uRDh2oZ5eN0vYPvo="
     asked = begun({"authmethods": ["wampcra"], "authid": "ada"})
@@ -165,7 +165,7 @@ def test_a_known_signature(monkeypatch):
 
 @pytest.mark.parametrize("answer", ["", "é", "\ud800", "AAAA"])
 def test_answers_that_prove_nothing(answer):
-    """Wrong ones, and the right one to another question."""
+    """Wrong signatures are refused, and so is the right signature of another challenge."""
     earlier = sign(begun({"authmethods": ["wampcra"], "authid": "ada"}).challenge)
     for wrong in (answer, earlier):
         asked = begun({"authmethods": ["wampcra"], "authid": "ada"})
@@ -178,7 +178,7 @@ def test_answers_that_prove_nothing(answer):
 
 @pytest.mark.parametrize("authid", ["eve", "", "é", "a" * 5_000])
 def test_strangers_are_asked_like_users(authid):
-    """The same kind of question, the same salt each time, and the same refusal (W56)."""
+    """An unknown user gets the same kind of challenge as a user, a stable salt, and the same refusal (W56)."""
     realm = everything()
     details = {"authmethods": ["wampcra"], "authid": authid}
     first, second = begun(details, realm), begun(details, realm)
@@ -197,7 +197,7 @@ def test_strangers_are_asked_like_users(authid):
 
 
 def test_a_stranger_has_no_right_answer():
-    """Not even the signature with the key that stands in for a stranger's."""
+    """No signature is accepted for an unknown user, not even one with the key used in place of theirs."""
     asked = begun({"authmethods": ["wampcra"], "authid": "eve"})
     key, question = asked._user.key, asked.challenge[1]["challenge"]
     signature = base64.b64encode(hmac.new(key.encode(), question.encode(), hashlib.sha256).digest()).decode()
@@ -206,6 +206,6 @@ def test_a_stranger_has_no_right_answer():
 
 
 def test_the_salts_of_strangers_are_this_processs_own():
-    """Nobody can tell beforehand which salt a stranger would have."""
+    """The salts of unknown users differ between processes, so they cannot be predicted."""
     details = {"authmethods": ["wampcra"], "authid": "eve"}
     assert begun(details).challenge[1]["salt"] != begun(details).challenge[1]["salt"]

@@ -1,4 +1,4 @@
-"""Messages in batches: both separators, lengths, and what is no batch (W60, Basic Profile)."""
+"""Batched messages: both separators, lengths, and malformed batches (W60, Basic Profile)."""
 
 import json
 import struct
@@ -15,17 +15,17 @@ messages = st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=MO
 
 
 def a_format(subprotocol):
-    """A format whose frames can be told from what is in them."""
+    """A format that writes `<` and `>` around each frame."""
     return Format(subprotocol, lambda message: b"<" + message + b">")
 
 
 def lengths(*parts):
-    """A binary batch."""
+    """A binary batch of these messages."""
     return b"".join(struct.pack(">I", len(part)) + part for part in parts)
 
 
 def test_the_subprotocols():
-    """Three serializers, each alone and batched (W58)."""
+    """Three serializers are spoken, each with and without batches (W58)."""
     assert sorted(SUBPROTOCOLS) == [
         "wamp.2.cbor",
         "wamp.2.cbor.batched",
@@ -39,7 +39,7 @@ def test_the_subprotocols():
 @pytest.mark.parametrize("subprotocol", ["wamp.2.json", "wamp.2.msgpack", "wamp.2.cbor"])
 @pytest.mark.parametrize("data", [b"", b"[1]", b"\x1e", b"[1]\x1e[2]\x1e", b"\0\0\0\1a"])
 def test_without_batches_a_transport_message_is_one_message(subprotocol, data):
-    """Whatever is in it."""
+    """Without batching any data is one message, even separators and lengths."""
     assert a_format(subprotocol).split(data, MOST) == [data]
     assert a_format(subprotocol).frame(data) == b"<" + data + b">"
 
@@ -54,7 +54,7 @@ def test_binary_batches(parts):
 
 @given(messages, st.data())
 def test_a_binary_batch_that_is_cut(parts, data):
-    """Anywhere but between two messages; then it is a shorter batch."""
+    """A batch that is cut is refused, unless it is cut between two messages."""
     whole = lengths(*parts)
     at = data.draw(st.integers(0, len(whole) - 1))
     ends = [len(lengths(*parts[:count])) for count in range(1, len(parts))]
@@ -81,14 +81,14 @@ def test_a_binary_batch_that_is_cut(parts, data):
     ],
 )
 def test_what_is_no_binary_batch(data):
-    """Empty ones, rests, lengths that lie, too many (W60, settings.wamp.batch_messages)."""
+    """Empty batches and messages, trailing bytes, wrong lengths and too many messages are refused (W60)."""
     with pytest.raises(Undecodable):
         a_format("wamp.2.msgpack.batched").split(data, MOST)
 
 
 @pytest.mark.parametrize("mark", [b"\x1e", b"\x18"])
 def test_a_peer_gets_the_separator_that_it_used_first(mark):
-    """The specification's, or what the first implementations wrote instead (W60)."""
+    """The server writes the separator that the peer used first: 0x1e, or 0x18 as in the first implementations (W60)."""
     batched = a_format("wamp.2.json.batched")
     assert batched.split(b"[1]" + mark + b"[2]" + mark, MOST) == [b"[1]", b"[2]"]
     assert batched.write([3]) == b"<[3]" + mark + b">"
@@ -98,7 +98,7 @@ def test_a_peer_gets_the_separator_that_it_used_first(mark):
 
 
 def test_links_with_different_separators_share_no_bytes():
-    """What is written for one must not be sent to the other."""
+    """Formats with different separators have different keys, so that no bytes are shared between them."""
     one, other = a_format("wamp.2.json.batched"), a_format("wamp.2.json.batched")
     one.split(b"[1]\x1e", MOST)
     other.split(b"[1]\x18", MOST)
@@ -106,7 +106,7 @@ def test_links_with_different_separators_share_no_bytes():
 
 
 def test_before_a_peer_has_said_anything_the_specification_holds():
-    """0x1e when unknown (W60); a batch that is none has said nothing."""
+    """Before a peer has sent a valid batch, 0x1e is written (W60)."""
     batched = a_format("wamp.2.json.batched")
     with pytest.raises(Undecodable):
         batched.split(b"\x18", MOST)
@@ -117,13 +117,13 @@ def test_before_a_peer_has_said_anything_the_specification_holds():
     "data", [b"", b"[1]", b"\x1e", b"\x18", b"[1]\x1e[2]", b"[1]\x1e\x1e", b"\x1e[1]\x1e", b"[1]\x1e" * (MOST + 1)]
 )
 def test_what_is_no_batch_of_json(data):
-    """Empty ones, a message without its separator, too many (W60)."""
+    """Empty batches and messages, a missing separator and too many messages are refused (W60)."""
     with pytest.raises(Undecodable):
         a_format("wamp.2.json.batched").split(data, MOST)
 
 
 def test_mixed_separators_are_no_json():
-    """The other one stands in what is taken for a message, where no raw control character may."""
+    """The second separator becomes part of a message, which is not JSON then, as it has a raw control character."""
     batched = a_format("wamp.2.json.batched")
     (message,) = batched.split(b"[1]\x1e[2]\x18", MOST)
     with pytest.raises(json.JSONDecodeError):

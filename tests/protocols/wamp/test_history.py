@@ -1,4 +1,4 @@
-"""Event history: what `get_events` asks, and what it answers from a real log (W35-W42)."""
+"""Event history: the arguments of `get_events`, and its results from a real log (W35-W42)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOON_US = 1_782_907_200_000_000  # 2026-07-01T12:00:00Z
 
 
 class Router:
-    """Publishes and answers `get_events` as a realm does, over a log on disk."""
+    """Publishes events and serves `get_events` as a realm does, from a log on disk."""
 
     def __init__(self, book, space=""):
         self._book = book
@@ -40,7 +40,7 @@ class Router:
         return self._book.write(topic, payload.decode(), shape=shape, protocol="wamp", **fields)
 
     def get_events(self, uri, match="exact", identity=ANONYMOUS, serializer=JSON, max_bytes=PAGE_BYTES, **kwargs):
-        """The events and what stands behind them, as the caller unpacks them."""
+        """Return the events and the information behind them, as the caller unpacks them."""
         assert self._book.history.written(DEADLINE_S)
         pattern = to_pattern(uri, {each.value: each for each in Match}[match], self._space, GRAMMAR)
         reading = read([SUBSCRIPTION], kwargs, self._space, GRAMMAR, MOST)
@@ -55,11 +55,11 @@ class Router:
         return serializer.unpack(serializer.pack(answer), Limits())
 
     def found(self, uri, match="exact", **more):
-        """The publications alone."""
+        """Return the publication ids of `get_events`."""
         return [event["publication"] for event in self.get_events(uri, match, **more)[0]]
 
     def walk(self, uri, match="exact", **more):
-        """All publications, page by page as the results say."""
+        """Return the publication ids of all pages, each requested by `next` of the one before."""
         found, onward = [], "before_publication" if more.get("reverse") else "after_publication"
         for _ in range(10_000):
             events, said = self.get_events(uri, match, **more)
@@ -77,11 +77,11 @@ def router(tmp_path):
         yield Router(book)
 
 
-# What is found
+# Events
 
 
 def test_the_specification_s_five_publications_have_its_three_histories(router):
-    """W35: two exact subscriptions and a prefix, in the order in which the broker had them."""
+    """W35: exact, prefix and wildcard subscriptions find their events, in the order of publishing."""
     log = "com.mycompany.log"
     ids = [router.publish(f"{log}.{each}", [each]) for each in ("auth", "basket", "basket", "basket", "checkout")]
     assert router.found(f"{log}.auth") == ids[:1]
@@ -92,7 +92,7 @@ def test_the_specification_s_five_publications_have_its_three_histories(router):
 
 
 def test_an_event_of_the_history_is_what_its_subscriber_got(router):
-    """W40: spread, `details` as the EVENT's with `topic` for patterns alone; what was not sent is not there."""
+    """W40: an event has the args and kwargs that were sent, and EVENT's `details`, with `topic` for patterns only."""
     details = '{"publisher":5,"publisher_authid":"ann","ppt_scheme":"x_x","trustlevel":2}'
     first = router.publish("com.a.b", [1, {"x": "é"}], {"k": [2]}, time_us=NOON_US, details=details)
     second = router.publish("com.a.b", time_us=NOON_US + 1)
@@ -107,7 +107,7 @@ def test_an_event_of_the_history_is_what_its_subscriber_got(router):
 
 @pytest.mark.parametrize("serializer", SERIALIZERS.values())
 def test_every_serializer_has_the_payloads(router, serializer):
-    """W25, W64: as many elements as were sent, empty ones too, and bytes where there are any."""
+    """W25, W64: the elements that were sent are returned, empty ones too; binary serializers get bytes."""
     sent = [([1], None), (None, None), ([], None), ([], {}), ([1, 2], None), ([], {"a": None})]
     for args, kwargs in sent:
         router.publish("a.b", args, kwargs)
@@ -119,14 +119,14 @@ def test_every_serializer_has_the_payloads(router, serializer):
 
 
 def test_other_protocols_events_are_one_argument(router):
-    """W65: and what is not WAMP's is found by its URI."""
+    """W65: an event of another protocol is found by its URI, and has one argument."""
     router._book.write("chat/room", '{"n":1}', protocol="bayeux")
     [event], _ = router.get_events("chat.room")
     assert (event["args"], event["details"], "kwargs" in event) == ([{"n": 1}], {}, False)
 
 
 def test_a_realm_has_a_history_of_its_own(tmp_path):
-    """No other realm sees it, not by a prefix that matches everything either."""
+    """No realm finds another realm's events, not even by a prefix that matches everything."""
     with logbook(tmp_path / "log") as book:
         first, second = Router(book), Router(book, ":two")
         here, there = first.publish("a.b", [1]), second.publish("a.b", [2])
@@ -141,7 +141,7 @@ def test_a_realm_has_a_history_of_its_own(tmp_path):
 
 @pytest.fixture
 def ten(router):
-    """Ten publications to two topics in turn, a second apart."""
+    """A router with ten publications to two topics in turn, a second apart, and their ids."""
     ids = [router.publish(f"t.{n % 2}", [n], time_us=NOON_US + n * 1_000_000) for n in range(10)]
     return router, ids
 
@@ -166,7 +166,7 @@ FILTERS = {
 @pytest.mark.parametrize("is_reverse", [False, True])
 @pytest.mark.parametrize("limit", [None, 2])
 def test_every_filter_alone_and_with_every_other(ten, is_reverse, limit):
-    """W38: all hold at once, in the log's order; then `reverse`, then `limit`, whatever they are called with."""
+    """W38: any two filters are combined by AND, in the log's order; then `reverse` is applied, then `limit`."""
     router, ids = ten
     for one, other in product(FILTERS, repeat=2):
         given = {name: FILTERS[name][0] for name in (one, other)}
@@ -178,7 +178,7 @@ def test_every_filter_alone_and_with_every_other(ten, is_reverse, limit):
 
 
 def test_five_rounds_to_four_topics(router):
-    """WD13: what each subscription's limit finds, and each filter alone at the fifth of twenty."""
+    """WD13: twenty publications to four topics: limits by subscription, and each filter alone at the fifth."""
     topics = ("nexus.test.exact", "nexus.prefix.a", "nexus.b.wildcard", "nexus.other")
     ids = [router.publish(topic, [n], time_us=NOON_US + n) for n in range(5) for topic in topics]
     assert router.found(topics[0], limit=3) == ids[0:12:4]
@@ -199,7 +199,7 @@ def test_five_rounds_to_four_topics(router):
 
 
 def test_limit_is_counted_from_the_start_of_the_traversal(ten):
-    """W38, WD13: 3, 4, 4 and 1000 of ten; in reverse the newest, not the oldest."""
+    """W38, WD13: the limit keeps the oldest events, or in reverse the newest."""
     router, ids = ten
     assert router.found("t", "prefix", limit=3) == ids[:3]
     assert router.found("t", "prefix", limit=4, reverse=True) == ids[:5:-1]
@@ -209,7 +209,7 @@ def test_limit_is_counted_from_the_start_of_the_traversal(ten):
 
 
 def test_the_result_says_whether_the_limit_has_cut_it(ten):
-    """W40: not where there is no more behind it."""
+    """W40: `is_limit_reached` is true only if more events follow."""
     router, ids = ten
     said = {"is_limit_reached": True, "complete": True, "next": ids[8]}
     assert router.get_events("t", "prefix", limit=9)[1] == said
@@ -218,7 +218,7 @@ def test_the_result_says_whether_the_limit_has_cut_it(ten):
 
 
 def test_topic_filters_exact_subscriptions_too(ten):
-    """W38: its own topic changes nothing, another one leaves nothing."""
+    """W38: an exact subscription's own topic as filter changes nothing, another topic finds nothing."""
     router, ids = ten
     assert router.found("t.1", topic="t.1") == ids[1::2]
     assert router.get_events("t.1", topic="t.0") == [[], {"is_limit_reached": False, "complete": True, "next": None}]
@@ -226,7 +226,7 @@ def test_topic_filters_exact_subscriptions_too(ten):
 
 
 def test_events_of_the_same_time_and_of_a_clock_set_back_keep_the_log_s_order(router):
-    """W35: bounds in time are true of each event, and the order is never theirs."""
+    """W35: filters by time hold for each event, but the order is always the log's."""
     times = [5, 5, 5, 9, 2, 5]
     ids = [router.publish("a.b", [n], time_us=NOON_US + second * 1_000_000) for n, second in enumerate(times)]
     assert router.found("a.b") == ids
@@ -247,13 +247,13 @@ def test_events_of_the_same_time_and_of_a_clock_set_back_keep_the_log_s_order(ro
     ],
 )
 def test_times_are_compared_as_moments(router, time, is_found):
-    """W39: any offset, up to nine digits, never rounded first."""
+    """W39: times are compared exactly, with any offset and up to nine digits."""
     publication = router.publish("a.b", time_us=NOON_US)
     assert (router.found("a.b", from_time=time) == [publication]) is is_found
 
 
 def test_a_returned_timestamp_is_a_bound_that_drops_no_neighbour(router):
-    """W39: microseconds are written, so that events of one millisecond are told apart."""
+    """W39: timestamps have microseconds, so that events of one millisecond can be distinguished."""
     ids = [router.publish("a.b", [n], time_us=NOON_US + n) for n in range(3)]
     first = router.get_events("a.b")[0][0]
     assert router.found("a.b", after_time=first["timestamp"]) == ids[1:]
@@ -265,7 +265,7 @@ def test_a_returned_timestamp_is_a_bound_that_drops_no_neighbour(router):
 @pytest.mark.parametrize("is_reverse", [False, True])
 @pytest.mark.parametrize("most_rows", [20_000, 1])
 def test_paging_visits_every_event_once(router, monkeypatch, is_reverse, most_rows):
-    """W38, W40: also where each page is cut short by the work it may cost."""
+    """W38, W40: each event is returned once, even if pages are cut short by the limit of rows to read."""
     monkeypatch.setattr("app.history.walks.MOST_ROWS", most_rows)
     mine = Audience(eligible_authids=("ann",))
     ids = [router.publish(f"t.{n % 90}", [n], audience=mine if n % 7 else None) for n in range(300)]
@@ -278,14 +278,14 @@ def test_paging_visits_every_event_once(router, monkeypatch, is_reverse, most_ro
 
 
 def test_pages_by_the_last_event_s_publication_meet(ten):
-    """W38: `after_publication` or `before_publication` of the last event of a page."""
+    """W38: a page begins behind the event given by `after_publication`, or in reverse `before_publication`."""
     router, ids = ten
     assert router.found("t", "prefix", limit=3, after_publication=ids[2]) == ids[3:6]
     assert router.found("t", "prefix", limit=3, before_publication=ids[7], reverse=True) == [ids[6], ids[5], ids[4]]
 
 
 def test_paging_while_events_are_published_has_neither_hole_nor_double(router):
-    """W42: forwards all that came meanwhile, in reverse nothing that did."""
+    """W42: paging forwards includes events published meanwhile, paging in reverse does not."""
     ids = [router.publish("a.b", [n]) for n in range(4)]
     found, after = [], {}
     for n in range(20):
@@ -303,7 +303,7 @@ def test_paging_while_events_are_published_has_neither_hole_nor_double(router):
 
 
 def test_a_page_cut_short_by_its_bytes_says_so(router):
-    """W41: `complete` is false and `next` is where to go on; one event always fits."""
+    """W41: `complete` is false and `next` is where to continue; one event always fits."""
     ids = [router.publish("a.b", ["x" * 600]) for _ in range(4)]
     events, said = router.get_events("a.b", max_bytes=1_300)
     assert [event["publication"] for event in events] == ids[:2]
@@ -312,7 +312,7 @@ def test_a_page_cut_short_by_its_bytes_says_so(router):
 
 
 def test_a_page_without_an_event_says_where_to_go_on(router, monkeypatch):
-    """W40: by a publication that its caller has not got, which is but a number."""
+    """W40: `next` can be a publication that is hidden from the caller; it reveals only a number."""
     monkeypatch.setattr("app.history.walks.MOST_ROWS", 50)
     staff = Audience(eligible_roles=("staff",))
     ids = [router.publish(f"t.{n % 90}", [n], audience=staff) for n in range(600)]
@@ -324,7 +324,7 @@ def test_a_page_without_an_event_says_where_to_go_on(router, monkeypatch):
 
 
 def test_a_publication_that_is_not_there_finds_nothing_and_says_so(ten):
-    """W41: no error, no everything."""
+    """W41: an unknown publication as bound gives an empty, incomplete result and no error."""
     router, ids = ten
     unknown = next(each for each in range(1, 20) if each not in ids)
     for bound in ("from", "after", "before", "until"):
@@ -342,7 +342,7 @@ def test_a_publication_that_is_not_there_finds_nothing_and_says_so(ten):
     ],
 )
 def test_what_is_missing_makes_a_page_incomplete(page, is_complete):
-    """W40, W41: damaged, removed by age, or not looked at yet."""
+    """W40, W41: a page is not complete if events are damaged, deleted by age, or not searched yet."""
     _, said = result(page, read([7], {}, "", GRAMMAR, MOST), to_pattern("a", Match.EXACT, "", GRAMMAR), JSON)
     assert said == {"is_limit_reached": False, "complete": is_complete, "next": page.publication}
 
@@ -351,7 +351,7 @@ def test_what_is_missing_makes_a_page_incomplete(page, is_complete):
 
 
 def test_the_caller_s_audience_decides(router):
-    """W37: by authid and role of who calls `get_events`, in every filter and direction."""
+    """W37: the caller's authid and role decide which events `get_events` returns, in both directions."""
     everyone = router.publish("a.b", [0])
     staff = router.publish("a.b", [1], audience=Audience(eligible_roles=("staff",)))
     ann = router.publish("a.b", [2], audience=Audience(eligible_authids=("ann",)))
@@ -404,7 +404,7 @@ def test_the_caller_s_audience_decides(router):
     ],
 )
 def test_what_is_wrong_is_named_and_never_repeated(args, kwargs, name):
-    """W41: invalid_argument, in fixed words."""
+    """W41: a wrong argument is reported by its name, in fixed words that do not repeat its value."""
     with pytest.raises(InvalidArgument) as caught:
         read(args, kwargs, "", GRAMMAR, MOST)
     assert str(caught.value).startswith(f"{name}: expected ")
@@ -412,7 +412,7 @@ def test_what_is_wrong_is_named_and_never_repeated(args, kwargs, name):
 
 
 def test_absent_and_unknown_arguments_are_nothing():
-    """W18, W41: null, CBOR's undefined, and keywords that nobody knows."""
+    """W18, W41: null, CBOR's undefined and unknown keywords are treated as absent."""
     usual = read([7], {}, "", GRAMMAR, MOST)
     assert (usual.subscription, usual.limit, usual.is_reverse, usual.topic) == (7, 100, False, None)
     assert read([7, "more"], {"colour": "red"}, "", GRAMMAR, MOST) == usual
@@ -421,7 +421,7 @@ def test_absent_and_unknown_arguments_are_nothing():
 
 
 def test_ids_and_limits_may_come_as_floats():
-    """W13: JavaScript's encoders write large integers so."""
+    """W13: ids and limits are accepted as floats, as JavaScript's encoders write large integers."""
     given = {"limit": 5.0, "from_publication": 4_503_599_627_370_497.0}
     reading = read([7.0], given, "", GRAMMAR, MOST)
     assert (reading.subscription, reading.limit) == (7, 5)
@@ -430,5 +430,5 @@ def test_ids_and_limits_may_come_as_floats():
 
 
 def test_a_limit_is_cut_to_what_a_page_may_have():
-    """W41: 300 by default."""
+    """W41: a larger limit than a page allows is reduced to the maximum, 300 by default."""
     assert read([7], {"limit": 10**30}, "", GRAMMAR, MOST).limit == MOST

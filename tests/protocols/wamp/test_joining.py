@@ -19,12 +19,12 @@ GOODBYE = [6, {}, "wamp.close.normal"]
 
 
 def hello(realm: str = "realm1", **details: Any) -> list[Any]:
-    """A HELLO."""
+    """A HELLO for a realm, with more details."""
     return [1, realm, {"roles": ROLES, **details}]
 
 
 def refusal(peer: Peer) -> tuple[str, int]:
-    """The reason of the ABORT that a peer has heard last, and the code of the close."""
+    """The reason of the ABORT that a peer has received, and the code of the close."""
     code, details, reason = peer.hear()
     assert code == 3
     assert isinstance(details["message"], str)
@@ -34,7 +34,7 @@ def refusal(peer: Peer) -> tuple[str, int]:
 
 @pytest.mark.parametrize("subprotocol", SUBPROTOCOLS)
 def test_welcome(subprotocol: str) -> None:
-    """W4, W6: an id from 1 to 2^53, the realm, and who one is: random to others where one is anonymous."""
+    """W4, W6: WELCOME has an id from 1 to 2^53, the realm and the identity; an anonymous authid is random."""
     world = World()
     one, other = world.joined(subprotocol=subprotocol), world.joined(subprotocol=subprotocol)
     welcome = one.welcome
@@ -51,14 +51,14 @@ def test_welcome(subprotocol: str) -> None:
 
 @pytest.mark.parametrize("role", ["publisher", "subscriber", "caller", "callee"])
 def test_one_role_is_enough(role: str) -> None:
-    """W4: any of the four, with features or without."""
+    """W4: a HELLO with any one of the four roles, without features, is accepted."""
     peer = World().peer()
     peer.say([1, "realm1", {"roles": {role: {}}}])
     assert peer.hear()[0] == 2
 
 
 def test_announced_roles() -> None:
-    """W7, W15: broker and dealer, never a callee; every feature a bool, since strict clients refuse all else."""
+    """W7, W15: WELCOME has broker and dealer, never callee; features are booleans, as strict clients require."""
     announced = World().joined().welcome["roles"]
     assert set(announced) == {"broker", "dealer"}
     for role in announced.values():
@@ -79,7 +79,7 @@ def test_announced_roles() -> None:
 
 
 def test_history_is_announced_where_there_is_one() -> None:
-    """With the history off the feature is not announced."""
+    """`event_history` is announced only if the server has a history."""
 
     class Archive:
         async def page(self, query_of: Any) -> None:
@@ -94,7 +94,7 @@ def test_history_is_announced_where_there_is_one() -> None:
 
 @pytest.mark.parametrize("name", ["realm2", "realm1.x", "REALM1", "a-b"])
 def test_no_such_realm(name: str) -> None:
-    """W5: a realm that is not configured is not made."""
+    """W5: a realm that is not configured is refused and not created."""
     peer = World().peer()
     peer.say(hello(name))
     assert refusal(peer) == ("wamp.error.no_such_realm", 1008)
@@ -102,7 +102,7 @@ def test_no_such_realm(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "a..b", "a b", "a#b", ".a", "x" * 256])
 def test_a_realm_that_is_no_uri(name: str) -> None:
-    """W5: is told so."""
+    """W5: a realm name that is not a URI is refused with `invalid_uri`."""
     peer = World().peer()
     peer.say(hello(name))
     assert refusal(peer) == ("wamp.error.invalid_uri", 1008)
@@ -111,7 +111,7 @@ def test_a_realm_that_is_no_uri(name: str) -> None:
 @pytest.mark.parametrize("subprotocol", SUBPROTOCOLS)
 @pytest.mark.parametrize("reason", ["wamp.close.normal", "wamp.close.goodbye_and_out", "any thing"])
 def test_goodbye_and_a_new_hello(subprotocol: str, reason: str) -> None:
-    """W8: GOODBYE is answered whatever its reason, nothing of the session stays, the link may begin anew."""
+    """W8: GOODBYE is answered for any reason, nothing of the session is left, and the link can begin another one."""
     world = World()
     peer, witness = world.joined(subprotocol=subprotocol), world.joined()
     witness.subscribe("wamp.session.on_leave")
@@ -130,7 +130,7 @@ def test_goodbye_and_a_new_hello(subprotocol: str, reason: str) -> None:
 
 
 def test_a_new_hello_in_another_realm() -> None:
-    """W8: nothing of the first session holds for the second, not what it announced either."""
+    """W8: a second session has nothing of the first, not even its announced features."""
     world = World(Realm("one"), Realm("two"))
     peer = world.joined("one", roles=CAPABLE)
     peer.say(GOODBYE)
@@ -142,7 +142,7 @@ def test_a_new_hello_in_another_realm() -> None:
 
 
 def test_events_that_wait_come_before_the_goodbye() -> None:
-    """W31: what was published for a client before it left is not lost."""
+    """W31: events published before a client's GOODBYE are sent before the reply to it."""
     world = World()
     peer, other = world.joined(), world.joined()
     peer.subscribe("com.x")
@@ -153,7 +153,7 @@ def test_events_that_wait_come_before_the_goodbye() -> None:
 
 
 def test_who_says_no_hello_again_is_closed() -> None:
-    """W8: the link may stay idle for a while only."""
+    """W8: a link without a session is closed after `hello_s`."""
     world = World(options=Wamp(hello_s=5))
     peer = world.joined()
     world.pass_time(100)
@@ -166,7 +166,7 @@ def test_who_says_no_hello_again_is_closed() -> None:
 
 @pytest.mark.parametrize("subprotocol", SUBPROTOCOLS)
 def test_hello_has_a_deadline(subprotocol: str) -> None:
-    """S26, W52: ABORT and 1002 for who says nothing; who has joined stays."""
+    """S26, W52: a connection that sends no HELLO gets ABORT and 1002; a session that has joined stays."""
     world = World(options=Wamp(hello_s=10))
     silent, joined = world.peer(subprotocol), world.joined()
     world.pass_time(9.9)
@@ -178,7 +178,7 @@ def test_hello_has_a_deadline(subprotocol: str) -> None:
 
 
 def test_abort_by_a_client() -> None:
-    """W9: never answered; the session ends and the link closes. Arguments are allowed."""
+    """W9: ABORT, with arguments or without, is not answered; the session ends and the link is closed."""
     for message in ([3, {"message": "x"}, "a.b"], [3, {}, "a.b", [1]], [3, {}, "a.b", [1], {"x": 1}]):
         world = World()
         peer, witness = world.joined(), world.joined()
@@ -190,7 +190,7 @@ def test_abort_by_a_client() -> None:
 
 
 def test_abort_instead_of_hello() -> None:
-    """W9: nor then."""
+    """W9: ABORT instead of HELLO is not answered; the link is closed."""
     peer = World().peer()
     peer.say([3, {}, "a.b"])
     assert peer.hears_nothing()
@@ -198,7 +198,7 @@ def test_abort_instead_of_hello() -> None:
 
 
 def test_a_lost_connection() -> None:
-    """W10: ends the session with all that others hear of it, once."""
+    """W10: a lost connection ends the session and is reported to other sessions, once."""
     world = World()
     peer, witness = world.joined(), world.joined()
     witness.subscribe("wamp.session.on_leave")
@@ -214,7 +214,7 @@ def test_a_lost_connection() -> None:
 
 @pytest.mark.parametrize("path", ["goodbye", "abort", "lost", "killed", "violation", "refused"])
 def test_nothing_is_left_of_a_session(path: str) -> None:
-    """W10: whichever way it ends; not its id either, since those who come and go must not make us grow."""
+    """W10: however a session ends, neither its id nor anything else of it stays in memory."""
     world = World()
     killer = world.joined()
     kept = len(world.router._numbers)
@@ -247,7 +247,7 @@ def test_nothing_is_left_of_a_session(path: str) -> None:
 
 
 def test_a_session_that_the_broker_has_ended() -> None:
-    """W10: as it does with one whose owner fails: nothing of it stays in the realm once its connection ends."""
+    """W10: if the broker ends a session after a fault, nothing of it stays in the realm once its connection ends."""
     world = World()
     peer, witness = world.joined(), world.joined()
     witness.subscribe("wamp.session.on_leave")
@@ -262,7 +262,7 @@ def test_a_session_that_the_broker_has_ended() -> None:
 
 
 def ticketed(**options: Any) -> tuple[World, Peer]:
-    """A world where whoever knows the word is ann, and somebody who has been asked for it."""
+    """A world where the ticket "the word" belongs to ann, and a peer that has received a CHALLENGE for it."""
 
     def authenticate(token: str, wall_s: float) -> Identity:
         if token != "the word":
@@ -277,7 +277,7 @@ def ticketed(**options: Any) -> tuple[World, Peer]:
 
 
 def test_a_challenge_that_is_answered() -> None:
-    """W4, W56: only then there is a session, and it ends with the token."""
+    """W4, W56: the session begins with the right ticket, and ends when the token expires."""
     world, peer = ticketed()
     assert not world.broker.sessions
     peer.say([5, "the word", {}])
@@ -293,7 +293,7 @@ def test_a_challenge_that_is_answered() -> None:
 
 @pytest.mark.parametrize("way", ["wrong", "late", "lost", "gives up", "HELLO again", "something else"])
 def test_a_challenge_that_is_not(way: str) -> None:
-    """W50, W52, W56: no session, and nothing is left of the attempt; who does something else violates."""
+    """W50, W52, W56: a failed challenge leaves nothing; other messages than AUTHENTICATE and ABORT are violations."""
     world, peer = ticketed()
     if way == "late":
         world.pass_time(10.1)
@@ -311,7 +311,7 @@ def test_a_challenge_that_is_not(way: str) -> None:
 
 
 def test_our_goodbye_waits_for_theirs() -> None:
-    """W8: a bounded time, then the link is closed; the session is over at once."""
+    """W8: the session ends with the server's GOODBYE; the link is closed if no reply is received within `kill_s`."""
     world = World(options=Wamp(kill_s=1))
     killer, peer = world.joined(), world.joined()
     killer.call("wamp.session.kill", peer.number)
@@ -324,7 +324,7 @@ def test_our_goodbye_waits_for_theirs() -> None:
 
 
 def test_draining() -> None:
-    """W8: whoever is here is told to go, whoever comes is refused, whoever has not begun is refused too."""
+    """W8: a drain sends GOODBYE to all sessions and refuses connections without a session, old and new."""
     world = World()
     joined, stranger = world.joined(), world.peer()
     engines = world.router.drain()
@@ -339,13 +339,13 @@ def test_draining() -> None:
     joined.say([6, {}, "wamp.close.goodbye_and_out"])
     assert joined.closed == (1000, "wamp.close.goodbye_and_out")
     assert not world.broker.sessions
-    for engine in engines:  # to say it twice does no harm
+    for engine in engines:  # a second release does no harm
         world.router.release(engine, world.now)
     world.turn()
 
 
 def test_a_token_that_ends() -> None:
-    """A session ends with the token that it began with; the client learns why."""
+    """A session ends when its token expires, with a GOODBYE that has the reason."""
     world = World()
     peer = world.joined()
     session = peer.engine.session

@@ -1,4 +1,4 @@
-"""What a router takes for a message, and what ends the session (W1-W3, W13, W14, W24, W50)."""
+"""Which messages a router accepts, and which are violations (W1-W3, W13, W14, W24, W50)."""
 
 import math
 
@@ -29,7 +29,7 @@ GOOD = [
     ([70, 9, {}, [1], {}], messages.Yield(9, {}, [1], {})),
 ]
 ID, TEXT, DICT, LIST = "an id", "a text", "a dict", "a list"
-SHAPES = [  # the code, what each element is, how many of them are always there
+SHAPES = [  # the code, the kind of each element, how many of them are required
     (1, [TEXT, DICT], 2),
     (3, [DICT, TEXT, LIST, DICT], 2),
     (5, [TEXT, DICT], 2),
@@ -51,7 +51,7 @@ SENTENCES = {messages.PUBLISH: "PUBLISH: ", messages.UNSUBSCRIBE: "UNSUBSCRIBE: 
 
 @pytest.mark.parametrize(("value", "message"), GOOD)
 def test_what_clients_may_send(value, message):
-    """Every kind, with and without what may be left out; what was sent empty stays (W3)."""
+    """Messages of every kind are read, with and without optional elements; empty elements are kept (W3)."""
     found = read(value)
     assert found == message
     assert type(found) is type(message)
@@ -59,7 +59,7 @@ def test_what_clients_may_send(value, message):
 
 @pytest.mark.parametrize(("code", "elements", "least"), SHAPES)
 def test_lengths(code, elements, least):
-    """One element too few or too many ends the session (W2, S28)."""
+    """A message with too few or too many elements is a violation (W2, S28)."""
     for count in range(len(elements) + 2):
         value = [code, *(RIGHT[kind] for kind in elements[:count]), *[1] * (count > len(elements))]
         if least <= count <= len(elements):
@@ -71,7 +71,7 @@ def test_lengths(code, elements, least):
 
 @pytest.mark.parametrize(("code", "elements", "_least"), SHAPES)
 def test_types(code, elements, _least):
-    """Each element by itself of every wrong type (W2, W50)."""
+    """An element of the wrong type is a violation (W2, W50)."""
     for at, kind in enumerate(elements):
         for wrong in WRONG[kind]:
             value = [code, *(RIGHT[kind] for kind in elements)]
@@ -83,7 +83,7 @@ def test_types(code, elements, _least):
 
 @pytest.mark.parametrize("value", [None, True, 1, "x", b"", {}, (), (1, "realm1", {}), []])
 def test_only_a_list_that_is_not_empty_is_a_message(value):
-    """Anything else is a violation (W50)."""
+    """Anything but a list with elements is a violation (W50)."""
     with pytest.raises(Violation, match="A message must be a list and must not be empty"):
         read(value)
 
@@ -97,21 +97,21 @@ def test_codes_that_are_none(code):
 
 @pytest.mark.parametrize("code", [2, 4, 17, 33, 35, 36, 50, 65, 67, 68, 69])
 def test_a_routers_messages_from_a_client(code):
-    """None of them may come from a client, whatever they look like (W50)."""
+    """A message type that only routers send is a violation if a client sends it (W50)."""
     with pytest.raises(Violation, match=r"is sent by routers only\."):
         read([code, 1, {}])
 
 
 @pytest.mark.parametrize("kind", [48, 16, 1, 0, True, "68", None])
 def test_a_client_answers_invocations_only_with_an_error(kind):
-    """An ERROR of any other type is a violation (W50)."""
+    """An ERROR is a violation unless it answers an INVOCATION (W50)."""
     with pytest.raises(Violation, match="ERROR: a client can send it only in answer to an INVOCATION"):
         read([8, kind, 1, {}, "a.b"])
 
 
 @pytest.mark.parametrize("number", [1, 2**32 + 1, MOST_ID])
 def test_ids_that_javascript_wrote_as_doubles(number):
-    """They become integers in every position of an id (W13)."""
+    """Ids written as floats become integers in every position (W13)."""
     found = read([34, float(number), float(number)])
     assert found == (number, number)
     assert [type(each) for each in found] == [int, int]
@@ -122,7 +122,7 @@ def test_ids_that_javascript_wrote_as_doubles(number):
     [0, -1, 0.0, -0.0, 1.5, MOST_ID + 1, 2.0**54, 2**64, 1e300, math.nan, math.inf, -math.inf, True, "1", b"1"],
 )
 def test_ids_that_are_none(number):
-    """0, negative ones, ones above 2^53 and what is no integer (W14, S30)."""
+    """Ids that are 0, negative, above 2^53 or not integers are violations (W14, S30)."""
     for value in ([34, number, 1], [34, 1, number], [16, number, {}, "a.b"], [8, 68, number, {}, "a.b"]):
         with pytest.raises(Violation, match=r"must be an integer from 1 to 2\^53"):
             read(value)
@@ -130,7 +130,7 @@ def test_ids_that_are_none(number):
 
 @pytest.mark.parametrize("key", [1, b"match", None, (), 1.5, True])
 def test_keys_of_options_are_texts(key):
-    """Binary serializers may bring others (W2); within the arguments that is the publish's own fault."""
+    """Keys of options that are not strings are violations (W2), but in arguments they fail only the publish."""
     for value in ([32, 1, {key: 1}, "a.b"], [1, "realm1", {"a": 1, key: 1}]):
         with pytest.raises(Violation, match="every key of the"):
             read(value)
@@ -139,7 +139,7 @@ def test_keys_of_options_are_texts(key):
 
 @pytest.mark.parametrize("sealed", ["\0c2VjcmV0", b"secret"])
 def test_a_sealed_payload_of_the_older_kind(sealed):
-    """It is one text or bytes instead of two elements; the engine refuses it, and the session lives (W32)."""
+    """The older sealed payload, one string or bytes, is read as a publish without arguments, not a violation (W32)."""
     options = {"enc_algo": "cryptobox"}
     assert read([16, 1, options, "a.b", sealed]) == messages.Publish(1, options, "a.b")
     for value in ([16, 1, options, "a.b", sealed, {}], [16, 1, {}, "a.b", sealed], [16, 1, options, "a.b", 1]):
@@ -148,7 +148,7 @@ def test_a_sealed_payload_of_the_older_kind(sealed):
 
 
 def test_violations_quote_nothing_of_the_peer():
-    """The text goes into an ABORT and may go into logs."""
+    """A violation's text contains nothing that the peer sent, since it is written into an ABORT and logs."""
     secret = "Grüße\r\n"
     for value in (
         [secret],

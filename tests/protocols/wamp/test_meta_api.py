@@ -1,4 +1,4 @@
-"""The meta API: sessions and subscriptions, asked about, told of, ended (W46-W48, WD3, WD10)."""
+"""The meta API: procedures about sessions and subscriptions, meta events, killing (W46-W48, WD3, WD10)."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ SESSIONS = ("wamp.session.on_join", "wamp.session.on_leave")
 
 
 def witness(world: World, *topics: str, realm: str = "realm1") -> tuple[Peer, dict[int, str]]:
-    """Somebody who hears these topics, and their ids."""
+    """A peer that subscribes to these topics, and the topics' last components by subscription id."""
     peer = world.joined(realm)
     return peer, {peer.subscribe(topic): topic.rpartition(".")[2] for topic in topics}
 
 
 def told(peer: Peer, names: dict[int, str]) -> list[tuple[str, list[Any]]]:
-    """What somebody has heard since."""
+    """Take the meta events that a peer has received, as (name, args)."""
     events = peer.events()
     assert all(event[3] == {} for event in events)
     return [(names[event[1]], event[4]) for event in events]
 
 
 def ranked(world: World, role: str, realm: str = "realm1", **hello: Any) -> Peer:
-    """Somebody of that role."""
+    """A peer whose session has this role."""
     peer = world.joined(realm, **hello)
     session = peer.engine.session
     assert session is not None
@@ -44,7 +44,7 @@ def ranked(world: World, role: str, realm: str = "realm1", **hello: Any) -> Peer
 
 
 def test_sessions_are_counted_and_listed() -> None:
-    """W47: all, or those of some authroles."""
+    """W47: sessions are counted and listed, all or those of some authroles."""
     world = World()
     one, other = world.joined(), ranked(world, "red")
     numbers = [one.number, other.number]
@@ -57,7 +57,7 @@ def test_sessions_are_counted_and_listed() -> None:
 
 
 def test_what_is_told_of_a_session() -> None:
-    """W47: who it is and by what it came; nothing of its HTTP request."""
+    """W47: `get` has a session's identity and transport, and nothing of its HTTP request."""
     world = World()
     one, other = world.joined(), world.joined(subprotocol="wamp.2.cbor.batched")
     assert one.call("wamp.session.get", other.number) == [
@@ -74,7 +74,7 @@ def test_what_is_told_of_a_session() -> None:
 
 
 def test_join_and_leave_are_told() -> None:
-    """W48: with what `get` tells, and who it was; never to the session itself."""
+    """W48: on_join has what `get` returns, on_leave has the identity; the session itself gets neither."""
     world = World()
     peer, names = witness(world, *SESSIONS)
     other = world.joined()
@@ -93,7 +93,7 @@ def test_join_and_leave_are_told() -> None:
 
 
 def test_subscriptions_are_listed() -> None:
-    """W47, WD10: by match, empty lists too; and not what nobody is subscribed to any more."""
+    """W47, WD10: subscriptions are listed by match, also in empty lists, while they have subscribers."""
     world = World()
     peer = world.joined()
     assert peer.call("wamp.subscription.list") == [{"exact": [], "prefix": [], "wildcard": []}]
@@ -105,7 +105,7 @@ def test_subscriptions_are_listed() -> None:
 
 
 def test_what_is_told_of_a_subscription() -> None:
-    """W47: its id, when it was made, its URI as it was written, and its match, also of an exact one."""
+    """W47: `get` has a subscription's id, time of creation, URI as it was sent, and match; others its subscribers."""
     world = World()
     world.now = 1.5
     peer, other = world.joined(), world.joined()
@@ -120,7 +120,7 @@ def test_what_is_told_of_a_subscription() -> None:
 
 
 def test_lookup() -> None:
-    """W47, WD2: the id, or null; with `match` beside the topic as an argument or keyword."""
+    """W47, WD2: `lookup` returns the id or null; `match` is in a second argument or a keyword."""
     world = World()
     peer = world.joined()
     assert peer.call("wamp.subscription.lookup", "a") == [None]
@@ -134,7 +134,7 @@ def test_lookup() -> None:
 
 
 def test_match() -> None:
-    """W47, WD10: the ids that a publication would reach, or null."""
+    """W47, WD10: `match` returns the ids of subscriptions that a topic matches, or null."""
     world = World()
     peer = world.joined()
     assert peer.call("wamp.subscription.match", "a.b") == [None]
@@ -145,7 +145,7 @@ def test_match() -> None:
 
 
 def test_what_is_gone() -> None:
-    """W47, WD10: no_such_subscription for an id without live subscribers."""
+    """W47, WD10: an id without subscribers is `no_such_subscription`."""
     peer = World().joined()
     number = peer.subscribe("a")
     peer.say([34, 90, number])
@@ -156,11 +156,11 @@ def test_what_is_gone() -> None:
             assert error == "wamp.error.no_such_subscription"
 
 
-# What is told of subscriptions, in which order
+# Meta events of subscriptions, and their order
 
 
 def test_first_and_last() -> None:
-    """W48: on_create before the first on_subscribe, on_delete behind the last on_unsubscribe."""
+    """W48: on_create is sent before the first on_subscribe, on_delete after the last on_unsubscribe."""
     world = World()
     peer, names = witness(world, *META, *META_ENDS)
     one, other = world.joined(), world.joined()
@@ -182,7 +182,7 @@ def test_first_and_last() -> None:
 
 @pytest.mark.parametrize("end", ["lost", "goodbye", "abort", "violation", "killed", "slow"])
 def test_a_session_that_ends(end: str) -> None:
-    """W48, W10, WD3: the same pairs in the same order however it ends, with its own id; on_leave last."""
+    """W48, W10, WD3: however a session ends, its meta events are the same, in the same order, on_leave last."""
     world = World()
     peer, names = witness(world, *META_ENDS, "wamp.session.on_leave")
     dying = world.joined()
@@ -205,7 +205,7 @@ def test_a_session_that_ends(end: str) -> None:
 
 
 def test_nothing_is_told_of_meta_subscriptions() -> None:
-    """W48: nobody hears who listens to the router's own topics."""
+    """W48: subscriptions to the router's own topics cause no meta events."""
     world = World()
     peer, _ = witness(world, *META, *META_ENDS)
     other = world.joined()
@@ -217,7 +217,7 @@ def test_nothing_is_told_of_meta_subscriptions() -> None:
 
 
 def test_nobody_hears_of_its_own() -> None:
-    """W48: nor does the session that caused it."""
+    """W48: a session does not get the meta events of its own subscriptions."""
     world = World()
     peer, _ = witness(world, *META, *META_ENDS)
     peer.subscribe("a")
@@ -227,7 +227,7 @@ def test_nobody_hears_of_its_own() -> None:
 
 
 def test_realms_are_told_apart() -> None:
-    """W48: one realm's sessions and subscriptions are not another's, whatever one asks by."""
+    """W48: no procedure and no meta event shows sessions or subscriptions of another realm."""
     world = World(Realm("one"), Realm("two"))
     peer, _ = witness(world, *META, *META_ENDS, *SESSIONS, realm="one")
     other = world.joined("two")
@@ -266,7 +266,7 @@ WRONG: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize(("procedure", "args"), [(name, args) for name, lists in WRONG.items() for args in lists])
 def test_wrong_arguments(procedure: str, args: list[Any]) -> None:
-    """W47, S30: invalid_argument, with a word on what was expected, and nothing is done."""
+    """W47, S30: wrong arguments are `invalid_argument`, with a text, and have no effect."""
     world = World()
     peer, other = world.joined(), world.joined()
     peer.subscribe("a")
@@ -279,7 +279,7 @@ def test_wrong_arguments(procedure: str, args: list[Any]) -> None:
 
 
 def test_bad_uris() -> None:
-    """W47: invalid_uri."""
+    """W47: `lookup` and `match` refuse a malformed topic with `invalid_uri`."""
     peer = World().joined()
     assert peer.is_refused_call("wamp.subscription.lookup", "a..b") == "wamp.error.invalid_uri"
     assert peer.is_refused_call("wamp.subscription.match", "a..b") == "wamp.error.invalid_uri"
@@ -287,12 +287,12 @@ def test_bad_uris() -> None:
 
 @pytest.mark.parametrize("procedure", ["wamp.session.nothing", "wamp.subscription.list_", "com.x", "wamp"])
 def test_unknown_procedures(procedure: str) -> None:
-    """W3."""
+    """W3: an unknown procedure is `no_such_procedure`."""
     assert World().joined().is_refused_call(procedure) == "wamp.error.no_such_procedure"
 
 
 def test_options_of_a_call_are_ignored() -> None:
-    """W46."""
+    """W46: options of a CALL have no effect on the result."""
     peer = World().joined()
     peer.say([48, 1, {"timeout": 5, "receive_progress": True, "disclose_me": "x"}, "wamp.session.count"])
     assert peer.hear() == [50, 1, {}, [1]]
@@ -302,7 +302,7 @@ def test_options_of_a_call_are_ignored() -> None:
 
 
 def test_kill() -> None:
-    """W47, W8: GOODBYE with reason and message; the session is gone at once, and on_leave is told."""
+    """W47, W8: a killed session gets GOODBYE with reason and message, ends immediately, and causes on_leave."""
     world = World()
     peer, names = witness(world, "wamp.session.on_leave")
     one, other = world.joined(), world.joined()
@@ -316,7 +316,7 @@ def test_kill() -> None:
 
 
 def test_kill_by_who_they_are() -> None:
-    """W47: by authid the ids, by authrole and of all the number; others stay."""
+    """W47: killing by authid returns ids, by authrole or all a number; other sessions stay."""
     world = World()
     killer = world.joined()
     reds = [ranked(world, "red") for _ in range(3)]
@@ -331,7 +331,7 @@ def test_kill_by_who_they_are() -> None:
 
 
 def test_nobody_kills_itself() -> None:
-    """W47, WD10: not by id, nor by any other name."""
+    """W47, WD10: no procedure kills the session that calls it."""
     peer = World().joined()
     assert peer.is_refused_call("wamp.session.kill", peer.number) == "wamp.error.no_such_session"
     assert peer.call("wamp.session.kill_by_authid", peer.welcome["authid"]) == [[]]
@@ -342,7 +342,7 @@ def test_nobody_kills_itself() -> None:
 
 @pytest.mark.parametrize(("kwargs", "error"), [({"reason": "a b"}, "invalid_uri"), ({"reason": 1}, "invalid_argument")])
 def test_a_bad_reason(kwargs: dict[str, Any], error: str) -> None:
-    """W47: invalid_uri, and nobody is killed."""
+    """W47: a reason that is not a URI is refused, and no session is killed."""
     world = World()
     peer, other = world.joined(), world.joined()
     for call in (("kill", other.number), ("kill_by_authrole", "anonymous"), ("kill_all",)):
@@ -351,7 +351,7 @@ def test_a_bad_reason(kwargs: dict[str, Any], error: str) -> None:
 
 
 def test_sessions_that_kill_one_another() -> None:
-    """WD10: the first one's call counts; the other's, sent before it knew, is ignored."""
+    """WD10: the first call kills the other session, whose own call is ignored."""
     world = World()
     one, other = world.joined(), world.joined()
     one.say([48, 1, {}, "wamp.session.kill", [other.number]], turn=False)
@@ -381,7 +381,7 @@ GUARDED = [
 
 
 def rules(*granted: tuple[str, str]) -> AccessRules:
-    """That all these are allowed: a verb, and a Bayeux-like name."""
+    """Rules that allow each of these: a verb, and a name or a pattern that ends with `**`."""
     found = []
     for verb, name in granted:
         above, _, last = name.rpartition("/")
@@ -392,7 +392,7 @@ def rules(*granted: tuple[str, str]) -> AccessRules:
 
 @pytest.mark.parametrize("procedure", GUARDED)
 def test_the_right_to_call(procedure: str) -> None:
-    """W47: with access rules nobody may but who is granted `call` on it, before anything else is looked at."""
+    """W47: with access rules a call needs the right `call` on the procedure, which is checked before the arguments."""
     world = World(rights=rules(("subscribe", "**"), ("publish", "**"), ("call", "wamp/other")))
     assert world.joined().is_refused_call(procedure, "wrong") == "wamp.error.not_authorized"
     world = World(rights=rules(("call", procedure.replace(".", "/"))))
@@ -401,7 +401,7 @@ def test_the_right_to_call(procedure: str) -> None:
 
 
 def test_what_needs_no_right_to_call() -> None:
-    """W41: history, look-up and testaments ask for the right to subscribe or publish instead."""
+    """W41: history, look-up and testaments need the right to subscribe or publish instead of `call`."""
     world = World(rights=rules(("subscribe", "a"), ("publish", "b")))
     peer = world.joined()
     number = peer.subscribe("a")
@@ -414,7 +414,7 @@ def test_what_needs_no_right_to_call() -> None:
 
 
 def test_rules_for_meta_topics() -> None:
-    """A rule on /wamp/... speaks of the router's own topics in its realm, as any rule speaks of its realm's topics."""
+    """A rule for `/wamp/...` applies to the router's own topics of its realm only, as other rules do."""
     world = World(Realm("one"), Realm("two"), rights=rules(("subscribe", "wamp/session/**")))
     peer = world.joined("one")
     peer.subscribe("wamp.session.on_join")
@@ -425,14 +425,14 @@ def test_rules_for_meta_topics() -> None:
 
 
 def test_without_rules_only_loopback_may_call() -> None:
-    """Where nobody has written rules, who is on this machine may do all; others may not."""
+    """Without access rules only clients on the same machine may call `kill_all`."""
     assert World().joined().call("wamp.session.kill_all") == [0]
     world = World(rights=HouseRules(loopback=False, anonymous_publish=True))
     assert world.joined().is_refused_call("wamp.session.kill_all") == "wamp.error.not_authorized"
 
 
 def test_replies_of_one_turn_are_bounded() -> None:
-    """S27: who asks for very much at once is refused the rest of it, and lives on."""
+    """S27: calls whose replies exceed the limit of one turn are `unavailable`, and the session continues."""
     world = World(options=Wamp(subscriptions=1_000))
     world.broker.limits = type(world.broker.limits)(queue_bytes=20_000)
     peer = world.joined()

@@ -1,4 +1,4 @@
-"""What options mean, what counts as none, and which values are refused (W13, W18, W27)."""
+"""How options are read: absent ones, accepted values, and refused ones (W13, W18, W27)."""
 
 import cbor2
 import msgspec
@@ -40,26 +40,26 @@ BAD = [
 @pytest.mark.parametrize(("read", "default"), READERS)
 @pytest.mark.parametrize("sent", [{}, *({"x": value} for value in ABSENT)])
 def test_undefined_and_null_are_as_good_as_none(read, default, sent):
-    """Some clients write options that it does not have as undefined (W18)."""
+    """Options that are null or undefined count as absent; some clients send unset options so (W18)."""
     assert read(sent, "x") == default
 
 
 @pytest.mark.parametrize("sent", [{}, {"exclude_me": None}])
 def test_a_flag_that_is_on_unless_told_otherwise(sent):
-    """As `exclude_me` is (W26)."""
+    """A flag can be true by default, as `exclude_me` is (W26)."""
     assert options.flag(sent, "exclude_me", default=True) is True
     assert options.flag({"exclude_me": False}, "exclude_me", default=True) is False
 
 
 @pytest.mark.parametrize(("read", "sent", "meaning"), GOOD)
 def test_values(read, sent, meaning):
-    """Lists may be a single value, ids may be doubles (W13, W27)."""
+    """A single value is accepted for a list, and a float for an id (W13, W27)."""
     assert read({"x": sent}, "x") == meaning
 
 
 @pytest.mark.parametrize(("read", "sent"), [(read, value) for read, values in BAD for value in values])
 def test_values_of_the_wrong_type(read, sent):
-    """They are refused by the option's name (W18, W27); an ext of another type is no undefined."""
+    """A value of the wrong type raises `BadOption` with the option's name (W18, W27), and so does an unknown ext."""
     for value in (sent, msgspec.msgpack.Ext(1, b"")):
         with pytest.raises(BadOption) as refused:
             read({"x": value}, "x")
@@ -67,7 +67,7 @@ def test_values_of_the_wrong_type(read, sent):
 
 
 def test_an_audience_from_the_four_lists():
-    """Authids and roles, as the broker's other protocols say them; an empty list admits nobody (W27)."""
+    """The four lists of authids and roles become an `Audience`, in which an empty list admits no session (W27)."""
     sent = {"eligible_authid": [], "eligible_authrole": "staff", "exclude_authid": ["b", "a"], "exclude_authrole": None}
     assert options.audience_of(sent, 100) == Audience((), ("staff",), ("a", "b"), ())
     assert options.audience_of({}, 100) is None
@@ -75,7 +75,7 @@ def test_an_audience_from_the_four_lists():
 
 
 def test_an_audience_has_a_bound():
-    """All names together, however they are spread."""
+    """The limit of an audience counts the names of all lists together."""
     sent = {"eligible_authid": ["a" * 46], "exclude_authrole": ["b" * 46]}
     assert options.audience_of(sent, 100)
     with pytest.raises(BadOption):

@@ -1,4 +1,4 @@
-"""A publication's arguments, kept as JSON text and given back (W25, W64, W65)."""
+"""An event's arguments: stored as JSON and read back (W25, W64, W65)."""
 
 import cbor2
 import orjson
@@ -26,13 +26,13 @@ BOTH = st.tuples(st.none(), st.none()) | st.tuples(ARGS, KWARGS)
 
 
 def message_of(args, kwargs):
-    """The end of an EVENT as it must be."""
+    """The payload elements at the end of an EVENT."""
     return [each for each in (args, kwargs) if each is not None]
 
 
 @given(BOTH, st.sampled_from([*SERIALIZERS.values()]))
 def test_what_was_sent_is_sent_on(both, serializer):
-    """W25: exactly as published, with as many elements, to peers of every serializer."""
+    """W25: arguments are delivered as published, with the same number of elements, in every serializer."""
     payload, shape = stored(*both, serializer)
     assert orjson.loads(b"[0" + elements(payload, shape) + b"]")[1:] == message_of(*both)
     assert shown(payload, shape, serializer) == both
@@ -53,7 +53,7 @@ def test_what_was_sent_is_sent_on(both, serializer):
     ],
 )
 def test_what_other_protocols_see(args, kwargs, shape, payload):
-    """One argument alone is a bare value, all else has both members."""
+    """A single argument is shown as a bare value, everything else as an object with `args` and `kwargs`."""
     assert stored(args, kwargs, JSON) == (payload, shape)
 
 
@@ -66,24 +66,24 @@ def test_what_other_protocols_see(args, kwargs, shape, payload):
     ],
 )
 def test_arguments_that_look_like_the_border_are_told_from_it(args, kwargs):
-    """The two texts are cut where they were joined."""
+    """Stored args and kwargs are separated correctly, even if values look like the separator."""
     assert [orjson.loads(each) for each in parts(*stored(args, kwargs, JSON))] == [args, kwargs]
 
 
 def test_no_arguments_before_keyword_arguments_are_an_empty_list():
-    """A message has them by their place (a testament's `args` may be null)."""
+    """Kwargs without args (null in a testament) are sent behind an empty list, as elements have fixed places."""
     assert elements(*stored(None, {"a": 1}, JSON)) == b',[],{"a":1}'
 
 
 def test_a_value_of_another_protocol_is_the_one_argument():
-    """W65: `args: [data]`, its text as it was."""
+    """W65: another protocol's data becomes the only argument, with its JSON unchanged."""
     assert elements(b'{"a": 1.50}', "bare") == b',[{"a": 1.50}]'
 
 
 @pytest.mark.parametrize("serializer", [MSGPACK, CBOR])
 @pytest.mark.parametrize(("args", "kwargs"), [([b"\x00\xff"], None), ([1, b"x"], None), ([b""], {"k": [b"\x01"]})])
 def test_bytes_are_text_in_json_and_bytes_again_in_the_others(args, kwargs, serializer):
-    """W64: a NUL and base64."""
+    """W64: bytes are stored as a string of NUL and base64, and are bytes again for binary serializers."""
     payload, shape = stored(args, kwargs, serializer)
     assert shown(payload, shape, serializer) == (args, kwargs)
     assert b"\\u0000" in elements(payload, shape)
@@ -94,6 +94,6 @@ def test_bytes_are_text_in_json_and_bytes_again_in_the_others(args, kwargs, seri
     [([float("nan")], None), ([1, float("inf")], None), ([], {"a": 2**64}), ([cbor2.CBORTag(4000, 1)], None)],
 )
 def test_what_no_other_protocol_could_carry_is_refused(args, kwargs):
-    """W64."""
+    """W64: NaN, infinities, integers beyond 64 bits and unknown CBOR tags are refused."""
     with pytest.raises(Unportable):
         stored(args, kwargs, CBOR)

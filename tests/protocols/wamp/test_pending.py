@@ -1,4 +1,4 @@
-"""Publications that wait for the disk (W24, W31)."""
+"""Publishes that wait until they are stored (W24, W31)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from app.broker.log import Keeping
 
 
 def recorded() -> tuple[World, MemoryLog]:
-    """A world with a history whose writer is moved by hand."""
+    """A world, and its history's log, which commits when the test calls it."""
     world = World()
     return world, MemoryLog(world.broker)
 
 
 def test_published_when_it_is_on_disk() -> None:
-    """Stored, then delivered, then acknowledged."""
+    """An event is stored, then delivered, then acknowledged."""
     world, log = recorded()
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("a")
@@ -36,7 +36,7 @@ def test_published_when_it_is_on_disk() -> None:
 
 @pytest.mark.parametrize("is_full", [False, True], ids=["not written", "no room"])
 def test_refused_by_the_history(is_full: bool) -> None:
-    """Unavailable, and nobody has got it; what was not acknowledged is counted."""
+    """An event that the history refuses is `unavailable` and not delivered; without acknowledgement it is counted."""
     world, log = recorded()
     log.is_full = is_full
     publisher, hearer = world.joined(), world.joined()
@@ -51,7 +51,7 @@ def test_refused_by_the_history(is_full: bool) -> None:
 
 
 def test_nobody_knows_in_time() -> None:
-    """A commit past its deadline is timeout; it may come through later, and is not answered twice."""
+    """A commit after its deadline is `timeout`; the event can be delivered later, without a second reply."""
     world, log = recorded()
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("a")
@@ -66,7 +66,7 @@ def test_nobody_knows_in_time() -> None:
 
 
 def test_order_behind_a_pending_one() -> None:
-    """W31: what the same publisher publishes behind it stays behind it, recorded or not; others' does not."""
+    """W31: a publisher's later events wait for its pending one, recorded or not; other publishers' do not."""
     world, log = recorded()
     log.keepings = {"b": Keeping.NOT, "c": Keeping.AFTERWARDS}
     publisher, other, hearer = world.joined(), world.joined(), world.joined()
@@ -84,14 +84,14 @@ def test_order_behind_a_pending_one() -> None:
 
 @pytest.mark.parametrize("options", [{"eligible": [1]}, {"exclude": [1]}, {"eligible": []}, {"exclude": []}])
 def test_session_lists_are_not_stored(options: dict[str, Any]) -> None:
-    """W37: whatever their value; and so they wait for nothing."""
+    """W37: events with lists of session ids are not stored, and wait for nothing."""
     world, log = recorded()
     world.joined().publish("a", **options)
     assert not log.inbox
 
 
 def test_what_is_stored() -> None:
-    """W37: authids and roles with it; who published only where that was disclosed."""
+    """W37: lists of authids and roles are stored with an event, and its publisher only if it is disclosed."""
     world, log = recorded()
     publisher = world.joined()
     publisher.say([16, 1, {"exclude_authid": "ann", "eligible_authrole": ["red"]}, "a", [1], {}])
@@ -106,7 +106,7 @@ def test_what_is_stored() -> None:
 
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_the_publisher_leaves_meanwhile(is_stored: bool) -> None:
-    """It is published all the same, if it can be, and nobody is answered; not the next session on that link either."""
+    """A pending event is delivered after its publisher has left; the link's next session does not get the reply."""
     world, log = recorded()
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("a")
@@ -124,7 +124,7 @@ def test_the_publisher_leaves_meanwhile(is_stored: bool) -> None:
 
 
 def test_a_repeat_while_the_first_is_pending() -> None:
-    """It waits for the first, and is answered as that is."""
+    """A repeat by idempotency key waits for the first publish and gets the same publication id."""
     world, log = recorded()
     publisher = world.joined()
     for number in (1, 2):
@@ -138,7 +138,7 @@ def test_a_repeat_while_the_first_is_pending() -> None:
 
 
 def test_a_repeat_of_what_was_refused() -> None:
-    """Is a new attempt."""
+    """A repeat of a publish that was refused is stored as a new attempt."""
     world, log = recorded()
     publisher = world.joined()
     publisher.say([16, 1, {"acknowledge": True, "_idempotency_key": "k"}, "a"])

@@ -1,4 +1,4 @@
-"""PUBLISH and EVENT: every option, every answer, every shape (W24-W34, WD4-WD8)."""
+"""PUBLISH and EVENT: all options, replies and payload shapes (W24-W34, WD4-WD8)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.settings import Limits, Realm, Wamp
 
 
 def known(world: World, authid: str, role: str, **hello: Any) -> Peer:
-    """Somebody who is subscribed to com.x and has proved to be that."""
+    """A peer that is subscribed to com.x and authenticated with this authid and role."""
     peer = world.joined(**hello)
     session = peer.engine.session
     assert session is not None
@@ -28,18 +28,18 @@ def known(world: World, authid: str, role: str, **hello: Any) -> Peer:
 
 
 def silent(world: World, peer: Peer, options: dict[str, Any], topic: str = "com.x") -> bool:
-    """Whether a publication that is not acknowledged is refused without a word, and counted."""
+    """Whether a publish without acknowledgement is refused without a reply, and counted."""
     before = sum(world.router.unacknowledged.values())
     peer.say([16, peer.request(), options, topic, ["silent"]])
     return peer.hears_nothing() and sum(world.router.unacknowledged.values()) == before + 1
 
 
-# Answers
+# Replies
 
 
 @pytest.mark.parametrize("acknowledge", [{}, {"acknowledge": False}, {"acknowledge": None}, {"acknowledge": True}])
 def test_acknowledgement(acknowledge: dict[str, Any]) -> None:
-    """W24, WD4: PUBLISHED, once, for who wants it, with the id that the EVENT has; nothing for all others."""
+    """W24, WD4: PUBLISHED, with EVENT's publication id, is sent for `acknowledge: true` only."""
     world = World()
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("com.x")
@@ -75,7 +75,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], list[Any], str]] = {
 
 @pytest.mark.parametrize(("topic", "options", "payload", "error"), REFUSED.values(), ids=REFUSED)
 def test_refusals(topic: str, options: dict[str, Any], payload: list[Any], error: str) -> None:
-    """W12, W23, W24, W27, W32, W33: an ERROR where it is to be acknowledged, else silence; nobody gets anything."""
+    """W12, W23, W24, W27, W32, W33: a refused publish is not delivered; ERROR is sent for `acknowledge: true` only."""
     world = World()
     publisher, hearer = world.joined(roles=CAPABLE), world.joined()
     hearer.subscribe("", match="prefix")
@@ -91,7 +91,7 @@ def test_refusals(topic: str, options: dict[str, Any], payload: list[Any], error
 
 @pytest.mark.parametrize("acknowledge", [1, "yes", [], {}])
 def test_a_wrong_acknowledge(acknowledge: Any) -> None:
-    """W24, W27: is not true, so nothing is said; and nothing is published."""
+    """W24, W27: a publish with a wrong `acknowledge` is refused without a reply."""
     world = World()
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("com.x")
@@ -100,14 +100,14 @@ def test_a_wrong_acknowledge(acknowledge: Any) -> None:
 
 
 def test_a_number_that_not_everyone_can_carry() -> None:
-    """Beyond 64 bits."""
+    """An integer beyond 64 bits is refused."""
     peer = World().joined()
     peer.send(b'[16,1,{"acknowledge":true},"com.x",[%d]]' % 2**64)
     assert peer.hear()[:5] == [8, 16, 1, {}, "wamp.error.invalid_argument"]
 
 
 def test_not_authorized() -> None:
-    """W24: by the rights; where nobody has written rules the server's own topics are its own."""
+    """W24: a publish without the right is refused; without access rules the server's topics are its own."""
     world = World(rights=HouseRules(loopback=False, anonymous_publish=True))
     publisher = world.joined()
     answer = publisher.is_refused([16, 1, {"acknowledge": True}, "halley.sessions"])
@@ -116,7 +116,7 @@ def test_not_authorized() -> None:
 
 
 def test_rate() -> None:
-    """Beyond the publisher's rate ERROR `unavailable`, the unacknowledged are counted; it comes back."""
+    """Publishes beyond the rate limit are `unavailable` until time has passed; other publishers are not affected."""
     world = World(options=Wamp(publishes_per_s=1, publish_burst=2))
     world.broker.account_of = lambda address: address
     publisher, other = world.joined(), world.joined()
@@ -131,7 +131,7 @@ def test_rate() -> None:
 
 
 def test_no_rate_on_loopback() -> None:
-    """Nobody is held up who has no account."""
+    """Clients on loopback have no rate limit."""
     world = World(options=Wamp(publishes_per_s=1, publish_burst=1))
     publisher = world.joined()
     for _ in range(5):
@@ -158,7 +158,7 @@ SERIALIZERS = ("wamp.2.json", "wamp.2.msgpack", "wamp.2.cbor", "wamp.2.json.batc
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_payloads_are_sent_on_as_they_are(shape: list[Any]) -> None:
-    """W25: the same elements in every serializer, empty ones that were sent too."""
+    """W25: payloads are delivered with the same elements between all serializers, empty ones too."""
     world = World()
     hearers = [world.joined(subprotocol=each) for each in SERIALIZERS]
     for hearer in hearers:
@@ -170,7 +170,7 @@ def test_payloads_are_sent_on_as_they_are(shape: list[Any]) -> None:
 
 
 def test_bytes() -> None:
-    """Bytes reach binary peers as bytes, and JSON's as WAMP writes them there."""
+    """Binary peers receive bytes as bytes, and JSON peers as the string that WAMP prescribes."""
     world = World()
     hearers = [world.joined(subprotocol=each) for each in SERIALIZERS[:3]]
     for hearer in hearers:
@@ -179,11 +179,11 @@ def test_bytes() -> None:
     assert [hearer.hear()[4] for hearer in hearers] == [["\0AP8="], [b"\x00\xff"], [b"\x00\xff"]]
 
 
-# Who gets it
+# Audience
 
 
 def test_the_publisher_gets_its_own_only_if_it_wants_to() -> None:
-    """W26, WD7."""
+    """W26, WD7: a publisher gets its own event only if it sends `exclude_me: false`."""
     world = World()
     peer = world.joined()
     peer.subscribe("com.x")
@@ -193,7 +193,7 @@ def test_the_publisher_gets_its_own_only_if_it_wants_to() -> None:
 
 
 def is_meant(peer: Peer, options: dict[str, Any]) -> bool:
-    """What W27 says, in so many words."""
+    """Whether the options admit a peer, computed as W27 says."""
     session = peer.engine.session
     assert session is not None
     for suffix, value in (("", peer.number), ("_authid", session.authid), ("_authrole", session.role)):
@@ -218,7 +218,7 @@ audiences = st.fixed_dictionaries(
 @settings(max_examples=150)
 @given(st.lists(audiences, min_size=1, max_size=4))
 def test_audiences(published: list[dict[str, Any]]) -> None:
-    """W27, WD6: all that is said must hold; exclusion wins; an empty list means nobody; one value is a list."""
+    """W27, WD6: all lists must hold; exclusion wins; an empty list admits no session; a single value is a list."""
     world = World()
     peers = [known(world, authid, role) for authid, role in (("ann", "red"), ("bob", "red"), ("cat", "green"))]
     names = {
@@ -240,7 +240,7 @@ def test_audiences(published: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("name", ["eligible_authid", "eligible_authrole"])
 def test_who_has_no_such_attribute_is_not_eligible(name: str) -> None:
-    """W27: the anonymous have no authid of theirs, whatever they are shown to others as."""
+    """W27: an anonymous session is not eligible by authid, not even by the random one of its WELCOME."""
     world = World()
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("com.x")
@@ -249,7 +249,7 @@ def test_who_has_no_such_attribute_is_not_eligible(name: str) -> None:
 
 
 def test_ids_as_doubles() -> None:
-    """W13: as JavaScript's binary encoders write them."""
+    """W13: session ids are accepted as floats, as JavaScript's binary encoders write them."""
     world = World()
     publisher, one, other = (world.joined(subprotocol="wamp.2.cbor") for _ in range(3))
     for peer in (one, other):
@@ -276,7 +276,7 @@ def test_ids_as_doubles() -> None:
     ],
 )
 def test_disclosure(disclose: Any, asked: bool | None, is_disclosed: bool) -> None:
-    """W28, WD7: who it was, only if it asks, always or never, as the realm has it."""
+    """W28, WD7: the publisher is disclosed if it asks for that, always or never, as the realm is configured."""
     world = World(Realm("realm1", disclose=disclose))
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("com.x")
@@ -290,7 +290,7 @@ def test_disclosure(disclose: Any, asked: bool | None, is_disclosed: bool) -> No
 
 
 def test_refused_disclosure() -> None:
-    """W28, WD7: nothing is published."""
+    """W28, WD7: a publish that asks for disclosure in a realm that never discloses is refused."""
     world = World(Realm("realm1", disclose="never"))
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("com.x")
@@ -301,7 +301,7 @@ def test_refused_disclosure() -> None:
 
 
 def test_topic_is_told_where_the_subscription_does_not() -> None:
-    """W20, W29, WD5: on prefixes and wildcards, never on exact ones; one publication id for all three."""
+    """W20, W29, WD5: prefix and wildcard EVENTs have `topic`, exact ones do not; all have one publication id."""
     world = World()
     publisher, hearer = world.joined(), world.joined()
     ids = [
@@ -319,7 +319,7 @@ def test_topic_is_told_where_the_subscription_does_not() -> None:
 
 
 def test_passthru() -> None:
-    """W32, WD8: who has announced it has its four keys sent on, and the payload untouched."""
+    """W32, WD8: for a client that has announced passthru, the four options and the payload are forwarded unchanged."""
     world = World()
     publisher, hearer = world.joined(subprotocol="wamp.2.cbor", roles=CAPABLE), world.joined(subprotocol="wamp.2.cbor")
     hearer.subscribe("com.x")
@@ -333,14 +333,14 @@ def test_passthru() -> None:
 
 
 def test_passthru_is_bounded() -> None:
-    """Every text of a client's that is sent on has a bound."""
+    """The passthru options have a limit, since they are forwarded."""
     publisher = World().joined(roles=CAPABLE)
     message = [16, 1, {"acknowledge": True, "ppt_scheme": "x_own", "ppt_keyid": "k" * 2_000}, "com.x", ["x"]]
     assert publisher.is_refused(message) == "wamp.error.invalid_argument"
 
 
 def test_empty_scheme_needs_no_announcement() -> None:
-    """W32: only one that is not empty is passthru."""
+    """W32: an empty `ppt_scheme` is not passthru and needs no announcement."""
     World().joined().publish("com.x", ["x"], ppt_scheme="")
 
 
@@ -348,7 +348,7 @@ def test_empty_scheme_needs_no_announcement() -> None:
 
 
 def test_a_repeat_is_answered_as_the_first_was() -> None:
-    """The same publication id, and nobody gets it again."""
+    """A repeat gets the same publication id and is not delivered again; a key for another topic is refused."""
     world = World()
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("com.x")
@@ -365,7 +365,7 @@ def test_a_repeat_is_answered_as_the_first_was() -> None:
 
 
 def test_an_event_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """W34: for each subscription and each way of writing, however many hear it."""
+    """W34: an event is encoded once for each subscription and serializer, for any number of subscribers."""
     encoded: Counter[str] = Counter()
     plain = delivery._frame
 
@@ -386,7 +386,7 @@ def test_an_event_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_write_for_a_turn() -> None:
-    """Events of one turn leave together."""
+    """Events of one turn are sent in one write."""
     world = World()
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("com.x")
@@ -400,7 +400,7 @@ def test_one_write_for_a_turn() -> None:
 
 @given(st.lists(st.sampled_from(["com.x", "com.y", "org.z"]), max_size=20), st.data())
 def test_order(topics: list[str], data: st.DataObject) -> None:
-    """W31: of one publisher, over all topics and subscriptions, whenever turns end."""
+    """W31: one publisher's events arrive in order, over all topics and subscriptions and any number of turns."""
     world = World()
     publisher, hearer = world.joined(), world.joined()
     for topic in ("com.x", "com.y", "org.z"):
@@ -415,7 +415,7 @@ def test_order(topics: list[str], data: st.DataObject) -> None:
 
 
 def test_limits_of_a_payload() -> None:
-    """W33: as many bytes as the settings allow, and not one more; the session lives."""
+    """W33: a payload of the maximum size is published, one byte more is refused; the session continues."""
     world = World(limits=Limits(data_bytes=64))
     publisher = world.joined()
     publisher.publish("com.x", ["x" * 62])
@@ -440,7 +440,7 @@ def test_limits_of_a_payload() -> None:
     ],
 )
 def test_what_is_no_value(topic: str, options: dict[str, Any], error: str, text: str) -> None:
-    """G5: ERROR names the type, if that may be shown; the unacknowledged are counted; nobody hears of it."""
+    """G5: a publish that does not fit a NetworkTables topic is refused with the reason, and not delivered."""
     world = World()
     values = FakeValues(world.broker, a="double", struct="struct:<b>{}", full="")
     peer, hearer = world.joined(), world.joined()
@@ -455,7 +455,7 @@ def test_what_is_no_value(topic: str, options: dict[str, Any], error: str, text:
 
 
 def test_a_value_excludes_its_publisher_as_any_event() -> None:
-    """G6: echo is decided by the publisher's protocol."""
+    """G6: a WAMP publisher of a NetworkTables value gets its own only with `exclude_me: false`."""
     world = World()
     FakeValues(world.broker, a="double")
     peer, hearer = world.joined(), world.joined()

@@ -1,4 +1,4 @@
-"""Realms: rooms of their own; the first is the one that all protocols share."""
+"""Realms are separate from each other; the first shares its topics with the other protocols."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ BOUNDS = Bounds(LIMITS.topic_chars, LIMITS.topic_segments)
 
 
 def bayeux_hearer(broker: Broker, session_id: str, subscription: str) -> Session:
-    """A session of another protocol, subscribed as Bayeux writes it."""
+    """A session of another protocol with a Bayeux subscription."""
     session = join(broker, session_id)
     broker.subscribe(session, to_pattern(subscription, BOUNDS))
     return session
 
 
 def test_the_usual_realm() -> None:
-    """Without any in the settings there is realm1."""
+    """Without realms in the settings there is one, realm1."""
     world = World()
     assert list(world.router.realms) == ["realm1"]
     assert world.joined().welcome["realm"] == "realm1"
 
 
 def test_realms_share_nothing() -> None:
-    """The same names, and nobody hears anybody; by patterns neither."""
+    """An event reaches only sessions of its realm, by exact names and patterns; subscription ids differ."""
     world = World(Realm("one"), Realm("two"), Realm("three"))
     peers = [world.joined(realm) for realm in ("one", "two", "three")]
     for peer in peers:
@@ -58,7 +58,7 @@ def test_realms_share_nothing() -> None:
 
 @pytest.mark.parametrize("match", ["exact", "prefix", "wildcard"])
 def test_ids_of_another_realm_mean_nothing(match: str) -> None:
-    """Neither to look at nor to end."""
+    """A session cannot use a subscription id of another realm, neither in UNSUBSCRIBE nor in procedures."""
     world = World(Realm("one"), Realm("two"))
     one, two = world.joined("one"), world.joined("two")
     for owner, stranger in ((one, two), (two, one)):
@@ -74,7 +74,7 @@ def test_ids_of_another_realm_mean_nothing(match: str) -> None:
     [("a.b", "/a/b"), ("com.myapp.x", "/com/myapp/x"), ("a", "/a"), ("a!2eb.ü", "/a!2eb/!c3!bc"), ("a*.b", "/a!2a/b")],
 )
 def test_names_cross(uri: str, channel: str) -> None:
-    """`com.myapp.x` in the first realm and Bayeux' `/com/myapp/x` are one topic, both ways."""
+    """`com.myapp.x` in the first realm and Bayeux' `/com/myapp/x` are one topic, in both directions."""
     world = World(Realm("one"), Realm("two"))
     first, second = world.joined("one"), world.joined("two")
     exact, everything = bayeux_hearer(world.broker, "x", channel), bayeux_hearer(world.broker, "y", "/**")
@@ -91,7 +91,7 @@ def test_names_cross(uri: str, channel: str) -> None:
 
 
 def test_what_bayeux_published_has_no_publisher_s_name() -> None:
-    """W28: what another protocol says of an event is not WAMP's to tell."""
+    """W28: the publisher and details of another protocol's event are not disclosed."""
     world = World()
     peer = world.joined()
     peer.subscribe("a", match="prefix")
@@ -103,7 +103,7 @@ def test_what_bayeux_published_has_no_publisher_s_name() -> None:
 
 
 def test_bayeux_hears_no_meta_topics() -> None:
-    """`wamp.*` never crosses; a Bayeux /wamp/session/on_join is nothing of the router's."""
+    """Bayeux gets no `wamp.*` topics, and its own `/wamp/session/on_join` does not reach WAMP."""
     world = World()
     everything, forged = bayeux_hearer(world.broker, "x", "/**"), bayeux_hearer(world.broker, "y", "/wamp/**")
     peer = world.joined()
@@ -118,7 +118,7 @@ def test_bayeux_hears_no_meta_topics() -> None:
 
 
 def test_a_subscription_of_both_protocols() -> None:
-    """W36: who hears by another protocol is no subscriber of WAMP's, and keeps no subscription alive."""
+    """W36: a Bayeux subscriber is not shown in the meta API and does not keep a subscription alive."""
     world = World()
     bayeux_hearer(world.broker, "x", "/a/b")
     peer, witness = world.joined(), world.joined()
@@ -137,14 +137,14 @@ def test_a_subscription_of_both_protocols() -> None:
 
 
 def test_strictness_is_a_realm_s_own() -> None:
-    """W11."""
+    """W11: `strict_uris` applies to its own realm only."""
     world = World(Realm("loose"), Realm("strict", strict_uris=True))
     world.joined("loose").subscribe("Mixed")
     assert world.joined("strict").is_refused([32, 1, {}, "Mixed"]) == "wamp.error.invalid_uri"
 
 
 def test_sessions_may_not_be_chosen_across() -> None:
-    """An id of another realm's session reaches nobody."""
+    """An event that is eligible for a session of another realm is not delivered to it."""
     world = World(Realm("one"), Realm("two"))
     one, two = world.joined("one"), world.joined("two")
     two.subscribe("a")
@@ -153,7 +153,7 @@ def test_sessions_may_not_be_chosen_across() -> None:
 
 
 def test_access_rules_of_each_realm() -> None:
-    """A rule speaks of one realm; what is granted in the first is not in another."""
+    """A rule grants rights in its own realm and not in others."""
     everything = [Pattern(Match.DESCENDANTS, space) for space in ("", ":two")]
     for number, allowed in enumerate(everything):
         world = World(Realm("one"), Realm("two"), rights=AccessRules([Rule("*", "*", allowed, allow=True)]))
@@ -166,7 +166,7 @@ def test_access_rules_of_each_realm() -> None:
 
 
 def test_short_topics_do_not_silence_the_router() -> None:
-    """A setting for clients' topics says nothing of the router's own."""
+    """Limits for clients' topics do not affect the router's own topics."""
     world = World(limits=Limits(topic_chars=8, topic_segments=1))
     peer = world.joined()
     peer.subscribe("a")
@@ -176,7 +176,7 @@ def test_short_topics_do_not_silence_the_router() -> None:
 
 
 def test_its_own_topics_in_the_history() -> None:
-    """Another realm's events are stored under names that nobody else can write."""
+    """Events of other realms than the first are stored under topics that no client can publish to."""
     world = World(Realm("one"), Realm("two"))
     log = MemoryLog(world.broker)
     for realm in ("one", "two"):
@@ -192,7 +192,7 @@ realm_names = st.text(
 
 @given(st.lists(realm_names, min_size=2, max_size=2, unique=True), st.sampled_from(["exact", "prefix", "wildcard"]))
 def test_whatever_realms_are_called(names: list[str], match: str) -> None:
-    """Their topics are each their own, and no pattern is in two of them."""
+    """No topic or pattern belongs to two realms, for any names of realms."""
     options: Any = [Realm(name) for name in ("first", *names)]
     realms = [RealmOfThem(each, LIMITS, Wamp(), is_first=not at) for at, each in enumerate(options)]
     for uri in ("a.b", "wamp.session.on_join", "wamp"):
@@ -204,7 +204,7 @@ def test_whatever_realms_are_called(names: list[str], match: str) -> None:
 
 @pytest.mark.parametrize("uri", ["halley.sessions", "halley"])
 def test_the_server_s_own_must_be_named(uri: str) -> None:
-    """No prefix or wildcard above halley hears it."""
+    """Only patterns that begin with `halley` match the server's own topics."""
     world = World()
     peer = world.joined()
     for topic, match in (("", "prefix"), ("h", "prefix"), (".sessions", "wildcard")):

@@ -18,7 +18,7 @@ from app.settings import Limits, Realm, Wamp
 
 
 def known(world: World, authid: str, role: str) -> Peer:
-    """Somebody who has proved to be that."""
+    """A peer that is authenticated with this authid and role."""
     peer = world.joined()
     session = peer.engine.session
     assert session is not None
@@ -27,7 +27,7 @@ def known(world: World, authid: str, role: str) -> Peer:
 
 
 def retained(peer: Peer, topic: str, **options: Any) -> list[Any]:
-    """The payloads of the retained events that a peer gets for a new subscription, all said behind SUBSCRIBED."""
+    """The payloads of the retained events that a peer gets, behind SUBSCRIBED, for a new subscription."""
     number = peer.subscribe(topic, get_retained=True, **options)
     events = peer.events()
     assert all(event[1] == number and event[3]["retained"] is True for event in events)
@@ -38,7 +38,7 @@ def retained(peer: Peer, topic: str, **options: Any) -> list[Any]:
 
 @pytest.mark.parametrize("subprotocol", ["wamp.2.json", "wamp.2.msgpack.batched", "wamp.2.cbor"])
 def test_retained(subprotocol: str) -> None:
-    """W43, W44: the latest, for who asks, with the id and details that it had; live ones say nothing of it."""
+    """W43, W44: `get_retained` brings the latest retained event with its id and details; live events are not marked."""
     world = World()
     publisher, hearer = world.joined(subprotocol=subprotocol), world.joined(subprotocol=subprotocol)
     publisher.publish("a", [1], retain=True)
@@ -59,7 +59,7 @@ def test_retained(subprotocol: str) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"get_retained": False}, {"get_retained": None}])
 def test_who_does_not_ask_gets_none(options: dict[str, Any]) -> None:
-    """W44."""
+    """W44: without `get_retained: true` no retained event is sent."""
     world = World()
     peer = world.joined()
     peer.publish("a", [1], retain=True)
@@ -78,7 +78,7 @@ def test_asking_again() -> None:
 
 
 def test_patterns() -> None:
-    """W44: of a pattern all that match, each topic's latest, oldest first, with its topic."""
+    """W44: a pattern brings each matching topic's latest retained event, oldest first, with its topic."""
     world = World()
     peer = world.joined()
     for topic in ("a.b", "a.c", "b.c", "a.b", "a"):
@@ -92,7 +92,7 @@ def test_patterns() -> None:
 
 
 def test_only_who_is_meant() -> None:
-    """W43, W44: the latest that this session may have; one for all clears those before it."""
+    """W43, W44: a session gets the latest event that it may have; an event for all replaces earlier ones."""
     world = World()
     ann, bob = known(world, "ann", "red"), known(world, "bob", "blue")
     ann.publish("a", ["all"], retain=True)
@@ -110,7 +110,7 @@ def test_only_who_is_meant() -> None:
 
 
 def test_of_one_topic() -> None:
-    """A bound: however many audiences one topic has, 32 events are kept of it, the one for all among them no longer."""
+    """At most 32 events are kept of a topic, regardless of their audiences; the oldest is dropped."""
     world = World()
     peer = known(world, "ann", "red")
     peer.publish("a", ["all"], retain=True)
@@ -122,7 +122,7 @@ def test_of_one_topic() -> None:
 
 
 def test_refused_publications_are_not_retained() -> None:
-    """W43: if the publish was allowed."""
+    """W43: an event is retained only after its publish was accepted and stored."""
     world = World()
     peer = world.joined()
     peer.is_refused([16, 90, {"acknowledge": True, "retain": True, "exclude": ["x"]}, "a", [1]])
@@ -137,7 +137,7 @@ def test_refused_publications_are_not_retained() -> None:
 
 
 def test_a_repeat_is_not_retained_again() -> None:
-    """A repeat with an idempotency key does nothing, so a later event is not replaced by it."""
+    """A repeat with an idempotency key does not replace an event that was retained later."""
     peer = World().joined()
     peer.publish("a", [1], retain=True, _idempotency_key="k")
     peer.publish("a", [2], retain=True)
@@ -146,7 +146,7 @@ def test_a_repeat_is_not_retained_again() -> None:
 
 
 def test_a_repeat_of_what_is_pending() -> None:
-    """Nor does one that asks for what the first did not, while the first waits for the disk."""
+    """A repeat with `retain` of a pending publish without it retains nothing."""
     world = World()
     log = MemoryLog(world.broker)
     peer = world.joined()
@@ -157,7 +157,7 @@ def test_a_repeat_of_what_is_pending() -> None:
 
 
 def test_none_from_another_realm() -> None:
-    """Realms share nothing."""
+    """A session does not get retained events of another realm."""
     world = World(Realm("one"), Realm("two"))
     world.joined("one").publish("a", [1], retain=True)
     assert retained(world.joined("two"), "", match="prefix") == []
@@ -165,7 +165,7 @@ def test_none_from_another_realm() -> None:
 
 
 def test_a_retained_event_keeps_no_session() -> None:
-    """W10: what a client leaves behind is its event, not its session and connection with it."""
+    """W10: a retained event has no reference to its publisher's session or connection."""
     world = World()
     peer = world.joined()
     peer.publish("a", [1], retain=True)
@@ -174,11 +174,11 @@ def test_a_retained_event_keeps_no_session() -> None:
     assert events[0].source is None
 
 
-# Bounds
+# Limits
 
 
 def test_topics_are_bounded() -> None:
-    """W45: the topic retained longest ago makes room."""
+    """W45: the topic that was retained longest ago is dropped."""
     world = World(options=Wamp(retained_topics=2))
     peer = world.joined()
     for topic in ("a", "b", "a", "c"):
@@ -188,14 +188,14 @@ def test_topics_are_bounded() -> None:
 
 
 def test_nothing_is_retained_where_the_setting_says_so() -> None:
-    """A setting of 0."""
+    """With `retained_topics` of 0 nothing is retained."""
     peer = World(options=Wamp(retained_topics=0)).joined()
     peer.publish("a", [1], retain=True)
     assert retained(peer, "a") == []
 
 
 def test_bytes_are_bounded() -> None:
-    """W45: likewise; the latest always stays."""
+    """W45: beyond `retained_bytes` the oldest events are dropped; the latest always stays."""
     world = World(options=Wamp(retained_bytes=5_000))
     peer = world.joined()
     for topic in ("a", "b", "c"):
@@ -207,7 +207,7 @@ def test_bytes_are_bounded() -> None:
 
 
 def test_one_subscription_gets_so_many() -> None:
-    """W44: bounded; the youngest."""
+    """W44: a subscription gets at most `retained_events`, the youngest."""
     world = World(options=Wamp(retained_events=2))
     peer = world.joined()
     for number in range(4):
@@ -217,7 +217,7 @@ def test_one_subscription_gets_so_many() -> None:
 
 
 def test_one_turn_gets_so_many_bytes() -> None:
-    """S27: however often a client asks in one turn, it is sent what may wait for a session, and lives on."""
+    """S27: a client that asks many times in a turn is sent no more than a queue's bytes, and its session continues."""
     world = World(limits=Limits(queue_bytes=20_000))
     publisher, peer = world.joined(), world.joined(subprotocol="wamp.2.json.batched")
     for number in range(10):
@@ -238,7 +238,7 @@ topics = st.sampled_from(["a", "a/b", "a/c", "b", "b/c"])
 
 @given(st.lists(st.tuples(topics, st.integers(0, 2_000)), max_size=30), st.integers(1, 4), st.integers(1_024, 9_000))
 def test_against_a_naive_model(kept: list[tuple[str, int]], most_topics: int, most_bytes: int) -> None:
-    """W45: what is there is the youngest of what was kept, within both bounds."""
+    """W45: the youngest retained events are kept, within both limits."""
 
     class Anybody:
         id, authid, role = "1", None, "anonymous"
@@ -256,7 +256,7 @@ def test_against_a_naive_model(kept: list[tuple[str, int]], most_topics: int, mo
 
 
 def test_a_full_log_retains_nothing() -> None:
-    """W43: what could not be stored was not published."""
+    """W43: an event that could not be stored is not retained."""
     world = World()
     log = MemoryLog(world.broker)
     log.is_full = True
@@ -266,7 +266,7 @@ def test_a_full_log_retains_nothing() -> None:
 
 
 def test_last_values_are_retained() -> None:
-    """G7, W30: on request a subscriber gets the last values, those too that nobody has published since the start."""
+    """G7, W30: `get_retained` brings last values, also those that were read from disk when the server started."""
     world = World()
     values = FakeValues(world.broker, **{"a/b": "double", "a/c": "raw", "x": "double"})
     world.now += 1
@@ -284,7 +284,7 @@ def test_last_values_are_retained() -> None:
 
 
 def test_of_a_topic_the_younger_comes_and_once() -> None:
-    """What clients retained and what values there are is one; `retained_events` bounds both together."""
+    """Of a topic's retained event and last value the younger is sent; `retained_events` limits both together."""
     world = World(options=Wamp(retained_events=2))
     values = FakeValues(world.broker, b="double")
     peer = world.joined()
@@ -302,7 +302,7 @@ def test_of_a_topic_the_younger_comes_and_once() -> None:
 
 
 def test_other_realms_have_no_values() -> None:
-    """Only the first realm's topics are those of the other protocols."""
+    """NetworkTables' values exist in the first realm only."""
     world = World(Realm("realm1"), Realm("other"))
     FakeValues(world.broker, a="double").put("a", b"1", world.now)
     assert retained(world.joined("other"), "a") == []

@@ -1,4 +1,4 @@
-"""Taking a subscription away from a client (W49)."""
+"""Revoking a client's subscription (W49)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REMOVE = "wamp.subscription.remove_subscriber"
 @pytest.mark.parametrize(("kwargs", "reason"), [({}, "wamp.close.revoked"), ({"reason": "com.why"}, "com.why")])
 @pytest.mark.parametrize("subprotocol", ["wamp.2.json", "wamp.2.msgpack", "wamp.2.cbor.batched"])
 def test_who_understands_it_is_told(subprotocol: str, kwargs: dict[str, str], reason: str) -> None:
-    """W49: UNSUBSCRIBED with request 0, the subscription and a URI for a reason; no EVENT behind it."""
+    """W49: the client gets UNSUBSCRIBED with request 0, subscription and reason, and no EVENT after it."""
     world = World()
     operator, peer = world.joined(), world.joined(subprotocol=subprotocol, roles=CAPABLE)
     number, kept = peer.subscribe("a"), peer.subscribe("b")
@@ -30,7 +30,7 @@ def test_who_understands_it_is_told(subprotocol: str, kwargs: dict[str, str], re
 
 
 def test_who_does_not_is_not() -> None:
-    """W49: it hears nothing more of it, and no word."""
+    """W49: a client that has not announced the feature gets no message; its events just end."""
     world = World()
     operator, peer, other = world.joined(), world.joined(), world.joined()
     number = peer.subscribe("a")
@@ -42,7 +42,7 @@ def test_who_does_not_is_not() -> None:
 
 
 def test_it_is_told_like_unsubscribing() -> None:
-    """W48: on_unsubscribe with the session that lost it, on_delete behind the last."""
+    """W48: a revocation causes on_unsubscribe with the client's session, and on_delete after the last subscriber."""
     world = World()
     operator, peer, witness = world.joined(), world.joined(), world.joined()
     for name in ("on_unsubscribe", "on_delete"):
@@ -53,7 +53,7 @@ def test_it_is_told_like_unsubscribing() -> None:
 
 
 def test_one_s_own() -> None:
-    """Nothing is said against it."""
+    """A session may revoke its own subscription."""
     peer = World().joined(roles=CAPABLE)
     number = peer.subscribe("a")
     peer.say([48, 90, {}, REMOVE, [number, peer.number]])
@@ -61,7 +61,7 @@ def test_one_s_own() -> None:
 
 
 def test_refusals() -> None:
-    """W47: an unknown subscription or session, one that is not subscribed, a reason that is no URI."""
+    """W47: wrong arguments are refused and revoke nothing."""
     world = World()
     operator, peer = world.joined(), world.joined(roles=CAPABLE)
     number = peer.subscribe("a")

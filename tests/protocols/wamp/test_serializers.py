@@ -1,4 +1,4 @@
-"""Three serializers: what comes in as what, goes out as what, and what is refused (W64, S28, S29)."""
+"""The three serializers: how values are read and written, and what is refused (W64, S28, S29)."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def same(one, other):
 
 
 def unpack(serializer, value):
-    """A value as its foreign encoder writes it, read by us."""
+    """A value that a foreign encoder has written, read by this serializer."""
     return serializer.unpack(pack[serializer.name](value), BOUNDS)
 
 
 @pytest.mark.parametrize("serializer", ALL, ids=lambda each: each.name)
 @given(plain)
 def test_values_pass_unchanged(serializer, value):
-    """From a foreign encoder through the broker's JSON and back, and by our own encoder to a foreign decoder."""
+    """A value from a foreign encoder, stored as JSON and written again, is the same for a foreign decoder."""
     came = unpack(serializer, value)
     assert same(came, value)
     rests = serializer.to_json(came)
@@ -85,7 +85,7 @@ def test_values_pass_unchanged(serializer, value):
 @pytest.mark.parametrize("target", BINARY, ids=lambda each: each.name)
 @given(with_bytes)
 def test_bytes_pass_between_binary_serializers(source, target, value):
-    """They rest as WAMP's text for them, and are bytes again for whoever has them (W64)."""
+    """Bytes are stored as the string that WAMP prescribes, and are bytes again in binary serializers (W64)."""
     rests = source.to_json(unpack(source, value))
     assert same(target.from_json(rests), value)
 
@@ -93,7 +93,7 @@ def test_bytes_pass_between_binary_serializers(source, target, value):
 @pytest.mark.parametrize("serializer", BINARY, ids=lambda each: each.name)
 @pytest.mark.parametrize("value", [b"", b"\0", b"\xff\xfe", b"a" * 1_000])
 def test_how_json_shows_bytes(serializer, value):
-    """A NUL and base64 (Basic Profile, binary support in JSON), from either side."""
+    """JSON has a NUL and base64 for bytes, in both directions (Basic Profile, binary support in JSON)."""
     text = "\0" + base64.b64encode(value).decode()
     assert json.loads(serializer.to_json(unpack(serializer, [value]))) == [text]
     assert serializer.from_json(JSON.to_json([text, {"k": text}])) == [value, {"k": value}]
@@ -102,7 +102,7 @@ def test_how_json_shows_bytes(serializer, value):
 
 @pytest.mark.parametrize("text", ["\0?", "\0é", "\0a", "a\0YQ==", "\0YQ==\n", "\\u0000YQ=="])
 def test_texts_that_only_look_like_bytes(text):
-    """They stay what they are."""
+    """Strings that are not NUL and valid base64 stay unchanged."""
     for serializer in BINARY:
         assert serializer.from_json(serializer.to_json(unpack(serializer, [text]))) == [text]
 
@@ -112,7 +112,7 @@ def test_texts_that_only_look_like_bytes(text):
     "number", [-0.0, 0.0, 2**53 + 1, -(2**63), 2**64 - 1, 5e-324, 1.7976931348623157e308, 1.0, 0.1]
 )
 def test_numbers_at_the_edges(serializer, number):
-    """Whatever 64 bits or a double hold passes unchanged (W64)."""
+    """Integers of 64 bits and doubles are unchanged (W64)."""
     rests = serializer.to_json(unpack(serializer, [number]))
     for reader in ALL:
         assert same(reader.from_json(rests), [number])
@@ -148,7 +148,7 @@ UNPORTABLE = [
 
 @pytest.mark.parametrize(("serializer", "data"), UNPORTABLE)
 def test_what_not_every_protocol_can_carry(serializer, data):
-    """It is read, and refused only with the message that has it."""
+    """A value that JSON does not have is read, but cannot be stored; so it fails its publish only."""
     value = serializer.unpack(data, BOUNDS)
     with pytest.raises(Unportable):
         serializer.to_json(value)
@@ -157,7 +157,7 @@ def test_what_not_every_protocol_can_carry(serializer, data):
 
 
 def _publish_of(serializer, data):
-    """`[16, 1, {}, "a.b", data]`, by hand."""
+    """The bytes of `[16, 1, {}, "a.b", data]`."""
     if serializer is JSON:
         return b'[16, 1, {}, "a.b", ' + data + b"]"
     start = b"\x95\x10\x01\x80\xa3a.b" if serializer is MSGPACK else b"\x85\x10\x01\xa0\x63a.b"
@@ -168,7 +168,7 @@ def _publish_of(serializer, data):
     "tag", [*range(7), *range(21, 38), *range(250, 270), 100, 1004, 1_000, 43_000, 55_799, 2**64 - 1]
 )
 def test_no_tag_of_cbor_is_followed(tag):
-    """Dates, big numbers, sets, references, expressions, whatever else: refused where they are written (W64)."""
+    """CBOR's tags for dates, big numbers, references and the like are not interpreted, and refused as payload (W64)."""
     for inner in ([1, 2], "2013-03-21T20:04:00Z", 1, b"\xff" * 16, "(a+)+$"):
         value = CBOR.unpack(cbor2.dumps([{"a": cbor2.CBORTag(tag, inner)}]), BOUNDS)
         with pytest.raises(Unportable):
@@ -183,19 +183,19 @@ def test_no_tag_of_cbor_is_followed(tag):
     "data",
     [
         "81d81c81d81d00",  # a list that has itself
-        "81d81ca16161d81d00",  # a dictionary likewise
+        "81d81ca16161d81d00",  # a dictionary that has itself
         "82d81c820101d81c82d81d00d81d00",  # two references each to what has two: 60 of these would be 2^60 values
     ],
 )
 def test_references_of_cbor_lead_nowhere(data):
-    """Nothing is there twice, so nothing is larger than the bytes it came in."""
+    """CBOR's references are not followed, so no value is larger than its bytes."""
     value = CBOR.unpack(bytes.fromhex(data), BOUNDS)
     with pytest.raises(Unportable):
         CBOR.to_json(value)
 
 
 def test_what_counts_as_absent():
-    """CBOR's undefined, JavaScript's in msgpack, null; in a payload they are null (W18, W64)."""
+    """CBOR's undefined, its form in msgpack, and null count as absent; in a payload they are null (W18, W64)."""
     for serializer, data in ((CBOR, b"\x81\xf7"), (MSGPACK, b"\x91\xd4\x00\x00"), (MSGPACK, b"\x91\xc7\x00\x00")):
         value = serializer.unpack(data, BOUNDS)
         assert is_absent(value[0])
@@ -226,13 +226,13 @@ def test_what_counts_as_absent():
     ],
 )
 def test_what_is_no_json(text):
-    """A byte order mark, lone surrogates, bytes that are no UTF-8, NaN ... (S28)."""
+    """Malformed JSON, byte order marks, lone surrogates, other bytes than UTF-8 and NaN are refused (S28)."""
     with pytest.raises(Undecodable):
         JSON.unpack(text, BOUNDS)
 
 
 def test_of_a_key_that_comes_twice_the_last_holds():
-    """In all three alike; what is stored has it once."""
+    """Of a duplicate key all serializers keep the last value."""
     for serializer, data in (
         (JSON, b'{"a": 1, "a": 2}'),
         (MSGPACK, b"\x82\xa1a\x01\xa1a\x02"),
@@ -267,14 +267,14 @@ BROKEN = [
 
 @pytest.mark.parametrize(("serializer", "data"), BROKEN)
 def test_what_is_no_message_of_a_binary_serializer(serializer, data):
-    """Lengths that claim 4 GB, rests behind a value, texts that are no UTF-8 (S28, S29)."""
+    """Lengths that claim 4 GB, bytes behind a value and strings that are not UTF-8 are refused (S28, S29)."""
     with pytest.raises(Undecodable):
         serializer.unpack(data, BOUNDS)
 
 
 @pytest.mark.parametrize("serializer", ALL, ids=lambda each: each.name)
 def test_messages_cut_anywhere(serializer):
-    """None of the beginnings of a message is one (S29)."""
+    """A message that is cut at any byte is refused (S29)."""
     value = [16, 1, {"acknowledge": True}, "a.b", [1.5, "é", None, {"k": [2**40, -7]}], {"x": "y" * 300}]
     data = pack[serializer.name](value)
     assert serializer.unpack(data, BOUNDS) == value
@@ -284,7 +284,7 @@ def test_messages_cut_anywhere(serializer):
 
 
 def nested(serializer, levels, wide=None):
-    """So many lists within one another, in bytes."""
+    """The bytes of `levels` nested lists; `wide` is the innermost value."""
     data = pack[serializer.name](wide) if wide is not None else b""
     if serializer is JSON:
         return b"[" * levels + data + b"]" * levels
@@ -293,7 +293,7 @@ def nested(serializer, levels, wide=None):
 
 @pytest.mark.parametrize("serializer", ALL, ids=lambda each: each.name)
 def test_nesting_is_bounded(serializer):
-    """As deep as the setting says and no deeper, the same in all three; 200,000 levels end no process (S29)."""
+    """Values nested deeper than the limit are refused by all serializers; 200,000 levels do not crash (S29)."""
     for innermost in (None, 1):
         assert serializer.unpack(nested(serializer, BOUNDS.nesting, innermost), BOUNDS)
         for levels in (BOUNDS.nesting + 1, 300, 1_000, 200_000):
@@ -305,7 +305,7 @@ def test_nesting_is_bounded(serializer):
 @pytest.mark.parametrize("serializer", ALL, ids=lambda each: each.name)
 @pytest.mark.parametrize("element", [0, [], {}, {"a": 1}, "é" * 4])
 def test_values_are_counted(serializer, element):
-    """Not more than the setting says (S29), whichever way they are counted."""
+    """A message with more values than the limit is refused; keys and values of objects both count (S29)."""
     each = 2 if element == {"a": 1} else 1
     bounds = SimpleNamespace(nesting=64, nodes=3_001)
     assert serializer.unpack(pack[serializer.name]([element] * (3_000 // each)), bounds)
@@ -314,7 +314,7 @@ def test_values_are_counted(serializer, element):
 
 
 def keys_of_one_hash(count):
-    """Pairs of integers that Python's tuples hash alike; the formula is no secret."""
+    """Pairs of integers that have the same hash as Python tuples."""
     whole = 2**64
     first, second, start, wanted = 11400714785074694791, 14029467366897019727, 2870177450012600261, 1
     inverse = pow(second, -1, whole)
@@ -333,7 +333,7 @@ def keys_of_one_hash(count):
 
 @pytest.mark.parametrize("serializer", BINARY, ids=lambda each: each.name)
 def test_keys_that_are_made_to_collide(serializer):
-    """A quarter of a megabyte of them would hold everybody up for seconds; it is refused before there is a key."""
+    """A dictionary with colliding keys, which would block the server for seconds, is refused before it is built."""
     keys = keys_of_one_hash(1_000)
     assert len({hash(key) for key in keys}) == 1
     few, many = ([16, 1, {}, "a.b", [dict.fromkeys(keys[:count], 1)]] for count in (50, 1_000))
@@ -346,7 +346,7 @@ def test_keys_that_are_made_to_collide(serializer):
 @pytest.mark.parametrize("serializer", BINARY, ids=lambda each: each.name)
 @given(with_bytes)
 def test_large_messages_are_read_alike(serializer, value):
-    """The closer look that keys are given in messages of many containers changes nothing."""
+    """Messages with many containers, whose keys are checked more closely, are read like others."""
     large = [value, [[]] * 1_000, {"é": [{}] * 10}]
     assert same(unpack(serializer, large), large)
 
@@ -366,7 +366,7 @@ def test_large_messages_are_read_alike(serializer, value):
     ],
 )
 def test_nothing_stays_behind(serializer, data):
-    """Thousands of times each; neither Python's blocks nor the process grow (S29)."""
+    """Reading thousands of malformed messages leaks no memory (S29)."""
     times = 2_000 if len(data) < 2_000 else 10
 
     def again(times):
@@ -384,7 +384,7 @@ def test_nothing_stays_behind(serializer, data):
 
 @given(st.binary(max_size=64))
 def test_any_bytes_at_all(data):
-    """They are a value or they are not; nothing else is ever raised on the way to the broker's JSON."""
+    """Any bytes are read, or raise `Undecodable` or `Unportable` and nothing else."""
     for serializer in ALL:
         try:
             value = serializer.unpack(data, BOUNDS)
@@ -395,7 +395,7 @@ def test_any_bytes_at_all(data):
             assert other.unpack(other.pack(other.from_json(rests)), BOUNDS) is not ...
 
 
-OCTETS = {  # by hand, in the manner of wamp-proto's testsuite: one message, as every serializer may write it
+OCTETS = {  # written by hand, as in wamp-proto's test suite: a message, and its forms in each serializer
     "HELLO": (
         [1, "a.b", {"roles": {}}],
         '[1,"a.b",{"roles":{}}]',
@@ -432,14 +432,14 @@ OCTETS = {  # by hand, in the manner of wamp-proto's testsuite: one message, as 
 
 @pytest.mark.parametrize("name", OCTETS)
 def test_octets(name):
-    """Every way to write a message is that message."""
+    """Messages are read the same from every way to write them."""
     value, text, msgpack, cbor = OCTETS[name]
     for serializer, data in ((JSON, text.encode()), (MSGPACK, bytes.fromhex(msgpack)), (CBOR, bytes.fromhex(cbor))):
         assert read(serializer.unpack(data, BOUNDS)) == read(value)
 
 
 def test_a_4_gb_length_takes_no_memory():
-    """Lengths are believed only as far as there are bytes (S29)."""
+    """A length of 4 GB allocates no memory if the bytes are missing (S29)."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for serializer, data in LYING:
         with pytest.raises(Undecodable):

@@ -1,4 +1,4 @@
-"""Peers that do not read (W53, S32)."""
+"""What happens to peers that do not read (W53, S32)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GONE = [6, {"message": "slow_consumer"}, "wamp.close.killed"]
 
 
 def is_sent_away(peer: Peer) -> bool:
-    """Whether a peer hears that, and nothing else, and is closed for it."""
+    """Whether a peer received the GOODBYE of a slow consumer, nothing else, and was closed."""
     return list(peer.heard) == [GONE] and peer.closed == (1008, "slow_consumer")
 
 
@@ -22,7 +22,7 @@ def is_sent_away(peer: Peer) -> bool:
     [(Limits(queue_events=5), "queue_events", 1, 5), (Limits(queue_bytes=5_000), "queue_bytes", 900, 5)],
 )
 def test_overflow(subprotocol: str, limits: Limits, limit: str, size: int, fit: int) -> None:
-    """W53: a bounded queue by number and bytes; then GOODBYE and 1008; everybody else gets everything."""
+    """W53: a paused peer over the limit of events or bytes gets GOODBYE and 1008; other peers get every event."""
     world = World(limits=limits)
     slow, quick, publisher = world.joined(subprotocol=subprotocol), world.joined(), world.joined()
     quick.subscribe("wamp.session.on_leave")
@@ -44,7 +44,7 @@ def test_overflow(subprotocol: str, limits: Limits, limit: str, size: int, fit: 
 
 
 def test_overflow_within_one_turn() -> None:
-    """W53: as many as may come in one turn, one GOODBYE."""
+    """W53: many events of one turn beyond the limit cause one GOODBYE."""
     world = World(limits=Limits(queue_events=5))
     slow, publisher = world.joined(), world.joined()
     slow.subscribe("a")
@@ -57,7 +57,7 @@ def test_overflow_within_one_turn() -> None:
 
 
 def test_who_reads_is_not_sent_away() -> None:
-    """W53: a burst of one turn is more than may wait, but not for a peer that takes it."""
+    """W53: a peer that reads gets a burst of one turn even if it exceeds `queue_events`."""
     world = World(limits=Limits(queue_events=5))
     peer, publisher = world.joined(), world.joined()
     peer.subscribe("a")
@@ -69,7 +69,7 @@ def test_who_reads_is_not_sent_away() -> None:
 
 
 def test_one_turn_has_a_bound_for_everyone() -> None:
-    """Every queue has a bound: what is written in one turn too."""
+    """A peer that reads is closed too if one turn's events exceed `queue_bytes` by far."""
     world = World(limits=Limits(queue_bytes=5_000))
     peer, publisher = world.joined(), world.joined()
     peer.subscribe("a")
@@ -81,7 +81,7 @@ def test_one_turn_has_a_bound_for_everyone() -> None:
 
 
 def test_resuming_in_time() -> None:
-    """W53: who reads again before the queue is full loses nothing, and may begin anew."""
+    """W53: a peer that reads again before its queue is full loses nothing, and has the whole queue again."""
     world = World(limits=Limits(queue_events=5))
     peer, publisher = world.joined(), world.joined()
     peer.subscribe("a")
@@ -95,7 +95,7 @@ def test_resuming_in_time() -> None:
 
 
 def test_replies_are_bounded_too() -> None:
-    """W53: a peer that asks and never reads is sent away when too much is on its way to it."""
+    """W53: a peer that sends calls without reading is closed when its unread bytes exceed the limit."""
     world = World(limits=Limits(queue_bytes=5_000))
     peer = world.joined()
     peer.engine.paused()
@@ -112,7 +112,7 @@ def test_replies_are_bounded_too() -> None:
 
 
 def test_a_stranger_that_does_not_read() -> None:
-    """Who has no session has no goodbye either."""
+    """A link without a session is closed without GOODBYE."""
     world = World(limits=Limits(queue_bytes=5_000))
     peer = world.joined()
     peer.say([6, {}, "a"])
@@ -125,7 +125,7 @@ def test_a_stranger_that_does_not_read() -> None:
 
 
 def test_a_session_that_ends_as_it_overflows() -> None:
-    """W10: once, whichever comes first."""
+    """W10: a session that overflows and loses its connection in the same turn ends once."""
     world = World(limits=Limits(queue_events=1))
     slow, publisher = world.joined(), world.joined()
     slow.subscribe("a")
@@ -141,7 +141,7 @@ def test_a_session_that_ends_as_it_overflows() -> None:
 
 @pytest.mark.parametrize("subprotocol", ["wamp.2.json", "wamp.2.msgpack.batched"])
 def test_values_keep_the_newest(subprotocol: str) -> None:
-    """G8: a peer that does not read gets fewer values, and then the last of each topic."""
+    """G8: a peer that does not read later gets the last value of each topic, after its other events."""
     world = World(limits=Limits(queue_events=5))
     values = FakeValues(world.broker, a="double", b="double")
     peer, publisher = world.joined(subprotocol=subprotocol), world.joined()
@@ -160,7 +160,7 @@ def test_values_keep_the_newest(subprotocol: str) -> None:
 
 
 def test_more_topics_than_may_leave_at_once() -> None:
-    """Nobody need say anything for the rest to come."""
+    """More values than one write takes are all sent, without further messages from any peer."""
     world = World(limits=Limits(queue_events=5))
     values = FakeValues(world.broker, **{f"t{number}": "double" for number in range(23)})
     peer = world.joined()

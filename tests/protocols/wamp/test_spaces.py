@@ -1,4 +1,4 @@
-"""Realms and their spaces: rules of one say nothing of another."""
+"""Realms and their topic spaces: a rule of one realm does not affect another."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ FIRST = ""
 
 
 def of_role(role):
-    """A session."""
+    """A session of this role."""
     found = session()
     found.role = role
     return found
 
 
 def rights(*rules):
-    """What these rules grant."""
+    """The rights that these access rules grant."""
     return rights_of(Settings(realm=REALMS, access=rules))
 
 
 def may(granted, verb, uri, space, match=None, role="user"):
-    """Whether a WAMP session of a realm with that space may."""
+    """Whether a session of the realm with this space has the right for a topic or pattern."""
     what = to_topic(uri, space, GRAMMAR) if match is None else to_pattern(uri, match, space, GRAMMAR)
     return granted.may(of_role(role), verb, what)
 
 
 def test_without_any_there_is_one():
-    """It is called realm1, and its topics are everybody's."""
+    """Without realms in the settings there is realm1, which shares its topics with the other protocols."""
     assert [realm.name for realm in realms_of(Settings())] == ["realm1"]
     assert spaces_of(Settings()) == {"": "", "realm1": ""}
 
 
 def test_every_realm_but_the_first_has_a_space_of_its_own():
-    """Whatever it is called."""
+    """The first realm has no space of its own; each other realm has one, for any name."""
     assert spaces_of(Settings(realm=REALMS)) == {"": "", "first": "", "com.more": MORE, "other": OTHER}
     names = [Realm("a"), *(Realm(name) for name in ("b.c", "b!c", "b-c", "b_c", "bc", "é", "/", "b/c"))]
     spaces = set(spaces_of(Settings(realm=tuple(names))).values())
@@ -57,7 +57,7 @@ def test_every_realm_but_the_first_has_a_space_of_its_own():
 
 @pytest.mark.parametrize("match", [Match.EXACT, Match.CHILDREN, Match.DESCENDANTS])
 def test_a_pattern_within_a_space(match):
-    """Its root is the space."""
+    """The root of a pattern within a space is the space."""
     assert within(Pattern(match, "a/b"), "") == Pattern(match, "a/b")
     assert within(Pattern(match, "a/b"), MORE) == Pattern(match, f"{MORE}/a/b")
     assert within(Pattern(match, ""), MORE) == Pattern(match, MORE)
@@ -65,7 +65,7 @@ def test_a_pattern_within_a_space(match):
 
 @pytest.mark.parametrize("verb", ["publish", "subscribe"])
 def test_a_rule_reaches_its_own_realm_alone(verb):
-    """Also one for everything; the first realm's is the one without a name."""
+    """A rule for `/**` applies to its own realm only; without a realm it applies to the first."""
     for realm, space in (("", FIRST), ("first", FIRST), ("com.more", MORE), ("other", OTHER)):
         granted = rights(Access("*", verb, "/**", realm=realm))
         assert isinstance(granted, AccessRules)
@@ -78,7 +78,7 @@ def test_a_rule_reaches_its_own_realm_alone(verb):
     ("uri", "match"), [("", Match.PREFIX), ("a.", Match.PREFIX), (".", Match.WILDCARD), ("a..", Match.WILDCARD)]
 )
 def test_everything_of_a_realm_covers_its_patterns(uri, match):
-    """`/**` with a realm is all that is in it (W19), and an exception from that denies a part."""
+    """`/**` of a realm covers all its patterns (W19), unless an earlier rule denies a part of them."""
     for realm, space in (("", FIRST), ("com.more", MORE)):
         all_of_it = Access("*", "subscribe", "/**", realm=realm)
         assert may(rights(all_of_it), "subscribe", uri, space, match)
@@ -93,7 +93,7 @@ def test_everything_of_a_realm_covers_its_patterns(uri, match):
 
 
 def test_the_servers_own_names_need_a_rule_in_a_realm_too():
-    """The root of a realm is treated as the root of all."""
+    """`/**` does not cover the topics below `halley`, in any realm."""
     for realm, space in (("", FIRST), ("com.more", MORE)):
         everything = rights(Access("*", "*", "/**", realm=realm))
         assert not may(everything, "subscribe", "halley.x", space)
@@ -102,7 +102,7 @@ def test_the_servers_own_names_need_a_rule_in_a_realm_too():
 
 
 def test_procedures_and_meta_topics_are_named_like_others():
-    """`call` of `/wamp/session/kill`, and `subscribe` of `/wamp/session/on_join` (W47, W48)."""
+    """Rules name procedures as `/wamp/session/kill` and meta topics as `/wamp/session/on_join` (W47, W48)."""
     for realm, space in (("", FIRST), ("com.more", MORE)):
         granted = rights(
             Access("admin", "call", "/wamp/session/**", realm=realm),
@@ -124,7 +124,7 @@ def test_procedures_and_meta_topics_are_named_like_others():
 
 
 def test_every_realms_events_are_kept_alike():
-    """72 h, durable; and what a router says of itself is not."""
+    """All realms' events are kept for 72 h and durable; meta events are not recorded."""
     rules = rules_of(Settings(realm=REALMS))
     for space in (FIRST, MORE, OTHER):
         rule = rules.of(to_topic("com.topic", space, GRAMMAR))
@@ -136,7 +136,7 @@ def test_every_realms_events_are_kept_alike():
 
 
 def test_a_realm_that_is_no_longer_named_keeps_what_it_has():
-    """Until it is too old: its rule moves with the others (`kept`)."""
+    """Events of a realm that is no longer in the settings stay until they are too old."""
     for rules in (Rules(), rules_of(Settings(realm=REALMS))):
         rule = rules.of(":gone/com/topic")
         assert (rule.keeping, rule.age_s) == (Keeping.DURABLE, DEFAULT_AGE_S)
@@ -146,7 +146,7 @@ def test_a_realm_that_is_no_longer_named_keeps_what_it_has():
 
 
 def test_what_a_realm_left_behind_holds_up_nothing():
-    """Its age is the longest of all others, so files go when they would go without it."""
+    """Events of a realm that was removed have the longest age of all rules, so they delay no deletion of files."""
     records = (Record("/short", "1m"), Record("/**", "1h"), Record("/halley", "0"), Record("/halley/**", "0"))
     rules = rules_of(Settings(record=records))
     assert rules.of(":gone/com/topic").age_s == 3600 == max(rule.age_s for rule in rules.kept)
@@ -156,7 +156,7 @@ def test_what_a_realm_left_behind_holds_up_nothing():
 
 
 def test_a_record_rule_is_about_its_realm():
-    """`/**` with a realm is everything of that one."""
+    """A record rule with a realm applies to that realm only."""
     rules = rules_of(
         Settings(realm=REALMS, record=(Record("/a/*", "1m", False, "com.more"), Record("/**", "0", realm="com.more")))
     )
@@ -166,7 +166,7 @@ def test_a_record_rule_is_about_its_realm():
 
 
 def test_how_far_back_a_realm_can_be_read():
-    """The first offset of a pattern is its own realm's."""
+    """The first readable offset of a pattern depends on rules of its own realm only."""
     rules = rules_of(Settings(realm=REALMS, record=(Record("/short", "1m", realm="com.more"),)))
     rules.of("x").start, rules.of(f"{MORE}/x").start, rules.of(f"{MORE}/short").start = 100, 50, 900
     rules.of(f"{OTHER}/x").start = 7
@@ -179,6 +179,6 @@ def test_how_far_back_a_realm_can_be_read():
 
 
 def test_a_rule_for_a_realm_that_is_none():
-    """Settings that nobody has checked, as a program's own may be."""
+    """A rule for an unknown realm is refused; settings made by a program may have one."""
     with pytest.raises(BadRecord, match=r"record\[0\]\.realm: there is no realm 'more'"):
         rules_of(Settings(record=(Record("/a", realm="more"),)))

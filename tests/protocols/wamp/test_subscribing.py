@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE: which ids, which names, which events (W11-W14, W17-W23, WD1, WD2, WD5, WD12)."""
+"""SUBSCRIBE and UNSUBSCRIBE: ids, names and events (W11-W14, W17-W23, WD1, WD2, WD5, WD12)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BURST = 10
 
 
 def test_one_id_for_a_topic_and_match() -> None:
-    """W17, WD1: the same for every session; another for another topic or match; small numbers."""
+    """W17, WD1: each topic and match has one small id, the same for every session."""
     world = World()
     one, other = world.joined(), world.joined()
     ids = [one.subscribe("a.b"), one.subscribe("a.b", match="prefix"), one.subscribe("a.b", match="wildcard")]
@@ -30,7 +30,7 @@ def test_one_id_for_a_topic_and_match() -> None:
 
 
 def test_subscribing_twice() -> None:
-    """W17, WD1: returns the same id, adds no delivery, and one UNSUBSCRIBE ends it."""
+    """W17, WD1: subscribing twice returns the same id and adds no delivery; one UNSUBSCRIBE ends it."""
     world = World()
     peer, publisher = world.joined(), world.joined()
     number = peer.subscribe("a")
@@ -44,7 +44,7 @@ def test_subscribing_twice() -> None:
 
 
 def test_unsubscribing() -> None:
-    """W22, WD2: of two the other still hears; a second time there is nothing to end."""
+    """W22, WD2: one subscriber's UNSUBSCRIBE does not affect the other; a second one is an error."""
     world = World()
     one, other, publisher = world.joined(), world.joined(), world.joined()
     number = one.subscribe("a")
@@ -58,7 +58,7 @@ def test_unsubscribing() -> None:
 
 
 def test_unsubscribing_what_is_anothers() -> None:
-    """W22, WD2: ERROR, and nobody loses or hears anything of it."""
+    """W22, WD2: unsubscribing another session's id is an error, and has no effect on it."""
     world = World()
     owner, stranger, witness = world.joined(), world.joined(), world.joined()
     number = owner.subscribe("a")
@@ -72,7 +72,7 @@ def test_unsubscribing_what_is_anothers() -> None:
 
 @pytest.mark.parametrize("match", [1, True, [], {}, "regex", "Exact", ""])
 def test_a_wrong_match(match: Any) -> None:
-    """W18: invalid_argument, and the session lives."""
+    """W18: an unknown `match` is `invalid_argument`, and the session continues."""
     peer = World().joined()
     assert peer.is_refused([32, 1, {"match": match}, "a"]) == "wamp.error.invalid_argument"
     peer.subscribe("a")
@@ -80,7 +80,7 @@ def test_a_wrong_match(match: Any) -> None:
 
 @pytest.mark.parametrize("wanted", [1, "true", []])
 def test_a_wrong_get_retained(wanted: Any) -> None:
-    """W18: likewise, and nothing is subscribed to."""
+    """W18: a wrong `get_retained` is `invalid_argument`, and makes no subscription."""
     peer = World().joined()
     assert peer.is_refused([32, 1, {"get_retained": wanted}, "a"]) == "wamp.error.invalid_argument"
     assert peer.call("wamp.subscription.list") == [{"exact": [], "prefix": [], "wildcard": []}]
@@ -97,14 +97,14 @@ def test_a_wrong_get_retained(wanted: Any) -> None:
     ],
 )
 def test_undefined_options(subprotocol: str, undefined: Any) -> None:
-    """W18: as wampy sends them; they are as good as none."""
+    """W18: undefined options, which wampy sends, count as absent."""
     peer = World().joined(subprotocol=subprotocol)
     assert peer.subscribe("a", match=undefined, get_retained=undefined, whatever=undefined) == 1
     assert peer.subscribe("a", match="exact") == 1
 
 
 def test_not_authorized() -> None:
-    """W23: by the rights."""
+    """W23: subscribing without the right is `not_authorized`."""
     peer = World(rights=HouseRules(loopback=False, anonymous_publish=True)).joined()
     for topic, match in (("halley.sessions", "exact"), ("halley.", "prefix"), ("halley.", "wildcard")):
         assert peer.is_refused([32, 1, {"match": match}, topic]) == "wamp.error.not_authorized"
@@ -138,7 +138,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("is_strict", "match", "uri", "is_good"), TABLE)
 def test_uris(is_strict: bool, match: str, uri: str, is_good: bool) -> None:
-    """W11, W23, WD12: what a loose realm takes, and a strict one; anything else is invalid_uri."""
+    """W11, W23, WD12: URIs are accepted by the realm's loose or strict rule, or else `invalid_uri`."""
     peer = World(Realm("realm1", strict_uris=is_strict)).joined()
     if is_good:
         number = peer.subscribe(uri, match=match)
@@ -148,7 +148,7 @@ def test_uris(is_strict: bool, match: str, uri: str, is_good: bool) -> None:
 
 
 def test_long_uris() -> None:
-    """W11: bounded by characters and components, which are counted as limits."""
+    """W11: URIs with too many characters or components are refused, and counted by limit."""
     world = World(limits=Limits(topic_chars=20, topic_segments=4))
     peer = world.joined()
     for match in ("exact", "prefix", "wildcard"):
@@ -194,7 +194,7 @@ PREFIXES = {
     [*(("wildcard", *each) for each in WILDCARDS.items()), *(("prefix", *each) for each in PREFIXES.items())],
 )
 def test_patterns(match: str, pattern: str, topics: list[str]) -> None:
-    """W19, WD12: prefixes are texts, wildcards are by component; crossbar's table."""
+    """W19, WD12: prefixes match as strings, wildcards by component; the cases are crossbar's."""
     world = World()
     peer, publisher = world.joined(), world.joined()
     peer.subscribe(pattern, match=match)
@@ -217,7 +217,7 @@ def test_prefixes_do_not_end_with_components() -> None:
     ("match", "pattern"), [("prefix", ""), ("prefix", "w"), ("wildcard", ".."), ("wildcard", ".session.")]
 )
 def test_meta_topics_must_be_named(match: str, pattern: str) -> None:
-    """W19: no pattern that does not itself begin with wamp hears the router's own topics."""
+    """W19: a pattern that does not begin with `wamp` does not match the router's own topics."""
     world = World()
     peer = world.joined()
     peer.subscribe(pattern, match=match)
@@ -231,7 +231,7 @@ def test_meta_topics_must_be_named(match: str, pattern: str) -> None:
     [("prefix", "wamp"), ("prefix", "wamp."), ("prefix", "wamp.session.on_j"), ("wildcard", "wamp..on_join")],
 )
 def test_meta_topics_by_patterns(match: str, pattern: str) -> None:
-    """W12, W19: those that do, hear them, with the topic's URI."""
+    """W12, W19: a pattern that begins with `wamp` matches the router's own topics, and EVENT has the topic."""
     world = World()
     peer = world.joined()
     peer.subscribe(pattern, match=match)
@@ -244,7 +244,7 @@ def test_meta_topics_by_patterns(match: str, pattern: str) -> None:
 
 
 def test_no_event_before_subscribed() -> None:
-    """W21: nor after UNSUBSCRIBED, also where turns have not ended."""
+    """W21: no EVENT precedes SUBSCRIBED or follows UNSUBSCRIBED, even within one turn."""
     world = World()
     peer, publisher = world.joined(), world.joined()
     number = peer.subscribe("a.b")
@@ -265,7 +265,7 @@ def test_no_event_before_subscribed() -> None:
 
 
 def test_no_event_behind_unsubscribed_while_paused() -> None:
-    """W21: what waited for a peer that did not read is not sent once it has unsubscribed."""
+    """W21: events that wait for a paused peer are dropped when it unsubscribes."""
     world = World()
     peer, publisher = world.joined(), world.joined()
     number = peer.subscribe("a")
@@ -278,7 +278,7 @@ def test_no_event_behind_unsubscribed_while_paused() -> None:
 
 
 def test_paused_peers_get_everything_later_and_in_order() -> None:
-    """W31: a pause is no loss."""
+    """W31: a peer that was paused gets all events, in order."""
     world = World()
     peer, publisher = world.joined(), world.joined()
     peer.subscribe("a")
@@ -293,7 +293,7 @@ def test_paused_peers_get_everything_later_and_in_order() -> None:
 
 
 def test_a_burst() -> None:
-    """WD14: many at once, one answer each, in order."""
+    """WD14: many requests of one turn each get one reply, in order."""
     world = World()
     peer = world.joined()
     for number in range(1, BURST + 1):
@@ -309,7 +309,7 @@ def test_a_burst() -> None:
 
 
 def test_limits() -> None:
-    """W52: so many subscriptions, so many patterns among them; then unavailable, and room again later."""
+    """W52: subscriptions and patterns beyond their limits are `unavailable`; an UNSUBSCRIBE makes room."""
     world = World(options=Wamp(subscriptions=3, patterns=1))
     peer, other = world.joined(), world.joined()
     number = peer.subscribe("a", match="prefix")
@@ -327,7 +327,7 @@ def test_limits() -> None:
 
 
 def test_forms_of_wildcards() -> None:
-    """Each form costs a look-up for every topic, so all sessions share a bound; a form that is there costs nothing."""
+    """Each form of wildcard costs a look-up per event, so all sessions share a limit of forms, not of wildcards."""
     world = World(options=Wamp(wildcard_forms=2))
     one, other = world.joined(), world.joined()
     one.subscribe("a.", match="wildcard")
@@ -355,7 +355,7 @@ STEPS = st.lists(
 
 
 class Model:
-    """Who hears what, by looking at everything."""
+    """The expected events, found by comparing a topic with every subscription."""
 
     def __init__(self) -> None:
         self.subscribed: dict[Peer, dict[tuple[str, str], int]] = {}
@@ -378,7 +378,7 @@ class Model:
 @settings(max_examples=150)
 @given(STEPS)
 def test_against_a_naive_model(steps: list[tuple[str, int, str, tuple[str, str | None]]]) -> None:
-    """W17, W19, W20, W26, W29: whatever happens, each gets one EVENT for each of its subscriptions that match."""
+    """W17, W19, W20, W26, W29: in random runs each session gets one EVENT for each matching subscription."""
     world, model = World(), Model()
     peers = [world.joined(subprotocol=f"wamp.2.{name}") for name in ("json", "msgpack", "cbor")]
     model.subscribed = {peer: {} for peer in peers}

@@ -1,4 +1,4 @@
-"""Subscription ids: small, in order, and never given out twice (W13)."""
+"""Subscription ids: small, in order, and never used twice (W13)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def pattern(number: int) -> Pattern:
-    """One of many."""
+    """The pattern with this number."""
     return Pattern(Match.EXACT, f"a{number}")
 
 
 class Shop:
-    """Who reserves ids, and remembers it when those who ask do not."""
+    """Reserves ids, as a server does that remembers its reservations across runs."""
 
     def __init__(self) -> None:
         self.next = 1
@@ -33,7 +33,7 @@ class Shop:
 
 
 def test_small_and_in_order() -> None:
-    """W13: below 2^32, since JavaScript writes what is above as a float."""
+    """W13: ids begin at 1 and increase by 1, so they stay below 2^32, above which JavaScript writes floats."""
     ids = SubscriptionIds(Shop())
     assert [ids.of(pattern(at)) for at in range(2_500)] == list(range(1, 2_501))
     assert [ids.of(pattern(at)) for at in range(2_500)] == list(range(1, 2_501))
@@ -43,7 +43,7 @@ def test_small_and_in_order() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=20), max_size=5))
 def test_never_twice(runs: list[list[int]]) -> None:
-    """Not in one run, nor in a later one, whatever was asked for in which."""
+    """No id is used for two patterns, neither in one run nor in later ones."""
     shop = Shop()
     given_out: set[int] = set()
     for wanted in runs:
@@ -56,7 +56,7 @@ def test_never_twice(runs: list[list[int]]) -> None:
 
 
 def test_what_is_not_asked_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every table over clients' names is bounded: the one asked for longest ago goes, and its id means nothing."""
+    """The table of ids is bounded: the id that was used longest ago is deleted."""
     monkeypatch.setattr(subscription_ids, "_REMEMBERED", 3)
     ids = SubscriptionIds(Shop())
     for at in (0, 1, 2, 0, 3):
@@ -66,7 +66,7 @@ def test_what_is_not_asked_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_is_subscribed_to_keeps_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """W17: however many others are looked up meanwhile."""
+    """W17: a pattern with a subscriber keeps its id, however many other ids are used."""
     monkeypatch.setattr(subscription_ids, "_REMEMBERED", 2)
     world = World()
     peer, other = world.joined(), world.joined()
@@ -82,7 +82,7 @@ def test_what_is_subscribed_to_keeps_its_id(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_another_s_subscription_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """W47: what is live is found by its id, whoever asks."""
+    """W47: a subscription that has subscribers is found by its id, by any session."""
     monkeypatch.setattr(subscription_ids, "_REMEMBERED", 2)
     world = World()
     peer, other = world.joined(), world.joined()

@@ -1,4 +1,4 @@
-"""Testaments: what is published when a session ends (W47, W48, WD11)."""
+"""Testaments: events that are published when a session ends (W47, W48, WD11)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ADD, FLUSH = "wamp.session.add_testament", "wamp.session.flush_testaments"
 
 
 def heirs(world: World, *topics: str) -> Peer:
-    """Somebody who hears these topics."""
+    """A peer that is subscribed to these topics."""
     peer = world.joined()
     for topic in topics or ("a",):
         peer.subscribe(topic)
@@ -27,7 +27,7 @@ def heirs(world: World, *topics: str) -> Peer:
 
 
 def bequeathed(world: World, dying: Peer, heir: Peer) -> list[Any]:
-    """The payloads that come when a session's connection is lost."""
+    """The payloads that `heir` receives when the connection of `dying` is lost."""
     dying.engine.lost(world.now)
     world.turn()
     return [event[4] for event in heir.events()]
@@ -35,7 +35,7 @@ def bequeathed(world: World, dying: Peer, heir: Peer) -> list[Any]:
 
 @pytest.mark.parametrize("subprotocol", ["wamp.2.json", "wamp.2.msgpack", "wamp.2.cbor.batched"])
 def test_delivered_when_the_session_ends(subprotocol: str) -> None:
-    """WD11, W48: in the order in which they were made, detached before destroyed; not before, and once."""
+    """WD11, W48: testaments are published once, at the end, detached before destroyed, each in order."""
     world = World()
     heir, dying = heirs(world), world.joined(subprotocol=subprotocol)
     for number, options in enumerate([{}, {"scope": "detached"}, {"scope": "destroyed"}, {"scope": "detached"}]):
@@ -46,7 +46,7 @@ def test_delivered_when_the_session_ends(subprotocol: str) -> None:
 
 @pytest.mark.parametrize("how", ["goodbye", "abort", "violation", "killed"])
 def test_however_it_ends(how: str) -> None:
-    """W10: every path."""
+    """W10: a testament is published once, however the session ends."""
     world = World()
     heir, dying = heirs(world), world.joined()
     dying.call(ADD, "a", ["will"], {})
@@ -59,7 +59,7 @@ def test_however_it_ends(how: str) -> None:
 
 
 def test_between_unsubscribing_and_leaving() -> None:
-    """W48: behind what is told of the session's subscriptions, before that it has left."""
+    """W48: testaments are published after the meta events of subscriptions and before on_leave."""
     world = World()
     heir = heirs(world, "wamp.subscription.on_delete", "a", "wamp.session.on_leave")
     dying = world.joined()
@@ -70,7 +70,7 @@ def test_between_unsubscribing_and_leaving() -> None:
 
 @pytest.mark.parametrize(("scope", "left"), [("detached", [[2]]), ("destroyed", [[1]]), (None, [[1]])])
 def test_flushing(scope: str | None, left: list[Any]) -> None:
-    """WD11: those of one scope, destroyed if none is named, are never published."""
+    """WD11: flushing deletes the testaments of one scope, by default `destroyed`."""
     world = World()
     heir, dying = heirs(world), world.joined()
     dying.call(ADD, "a", [1], {}, scope="detached")
@@ -81,7 +81,7 @@ def test_flushing(scope: str | None, left: list[Any]) -> None:
 
 @pytest.mark.parametrize("scope", ["whatever", 1, [], {}, ""])
 def test_a_wrong_scope(scope: Any) -> None:
-    """WD11."""
+    """WD11: an unknown scope is `invalid_argument`."""
     peer = World().joined()
     assert peer.is_refused_call(ADD, "a", [], {}, scope=scope) == "wamp.error.invalid_argument"
     assert peer.is_refused_call(FLUSH, scope=scope) == "wamp.error.invalid_argument"
@@ -99,7 +99,7 @@ def test_a_wrong_scope(scope: Any) -> None:
     ],
 )
 def test_refused_when_made(args: list[Any], kwargs: dict[str, Any], error: str) -> None:
-    """What could not be published cannot be bequeathed; the client hears it while it is there."""
+    """A testament that could not be published is refused when it is added."""
     world = World()
     heir, dying = heirs(world), world.joined()
     assert dying.is_refused_call(ADD, *args, **kwargs) == f"wamp.error.{error}"
@@ -108,7 +108,7 @@ def test_refused_when_made(args: list[Any], kwargs: dict[str, Any], error: str) 
 
 @pytest.mark.parametrize("shape", [[], [[1]], [[1, 2], {}], [[], {"a": 1}], [None, {"a": 1}], [[1], None], [None]])
 def test_payloads(shape: list[Any]) -> None:
-    """W47: args and kwargs may be left out, or null."""
+    """W47: args and kwargs of a testament are optional, and can be null."""
     world = World()
     heir, dying = heirs(world), world.joined()
     dying.call(ADD, "a", *shape)
@@ -120,7 +120,7 @@ def test_payloads(shape: list[Any]) -> None:
 
 
 def test_options_are_those_of_a_publication() -> None:
-    """W47: audience, disclosure, passthru, retaining and idempotency hold for it too."""
+    """W47: a testament has the options of a publish, such as audience, disclosure and passthru."""
     world = World()
     heir, other = heirs(world), heirs(world)
     dying = world.joined(roles=CAPABLE)
@@ -135,7 +135,7 @@ def test_options_are_those_of_a_publication() -> None:
 
 
 def test_a_retained_testament() -> None:
-    """W43, W47: the last word of who has gone is what later subscribers get."""
+    """W43, W47: a testament with `retain` is what later subscribers get."""
     world = World()
     dying = world.joined()
     dying.publish("status.dying", ["here"], retain=True)
@@ -147,7 +147,7 @@ def test_a_retained_testament() -> None:
 
 
 def test_a_testament_that_was_published_already() -> None:
-    """With the same idempotency key it is a repeat."""
+    """A testament with the idempotency key of an earlier publish is not published again."""
     world = World()
     heir, dying = heirs(world), world.joined()
     dying.call(ADD, "a", ["x"], {}, publish_options={"_idempotency_key": "k"})
@@ -157,7 +157,7 @@ def test_a_testament_that_was_published_already() -> None:
 
 
 def test_so_many() -> None:
-    """Bounded: then unavailable; flushing makes room."""
+    """A testament beyond the limit is `unavailable`; flushing makes room."""
     world = World(options=Wamp(testaments=2))
     peer = world.joined()
     peer.call(ADD, "a", scope="detached")
@@ -169,7 +169,7 @@ def test_so_many() -> None:
 
 
 def test_a_new_session_on_the_same_link_inherits_none() -> None:
-    """W8: the first session's are published at its end, the second's list is empty."""
+    """W8: a session's testaments are published at its end, and the link's next session has none."""
     world = World()
     heir, dying = heirs(world), world.joined()
     dying.call(ADD, "a", [1], {})
@@ -180,7 +180,7 @@ def test_a_new_session_on_the_same_link_inherits_none() -> None:
 
 
 def test_only_in_its_realm() -> None:
-    """W48."""
+    """W48: a testament is published only in its session's realm."""
     world = World(Realm("realm1"), Realm("two"))
     heir, dying = heirs(world), world.joined("two")
     dying.call(ADD, "a", [1], {})
@@ -188,7 +188,7 @@ def test_only_in_its_realm() -> None:
 
 
 def test_a_right_that_is_lost() -> None:
-    """The right to publish is asked for again when a testament is read, as rules change by reloading."""
+    """The right to publish is checked again at the end of the session, as rules can change by a reload."""
     world = World()
     heir, dying = heirs(world), world.joined()
     dying.call(ADD, "a", [1], {})
@@ -199,7 +199,7 @@ def test_a_right_that_is_lost() -> None:
 
 @pytest.mark.parametrize("is_asked_for", [False, True], ids=["at once", "later"])
 def test_a_program_s_policy_is_asked(is_asked_for: bool) -> None:
-    """Whoever may not publish may not bequeath either, whenever a policy says so."""
+    """A testament is refused if the policy refuses its publish, immediately or later."""
     world = World()
     heir, dying = heirs(world), world.joined()
 
@@ -221,7 +221,7 @@ def test_a_program_s_policy_is_asked(is_asked_for: bool) -> None:
 
 
 def test_a_testament_waits_for_the_disk() -> None:
-    """It is stored, then delivered; one that is refused is counted, since nobody is there to be told."""
+    """A testament is stored, then delivered; one that the history refuses is counted, as its client has left."""
     world = World()
     heir, dying, other = heirs(world), world.joined(), world.joined()
     log = MemoryLog(world.broker)

@@ -1,4 +1,4 @@
-"""What no client may send: an ABORT that says why, a close, and nothing left of the session (W50, S28, S30)."""
+"""Violations: an ABORT with the reason, a close, and nothing is left of the session (W50, S28, S30)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ UNDECODABLE = {"json": b"[32,", "msgpack": b"\x94\x20", "cbor": b"\x84\x18"}
 
 
 def witnessed(subprotocol: str, **options: Any) -> tuple[World, Peer, Peer]:
-    """A world, somebody in it who is subscribed, and a witness who hears who leaves and what is unsubscribed."""
+    """A world, a subscribed culprit, and a witness that gets the meta events of its end."""
     world = World(**options)
     culprit = world.joined(subprotocol=subprotocol)
     culprit.subscribe("com.x")
@@ -81,7 +81,7 @@ def witnessed(subprotocol: str, **options: Any) -> tuple[World, Peer, Peer]:
 
 
 def is_aborted(peer: Peer) -> bool:
-    """Whether the last that a peer heard is an ABORT with a message, and a close with 1002."""
+    """Whether a peer's last message is an ABORT with a text, and it was closed with 1002."""
     *_, last = peer.heard
     code, details, reason = last
     assert (code, reason) == (3, "wamp.error.protocol_violation")
@@ -92,7 +92,7 @@ def is_aborted(peer: Peer) -> bool:
 
 
 def goes_for_good(world: World, culprit: Peer, witness: Peer) -> None:
-    """That nothing of a session is left, for the others and in the broker."""
+    """Assert that a session has ended for other sessions and in the broker."""
     told = [message[4] for message in witness.heard]
     assert [told[0][0], told[1][0]] == [culprit.number] * 2
     assert told[1][1:] == [culprit.welcome["authid"], "anonymous"]
@@ -104,7 +104,7 @@ def goes_for_good(world: World, culprit: Peer, witness: Peer) -> None:
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 @pytest.mark.parametrize("message", BEFORE_HELLO.values(), ids=BEFORE_HELLO)
 def test_before_there_is_a_session(serializer: str, message: Any) -> None:
-    """W50, W4, W5: the first message is a HELLO that names a client's role."""
+    """W50, W4, W5: a first message other than a HELLO with a client's role is a violation."""
     world = World()
     peer = world.peer(f"wamp.2.{serializer}")
     peer.say(message)
@@ -116,7 +116,7 @@ def test_before_there_is_a_session(serializer: str, message: Any) -> None:
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 @pytest.mark.parametrize("message", WITHIN_A_SESSION.values(), ids=WITHIN_A_SESSION)
 def test_within_a_session(serializer: str, message: Any) -> None:
-    """W50: an ABORT with a message, 1002, and the others hear the session leave; what it says then is lost."""
+    """W50: a violation ends the session with ABORT and 1002; later messages on the link are ignored."""
     world, culprit, witness = witnessed(f"wamp.2.{serializer}")
     culprit.say(message)
     assert is_aborted(culprit)
@@ -129,7 +129,7 @@ def test_within_a_session(serializer: str, message: Any) -> None:
 
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 def test_what_cannot_be_decoded(serializer: str) -> None:
-    """W50: likewise."""
+    """W50: a message that cannot be decoded is a violation."""
     world, culprit, witness = witnessed(f"wamp.2.{serializer}")
     culprit.send(UNDECODABLE[serializer])
     assert is_aborted(culprit)
@@ -138,7 +138,7 @@ def test_what_cannot_be_decoded(serializer: str) -> None:
 
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 def test_the_wrong_kind_of_frame(serializer: str) -> None:
-    """W50: which is not even looked into, and named to the client."""
+    """W50: a text frame for a binary serializer, or the reverse, is a violation, and named in the ABORT."""
     world, culprit, witness = witnessed(f"wamp.2.{serializer}")
     is_binary = serializer != "json"
     assert list(culprit.engine.split(b"[1]", world.now, is_binary=not is_binary)) == []
@@ -153,7 +153,7 @@ def test_the_wrong_kind_of_frame(serializer: str) -> None:
 
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 def test_a_batch_ends_where_the_violation_is(serializer: str) -> None:
-    """W50: what comes before it in a batch counts, and what comes behind it does not."""
+    """W50: messages before a violation in a batch are processed, those after it are not."""
     world, culprit, witness = witnessed(f"wamp.2.{serializer}.batched")
     batch = [
         [16, 2, {"acknowledge": True}, "com.x", ["before"]],
@@ -170,7 +170,7 @@ def test_a_batch_ends_where_the_violation_is(serializer: str) -> None:
 
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 def test_more_in_a_batch_than_may_be(serializer: str) -> None:
-    """W60: a batch is bounded, and nothing of one that is too large is done."""
+    """W60: a batch of too many messages is a violation, and none of them is processed."""
     world = World(options=Wamp(batch_messages=2))
     culprit, witness = world.joined(subprotocol=f"wamp.2.{serializer}.batched"), world.joined()
     witness.subscribe("com.x")
@@ -183,7 +183,7 @@ def test_more_in_a_batch_than_may_be(serializer: str) -> None:
     "requests", [[2], [1, 3], [1, 1], [1, 2, 1]], ids=["not from 1", "a gap", "a repeat", "a step back"]
 )
 def test_strict_requests(requests: list[int]) -> None:
-    """W14: only where the operator wants them are ids other than 1, 2, 3 a violation."""
+    """W14: request ids other than 1, 2, 3 ... are violations only with `strict_request_ids`."""
     for is_strict in (False, True):
         world = World(options=Wamp(strict_request_ids=is_strict))
         peer = world.joined()
@@ -194,7 +194,7 @@ def test_strict_requests(requests: list[int]) -> None:
 
 
 def test_strict_requests_in_order() -> None:
-    """W14: one count over all kinds; a CANCEL names a request and is none; it begins anew by HELLO."""
+    """W14: strict ids count all requests of a session, except CANCEL, which has the id of another."""
     world = World(options=Wamp(strict_request_ids=True))
     peer = world.joined()
     peer.say([32, 1, {}, "a"])
@@ -225,7 +225,7 @@ TOLERATED: dict[str, tuple[Any, list[Any] | None]] = {
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 @pytest.mark.parametrize(("message", "answer"), TOLERATED.values(), ids=TOLERATED)
 def test_what_is_none(serializer: str, message: Any, answer: list[Any] | None) -> None:
-    """W50, W3, W13, W14: each has its own answer, or none, and the session lives on."""
+    """W50, W3, W13, W14: requests that fail without being violations get their reply, and the session continues."""
     _, peer, _ = witnessed(f"wamp.2.{serializer}")
     peer.say(message)
     if answer is not None:
@@ -236,7 +236,7 @@ def test_what_is_none(serializer: str, message: Any, answer: list[Any] | None) -
 
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 def test_anything_behind_our_goodbye(serializer: str) -> None:
-    """W8, W50: what a client says before it has read that it must go is ignored, right or wrong."""
+    """W8, W50: after the server's GOODBYE all messages but the client's GOODBYE are ignored, even violations."""
     world, peer, witness = witnessed(f"wamp.2.{serializer}")
     witness.call("wamp.session.kill", peer.number)
     assert peer.hear() == [6, {}, "wamp.close.killed"]
@@ -253,14 +253,14 @@ def test_anything_behind_our_goodbye(serializer: str) -> None:
 
 
 def test_nothing_that_a_peer_wrote_is_in_the_message() -> None:
-    """Style: what is said of a violation says nothing of what a stranger has written."""
+    """The text of an ABORT contains nothing that the peer has sent."""
     peer = World().joined()
     peer.say([32, 1, {}, {"secret": "\n"}])
     assert "secret" not in str(peer.hear())
 
 
 def test_violations_are_counted() -> None:
-    """What is refused is known by its error; a violation is no overload."""
+    """Violations are counted by their error, and not closed with 1008, which is for overload."""
     world, culprit, _ = witnessed("wamp.2.json")
     culprit.say([])
     assert world.router.refused["wamp.error.protocol_violation"] == 1

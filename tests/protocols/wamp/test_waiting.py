@@ -1,4 +1,4 @@
-"""What a client asks for while a program's policy thinks about it (`line.py`)."""
+"""Requests that wait for a program's policy (`line.py`)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SUBSCRIBED, PUBLISHED, ERROR, GOODBYE, RESULT = 33, 17, 8, 6, 50
 
 
 class Later:
-    """What a policy returns that has not made up its mind; nobody awaits it here."""
+    """The awaitable of a policy that has not decided yet; it is never awaited here."""
 
     def __await__(self) -> Any:
         raise AssertionError("the engine awaits nothing")
 
 
 def thinking(verbs: tuple[str, ...] = ("publish", "subscribe"), **options: Any) -> World:
-    """A world whose program thinks about these."""
+    """A world with a policy that decides later about these verbs."""
     world = World(**options)
 
     def permission(verb: str, _what: Any, _context: Any) -> bool | Awaitable[bool]:
@@ -35,13 +35,13 @@ def thinking(verbs: tuple[str, ...] = ("publish", "subscribe"), **options: Any) 
 
 
 def decide(world: World, value: Any = True, error: Exception | None = None) -> None:
-    """End the oldest thought."""
+    """Decide the oldest pending request."""
     world.waiting.end(value, error, world.now)
     world.turn()
 
 
 def hearing(world: World, topic: str = "a") -> Peer:
-    """Somebody who is subscribed already."""
+    """A peer that is subscribed already, without asking the policy."""
     permission, world.router.permission = world.router.permission, lambda *_: True
     peer = world.joined()
     peer.subscribe(topic)
@@ -50,7 +50,7 @@ def hearing(world: World, topic: str = "a") -> Peer:
 
 
 def test_yes() -> None:
-    """Nothing is done or said before the answer, then both."""
+    """A request is processed and answered only after the policy's decision."""
     world = thinking()
     hearer, peer = hearing(world), world.joined()
     peer.say([16, 1, {"acknowledge": True}, "a", [1]])
@@ -75,7 +75,7 @@ def test_yes() -> None:
     ],
 )
 def test_no(value: Any, error: Exception | None, uri: str) -> None:
-    """W23: only True is yes; a policy that fails or takes too long is authorization_failed."""
+    """W23: only True grants a request; a policy that fails or times out is `authorization_failed`."""
     world = thinking()
     hearer, peer = hearing(world), world.joined()
     peer.say([16, 1, {"acknowledge": True}, "a"])
@@ -93,7 +93,7 @@ def test_no(value: Any, error: Exception | None, uri: str) -> None:
 
 
 def test_a_policy_that_says_no_at_once() -> None:
-    """W23."""
+    """W23: a policy that refuses immediately is `not_authorized`."""
     world = World()
     world.router.permission = lambda verb, _what, _context: verb == "subscribe"
     peer = world.joined()
@@ -102,14 +102,14 @@ def test_a_policy_that_says_no_at_once() -> None:
 
 
 def test_how_long_it_may_think() -> None:
-    """Every wait has a deadline."""
+    """A policy's decision has a deadline, 10 s."""
     world = thinking()
     world.joined().say([32, 1, {}, "a"])
     assert world.waiting.awaited[0][1] == world.router.policy_s == 10.0
 
 
 def test_order_is_kept() -> None:
-    """W31: publications and subscriptions of one client are done in the order in which they were sent."""
+    """W31: a client's publishes and subscribes are processed in the order in which they were sent."""
     world = thinking(("publish",))
     peer = world.joined()
     peer.say([16, 1, {"acknowledge": True, "exclude_me": False}, "a", [1]])
@@ -126,7 +126,7 @@ def test_order_is_kept() -> None:
 
 
 def test_a_call_that_waits_lets_nothing_overtake() -> None:
-    """W31: what a policy says of a call frees no publication that waits for one before it."""
+    """W31: a decision about a call does not release a publish that waits for an earlier publish."""
     world = thinking(("publish",))
     hearer, peer = hearing(world), world.joined()
     peer.say([48, 1, {}, "wamp.session.add_testament", ["b"]])
@@ -147,7 +147,7 @@ def test_a_call_that_waits_lets_nothing_overtake() -> None:
 
 
 def test_who_asks_for_the_history_may_publish() -> None:
-    """W41: a policy is asked for that too, and what is published behind the call does not wait for it."""
+    """W41: `get_events` needs the policy's consent, and later publishes do not wait for it."""
 
     class Archive:
         async def page(self, query_of: Any) -> None:
@@ -165,7 +165,7 @@ def test_who_asks_for_the_history_may_publish() -> None:
 
 
 def test_one_client_s_wait_is_nobody_else_s() -> None:
-    """A program that thinks about one client holds up no other."""
+    """A pending decision about one client does not delay other clients."""
     world = thinking()
     one = world.joined()
     one.say([32, 1, {}, "a"])
@@ -175,7 +175,7 @@ def test_one_client_s_wait_is_nobody_else_s() -> None:
 
 
 def test_the_goodbye_waits_too() -> None:
-    """W8, W31: what was published before a client left is published; nothing behind its goodbye is looked at."""
+    """W8, W31: pending publishes are processed before a client's GOODBYE; messages after it are ignored."""
     world = thinking()
     hearer, peer = hearing(world), world.joined()
     peer.say([16, 1, {}, "a", [1]])
@@ -194,7 +194,7 @@ def test_the_goodbye_waits_too() -> None:
 
 @pytest.mark.parametrize("how", ["lost", "abort", "violation", "killed"])
 def test_the_session_ends_meanwhile(how: str) -> None:
-    """What waited is forgotten: nothing is published, nobody is answered, no later session of that link either."""
+    """If the session ends, its pending requests are dropped without a reply."""
     world = thinking()
     hearer, peer = hearing(world), world.joined()
     peer.say([16, 1, {"acknowledge": True}, "a"])
@@ -214,7 +214,7 @@ def test_the_session_ends_meanwhile(how: str) -> None:
 
 
 def test_a_violation_in_line() -> None:
-    """W32, W50: one that shows only when its turn has come ends the session then."""
+    """W32, W50: a violation in a waiting request ends the session when its turn comes."""
     world = thinking()
     peer = world.joined()
     peer.say([16, 1, {}, "a"])
@@ -227,7 +227,7 @@ def test_a_violation_in_line() -> None:
 
 
 def test_so_many_wait() -> None:
-    """W52: bounded by number; what has no room is refused, and the rest is done in order."""
+    """W52: requests beyond the limit of waiting ones are `unavailable`; the others are processed in order."""
     world = thinking(limits=Limits(queue_events=2))
     peer = world.joined()
     for number in range(1, 5):
@@ -246,7 +246,7 @@ def test_so_many_wait() -> None:
 
 
 def test_so_many_bytes_wait() -> None:
-    """Every queue has a bound in bytes too; there is room again when what waited has gone."""
+    """Waiting requests have a limit in bytes too; processed ones make room."""
     world = thinking(limits=Limits(queue_bytes=2_000))
     peer = world.joined()
     large = ["x" * 900]
@@ -263,7 +263,7 @@ def test_so_many_bytes_wait() -> None:
 
 
 def test_so_many_calls_wait() -> None:
-    """W52: of one session."""
+    """W52: waiting calls have a limit for each session."""
     world = thinking(("publish",), options=Wamp(waiting_calls=2))
     peer, other = world.joined(), world.joined()
     for number in (1, 2):
@@ -279,14 +279,14 @@ def test_so_many_calls_wait() -> None:
 
 
 def test_meta_topics_are_asked_of_nobody() -> None:
-    """A program knows of channels, not of the router's own topics."""
+    """The policy is not asked about the router's own topics, which are not channels."""
     world = thinking()
     world.joined().subscribe("wamp.session.on_join")
     assert not world.waiting.awaited
 
 
 def test_the_line_of_a_new_session() -> None:
-    """W8: a second session on the same link waits for nothing that the first asked for."""
+    """W8: a second session on the same link neither waits for nor gets replies to requests of the first."""
     world = thinking(("publish",))
     peer = world.joined()
     peer.say([48, 1, {}, "wamp.session.add_testament", ["a"]])

@@ -1,4 +1,4 @@
-"""The specification's event history: its example, and every filter that it names, in every serializer."""
+"""WAMP's event history over the wire: the specification's example and all its filters, in every serializer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def subprotocol(request):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def example(face, tmp_path_factory):
-    """The example's five publications, with nobody there to hear them, on a server that records."""
+    """A recording server and the ids of the example's five publications, made while no client was subscribed."""
     settings = brisk(history=RECORDING, data_dir=str(tmp_path_factory.mktemp("history")))
     async with serving(settings) as served, await wamp.join(served.url) as publisher:
         published = [await publisher.publish(topic, [n], {"n": n}) for n, topic in enumerate(PUBLISHED_TO, 1)]
@@ -38,7 +38,7 @@ async def example(face, tmp_path_factory):
 
 
 class Reader:
-    """Who asks for the history of a subscription."""
+    """A client that reads the history of subscriptions."""
 
     def __init__(self, client, published):
         self.client = client
@@ -54,11 +54,11 @@ class Reader:
     async def events(self, subscription, **filters):
         code, _, _, events, info = await self.client.call(GET_EVENTS, subscription, **filters)
         assert code == RESULT
-        assert info  # never without: some libraries unpack a lone result
+        assert info  # always present: some libraries unpack a single result
         return events
 
     async def numbers(self, subscription, **filters):
-        """Which of the five publications there are, counted from 1."""
+        """The numbers of the events among the published ones, counted from 1."""
         return [self.published.index(each["publication"]) + 1 for each in await self.events(subscription, **filters)]
 
 
@@ -71,26 +71,26 @@ async def reader(example, subprotocol):
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def log(reader):
-    """The example's subscription 3, the prefix that all five belong to."""
+    """The example's subscription 3: the prefix that matches all five publications."""
     return await reader.look_up(LOG, match="prefix")
 
 
 async def test_it_is_announced(reader):
-    """W7, W15: but for the role callee, by which clients would reject WELCOME."""
+    """W7, W15: `event_history` is announced, without the role callee, for which clients would reject WELCOME."""
     roles = reader.client.welcome["roles"]
     assert roles["broker"]["features"]["event_history"] is True
     assert set(roles) == {"broker", "dealer"}
 
 
 async def test_the_example(reader, log):
-    """W35, W36: each subscription has what belongs to it, though nobody was subscribed then."""
+    """W35, W36: each subscription has the events that match it, although no client was subscribed then."""
     assert await reader.numbers(await reader.look_up(AUTH)) == [1]
     assert await reader.numbers(await reader.look_up(BASKET)) == [2, 3, 4]
     assert await reader.numbers(log) == [1, 2, 3, 4, 5]
 
 
 async def test_an_event(reader, log):
-    """W40: the names, the payload as published, `topic` for a pattern only."""
+    """W40: an event has its names, the payload as published, and `topic` for a pattern only."""
     exact = await reader.look_up(AUTH)
     for subscription, details in ((exact, {}), (log, {"topic": AUTH})):
         event = (await reader.events(subscription, limit=1))[0]
@@ -117,12 +117,12 @@ async def test_an_event(reader, log):
     ],
 )
 async def test_order_limit_and_topic(filters, numbers, reader, log):
-    """W38: the limit counts from where the traversal begins."""
+    """W38: events are in the log's order or in reverse; the limit counts from where reading begins."""
     assert await reader.numbers(log, **filters) == numbers
 
 
 async def test_a_topic_of_an_exact_subscription(reader):
-    """W38: there it changes nothing, or leaves nothing."""
+    """W38: an exact subscription's own topic as filter changes nothing, another topic finds nothing."""
     basket = await reader.look_up(BASKET)
     assert await reader.numbers(basket, topic=BASKET) == [2, 3, 4]
     assert await reader.numbers(basket, topic=AUTH) == []
@@ -138,7 +138,7 @@ async def test_a_topic_of_an_exact_subscription(reader):
     ],
 )
 async def test_bounds_by_publication(bound, numbers, reader, log):
-    """W35: ids are random, the order is that of the log; all AND."""
+    """W35: bounds by publication follow the log's order, not the random ids, and combine with other filters by AND."""
     third = {bound: reader.published[2]}
     assert await reader.numbers(log, **third) == numbers
     assert await reader.numbers(log, **third, reverse=True) == numbers[::-1]
@@ -156,7 +156,7 @@ async def test_bounds_by_publication(bound, numbers, reader, log):
     ],
 )
 async def test_bounds_by_time(bound, keeps, reader, log):
-    """W39: with a returned timestamp, from any zone; an hour either side."""
+    """W39: bounds by time work with a returned timestamp, in any notation, and with times an hour before and after."""
     events = await reader.events(log)
     times = [datetime.fromisoformat(event["timestamp"]) for event in events]
     expected = [number for number, time in enumerate(times, 1) if keeps(time, times[2])]
@@ -174,7 +174,7 @@ async def test_bounds_by_time(bound, keeps, reader, log):
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
 async def test_pages(limit, reader, log):
-    """W38: with the last id of a page, both ways, each event is visited once."""
+    """W38: paging by the last id of each page visits each event once, in both directions."""
     for order, bound in (({}, "after_publication"), ({"reverse": True}, "before_publication")):
         seen, last = [], {}
         while page := await reader.events(log, limit=limit, **order, **last):
@@ -195,14 +195,14 @@ async def test_pages(limit, reader, log):
     ids=str,
 )  # fmt: skip
 async def test_what_is_asked_wrongly(filters, reader, log):
-    """W41: types and ranges; a time without a zone is none."""
+    """W41: filters of wrong types or ranges, and times without a zone, are `invalid_argument`."""
     answer = await reader.client.call(GET_EVENTS, log, **filters)
     assert (answer[0], answer[4]) == (ERROR, "wamp.error.invalid_argument")
 
 
 @pytest.mark.parametrize("arguments", [[], ["com.mycompany.log"], [0], [True], [None]])
 async def test_of_no_subscription(arguments, reader):
-    """W41: the first argument is a subscription's id; of one that is not there it says so."""
+    """W41: a first argument that is not an id is `invalid_argument`, an unknown id `no_such_subscription`."""
     answer = await reader.client.call(GET_EVENTS, *arguments)
     assert (answer[0], answer[4]) == (ERROR, "wamp.error.invalid_argument")
     answer = await reader.client.call(GET_EVENTS, 2**52 + 1)
@@ -210,12 +210,12 @@ async def test_of_no_subscription(arguments, reader):
 
 
 async def test_nothing_was_published(reader):
-    """W41: "It can also be an empty array"."""
+    """W41: the history of an unused topic is empty ("It can also be an empty array")."""
     assert await reader.events(await reader.client.subscribe("com.mycompany.quiet")) == []
 
 
 async def test_events_that_name_sessions_are_not_kept(reader):
-    """W37: with `exclude` or `eligible`, whatever is in them, or with nothing."""
+    """W37: an event with `exclude` or `eligible` is not recorded, even if the list is empty."""
     subscription = await reader.client.subscribe("com.mycompany.whispers")
     publish = partial(reader.client.publish, "com.mycompany.whispers")
     for options in ({"exclude": [1]}, {"eligible": [reader.client.session]}, {"exclude": []}, {"eligible": []}):
@@ -226,7 +226,7 @@ async def test_events_that_name_sessions_are_not_kept(reader):
 
 
 async def test_who_may_not_hear_may_not_read(reader):
-    """W37: roles and names are asked of the caller of get_events."""
+    """W37: lists of authids and authroles are applied to the caller of `get_events`."""
     subscription = await reader.client.subscribe("com.mycompany.secrets")
     before = len(await reader.events(subscription))
     publish = partial(reader.client.publish, "com.mycompany.secrets")
@@ -239,7 +239,7 @@ async def test_who_may_not_hear_may_not_read(reader):
 
 
 async def test_who_may_not_subscribe_may_not_read(tmp_path):
-    """W41: "Prohibited … calls must fail with the `wamp.error.not_authorized` error URI"."""
+    """W41: without the right to subscribe, look-up is `not_authorized` ("Prohibited … calls must fail")."""
     rules = (Access("*", "subscribe", "/com/open"),)
     settings = brisk(access=rules, history=RECORDING, data_dir=str(tmp_path))
     async with serving(settings) as served, await wamp.join(served.url) as client:
@@ -250,7 +250,7 @@ async def test_who_may_not_subscribe_may_not_read(tmp_path):
 
 
 async def test_it_outlives_the_server(tmp_path):
-    """W35, "may be persistent": what was acknowledged before a restart is there after."""
+    """W35, "may be persistent": events that were acknowledged before a restart can be read after it."""
     settings = brisk(history=RECORDING, data_dir=str(tmp_path))
     async with serving(settings) as served, await wamp.join(served.url) as client:
         published = [await client.publish("com.kept", [number]) for number in range(3)]

@@ -1,4 +1,4 @@
-"""The specification's own examples of publishing and subscribing, message by message, in every serializer."""
+"""WAMP's publishing and subscribing over the wire: the specification's examples, in every serializer."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ async def sessions(served, subprotocol):
 
 
 def is_error(message, code, request, uri):
-    """Whether a message is the ERROR that answers that request with that URI."""
+    """Whether a message is the ERROR for that request with that URI."""
     return message[0] == ERROR and message[1:3] == [code, request] and message[4] == uri
 
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_publish_and_event(form, sessions):
-    """W24, W25: three forms, each delivered with as many elements, no reply."""
+    """W24, W25: each of the three forms is delivered with the same elements, and the publisher gets no reply."""
     subscriber, publisher = sessions
     subscription = await subscriber.subscribe(TOPIC)
     await publisher.send([PUBLISH, REQUEST, {}, TOPIC, *FORMS[form]])
@@ -51,7 +51,7 @@ async def test_publish_and_event(form, sessions):
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_published(form, sessions):
-    """W24: where it is acknowledged the publisher learns the id that the EVENT has."""
+    """W24: PUBLISHED has the publication id of the EVENT."""
     subscriber, publisher = sessions
     await subscriber.subscribe(TOPIC)
     await publisher.send([PUBLISH, REQUEST, {"acknowledge": True}, TOPIC, *FORMS[form]])
@@ -61,7 +61,7 @@ async def test_published(form, sessions):
 
 
 async def test_publish_error(sessions):
-    """W12, W23, W24: told to who asked for an acknowledgement, and to nobody else."""
+    """W12, W23, W24: a malformed or reserved topic is refused by ERROR for `acknowledge: true` only."""
     _, publisher = sessions
     for topic in ("com..mytopic1", "wamp.mytopic1"):
         await publisher.send([PUBLISH, REQUEST, {"acknowledge": True}, topic])
@@ -82,7 +82,7 @@ async def test_a_publisher_does_not_hear_itself(sessions):
 
 
 async def test_subscribed(sessions):
-    """W14, W17: one id for a topic, whoever subscribes, however often, with random ids."""
+    """W14, W17: all subscriptions to a topic by the same `match` have one id; request ids can be in any order."""
     one, other = sessions
     await one.send([SUBSCRIBE, 713845233, {}, TOPIC])
     code, request, subscription = await one.receive()
@@ -97,7 +97,7 @@ async def test_subscribed(sessions):
 
 
 async def test_subscribe_error(sessions):
-    """W18, W23: what is no URI, or no way to match."""
+    """W18, W23: a malformed URI is `invalid_uri`, an unknown `match` is `invalid_argument`."""
     subscriber, _ = sessions
     await subscriber.send([SUBSCRIBE, 713845233, {}, "com..mytopic1"])
     assert is_error(await subscriber.receive(), SUBSCRIBE, 713845233, "wamp.error.invalid_uri")
@@ -106,7 +106,7 @@ async def test_subscribe_error(sessions):
 
 
 async def test_unsubscribed(sessions):
-    """W22: nothing comes any more, and there is nothing left to end."""
+    """W22: after UNSUBSCRIBED no event is sent, and a second UNSUBSCRIBE is `no_such_subscription`."""
     subscriber, publisher = sessions
     subscription = await subscriber.subscribe(TOPIC)
     await publisher.publish(TOPIC, ["before"])
@@ -120,7 +120,7 @@ async def test_unsubscribed(sessions):
 
 
 async def test_a_strangers_subscription_cannot_be_ended(sessions):
-    """W22: it is the same error as for none, and the stranger hears on."""
+    """W22: unsubscribing another session's subscription is `no_such_subscription`, and does not end it."""
     subscriber, stranger = sessions
     subscription = await subscriber.subscribe(TOPIC)
     await stranger.send([UNSUBSCRIBE, 85346237, subscription])
@@ -130,7 +130,7 @@ async def test_a_strangers_subscription_cannot_be_ended(sessions):
 
 
 async def test_a_subscription_ends_with_its_session(sessions):
-    """W10, "lasts for the duration of a session": by a lost connection, too."""
+    """W10, "lasts for the duration of a session": a lost connection ends the subscription too."""
     subscriber, other = sessions
     subscription = await subscriber.subscribe(TOPIC)
     assert await other.subscribe(TOPIC) == subscription
@@ -142,7 +142,7 @@ async def test_a_subscription_ends_with_its_session(sessions):
 
 
 async def test_not_authorized():
-    """W23, W54: what no rule grants is refused by that URI."""
+    """W23, W54: requests that no rule grants are `not_authorized`."""
     rules = (Access("*", "subscribe", "/com/**"), Access("*", "publish", "/com/**"))
     async with serving(brisk(access=rules)) as served, await wamp.join(served.url) as client:
         for code, request in ((SUBSCRIBE, [SUBSCRIBE, 7, {}]), (PUBLISH, [PUBLISH, 7, {"acknowledge": True}])):
