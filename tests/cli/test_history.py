@@ -102,7 +102,7 @@ async def test_where_no_server_is(tmp_path):
     """The exit code is 1, and the text names the server."""
     code, output, (line,) = await ended("history", "/a", "--server", "http://127.0.0.1:1", cwd=tmp_path)
     assert (code, output) == (FAILED, [])
-    assert line.startswith("halley: no answer from http://127.0.0.1:1/")
+    assert line.startswith("halley: no response from http://127.0.0.1:1/")
 
 
 # Export
