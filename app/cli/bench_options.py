@@ -150,7 +150,7 @@ WARM_UP = click.option(
 DATA_DIR = click.option(
     "--data-dir",
     type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
-    help="Folder in which to make a temporary one for the logs. [default: /var/tmp]",
+    help="Parent of the temporary folder for the logs. [default: /var/tmp]",
 )
 PIN = click.option(
     "--pin/--no-pin",

@@ -271,7 +271,7 @@ def nt4_verb(*, is_json: bool, saved: dict[str, Any] | None, history: str, **opt
 @click.option(
     "--data-dir",
     type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
-    help="Folder in which to make a temporary one for log and lake. [default: /var/tmp]",
+    help="Parent of the temporary folder for log and lake. [default: /var/tmp]",
 )
 @click.option(
     "--pin/--no-pin",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
               help="Port of the server; 0 picks a free one.")  # fmt: skip
 @click.option("--nt4-port", type=click.IntRange(0, 65_535), default=KNOBS["nt4.port"].default, show_default=True,
               help="Port for robots; 0 as above.")  # fmt: skip
-@click.option("--data-dir", metavar="DIR", help="Keep the history in this folder, and continue one that is there.")
+@click.option("--data-dir", metavar="DIR", help="Keep the history in this folder; an existing one is continued.")
 @click.option("--pipeline", type=click.Choice(["on", "off", "auto"]), default="auto", show_default=True,
               help="Whether to run the data pipeline; auto: if it is installed.")  # fmt: skip
 @click.option("--for", "for_s", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",

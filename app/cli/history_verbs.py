@@ -33,7 +33,7 @@ _FILTERS = {
     "from-publication": "Only this publication and what follows it.",
     "after-publication": "Only what follows this publication.",
     "before-publication": "Only what precedes this publication.",
-    "until-publication": "Only what precedes this publication, and it.",
+    "until-publication": "Only this publication and what precedes it.",
     "after-position": "Only what follows this position.",
     "before-position": "Only what precedes this position.",
 }
@@ -51,7 +51,7 @@ class HistoryGroup(click.Group):
 
 @click.group("history", cls=HistoryGroup, subcommand_metavar="CHANNEL | VERB ...")
 def history_group() -> None:
-    """Read what was published, export, verify or back up the log, or erase from it.
+    """Read, export, verify, back up or erase recorded events.
 
     `halley history CHANNEL` prints the events of a channel or pattern, one JSON object a line, oldest first; `halley
     history show --help` lists its options.
@@ -91,7 +91,7 @@ def show(*, channel: str, reverse: bool, limit: int | None, server: str, token: 
 @history_group.command()
 @click.argument("file", metavar="FILE|-")
 @click.option(
-    "--from-offset", type=click.IntRange(1), help="The first offset; FILE is appended to. [default: the first of all]"
+    "--from-offset", type=click.IntRange(1), help="Begin at this offset, and append to FILE. [default: the first]"
 )
 @click.option("--until-offset", type=click.IntRange(1), help="The last offset. [default: the last one at present]")
 @server_options

@@ -147,7 +147,7 @@ def _answered(
         raise click.UsageError("--format parquet needs --out FILE")
 
     def answer() -> int:
-        from app.pipeline import session  # noqa: PLC0415 - takes seconds, after which to report a mistake is late
+        from app.pipeline import session  # noqa: PLC0415 - takes seconds: mistakes above are reported first
         from app.pipeline.questions.sql import computing  # noqa: PLC0415 - as above
 
         if out is not None and out.exists():

@@ -100,7 +100,10 @@ _publishing(
 @_ONCE
 @pipeline_options
 def sessions(*, is_once: bool, place: Place) -> None:
-    """Find in the lake when sessions began and ended, how long they lasted, and how often their clients returned."""
+    """Record the length of sessions and the returns of clients.
+
+    They are derived from the events in the lake, and written to its table sessions.
+    """
     from app.cli import pipeline  # noqa: PLC0415
 
     sys.exit(pipeline.run(place, ["sessions"], is_once=is_once))
@@ -121,7 +124,7 @@ def compact(*, names: tuple[str, ...], place: Place) -> None:
 def vacuum(*, place: Place) -> None:
     """Delete files that no table has used for a week: those of killed jobs, and those that compaction replaced.
 
-    The setting pipeline.vacuum_age is another age than a week.
+    The setting pipeline.vacuum_age changes that age.
     """
     from app.cli import pipeline_upkeep  # noqa: PLC0415
 

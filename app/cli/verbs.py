@@ -243,11 +243,11 @@ def check_config(
 
 @main.command()
 @click.option("--id", "name", default="someone", show_default=True, help="The authid of sessions with this token.")
-@click.option("--role", default="user", show_default=True, help="The role, in access rules, of sessions with it.")
+@click.option("--role", default="user", show_default=True, help="The role of these sessions in access rules.")
 @click.option("--days", type=click.IntRange(1, 36_500), help="Days until the token expires. [default: never]")
 @click.option("--hash", "source", type=click.File("rb"), help="Hash the token in this file; - for standard input.")
 def token(*, name: str, role: str, days: int | None, source: BinaryIO | None) -> None:
-    """Make a token, and print it with the lines for the server's settings file.
+    """Make a token and its lines for the settings file.
 
     The first line is the token, for its owner; it is not stored anywhere. The lines from [[tokens]] on are for the
     settings file, and have only a hash of it. With --hash only those lines are printed, for an existing token.
@@ -272,10 +272,10 @@ def token(*, name: str, role: str, days: int | None, source: BinaryIO | None) ->
     help="PBKDF2 iterations, here and in each client.",
 )
 def user(*, name: str, role: str, iterations: int) -> None:
-    """Print the settings of a user who logs in by WAMP-CRA: ID is the authid, ROLE the role in access rules.
+    """Make the lines for the settings file of a WAMP-CRA user.
 
-    The secret is typed without being shown, or read from standard input if that is not a terminal. The lines contain a
-    key derived from it. They are for the settings file, and must be kept as private as the secret.
+    ID is the authid, ROLE the role in access rules. The secret is typed without being shown, or read from standard
+    input if that is not a terminal. The lines contain a key derived from it, and must be kept as private as the secret.
     """
     try:
         if os.isatty(STDIN):

@@ -224,9 +224,9 @@ class Session:
         if incoming.is_goodbye or reconnect == "none":
             raise Dismissed(error or "the server has ended the session")
         if reconnect == "handshake" or (error and error.startswith(SESSION_UNKNOWN) and not reconnect):
-            self.lose(client_id, error or "the server asks for a new handshake")
+            self.lose(client_id, error or "the server requires a new handshake")
         if error is not None or self.client_id is None:
-            raise Refused(error or "the server asks for a new handshake", is_final=False)
+            raise Refused(error or "the server requires a new handshake", is_final=False)
         self._is_first_connect = False
 
     async def _ask(self, fields: dict[str, Any], within_s: float) -> tuple[dict[str, Any], Incoming]:
