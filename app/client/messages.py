@@ -44,7 +44,7 @@ class Advice:
             return None
         reconnect = fields.get("reconnect")
         interval_s = _seconds(fields.get("interval"), 0.0)
-        if interval_s < 0:  # Bayeux 1.0 on advice: a negative interval forbids to reconnect
+        if interval_s < 0:  # Bayeux 1.0 on advice: a negative interval forbids reconnecting
             return cls("none")
         known = reconnect if reconnect in ("retry", "handshake", "none") else ""
         return cls(known, interval_s, max(0.0, _seconds(fields.get("timeout"), _USUAL_TIMEOUT_S)))

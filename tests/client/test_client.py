@@ -98,7 +98,7 @@ async def test_each_value_has_its_own_verdict():
 
 @pytest.mark.parametrize("megabytes", [2, pytest.param(20, marks=pytest.mark.slow)])
 async def test_what_is_much_too_large_is_refused_and_not_repeated(megabytes):
-    """S11: the server closes the connection long before it has read all, so its reply may be lost; keys or not."""
+    """S11: the server closes the connection before it has read all, so its reply may be lost; with keys or without."""
     values = [1, "x" * megabytes * 1_000_000, 2]
     async with serving() as served, client_of(served) as client:
         await client.subscribe("/**")

@@ -290,7 +290,7 @@ async def test_a_subscription_that_is_no_longer_granted_ends_the_client():
 
 
 async def test_a_client_survives_a_restart_of_its_server(tmp_path):
-    """A38, B30: the client reconnects, subscribes again, resumes where it was, and reports that none is missing."""
+    """A38, B30: the client reconnects, subscribes again, resumes where it was, and reports no missing event."""
     links = Links()
     async with AsyncExitStack() as stack:
         async with launched(cwd=tmp_path) as server:
