@@ -1,8 +1,8 @@
 """The command line: `halley serve | demo | publish | subscribe | token | check-config | bench`.
 
-What each verb takes is in `verbs.py` and `bench_verbs.py`, what it does in a file of its own. Results go to standard
-output, everything else to standard error; exit codes are 0 (done), 1 (failed), 2 (wrong use or settings) and 130
-(interrupted).
+The options of the verbs are in `verbs.py` and the files `*_verbs.py`, the work of each verb in its own file. Results go
+to standard output, everything else to standard error. The exit codes are 0 (done), 1 (failed), 2 (wrong use or
+settings) and 130 (interrupted).
 """
 
 from app.cli.verbs import main

@@ -1,4 +1,4 @@
-"""`halley bench`: puts a load on a server, prints what came of it, and compares it with what was saved before."""
+"""`halley bench`: puts a load on a server, prints the result, and compares it with a saved one."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Outcome(Protocol):
         """Whether everything went as it should."""
 
     def as_json(self) -> dict[str, Any]:
-        """As saved and compared."""
+        """Return the result as it is saved and compared."""
 
 
 async def bench(load: Load, serve: Serve, *, is_json: bool, saved: dict[str, Any] | None) -> int:
-    """Make one measurement of the server that `serve` gives; `saved` is what it is compared with."""
+    """Measure the server that `serve` provides once; returns the exit code. `saved` is a result to compare with."""
     try:
         with _bar() as bar:
             async with serve() as target:
@@ -76,7 +76,7 @@ async def bench_growth(
     is_json: bool,
     saved: dict[str, Any] | None,
 ) -> int:
-    """Measure a server at many sizes, and draw it into `file`."""
+    """Measure a server at many sizes, and plot the result into `file` unless that is None; returns the exit code."""
     try:
         with _bar() as bar:
             if file is not None:
@@ -91,7 +91,7 @@ async def bench_growth(
 
 
 async def bench_history(plan: Plan, *, is_json: bool, saved: dict[str, Any] | None) -> int:
-    """Measure what the durable history costs, and how fast it is read."""
+    """Measure the cost of the durable history and the speed of reading it; returns the exit code."""
     try:
         with _bar() as bar:
             found = await measure_history(plan, _FILL, bar.show)
@@ -102,7 +102,10 @@ async def bench_history(plan: Plan, *, is_json: bool, saved: dict[str, Any] | No
 
 
 async def bench_pipeline(plan: PipelinePlan, *, is_json: bool, saved: dict[str, Any] | None) -> int:
-    """Measure how fast Spark reads, ingests and answers, how soon rollups come, and what that costs a server."""
+    """Measure Spark's reads, ingest and queries, the delay of rollups, and their cost to a server.
+
+    Returns the exit code.
+    """
     try:
         with _bar() as bar:
             found = await measure_pipeline(plan, _FILL, bar.show)
@@ -113,7 +116,7 @@ async def bench_pipeline(plan: PipelinePlan, *, is_json: bool, saved: dict[str, 
 
 
 async def bench_wamp(plan: WampPlan, *, is_json: bool, saved: dict[str, Any] | None) -> int:
-    """Measure WAMP's fan-out on Halley with its history and without, and on crossbar."""
+    """Measure WAMP's fan-out on Halley with its history and without, and on crossbar; returns the exit code."""
     try:
         with _bar() as bar:
             found = await measure_wamp(plan, bar.show)
@@ -124,7 +127,7 @@ async def bench_wamp(plan: WampPlan, *, is_json: bool, saved: dict[str, Any] | N
 
 
 async def bench_nt4(plan: Nt4Plan, *, is_json: bool, saved: dict[str, Any] | None) -> int:
-    """Measure NetworkTables' fan-out on Halley, and on ntcore."""
+    """Measure NetworkTables' fan-out on Halley, and on ntcore; returns the exit code."""
     try:
         with _bar() as bar:
             found = await measure_nt4(plan, bar.show)
@@ -136,7 +139,7 @@ async def bench_nt4(plan: Nt4Plan, *, is_json: bool, saved: dict[str, Any] | Non
 
 @contextmanager
 def _bar() -> Iterator[PhaseBar]:
-    """A progress bar, which is gone before anything is said."""
+    """Show a progress bar within the block; it is finished before anything else is printed."""
     bar = PhaseBar()
     try:
         yield bar

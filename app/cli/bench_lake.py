@@ -1,7 +1,7 @@
-"""What Spark makes of a log: read, ingested, compacted and asked, each with how fast that was.
+"""Measures how fast Spark reads a log, ingests it into a lake, compacts the lake, and queries it.
 
-`halley bench pipeline` has this done by a process of its own, `python -m app.cli.bench_lake DATA_DIR LAKE MASTER
-ROUNDS`, which writes to its standard output what it has found, a JSON object a line.
+`halley bench pipeline` runs this as a separate process, `python -m app.cli.bench_lake DATA_DIR LAKE MASTER ROUNDS`. It
+writes its figures to standard output, a JSON object a line.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _MEMORY = "1g"
 
 
 def found(name: str, **figures: object) -> None:
-    """Tell it."""
+    """Print the figures of one measurement as a line of JSON."""
     print(json.dumps({"name": name, **figures}), flush=True)  # noqa: T201 - to the process that reads it
 
 
 def main(data_dir: str, lake: Path, master: str, rounds: int) -> None:
-    """All of it, in order. Raises `PipelineError`."""
+    """Make all measurements, one after the other. Raises `PipelineError`."""
     head = open_log({"path": data_dir}).head()
     count = head.next - head.first
-    batch_rows = min(Pipeline().batch_rows, -(-count // 2))  # two at least, since the first is left out
+    batch_rows = min(Pipeline().batch_rows, -(-count // 2))  # at least two batches, since the first is left out
     options = replace(Pipeline(), master=master, driver_memory=_MEMORY, batch_rows=batch_rows)
     began = time.monotonic()
     spark = session.start(options)
@@ -46,7 +46,7 @@ def main(data_dir: str, lake: Path, master: str, rounds: int) -> None:
     for number in range(rounds + 1):
         began = time.monotonic()
         spark.read.format("halley").load(data_dir).write.format("noop").mode("overwrite").save()
-        if number:  # the first warms up
+        if number:  # the first round warms up
             found("source", rows=count, seconds=time.monotonic() - began)
     for progress in Ingest(spark, {"path": data_dir}, lake, options).once():
         found("ingest", rows=progress.rows, seconds=progress.took_s)
@@ -60,7 +60,7 @@ def main(data_dir: str, lake: Path, master: str, rounds: int) -> None:
 
 
 def _query(spark: SparkSession, lake: Path, stage: str, rounds: int) -> None:
-    """One channel and one hour, in the middle of what there is."""
+    """Query one channel and one hour, in the middle of the lake's times."""
     table = open_table(lake, "events")
     assert table is not None
     (row,) = ask(spark, lake, "select min(time_us) a, max(time_us) b, min(channel) c from events").rows.collect()

@@ -1,4 +1,4 @@
-"""What several verbs of `halley bench` take."""
+"""Options that several verbs of `halley bench` share."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     Verb = Callable[..., None]
 
 MOST_STORED = 1_000_000_000
-_MOST = 1_000_000  # what the events' numbering has room for
+_MOST = 1_000_000  # the numbering of the events has no room for more
 
 
 def _saved(ctx: click.Context, param: click.Parameter, file: Path | None) -> dict[str, Any] | None:
-    """The result in a file."""
+    """Read a saved result from its file; None without a file."""
     if file is None:
         return None
     try:
@@ -31,19 +31,19 @@ def _saved(ctx: click.Context, param: click.Parameter, file: Path | None) -> dic
     except ValueError:
         saved = None
     if not isinstance(saved, dict):
-        raise click.BadParameter(f"{file} holds no result that --json has printed", ctx, param)
+        raise click.BadParameter(f"{file} is not a result that was printed by --json", ctx, param)
     return saved
 
 
 def _token(ctx: click.Context, param: click.Parameter, token: str | None) -> str | None:
-    """A token that can be written into a header."""
+    """Check that a token can be written into a header."""
     if token is not None and not can_be_sent(token):
         raise click.BadParameter("a token consists of letters, digits and -._~+/ with = at its end", ctx, param)
     return token
 
 
 def counts(ctx: click.Context, param: click.Parameter, text: str, most: int = _MOST) -> tuple[int, ...]:
-    """Whole numbers with commas between them."""
+    """Parse whole numbers from 1 to `most`, separated by commas."""
     try:
         counts = tuple(map(int, text.split(",")))
     except ValueError:
@@ -54,7 +54,7 @@ def counts(ctx: click.Context, param: click.Parameter, text: str, most: int = _M
 
 
 def stocks(ctx: click.Context, param: click.Parameter, text: str) -> tuple[int, ...]:
-    """Sizes of logs; none, where nothing is to be read."""
+    """Parse the sizes of logs; an empty string means none."""
     return counts(ctx, param, text, MOST_STORED) if text else ()
 
 
@@ -68,14 +68,14 @@ def _options(*options: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:
 
 
 def count_option(name: str, default: int, text: str, low: int = 1) -> Callable[[Verb], Verb]:
-    """An option that is a whole number."""
+    """An option whose value is a whole number of at least `low`."""
     return click.option(name, type=click.IntRange(low, _MOST), default=default, show_default=True, help=text)
 
 
 server_options = _options(
     click.option("--server", metavar="URL", help="A running server. [default: one is started with your settings]"),
-    click.option("--pid", type=click.IntRange(1), help="Process of that server, to read its CPU time and memory."),
-    click.option("--metrics", metavar="URL", help="Or its metrics, like http://127.0.0.1:8081/metrics."),
+    click.option("--pid", type=click.IntRange(1), help="Process id of that server, to read its CPU time and memory."),
+    click.option("--metrics", metavar="URL", help="Or the URL of its metrics, such as http://127.0.0.1:8081/metrics."),
 )
 start_options = _options(
     click.option(
@@ -83,13 +83,13 @@ start_options = _options(
         envvar="HALLEY_TOKEN",
         show_envvar=True,
         callback=_token,
-        help="Sent as 'Authorization: Bearer', where access rules ask for one.",
+        help="Sent as 'Authorization: Bearer', for servers with access rules.",
     ),
     click.option(
         "--config", type=click.Path(exists=True, dir_okay=False), help="Settings file of the server that is started."
     ),
     click.option(
-        "--pin/--no-pin", default=True, show_default=True, help="Give a started server and the load cores of their own."
+        "--pin/--no-pin", default=True, show_default=True, help="Run the started server and the load on separate cores."
     ),
 )
 SECONDS = click.option(
@@ -99,7 +99,7 @@ _PROCESSES = click.option(
     "--processes",
     type=click.IntRange(1, 64),
     default=lambda: max(min((os.cpu_count() or 1) - 1, 4), 1),
-    help="Load processes. [default: one for each core but one, at most 4]",
+    help="Load processes. [default: the number of cores less one, at most 4]",
 )
 result_options = _options(
     click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, to be saved."),
@@ -109,7 +109,7 @@ result_options = _options(
         type=click.Path(path_type=Path),
         callback=_saved,
         metavar="FILE",
-        help="Print ratios to a saved result, too.",
+        help="Also print ratios to a result that was saved with --json.",
     ),
 )
 run_options = _options(SECONDS, _PROCESSES, result_options)
@@ -119,25 +119,43 @@ load_options = _options(
         type=click.FloatRange(0),
         default=0.0,
         metavar="N",
-        help="Open loop: N publishes a second, due whatever the server does. [default: closed loop]",
+        help="Open loop: N publishes a second, regardless of the server's speed. [default: closed loop]",
     ),
-    click.option("--warm-up", "warm_up_s", type=click.FloatRange(0), default=2.0, show_default=True, help="Seconds."),
-    click.option("--data-bytes", type=click.IntRange(0, 50_000), default=20, show_default=True, help="Padding."),
+    click.option(
+        "--warm-up",
+        "warm_up_s",
+        type=click.FloatRange(0),
+        default=2.0,
+        show_default=True,
+        help="Seconds of load before the measurement.",
+    ),
+    click.option(
+        "--data-bytes",
+        type=click.IntRange(0, 50_000),
+        default=20,
+        show_default=True,
+        help="Bytes of padding in each event.",
+    ),
     click.option("--browser-headers", is_flag=True, help="Send the headers that Chromium sends."),
 )
 
 WARM_UP = click.option(
-    "--warm-up", "warm_up_s", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds."
+    "--warm-up",
+    "warm_up_s",
+    type=click.FloatRange(0),
+    default=1.0,
+    show_default=True,
+    help="Seconds of load before the measurement.",
 )
 DATA_DIR = click.option(
     "--data-dir",
     type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
-    help="Where a folder is made for the logs, and removed. [default: /var/tmp]",
+    help="Parent of the temporary folder for the logs. [default: /var/tmp]",
 )
 PIN = click.option(
     "--pin/--no-pin",
     "is_pinned",
     default=True,
     show_default=True,
-    help="Give the servers and the load cores of their own.",
+    help="Run the servers and the load on separate cores.",
 )

@@ -1,9 +1,9 @@
-"""Makes a log of many events, which `halley bench history` has read.
+"""Makes a log of COUNT events for `halley bench history` and `halley bench pipeline` to read.
 
-It is made by the history's own writer, which the bench knows nothing of, in a process of its own, `python -m
-app.cli.bench_stock FOLDER COUNT CHANNELS [HOURS LEGIBLE]`, which writes to its standard output how many events it has
-come to. They are spread over so many hours until now; without, they are all of now. Of them so many are for everybody
-and all others for nobody who asks; without, all are for everybody.
+The bench runs this as a separate process, because it must not import the history's writer: `python -m
+app.cli.bench_stock FOLDER COUNT CHANNELS [HOURS LEGIBLE]`. It writes the number of events so far to standard output.
+The events' times are spread over the last HOURS; without HOURS, they are the present. LEGIBLE of the events are for all
+readers, the others for an audience that no reader belongs to; without LEGIBLE, all are for all readers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _PAYLOAD = b'{"mark":"%012d","pad":"xxxxxxxxxxxxxxxxxxxx"}'
 
 
 def fill(folder: Path, count: int, channels: int, hours: float = 0.0, legible: int | None = None) -> None:
-    """Write so many events, on the channels of the bench in turn; `legible` of them, evenly, are for everybody."""
+    """Write `count` events, on the channels of the bench in turn; `legible` of them, evenly spread, have no audience.
+
+    None for `legible` means all. Exits with a text if the log did not store all events.
+    """
     shown_every = count // max(1, min(count, count if legible is None else legible))
     limits = Limits()
     bounds = Bounds(limits.topic_chars, limits.topic_segments)
@@ -50,7 +53,7 @@ def fill(folder: Path, count: int, channels: int, hours: float = 0.0, legible: i
             while history.waiting_bytes > _WAITING_BYTES:
                 time.sleep(0.001)
         if not history.written(60) or history.head != count:
-            sys.exit("the log has not taken all of it")
+            sys.exit("the log has not stored all events")
     finally:
         history.close()
 

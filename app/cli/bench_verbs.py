@@ -1,4 +1,4 @@
-"""The verbs of `halley bench` and what each takes."""
+"""The verbs of `halley bench` and their options."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 def bench_group() -> None:
     """Put a load on a server and print what each unit of work costs it.
 
-    A closed loop finds the highest rate. An open loop (--rate) has the true latencies: each counts from the time at
-    which its event was due. The exit code is 1 if an event was lost or repeated, or anything else went wrong.
+    A closed loop finds the highest rate. An open loop (--rate) shows the true latencies: each is counted from the time
+    at which its event was due. The exit code is 1 if an event was lost or repeated, or if anything else went wrong.
     """
 
 
@@ -58,34 +58,34 @@ def bench_group() -> None:
 @start_options
 @run_options
 def publish_verb(**options: Any) -> None:
-    """Acknowledged publishes that nobody hears."""
+    """Publish with acknowledgements, to channels without subscribers."""
     _bench("publish", options)
 
 
 @bench_group.command("fanout")
 @count_option("--receivers", 1_000, "Held polls.")
-@count_option("--publishers", 1, "Connections that publish; closed loop: events under way.")
+@count_option("--publishers", 1, "Connections that publish; in a closed loop, the number of events in flight.")
 @load_options
 @server_options
 @start_options
 @run_options
 def fanout_verb(**options: Any) -> None:
-    """One publish to many held polls."""
+    """Deliver each publish to many held polls."""
     _bench("fanout", options)
 
 
 @bench_group.command("one-to-one")
 @count_option("--receivers", 100, "Held polls.")
-@count_option("--channels", 100, "Dealt out among the receivers.")
-@count_option("--publishers", 16, "Connections that publish; closed loop: events under way.")
+@count_option("--channels", 100, "Channels, divided among the receivers.")
+@count_option("--publishers", 16, "Connections that publish; in a closed loop, the number of events in flight.")
 @load_options
 @server_options
 @start_options
 @run_options
 def one_to_one_verb(**options: Any) -> None:
-    """One publish to one held poll, over many channels."""
+    """Deliver each publish to one held poll, over many channels."""
     if options["channels"] < options["receivers"]:
-        raise click.UsageError("--channels: each receiver needs one of its own")
+        raise click.UsageError("--channels: expected at least one for each receiver")
     _bench("one-to-one", options)
 
 
@@ -96,14 +96,16 @@ def one_to_one_verb(**options: Any) -> None:
 @start_options
 @run_options
 def idle_verb(**options: Any) -> None:
-    """Held polls: memory a session, and over time. With --rate, publishes to all of them."""
+    """Hold polls, and measure memory for each session and over time; with --rate, publish to all of them."""
     _bench("idle", options | {"publishers": 1 if options["rate"] else 0, "warm_up_s": 0.0})
 
 
 @bench_group.command("growth")
 @click.option("--receivers", callback=counts, default=",".join(map(str, RECEIVERS)), show_default=True, metavar="N,...")
 @click.option("--channels", callback=counts, default=",".join(map(str, CHANNELS)), show_default=True, metavar="N,...")
-@click.option("--plot", "file", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: FILE.svg or FILE.png.")
+@click.option(
+    "--plot", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also plot to this file, .svg or .png."
+)
 @server_options
 @start_options
 @run_options
@@ -114,9 +116,9 @@ def growth_verb(
     file: Path | None,
     **options: Any,
 ) -> None:
-    """CPU per delivery and memory against receivers and channels; a server is started for each point."""
+    """Measure CPU time per delivery and memory by receivers and channels; a server is started for each point."""
     if file is not None and file.suffix not in SUFFIXES:
-        raise click.UsageError(f"--plot: expected a file that ends with {' or '.join(SUFFIXES)}")
+        raise click.UsageError(f"--plot: expected a file name that ends with {' or '.join(SUFFIXES)}")
     sizes = {"receivers": receivers, "channels": channels}
     sys.exit(run(bench_growth(_serve(options), sizes, file=file, **options)))
 
@@ -128,7 +130,7 @@ def growth_verb(
     type=click.IntRange(1, 1_000),
     default=20,
     show_default=True,
-    help="Events in a request, where they are published in batches.",
+    help="Events in a request, for the measurements with batches.",
 )
 @click.option(
     "--rate",
@@ -136,7 +138,7 @@ def growth_verb(
     default=20_000.0,
     show_default=True,
     metavar="N",
-    help="Publishes a second while the event loop's lag is watched.",
+    help="Publishes a second while the event loop's lag is measured.",
 )
 @click.option(
     "--stored",
@@ -146,81 +148,96 @@ def growth_verb(
     metavar="N,...",
     help="Events in the logs that are read; '' reads none.",
 )
-@count_option("--rounds", 3, "Of each measurement, with the history and without it in turn.")
-@click.option("--warm-up", "warm_up_s", type=click.FloatRange(0), default=2.0, show_default=True, help="Seconds.")
+@count_option("--rounds", 3, "Rounds of each measurement, alternately with the history and without it.")
+@click.option(
+    "--warm-up",
+    "warm_up_s",
+    type=click.FloatRange(0),
+    default=2.0,
+    show_default=True,
+    help="Seconds of load before the measurement.",
+)
 @DATA_DIR
 @PIN
 @run_options
 def history_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any) -> None:
-    """What the durable history costs, and how fast it is read; starts servers with it and without it."""
+    """Measure the cost of the durable history and the speed of reading it; starts servers with it and without it."""
     sys.exit(run(bench_history(Plan(**options), is_json=is_json, saved=saved)))
 
 
 @bench_group.command("wamp")
-@count_option("--subscribers", 100, "WebSockets that hear every event.")
-@count_option("--window", 8, "Publications under way, where the most deliveries are counted.")
-@click.option("--payload-chars", type=click.IntRange(0, 50_000), default=64, show_default=True, help="Of each event.")
+@count_option("--subscribers", 100, "WebSockets that receive every event.")
+@count_option("--window", 8, "Publications in flight while the highest rate is measured.")
+@click.option(
+    "--payload-chars",
+    type=click.IntRange(0, 50_000),
+    default=64,
+    show_default=True,
+    help="Characters of each event's payload.",
+)
 @click.option(
     "--rate",
     type=click.FloatRange(0, min_open=True),
     default=20.0,
     show_default=True,
     metavar="N",
-    help="Publishes a second where they are paced.",
+    help="Publishes a second in the paced phase.",
 )
-@count_option("--rounds", 3, "Of each measurement, the servers in turn.")
+@count_option("--rounds", 3, "Rounds of each measurement; the servers take turns.")
 @WARM_UP
 @click.option(
     "--crossbar",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Measure that crossbar, too: bin/crossbar of the environment it is installed in.",
+    help="Also measure this crossbar: bin/crossbar of the environment in which it is installed.",
 )
 @DATA_DIR
 @PIN
 @SECONDS
 @result_options
 def wamp_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any) -> None:
-    """One WAMP publisher to many WebSockets; starts servers with a history and without, and crossbar.
+    """Deliver one WAMP publisher's events to many WebSockets; starts servers with and without a history, and crossbar.
 
-    Each server gets three phases of --seconds.
+    Each server is measured in three phases of --seconds.
     """
     sys.exit(run(bench_wamp(WampPlan(**options), is_json=is_json, saved=saved)))
 
 
 @bench_group.command("nt4")
-@count_option("--subscribers", 20, "WebSockets that hear every value.")
-@click.option("--rates", callback=counts, default="10000,100000", show_default=True, metavar="N,...", help="Values/s.")
+@count_option("--subscribers", 20, "WebSockets that receive every value.")
+@click.option(
+    "--rates", callback=counts, default="10000,100000", show_default=True, metavar="N,...", help="Values a second."
+)
 @click.option(
     "--periodic",
     "periodic_s",
     type=click.FloatRange(0.005, 1),
     default=0.01,
     show_default=True,
-    help="Seconds between what a subscriber is sent.",
+    help="Seconds between transmissions to a subscriber.",
 )
-@count_option("--rounds", 3, "Of each measurement, the servers in turn.")
+@count_option("--rounds", 3, "Rounds of each measurement; the servers take turns.")
 @WARM_UP
 @click.option(
     "--history",
     type=click.Choice(["on", "off"]),
     default="off",
     show_default=True,
-    help="on: measure Halley with a history, too.",
+    help="on: also measure Halley with a history.",
 )
 @click.option(
     "--ntcore",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="PYTHON",
-    help="Measure ntcore, too: bin/python of an environment that has pyntcore.",
+    help="Also measure ntcore: bin/python of an environment that has pyntcore.",
 )
 @DATA_DIR
 @PIN
 @SECONDS
 @result_options
 def nt4_verb(*, is_json: bool, saved: dict[str, Any] | None, history: str, **options: Any) -> None:
-    """One NetworkTables publisher to many WebSockets; starts servers, and ntcore's.
+    """Deliver one NetworkTables publisher's values to many WebSockets; starts servers, and ntcore's.
 
-    Each server gets each rate for --seconds.
+    Each server is measured at each rate for --seconds.
     """
     sys.exit(run(bench_nt4(Nt4Plan(history=history == "on", **options), is_json=is_json, saved=saved)))
 
@@ -231,16 +248,16 @@ def nt4_verb(*, is_json: bool, saved: dict[str, Any] | None, history: str, **opt
     type=click.IntRange(0, MOST_STORED),
     default=5_000_000,
     show_default=True,
-    help="Events in the log that is read, ingested and asked; 0 leaves that out.",
+    help="Events in the log that is read, ingested and queried; 0 omits these measurements.",
 )
-@count_option("--rounds", 5, "Of each read and query.")
+@count_option("--rounds", 5, "Rounds of each read and query.")
 @click.option(
     "--rate",
     type=click.FloatRange(0, min_open=True),
     default=2_000.0,
     show_default=True,
     metavar="N",
-    help="Publishes a second while rollups and replies are timed.",
+    help="Publishes a second while rollups and the server's replies are timed.",
 )
 @click.option(
     "--warm-up",
@@ -248,26 +265,26 @@ def nt4_verb(*, is_json: bool, saved: dict[str, Any] | None, history: str, **opt
     type=click.FloatRange(0),
     default=10.0,
     show_default=True,
-    help="Seconds of that before it is measured; Spark is slow at first.",
+    help="Seconds of these publishes before the measurement; Spark is slow at first.",
 )
 @click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
 @click.option(
     "--data-dir",
     type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
-    help="Where a folder is made for log and lake, and removed. [default: /var/tmp]",
+    help="Parent of the temporary folder for log and lake. [default: /var/tmp]",
 )
 @click.option(
     "--pin/--no-pin",
     "is_pinned",
     default=True,
     show_default=True,
-    help="Give the server a core of its own while its replies are timed.",
+    help="Run the server on a separate core while its replies are timed.",
 )
 @run_options
 def pipeline_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any) -> None:
-    """How fast Spark reads, ingests and answers, how soon rollups come, and what that costs the server.
+    """Measure how fast Spark reads, ingests and queries, how soon rollups arrive, and what that costs the server.
 
-    Rollups are timed with all on the same cores; the server's replies without the pipeline and with it.
+    Rollups are timed with all processes on the same cores, the server's replies without the pipeline and with it.
     """
     need_installed()
     sys.exit(run(bench_pipeline(PipelinePlan(**options), is_json=is_json, saved=saved)))
@@ -280,7 +297,7 @@ def _bench(verb: Any, options: dict[str, Any]) -> None:
 
 
 def _serve(options: dict[str, Any]) -> Serve:
-    """Take the options that say which server it is."""
+    """Remove the options that describe the server from `options`, and return how to provide that server."""
     return _serving(**{name: options.pop(name) for name in ("server", "token", "pid", "metrics", "config", "pin")})
 
 

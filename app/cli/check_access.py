@@ -1,4 +1,4 @@
-"""`halley check-config --role R --verb V --channel C`: may they, and who says so."""
+"""`halley check-config --role R --verb V --channel C`: prints whether a role has a right, and by which rule."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class BadQuestion(Exception):
-    """There is no yes or no to it; the text says why."""
+    """A question that cannot be answered with yes or no; the text is the reason."""
 
 
 def may(configuration: Configuration, role: str, verb: Verb, channel: str, realm: str = "") -> tuple[bool, str]:
-    """Whether a role may do something to a channel or pattern of a realm, and why, in a line. Raises `BadQuestion`.
+    """Return whether a role has a right to a channel or pattern of a realm, and a line that gives the reason.
 
-    For the verb `call` the channel is a procedure: `/wamp/session/count` is `wamp.session.count`.
+    For the verb `call` the channel is a procedure: `/wamp/session/count` is `wamp.session.count`. Raises `BadQuestion`.
     """
     settings = configuration.settings
     space = spaces_of(settings).get(realm)
@@ -34,9 +34,9 @@ def may(configuration: Configuration, role: str, verb: Verb, channel: str, realm
     try:
         pattern = to_pattern(channel, Bounds(settings.limits.topic_chars, settings.limits.topic_segments))
     except InvalidName:
-        raise BadQuestion(f"{channel} is no channel or pattern") from None
+        raise BadQuestion(f"{channel} is not a channel or pattern") from None
     if verb == "publish" and pattern.match is not Match.EXACT:
-        raise BadQuestion(f"nobody can publish to a pattern such as {channel}")
+        raise BadQuestion(f"cannot publish to a pattern: {channel}")
     is_allowed, why = _decision(configuration, role, verb, within(pattern, space))
     where = f" in {realm}" if space else ""
     return is_allowed, f"{'yes' if is_allowed else 'no'}: {role} {verb} {channel}{where}: {why}"
@@ -63,4 +63,9 @@ def _decision(configuration: Configuration, role: str, verb: Verb, pattern: Patt
 
 
 def _open(verb: Verb) -> str:
-    return "all but what ends sessions is open" if verb == "call" else "all but the server's own is open"
+    """Describe what `HouseRules` grant for a verb on a listener that other machines can reach."""
+    return (
+        "clients may call the router's procedures, except those that end sessions"
+        if verb == "call"
+        else "clients may publish and subscribe, except on the server's own channels"
+    )

@@ -1,4 +1,4 @@
-"""`halley check-config`: every setting as it would be used. What it prints is itself a settings file."""
+"""`halley check-config`: prints every setting as the server would use it. The output is itself a settings file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def listing(configuration: Configuration) -> Iterator[str]:
-    """A line for each setting: key and value, then as a comment unit, what a special value means, origin and reason.
+    """Yield a line for each setting, and then the entries of all lists of tables.
 
-    Then the lists of tables, as far as there are entries.
+    The line has key and value, and as a comment the unit, the meaning of a special value, the origin and the reason.
     """
     settings = [(f"{key} = {_toml(configuration.values[key])}", knob) for key, knob in KNOBS.items()]
     width = max(len(setting) for setting, _ in settings)

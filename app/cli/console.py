@@ -1,4 +1,4 @@
-"""What the person at the terminal is told, and how a verb ends."""
+"""Messages to the person at the terminal, and the exit codes of verbs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ _LINE_CHARS = 400
 
 
 def say(text: str) -> None:
-    """One line on standard error. What a server sent cannot steer the terminal by it, nor fill it."""
+    """Print a line on standard error. Control characters are escaped and long texts cut: they may be a server's."""
     tame = text if text.isprintable() else text.encode("unicode_escape").decode()
-    with suppress(OSError):  # nobody listens any more
+    with suppress(OSError):  # standard error has been closed
         click.echo(f"halley: {tame[:_LINE_CHARS]}", err=True)
 
 
 def run(work: Coroutine[None, None, int], *, leave_on: Iterable[signal.Signals] = ()) -> int:
-    """Run a verb to its exit code. Ctrl-C and SIGTERM cancel it, so that it can say goodbye; again, it goes at once.
+    """Run a verb and return its exit code.
 
-    A verb that runs until it is told to leave has done its work when one of the signals `leave_on` says so.
+    Ctrl-C and SIGTERM cancel it, so that it can close its session; a second one cancels that, too. The exit code is
+    then `INTERRUPTED`, but `DONE` where the first signal was one of `leave_on`: those are how a verb that runs until it
+    is stopped is meant to end.
     """
     return asyncio.run(_interruptible(work, {*leave_on}))
 
@@ -42,7 +44,7 @@ async def _interruptible(work: Coroutine[None, None, int], leave_on: set[signal.
         task.cancel()
 
     for wanted in {signal.SIGINT, signal.SIGTERM, *leave_on}:
-        with suppress(NotImplementedError):  # on Windows Ctrl-C cancels all the same
+        with suppress(NotImplementedError):  # on Windows, where Ctrl-C cancels anyway
             asyncio.get_running_loop().add_signal_handler(wanted, cancel, wanted)
     try:
         return await work

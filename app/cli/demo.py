@@ -1,4 +1,4 @@
-"""`halley demo`: everything at once, for whoever wants to see it."""
+"""`halley demo`: runs a server, simulated clients of every protocol, and the pipeline."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
               help="Port of the server; 0 picks a free one.")  # fmt: skip
 @click.option("--nt4-port", type=click.IntRange(0, 65_535), default=KNOBS["nt4.port"].default, show_default=True,
               help="Port for robots; 0 as above.")  # fmt: skip
-@click.option("--data-dir", metavar="DIR", help="Keep the history there, and go on with what is there already.")
+@click.option("--data-dir", metavar="DIR", help="Keep the history in this folder; an existing one is continued.")
 @click.option("--pipeline", type=click.Choice(["on", "off", "auto"]), default="auto", show_default=True,
-              help="Whether Spark looks at it all; auto: where it is installed.")  # fmt: skip
+              help="Whether to run the data pipeline; auto: if it is installed.")  # fmt: skip
 @click.option("--for", "for_s", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
-              help="End by itself after so long.")  # fmt: skip
+              help="End after this time.")  # fmt: skip
 def demo(
     *, port: int, nt4_port: int, data_dir: str | None, pipeline: Literal["on", "off", "auto"], for_s: float | None
 ) -> None:
     """Run a server with believable traffic over all protocols, and the pipeline, until Ctrl-C or SIGTERM.
 
-    It says which address to open in a browser. Settings files and variables are left out of it, and unless --data-dir
-    says otherwise nothing is kept.
+    It prints the address to open in a browser. Settings files and environment variables are ignored, and nothing is
+    kept unless --data-dir is given.
     """
     lack = "" if pipeline == "off" else _lack()
     if lack and pipeline == "on":
@@ -45,12 +45,12 @@ def demo(
     plan = Plan(port, nt4_port, data_dir, has_pipeline=pipeline != "off" and not lack, for_s=for_s)
     leave_on = [signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-        leave_on.append(signal.SIGHUP)  # the terminal has gone: nobody else ends what we have started
+        leave_on.append(signal.SIGHUP)  # the terminal was closed: nothing else would end the processes we have started
     sys.exit(run(_play(plan), leave_on=leave_on))
 
 
 async def _play(plan: Plan) -> int:
-    from app.demo import demo as whole  # noqa: PLC0415 - likewise
+    from app.demo import demo as whole  # noqa: PLC0415 - the other verbs need none of it
 
     try:
         await whole.run(plan, say, click.echo)
@@ -61,7 +61,7 @@ async def _play(plan: Plan) -> int:
 
 
 def _lack() -> str:
-    """What the pipeline lacks on this machine; nothing if it can run."""
+    """Return what the pipeline lacks on this machine; an empty string if it can run."""
     if not is_installed():
         return NOT_INSTALLED
     from app.pipeline.errors import Refused  # noqa: PLC0415 - imports Spark, as does the next

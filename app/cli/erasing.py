@@ -1,4 +1,4 @@
-"""What is to be erased for good, and whether that is meant."""
+"""Arguments of the verbs that erase events, and the confirmation that they ask for."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 
 def named(channel: str | None, publisher: str | None, *, is_sure: bool) -> dict[str, str]:
-    """What is to go, as `POST /log/purge` wants it: a channel's or a pattern's events, or those of a publisher.
+    """Return what to erase, in the form of a `POST /log/purge`: a channel or pattern, or a publisher.
 
-    Asks whoever sits at a terminal, unless that `is_sure`; nobody else can be asked.
+    Unless `is_sure`, a person at a terminal is asked to confirm; without a terminal the program ends. Raises
+    `click.UsageError` unless exactly one of the two is given.
     """
     match channel, publisher:
         case str(), None:
@@ -31,17 +32,17 @@ def named(channel: str | None, publisher: str | None, *, is_sure: bool) -> dict[
         case None, str():
             what = {"publisher": publisher}
         case _:
-            raise click.UsageError("say either a CHANNEL or --publisher")
+            raise click.UsageError("expected either a CHANNEL or --publisher")
     if not is_sure:
         if not (os.isatty(STDIN) and os.isatty(STDERR)):
-            say("what is erased cannot be had back; say --yes")
+            say("erased events cannot be restored; confirm with --yes")
             sys.exit(WRONG_USE)
-        click.confirm(f"Erase {' '.join(what.values())} for good?", abort=True, err=True)
+        click.confirm(f"Erase {' '.join(what.values())} permanently?", abort=True, err=True)
     return what
 
 
 def erasure_of(what: Mapping[str, str], settings: Settings) -> Erasure:
-    """The same, for who erases here. Raises `click.UsageError`."""
+    """Return the `Erasure` for what `named` returned, to erase on this machine. Raises `click.UsageError`."""
     channel = what.get("channel")
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
     return Erasure(None if channel is None else pattern_of(channel, bounds), what.get("publisher"))

@@ -1,4 +1,4 @@
-"""`halley history`: what a running server has recorded, printed, exported or erased."""
+"""`halley history show | export | purge`: print, export or erase what a running server has recorded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
 async def show(client: HistoryClient, channel: str, filters: Mapping[str, str], limit: int | None) -> int:
-    """Print the events of a channel or pattern, as many as there are or as `limit` says."""
+    """Print the events of a channel or pattern, at most `limit` unless that is None; returns the exit code."""
     left = limit
     try:
         async with client:
@@ -42,7 +42,11 @@ async def show(client: HistoryClient, channel: str, filters: Mapping[str, str], 
 
 
 async def export(client: HistoryClient, target: str, first: int | None, last: int | None, bar: ShareBar) -> int:
-    """Write all stored rows to a file, or with - to standard output; says where to go on if it is interrupted."""
+    """Write all stored rows to a file, or with - to standard output; returns the exit code.
+
+    `first` and `last` are offsets; with `first`, the rows are appended to the file, else it must not exist. If the
+    export is interrupted, it prints the offset to continue from.
+    """
     reached = None
     try:
         async with client:
@@ -66,7 +70,7 @@ async def export(client: HistoryClient, target: str, first: int | None, last: in
         if not isinstance(error, asyncio.CancelledError):
             say(_words(error))
         if reached is not None:
-            say(f"to go on: --from-offset {reached + 1}")
+            say(f"continue with --from-offset {reached + 1}")
         if isinstance(error, asyncio.CancelledError):
             raise
         return FAILED
@@ -76,12 +80,12 @@ async def export(client: HistoryClient, target: str, first: int | None, last: in
 
 
 def _flags(*, resumes: bool) -> int:
-    """A new file, or the end of one that is there."""
+    """The flags to open the export's file: to append to it, or to create it."""
     return os.O_WRONLY | os.O_CREAT | (os.O_APPEND if resumes else os.O_EXCL)
 
 
 async def purge(client: HistoryClient, what: Mapping[str, str], bar: ShareBar) -> int:
-    """Have a running server erase events."""
+    """Make a running server erase events; returns the exit code."""
     last: dict[str, Any] = {}
     try:
         async with client:
@@ -94,18 +98,18 @@ async def purge(client: HistoryClient, what: Mapping[str, str], bar: ShareBar) -
     finally:
         bar.finish()
     if "erased" not in last:
-        say(f"not everything is erased: {last.get('error', 'the server has not said why')}")
+        say(f"not everything was erased: {last.get('error', 'the server gave no reason')}")
         return FAILED
     say(erased(last["erased"]))
     return DONE
 
 
 def erased(count: int) -> str:
-    """What is said at the end of a purge."""
+    """The message at the end of a purge."""
     return "erased 1 event" if count == 1 else f"erased {count:,} events"
 
 
 def _words(error: Exception) -> str:
     if isinstance(error, FileExistsError):
-        return f"{Path(error.filename)} is there already; --from-offset goes on at its end"
+        return f"{Path(error.filename)} already exists; --from-offset appends to it"
     return f"{error.filename or 'standard output'}: {error.strerror}" if isinstance(error, OSError) else str(error)

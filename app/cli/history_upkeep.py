@@ -1,4 +1,4 @@
-"""`halley history verify | backup | purge` in a data folder of this machine."""
+"""`halley history verify | backup | purge` for a data folder on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def verify(folder: Path, bar: ShareBar) -> int:
-    """Look at every byte of a log, and print what is wrong with it, and where."""
+    """Check every byte of a log, and print all damage with its place; returns the exit code."""
     try:
         verdict = look(folder, lambda done, of: bar.show(done, of, ""))
     except (FolderUnusable, OSError) as error:
@@ -33,7 +33,7 @@ def verify(folder: Path, bar: ShareBar) -> int:
         return FAILED
     bar.finish()
     for first, last in verdict.holes:
-        say(f"{_offsets(first, last)} were lost in an earlier accident")
+        say(f"{_offsets(first, last)}: lost in an earlier accident")
     for damage in verdict.damage:
         print(_line(damage))  # noqa: T201 - a result
     segments = "1 segment" if verdict.segments == 1 else f"{verdict.segments} segments"
@@ -51,7 +51,7 @@ def _offsets(first: int, last: int) -> str:
 
 
 def backup(folder: Path, target: Path, bar: ShareBar) -> int:
-    """Copy a log, whether or not a server writes it meanwhile."""
+    """Copy a log, even while a server writes it; returns the exit code."""
     try:
         copied = copy(folder, target, lambda done, of: bar.show(done, of, ""))
     except (FolderUnusable, OSError, sqlite3.Error) as error:
@@ -60,13 +60,13 @@ def backup(folder: Path, target: Path, bar: ShareBar) -> int:
         return FAILED
     bar.finish()
     for name in copied.damaged:
-        say(f"{name} is damaged, and was copied as it is; see halley history verify")
+        say(f"{name} is damaged and was copied unchanged; see halley history verify")
     say(f"copied {copied.nbytes:,} bytes to {target}")
     return FAILED if copied.damaged else DONE
 
 
 def purge(folder: Path, settings: Settings, erasure: Erasure, bar: ShareBar) -> int:
-    """Erase from a log that no server has open."""
+    """Erase events from a log that no server has open; returns the exit code."""
     if not (folder / "log.json").exists():
         say(f"there is no log in {folder}")
         return FAILED
@@ -76,11 +76,11 @@ def purge(folder: Path, settings: Settings, erasure: Erasure, bar: ShareBar) -> 
         history = History.open(folder, options, Rules(), lambda _: None)
         count = history.purge(erasure, lambda done, of: bar.show(done, of, ""))
     except FolderLocked as locked:
-        say(f"{locked}; purge without --data-dir asks that server")
+        say(f"{locked}; purge without --data-dir uses that server")
         return FAILED
     except (FolderUnusable, OSError, sqlite3.Error) as error:
         bar.finish()
-        say(f"not everything is erased: {error}")
+        say(f"not everything was erased: {error}")
         return FAILED
     finally:
         if history is not None:

@@ -1,4 +1,4 @@
-"""The verbs of `halley history` and what each takes."""
+"""The verbs of `halley history` and their options."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 _SHOW = "show"
 _TIME = "An RFC 3339 time, such as 2026-07-01T12:00:00Z."
 _FILTERS = {
-    "from-time": f"Nothing before this. {_TIME}",
-    "after-time": "Only what is later than this.",
-    "before-time": "Only what is earlier than this.",
-    "until-time": "Nothing after this.",
-    "topic": "Of a pattern only this channel.",
-    "from-publication": "From this publication on.",
-    "after-publication": "What comes after it.",
-    "before-publication": "What comes before it.",
-    "until-publication": "Up to this publication.",
-    "after-position": "What comes after this position.",
-    "before-position": "What comes before it.",
+    "from-time": f"Only events at or after this time. {_TIME}",
+    "after-time": "Only events after this time.",
+    "before-time": "Only events before this time.",
+    "until-time": "Only events at or before this time.",
+    "topic": "Of a pattern, only this channel.",
+    "from-publication": "Only this publication and what follows it.",
+    "after-publication": "Only what follows this publication.",
+    "before-publication": "Only what precedes this publication.",
+    "until-publication": "Only this publication and what precedes it.",
+    "after-position": "Only what follows this position.",
+    "before-position": "Only what precedes this position.",
 }
 
 
 class HistoryGroup(click.Group):
-    """Takes a channel where a verb could stand: `halley history /chat/lobby`."""
+    """A group of verbs that also takes a channel: `halley history /chat/lobby` is `halley history show /chat/lobby`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the verb that is meant before a channel, or before options of that verb."""
+        """Insert the verb `show` before a channel, or before an option of that verb."""
         if args and (args[0].startswith("/") or (args[0].startswith("--") and args[0] != "--help")):
             args = [_SHOW, *args]
         return super().parse_args(ctx, args)
@@ -51,10 +51,10 @@ class HistoryGroup(click.Group):
 
 @click.group("history", cls=HistoryGroup, subcommand_metavar="CHANNEL | VERB ...")
 def history_group() -> None:
-    """Read what was published, look after the log, or erase from it.
+    """Read, export, verify, back up or erase recorded events.
 
     `halley history CHANNEL` prints the events of a channel or pattern, one JSON object a line, oldest first; `halley
-    history show --help` tells what else it takes.
+    history show --help` lists its options.
     """
 
 
@@ -67,7 +67,7 @@ def _filters(verb: Verb) -> Verb:
 data_dir_option = click.option(
     "--data-dir",
     type=click.Path(path_type=Path),
-    help="The data folder. [default: what the settings say: halley-data]",
+    help="The data folder. [default: the setting data_dir, halley-data unless set]",
 )
 
 
@@ -75,7 +75,7 @@ data_dir_option = click.option(
 @click.argument("channel")
 @_filters
 @click.option("--reverse", is_flag=True, help="Newest first.")
-@click.option("--limit", type=click.IntRange(1), help="No more than so many. [default: all]")
+@click.option("--limit", type=click.IntRange(1), help="The maximum number of events. [default: all]")
 @server_options
 def show(*, channel: str, reverse: bool, limit: int | None, server: str, token: str | None, **filters: Any) -> None:
     """Print the events of a CHANNEL or pattern, one JSON object a line, oldest first."""
@@ -84,19 +84,21 @@ def show(*, channel: str, reverse: bool, limit: int | None, server: str, token: 
         given["reverse"] = "true"
     given["limit"] = str(min(limit or 300, 300))
     if not channel.startswith("/"):
-        raise click.UsageError(f"{channel} is no channel; it begins with /")
+        raise click.UsageError(f"{channel} is not a channel or pattern; it must begin with /")
     sys.exit(run(history.show(_client(server, token), channel, given, limit)))
 
 
 @history_group.command()
 @click.argument("file", metavar="FILE|-")
-@click.option("--from-offset", type=click.IntRange(1), help="Go on there, at the end of FILE. [default: the first]")
-@click.option("--until-offset", type=click.IntRange(1), help="The last one. [default: what is the last now]")
+@click.option(
+    "--from-offset", type=click.IntRange(1), help="Begin at this offset, and append to FILE. [default: the first]"
+)
+@click.option("--until-offset", type=click.IntRange(1), help="The last offset. [default: the last one at present]")
 @server_options
 def export(*, file: str, from_offset: int | None, until_offset: int | None, server: str, token: str | None) -> None:
     """Write every stored row with all its columns to FILE, one JSON object a line; the right `export` is needed.
 
-    If it is interrupted it says with which --from-offset to go on.
+    If it is interrupted, it prints the --from-offset to continue with.
     """
     work = history.export(_client(server, token), file, from_offset, until_offset, ShareBar("exporting"))
     sys.exit(run(work))
@@ -106,11 +108,11 @@ def export(*, file: str, from_offset: int | None, until_offset: int | None, serv
 @config_option
 @data_dir_option
 def verify(*, file: Path | None, data_dir: Path | None) -> None:
-    """Check every checksum, digest and index of the log on this machine, also while a server writes it.
+    """Check every checksum, digest and index of the log on this machine, even while a server writes it.
 
-    What is wrong is printed, a line each; the exit code is 1 then.
+    Damage is printed, one line for each; the exit code is 1 if there is any.
     """
-    from app.cli import history_upkeep  # noqa: PLC0415 - the others need none of the store
+    from app.cli import history_upkeep  # noqa: PLC0415 - the other verbs do not need the store
 
     sys.exit(history_upkeep.verify(_folder(file, data_dir)[0], ShareBar("verifying")))
 
@@ -120,21 +122,21 @@ def verify(*, file: Path | None, data_dir: Path | None) -> None:
 @config_option
 @data_dir_option
 def backup(*, directory: Path, file: Path | None, data_dir: Path | None) -> None:
-    """Copy the log on this machine into DIR, which is new or empty, also while a server writes it.
+    """Copy the log on this machine into DIR, which must be new or empty, even while a server writes the log.
 
-    DIR can be a server's data folder then; what happens there is a log of its own.
+    A server can then use DIR as its data folder; the copy is a separate log.
     """
-    from app.cli import history_upkeep  # noqa: PLC0415 - likewise
+    from app.cli import history_upkeep  # noqa: PLC0415 - the other verbs do not need the store
 
     sys.exit(history_upkeep.backup(_folder(file, data_dir)[0], directory, ShareBar("copying")))
 
 
 @history_group.command()
 @click.argument("channel", required=False)
-@click.option("--publisher", metavar="ID", help="Instead: what this authid has published, and was recorded of it.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--publisher", metavar="ID", help="Instead of a channel: an authid's events, and those about it.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @config_option
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Erase here, where no server runs.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Erase in this data folder, which no server uses.")
 @server_options
 def purge(
     *,
@@ -146,15 +148,15 @@ def purge(
     server: str,
     token: str | None,
 ) -> None:
-    """Erase the events of a CHANNEL or pattern for good; the right `erase` is needed.
+    """Erase the events of a CHANNEL or pattern permanently; the right `erase` is needed.
 
-    Positions stay as they are. Copies that others have made are no part of this.
+    The positions of other events do not change. Copies, such as exports, backups and the lake, are not erased.
     """
     what = named(channel, publisher, is_sure=yes)
     bar = ShareBar("erasing")
     if data_dir is None:
         sys.exit(run(history.purge(_client(server, token), what, bar)))
-    from app.cli import history_upkeep  # noqa: PLC0415 - likewise
+    from app.cli import history_upkeep  # noqa: PLC0415 - the other verbs do not need the store
 
     folder, settings = _folder(file, data_dir)
     sys.exit(history_upkeep.purge(folder, settings, erasure_of(what, settings), bar))

@@ -1,4 +1,4 @@
-"""`halley lake`: questions to the lake, their answers on standard output, in a file, or published again."""
+"""`halley lake`: queries of the lake, with results on standard output or in a file, and replays of its events."""
 
 from __future__ import annotations
 
@@ -37,29 +37,35 @@ if TYPE_CHECKING:
     from app.pipeline.questions.top import By
 
 _NO_BOUNDS = Bounds(1 << 20, 1 << 20)
-"""What is in the lake was within the bounds of its server."""
+"""No limits: the names in the lake were within the limits of its server."""
 
 # JSON escapes the control characters below U+0020, but terminals also obey those from U+0080 on.
 _CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
 def sql(place: Place, query: str, form: str | None, out: Path | None, *, explains: bool) -> int:
-    """Answer a query."""
-    from app.pipeline.questions.sql import ask  # noqa: PLC0415 - the others need none of Spark
+    """Run a query and write its rows, or with `explains` print its plan; returns the exit code.
+
+    `form` is a format of `--format`; None: a table on a terminal, else csv.
+    """
+    from app.pipeline.questions.sql import ask  # noqa: PLC0415 - imports Spark, which other verbs do not need
 
     return _answered(place, lambda spark: ask(spark, place.lake, query), form, out, explains=explains)
 
 
 def top(place: Place, by: str, last_s: float | None, most: int, form: str | None, out: Path | None) -> int:
-    """Print the busiest channels."""
-    from app.pipeline.questions.top import top as ask_top  # noqa: PLC0415 - likewise
+    """Write the `most` busiest channels of the last `last_s` seconds, or of all time; returns the exit code."""
+    from app.pipeline.questions.top import top as ask_top  # noqa: PLC0415 - imports Spark, which other verbs do not need
 
     since_us = None if last_s is None else int((time.time() - last_s) * 1_000_000)
     return _answered(place, lambda spark: ask_top(spark, place.lake, cast("By", by), since_us, most), form, out)
 
 
 def history(place: Place, channel: str, from_us: int | None, to_us: int | None, limit: int | None) -> int:
-    """Print a channel's events."""
+    """Print the events of a channel or pattern, at most `limit` unless that is None; returns the exit code.
+
+    `from_us` is the first time that is included, `to_us` the first that is not, in microseconds since 1970.
+    """
     selection = Selection(pattern_of(channel, _NO_BOUNDS), from_us, to_us)
 
     def wanted() -> Iterator[str]:
@@ -76,16 +82,16 @@ def history(place: Place, channel: str, from_us: int | None, to_us: int | None, 
 
 
 def plan(channel: str, from_us: int | None, to_us: int | None, speed: float, prefix: str, server: str) -> Plan:
-    """What `lake replay` is asked for. Raises `click.UsageError`."""
+    """Return the plan of a replay with these options. Raises `click.UsageError`."""
     try:
         to_topic(prefix, _NO_BOUNDS)
     except InvalidName:
-        raise click.UsageError(f"--prefix {prefix} is no channel") from None
+        raise click.UsageError(f"--prefix {prefix} is not a channel") from None
     return Plan(Selection(pattern_of(channel, _NO_BOUNDS), from_us, to_us), speed, prefix, server)
 
 
 def replay(place: Place, wanted: Plan, token: str | None, *, is_new: bool) -> int:
-    """Publish events again."""
+    """Publish the events of a plan again; returns the exit code. With `is_new` an interrupted replay is not resumed."""
     try:
         client = Client(wanted.server, token=token)
     except ValueError as error:
@@ -97,7 +103,7 @@ async def _replay(client: Client, lake: Path, wanted: Plan, *, is_new: bool) -> 
     work = Replay(lake, wanted, is_new=is_new)
     if work.doubt is not None:
         first, last = work.doubt
-        say(f"offsets {first} to {last} were under way when this was killed, long ago: some may come twice")
+        say(f"offsets {first} to {last} were being published when this replay was killed: some may be published twice")
     bar = ShareBar("replaying")
     try:
         async with client:
@@ -107,7 +113,7 @@ async def _replay(client: Client, lake: Path, wanted: Plan, *, is_new: bool) -> 
         if not isinstance(error, asyncio.CancelledError):
             say(str(error))
         if work.published:
-            say(f"published {work.published:,} events; the same command goes on from there")
+            say(f"published {work.published:,} events; the same command resumes from there")
         if isinstance(error, asyncio.CancelledError):
             raise
         return WRONG_USE if isinstance(error, Refused) else FAILED
@@ -120,8 +126,8 @@ async def _replay(client: Client, lake: Path, wanted: Plan, *, is_new: bool) -> 
 
 
 def report(place: Place, out: Path, from_us: int | None, to_us: int | None) -> int:
-    """Draw a page of what is in the lake."""
-    from app.pipeline.questions.report import page_of  # noqa: PLC0415 - the others draw nothing
+    """Write a page with plots of the lake's events to `out`; returns the exit code."""
+    from app.pipeline.questions.report import page_of  # noqa: PLC0415 - the other verbs do not plot
 
     def draw() -> int:
         page = page_of(place.lake, from_us, to_us)
@@ -141,13 +147,13 @@ def _answered(
         raise click.UsageError("--format parquet needs --out FILE")
 
     def answer() -> int:
-        from app.pipeline import session  # noqa: PLC0415 - seconds, which a mistake above need not wait for
-        from app.pipeline.questions.sql import computing  # noqa: PLC0415 - likewise
+        from app.pipeline import session  # noqa: PLC0415 - takes seconds: mistakes above are reported first
+        from app.pipeline.questions.sql import computing  # noqa: PLC0415 - as above
 
         if out is not None and out.exists():
-            raise Refused(f"{out} is there already")
+            raise Refused(f"{out} already exists")
         spark = session.start(place.settings.pipeline, "halley lake", configuration=place.spark)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's own asks Java in the middle of an answer
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's handler calls Java in the middle of a call
         try:
             found = ask(spark)
             if explains:
@@ -167,7 +173,7 @@ def _answered(
 
 @contextmanager
 def _silent_logging() -> Iterator[None]:
-    """What PySpark logs on standard error, with its traces, is told in a sentence, or was Ctrl-C."""
+    """Silence PySpark's log within the block: its errors are reported in one sentence, and Ctrl-C is not an error."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -179,7 +185,7 @@ def _silent_logging() -> Iterator[None]:
 def _explain(found: Answer) -> int:
     frame: Any = found.rows
     for reading in found.readings:
-        click.echo(f"reads {reading}; the others cannot matter")
+        click.echo(f"reads {reading}; no other file can have matching rows")
     click.echo(frame._jdf.queryExecution().toString())  # noqa: SLF001 - PySpark only prints it
     return DONE
 
@@ -204,26 +210,26 @@ def _write(found: Answer, form: str, out: Path | None) -> int:
 
 
 def _print(texts: Iterable[str]) -> int:
-    """Write to standard output; a reader that has gone wants no more."""
+    """Write to standard output until its reader, if that is a pipe, closes it."""
     try:
         for text in texts:
             sys.stdout.buffer.write(text.encode())
         sys.stdout.buffer.flush()
     except BrokenPipeError:
         with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)  # lest Python complains when it flushes at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)  # else Python would report an error when it exits
     return DONE
 
 
 @contextmanager
 def _new_file(out: Path, *, replaces: bool = False) -> Iterator[Path]:
-    """A file that is there when it is whole. Raises `Refused`."""
+    """Yield a draft that becomes the file `out` when the block ends without an error. Raises `Refused`."""
     draft = out.with_name(f".{out.name}.part")
     try:
         try:
             yield draft
             if out.exists() and not replaces:
-                raise Refused(f"{out} is there already")
+                raise Refused(f"{out} already exists")
             draft.replace(out)
         finally:
             draft.unlink(missing_ok=True)

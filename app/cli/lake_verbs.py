@@ -1,4 +1,4 @@
-"""The verbs of `halley lake` and what each takes."""
+"""The verbs of `halley lake` and their options."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ if TYPE_CHECKING:
 
 
 class Moment(click.ParamType[int]):
-    """An RFC 3339 time, as microseconds since 1970: the first that is not earlier."""
+    """An RFC 3339 time, as microseconds since 1970, rounded up."""
 
     name = "TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read it."""
+        """Return the time in microseconds since 1970, or fail with a usage error."""
         try:
             return value if isinstance(value, int) else -(-to_ns(value) // 1_000)
         except ValueError:
-            self.fail(f"{value} is no RFC 3339 time, such as 2026-07-01T12:00:00Z", param, ctx)
+            self.fail(f"{value} is not an RFC 3339 time such as 2026-07-01T12:00:00Z", param, ctx)
 
 
 class Age(click.ParamType[float]):
-    """How long, as 90s, 30m, 1h or 7d; in seconds."""
+    """A duration such as 90s, 30m, 1h or 7d, as seconds."""
 
     name = "AGE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read it."""
+        """Return the duration in seconds, or fail with a usage error."""
         try:
             return value if isinstance(value, float) else parse_age(value)
         except ValueError:
-            self.fail(f"{value} is no time such as 90s, 30m, 1h or 7d", param, ctx)
+            self.fail(f"{value} is not a duration such as 90s, 30m, 1h or 7d", param, ctx)
 
 
 class Speed(click.ParamType[float]):
-    """How many times as fast as it was, such as 10x; 0 stands for `max`, without any pause."""
+    """The speed of a replay as a multiple of the original speed, such as 10x; `max`, as 0, means without pauses."""
 
     name = "SPEED"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read it."""
+        """Return the factor, 0 for `max`, or fail with a usage error."""
         if isinstance(value, float):
             return value
         try:
@@ -58,22 +58,25 @@ class Speed(click.ParamType[float]):
         except ValueError:
             speed = -1.0
         if value != "max" and not 0 < speed < 1e9:
-            self.fail(f"{value} is no speed such as 1x, 10x, 0.5x or max", param, ctx)
+            self.fail(f"{value} is not a speed such as 1x, 10x, 0.5x or max", param, ctx)
         return speed
 
 
 @click.group("lake")
 def lake_group() -> None:
-    """Ask the lake, which `halley pipeline ingest` fills: what was published, long after the log has let it go."""
+    """Query the lake that `halley pipeline ingest` fills.
+
+    The lake keeps events that the log has deleted.
+    """
 
 
-_FROM = click.option("--from", "from_us", type=Moment(), help="Nothing before this (RFC 3339).")
-_TO = click.option("--to", "to_us", type=Moment(), help="Only what is earlier than this.")
+_FROM = click.option("--from", "from_us", type=Moment(), help="Only what is at or after this time (RFC 3339).")
+_TO = click.option("--to", "to_us", type=Moment(), help="Only what is before this time.")
 _FORMAT = click.option(
     "--format",
     "form",
     type=click.Choice(["table", "csv", "json", "parquet"]),
-    help="How rows are written; parquet needs --out. [default: a table on a terminal, else csv]",
+    help="The format of the rows; parquet needs --out. [default: a table on a terminal, else csv]",
 )
 _OUT = click.option("--out", type=click.Path(path_type=Path), help="Write to this new file instead of standard output.")
 
@@ -82,30 +85,32 @@ _OUT = click.option("--out", type=click.Path(path_type=Path), help="Write to thi
 @click.argument("query")
 @_FORMAT
 @_OUT
-@click.option("--explain", is_flag=True, help="Say instead which files would be read, and how.")
+@click.option("--explain", is_flag=True, help="Instead, print which files would be read, and the plan.")
 @spark_options
 def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place: Place) -> None:
-    """Answer a QUERY in Spark's SQL.
+    """Run a QUERY in Spark's SQL on the lake.
 
-    The views are events, rejected, gaps, rollups, sessions and alerts. Where there is a topic there is its channel too,
-    and each column that ends in _us is there as a timestamp (UTC) as well: time_us as time. Files that cannot matter,
-    by what the tables know of them, are not read.
+    The views are events, rejected, gaps, rollups, sessions and alerts. Each view with a topic has its channel, too, and
+    each column that ends in _us also exists as a timestamp (UTC): time_us as time. Files that cannot have matching
+    rows, according to the tables' statistics, are not read.
     """
-    from app.cli import lake  # noqa: PLC0415 - the others need none of Spark
+    from app.cli import lake  # noqa: PLC0415 - imports what only the pipeline needs
 
     sys.exit(lake.sql(place, query, form, out, explains=explain))
 
 
 @lake_group.command()
-@click.option("--by", type=click.Choice(["events", "bytes"]), default="events", show_default=True, help="What counts.")
-@click.option("--last", type=Age(), help="Only of this time until now, such as 1h or 7d. [default: all]")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="So many channels.")
+@click.option(
+    "--by", type=click.Choice(["events", "bytes"]), default="events", show_default=True, help="What to count."
+)
+@click.option("--last", type=Age(), help="Only events of at most this age, such as 1h or 7d. [default: all]")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Number of channels.")
 @_FORMAT
 @_OUT
 @spark_options
 def top(*, by: str, last: float | None, limit: int, form: str | None, out: Path | None, place: Place) -> None:
     """Print the busiest channels."""
-    from app.cli import lake  # noqa: PLC0415 - likewise
+    from app.cli import lake  # noqa: PLC0415 - imports what only the pipeline needs
 
     sys.exit(lake.top(place, by, last, limit, form, out))
 
@@ -114,26 +119,28 @@ def top(*, by: str, last: float | None, limit: int, form: str | None, out: Path 
 @click.argument("channel")
 @_FROM
 @_TO
-@click.option("--limit", type=click.IntRange(1), help="No more than so many. [default: all]")
+@click.option("--limit", type=click.IntRange(1), help="The maximum number of events. [default: all]")
 @lake_options
 def history(*, channel: str, from_us: int | None, to_us: int | None, limit: int | None, place: Place) -> None:
     """Print the events of a CHANNEL or pattern, one JSON object a line, oldest first.
 
-    As `halley history` does, for times that the log has let go. Whoever can read the lake's files reads everybody's
-    events: audiences and access rules are the server's.
+    This is `halley history` for times that the log has deleted. Anyone who can read the lake's files can read all
+    events: audiences and access rules are enforced by servers only.
     """
-    from app.cli import lake  # noqa: PLC0415 - likewise
+    from app.cli import lake  # noqa: PLC0415 - imports what only the pipeline needs
 
     sys.exit(lake.history(place, channel, from_us, to_us, limit))
 
 
 @lake_group.command()
-@click.option("--channel", required=True, help="What to publish again: a channel, or a pattern such as /plc/**.")
+@click.option("--channel", required=True, help="The channel to replay, or a pattern such as /plc/**.")
 @_FROM
 @_TO
 @click.option("--speed", type=Speed(), default="1x", show_default=True, help="10x: ten times as fast; max: no pauses.")
-@click.option("--prefix", default="/replay", show_default=True, help="Below which channel: /replay, or one below it.")
-@click.option("--restart", is_flag=True, help="Begin anew what was stopped, instead of going on.")
+@click.option(
+    "--prefix", default="/replay", show_default=True, help="Publish below this channel: /replay, or one below it."
+)
+@click.option("--restart", is_flag=True, help="Begin again from the start instead of resuming.")
 @lake_options
 @server_options
 def replay(  # noqa: PLR0913 - one for each option
@@ -150,10 +157,10 @@ def replay(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Publish old events again, in their order and at their pace, each for the audience that it had.
 
-    /a/b becomes /replay/a/b. What is stopped goes on where it was, with the same command: nothing is published twice,
-    and nothing left out. The server's own channels (/stats, /alerts, /halley, /replay) are never replayed.
+    /a/b becomes /replay/a/b. The same command resumes a replay that was stopped; no event is published twice or left
+    out. The server's own channels (/stats, /alerts, /halley, /replay) are never replayed.
     """
-    from app.cli import lake  # noqa: PLC0415 - likewise
+    from app.cli import lake  # noqa: PLC0415 - imports what only the pipeline needs
 
     if prefix != "/replay" and not prefix.startswith("/replay/"):
         raise click.UsageError(f"--prefix {prefix}: expected /replay, or a channel below it")
@@ -167,27 +174,27 @@ def replay(  # noqa: PLR0913 - one for each option
 @_TO
 @lake_options
 def report(*, out: Path, from_us: int | None, to_us: int | None, place: Place) -> None:
-    """Draw a page: events by time and protocol, busy channels, how late the lake was, alerts.
+    """Write a page of plots: events by time and protocol, busy channels, the delay of the lake, alerts.
 
-    It is one file, and asks for nothing from anywhere.
+    The page is one file, which loads nothing from the network.
     """
-    from app.cli import lake  # noqa: PLC0415 - likewise
+    from app.cli import lake  # noqa: PLC0415 - imports what only the pipeline needs
 
     sys.exit(lake.report(place, out, from_us, to_us))
 
 
 @lake_group.command()
 @click.argument("channel", required=False)
-@click.option("--publisher", metavar="AUTHID", help="Instead of a channel's events those of one publisher, anywhere.")
-@click.option("--yes", is_flag=True, help="Do not ask whether that is meant.")
+@click.option("--publisher", metavar="AUTHID", help="Instead of a channel: an authid's events, and those about it.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @lake_options
 def forget(*, channel: str | None, publisher: str | None, yes: bool, place: Place) -> None:
-    """Erase the rows of a CHANNEL or pattern from every table for good, and from the disk.
+    """Erase the rows of a CHANNEL or pattern permanently, from every table and from the disk.
 
-    Where the log still has these events they must be purged there first (halley history purge): what it has, the next
-    ingest would bring back if the lake were made anew.
+    If the log still has these events, purge them there first (halley history purge): otherwise an ingest into a new
+    lake would bring them back.
     """
-    from app.cli import pipeline_upkeep  # noqa: PLC0415 - likewise
+    from app.cli import pipeline_upkeep  # noqa: PLC0415 - imports what only the pipeline needs
 
     erasure = erasure_of(named(channel, publisher, is_sure=yes), place.settings)
     sys.exit(pipeline_upkeep.forget(place, erasure))

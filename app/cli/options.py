@@ -1,4 +1,4 @@
-"""Options that several verbs take, and the settings that they lead to."""
+"""Options that several verbs share, and how the settings are loaded from them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ config_option = click.option(
 
 
 def server_options(verb: Command) -> Command:
-    """The options of every verb that speaks to a server."""
+    """Add the options of every verb that connects to a server: --server and --token."""
     server = click.option(
         "--server",
         default=DEFAULT_SERVER,
@@ -45,19 +45,19 @@ def server_options(verb: Command) -> Command:
         show_default=True,
         show_envvar=True,
         metavar="URL",
-        help="The server. Its Bayeux path is /bayeux unless the URL has a path of its own.",
+        help="The server. Its Bayeux path is /bayeux unless the URL has a path.",
     )
     token = click.option(
         "--token",
         envvar="HALLEY_TOKEN",
         show_envvar=True,
-        help="Sent as 'Authorization: Bearer'. Others may see command lines: better use the variable.",
+        help="Sent as 'Authorization: Bearer'. Other users may see command lines: the variable is safer.",
     )
     return server(token(verb))
 
 
 def load_settings(file: Path | None, flags: dict[str, Any]) -> Configuration:
-    """The settings; ends the program where they cannot be used."""
+    """Load the settings from a file, the environment and flags; print what is wrong and exit if they are invalid."""
     if file is None and DEFAULT_FILE.exists():
         file = DEFAULT_FILE
     try:
@@ -69,8 +69,8 @@ def load_settings(file: Path | None, flags: dict[str, Any]) -> Configuration:
 
 
 def pattern_of(channel: str, bounds: Bounds) -> Pattern:
-    """A channel or a pattern of channels, as it was typed. Raises `click.UsageError`."""
+    """Parse a channel or a pattern of channels. Raises `click.UsageError`."""
     try:
         return to_pattern(channel, bounds)
     except InvalidName:
-        raise click.UsageError(f"{channel} is no channel, nor one that ends in /* or /**") from None
+        raise click.UsageError(f"{channel} is not a channel or pattern") from None

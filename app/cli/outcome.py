@@ -1,4 +1,4 @@
-"""How a verb of the pipeline or the lake ends: with its exit code, and where something went wrong with one sentence."""
+"""Exit codes of the verbs of the pipeline and the lake; an error is printed as one sentence."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def told(work: Callable[[], int]) -> int:
-    """Do it, and return its exit code; 2 for what was refused and has changed nothing, 1 for what has failed."""
+    """Run `work` and return its exit code; 2 if it was refused without a change, 1 if it failed. Prints the error."""
     try:
         return work()
-    except Exception as error:  # noqa: BLE001 - Spark's errors come in many kinds
+    except Exception as error:  # noqa: BLE001 - Spark's errors have many classes
         cause = cause_of(error)
         say(str(cause))
         return WRONG_USE if isinstance(cause, Refused) else FAILED

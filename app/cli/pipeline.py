@@ -1,4 +1,4 @@
-"""`halley pipeline doctor` and the jobs: sessions of Spark, and what becomes of them."""
+"""`halley pipeline doctor` and the verbs that run jobs in a Spark session."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def doctor(place: Place) -> int:
-    """Look at one thing after the other, until one does not work."""
+    """Print the result of each check, up to the first that fails; returns the exit code."""
     log = place.log if "url" in place.log or Path(place.log["path"], "log.json").exists() else None
     is_ok = True
     for step in diagnose(place.settings.pipeline, log):
@@ -48,7 +48,10 @@ def doctor(place: Place) -> int:
 def run(
     place: Place, names: Sequence[str], *, is_once: bool, accept_gap: bool = False, server: str | None = None
 ) -> int:
-    """Run jobs until they have done all, are told to end, or one fails."""
+    """Run jobs until they are done (`is_once`), a signal ends them, or one fails; returns the exit code.
+
+    Results are published to the URL `server`; None: they are not published.
+    """
 
     def work() -> int:
         options = place.settings.pipeline
@@ -74,9 +77,9 @@ def run(
 
 
 def _looked(place: Place, names: Sequence[str]) -> Log | None:
-    """See that the log and the lake are what they should be, before Spark starts or anything is written.
+    """Check that the log and the lake can be used, before Spark starts and anything is written.
 
-    Returns the log; None for jobs that need the lake alone. Raises `Refused`.
+    Returns the log; None for jobs that need only the lake. Raises `Refused`.
     """
     if names == ["sessions"]:
         tables.look(place.lake)

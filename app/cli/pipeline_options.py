@@ -1,4 +1,4 @@
-"""Options of the verbs that use the lake or Spark, and what they come to: one value, `Place`."""
+"""Options of the verbs that use the lake or Spark, combined into one value, a `Place`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _MODULES = ("pyspark", "deltalake", "pyarrow")
 
 
 class Place(NamedTuple):
-    """Where a verb works.
+    """The lake, the log and the settings that a verb uses.
 
-    settings   with what the options say in them
+    settings   the settings, including those that options override
     lake       the folder of the tables
-    log        what `source.log.open_log` wants: a folder's `path`, or a server's `url` and `token`
-    token      what servers are shown
-    spark      Spark's own settings
+    log        the argument for `source.log.open_log`: a folder's `path`, or a server's `url` and `token`
+    token      the token for servers; None without one
+    spark      Spark's own settings, from --conf
     """
 
     settings: Settings
@@ -44,42 +44,46 @@ class Place(NamedTuple):
 _DATA_DIR = click.option(
     "--data-dir",
     type=click.Path(path_type=Path),
-    help="The data folder. [default: what the settings say: halley-data]",
+    help="The data folder. [default: the setting data_dir, halley-data unless set]",
 )
 _LAKE = click.option(
     "--lake",
     type=click.Path(path_type=Path),
-    help="The folder of the lake's tables. [default: what the settings say: lake in the data folder]",
+    help="The folder of the lake's tables. [default: the setting pipeline.lake, else lake in the data folder]",
 )
 _FROM = click.option(
-    "--from", "url", metavar="URL", help="Read the log of this server instead of the data folder; needs right `export`."
+    "--from", "url", metavar="URL", help="Read this server's log, not a data folder; the right `export` is needed."
 )
 _TOKEN = click.option(
     "--token",
     envvar="HALLEY_TOKEN",
     show_envvar=True,
-    help="Shown to servers as 'Authorization: Bearer'. Others may see command lines: better use the variable.",
+    help="Sent as 'Authorization: Bearer'. Other users may see command lines: the variable is safer.",
 )
 _MASTER = click.option(
     "--master", metavar="MASTER", help="Where Spark runs: local[*], spark://HOST:PORT, k8s://..., yarn."
 )
 _CONF = click.option(
-    "--conf", "confs", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's own. Can be given several times."
+    "--conf",
+    "confs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="One of Spark's own settings. Can be given several times.",
 )
 
 
 def lake_options(verb: Verb) -> Verb:
-    """Of verbs that look at the lake; they get a `place`."""
+    """Add the options of a verb that uses the lake; the verb gets a `place` instead."""
     return _taking(verb, config_option, _DATA_DIR, _LAKE)
 
 
 def spark_options(verb: Verb) -> Verb:
-    """Of those that ask Spark to do it."""
+    """Add the options of a verb that uses the lake by means of Spark; the verb gets a `place` instead."""
     return _taking(verb, config_option, _DATA_DIR, _LAKE, _MASTER, _CONF)
 
 
 def pipeline_options(verb: Verb) -> Verb:
-    """Of those that read the log too."""
+    """Add the options of a verb that uses the lake, Spark and the log; the verb gets a `place` instead."""
     return _taking(verb, config_option, _DATA_DIR, _FROM, _TOKEN, _LAKE, _MASTER, _CONF)
 
 
@@ -97,7 +101,7 @@ def _taking(verb: Verb, *options: Callable[[Verb], Verb]) -> Verb:
         if _FROM in options:
             url, token = more.pop("url"), more.pop("token")
             if url is not None and data_dir is not None:
-                raise click.UsageError("say either --data-dir or --from")
+                raise click.UsageError("expected either --data-dir or --from, not both")
             if url is not None:
                 log = {"url": url} | ({"token": token} if token else {})
         spark = dict(map(_pair, more.pop("confs", ())))
@@ -112,12 +116,12 @@ def _taking(verb: Verb, *options: Callable[[Verb], Verb]) -> Verb:
 
 
 def is_installed() -> bool:
-    """Whether the extra [pipeline] is."""
+    """Whether the extra [pipeline] is installed."""
     return all(importlib.util.find_spec(name) is not None for name in _MODULES)
 
 
 def need_installed() -> None:
-    """End here, with a sentence, where the extra [pipeline] is not installed."""
+    """Print how to install the extra [pipeline] and exit, unless it is installed."""
     if not is_installed():
         say(NOT_INSTALLED)
         sys.exit(WRONG_USE)

@@ -1,4 +1,4 @@
-"""`halley pipeline compact | vacuum | verify` and `halley lake forget`: what keeps a lake small, true and discreet."""
+"""`halley pipeline compact | vacuum | verify` and `halley lake forget`: maintenance of a lake."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 
 def compact(place: Place, names: Iterable[str]) -> int:
-    """One table after the other."""
+    """Compact the named tables, one after the other; returns the exit code."""
 
     def work(bar: ShareBar) -> int:
         for name in names:
             done = upkeep.compact(place.lake, name, partial(_show, bar, name))
             bar.finish()
             if done.before:
-                say(f"{name}: {done.before:,} files are {done.after:,} now, with {done.rows:,} rows")
+                say(f"{name}: compacted {done.before:,} files into {done.after:,}, with {done.rows:,} rows")
         return DONE
 
     return _with_bar("compacting", place, work)
 
 
 def vacuum(place: Place) -> int:
-    """All tables."""
+    """Delete unused files of all tables; returns the exit code."""
 
     def work(bar: ShareBar) -> int:
         age_s = parse_age(place.settings.pipeline.vacuum_age)
@@ -51,7 +51,7 @@ def vacuum(place: Place) -> int:
 
 
 def verify(place: Place, *, is_thorough: bool) -> int:
-    """Print what was looked at, a line each."""
+    """Check the lake, and print each finding; returns the exit code."""
 
     def work(bar: ShareBar) -> int:
         is_sound = True
@@ -66,7 +66,7 @@ def verify(place: Place, *, is_thorough: bool) -> int:
 
 
 def forget(place: Place, erasure: Erasure) -> int:
-    """Erase a channel's or a publisher's rows."""
+    """Erase a channel's or a publisher's rows from all tables; returns the exit code."""
 
     def work(bar: ShareBar) -> int:
         gone = erasing.forget(place.lake, erasure, lambda done, of: bar.show(done, of, "files"))
@@ -88,7 +88,7 @@ def _with_bar(label: str, place: Place, work: Callable[[ShareBar], int]) -> int:
     bar = ShareBar(label)
 
     def with_bar() -> int:
-        if not tables.look(place.lake):  # before any lock, which is a file
+        if not tables.look(place.lake):  # first of all, since a lock is a file that would be created there
             raise Refused(f"there is no lake in {place.lake}: halley pipeline ingest makes one")
         try:
             return work(bar)

@@ -1,4 +1,4 @@
-"""The verbs of `halley pipeline` and what each takes."""
+"""The verbs of `halley pipeline` and their options."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ TABLES = ("events", "rejected", "gaps", "rollups", "sessions", "alerts")
 def pipeline_group() -> None:
     """Run the jobs that read the log with Spark: a lake of all events, live statistics, alerts.
 
-    They may be killed at any time, and go on where they were when they are started again with the same command.
+    Jobs may be killed at any time; the same command continues where they were.
     """
 
 
-_ONCE = click.option("--once", "is_once", is_flag=True, help="End when all is done that the log has now.")
+_ONCE = click.option("--once", "is_once", is_flag=True, help="End when all that the log has now is processed.")
 _ACCEPT_GAP = click.option(
-    "--accept-gap", is_flag=True, help="Go on although offsets are missing in the log and nobody knows why."
+    "--accept-gap", is_flag=True, help="Continue although offsets are missing: lost, or deleted before they were read."
 )
 _SERVER = click.option(
     "--server",
@@ -40,13 +40,13 @@ _SERVER = click.option(
     help=f"Where results are published. [default: the server of --from, else {DEFAULT_SERVER}]",
 )
 _NO_PUBLISH = click.option("--no-publish", is_flag=True, help="Only write the tables.")
-_THOROUGH = click.option("--all", "is_thorough", is_flag=True, help="Look at every row, not at some of each file.")
+_THOROUGH = click.option("--all", "is_thorough", is_flag=True, help="Check every row, instead of some of each file.")
 
 
 @pipeline_group.command()
 @pipeline_options
 def doctor(*, place: Place) -> None:
-    """Say what the pipeline needs and what is there, start Spark, read one row, and tell how long each step took."""
+    """Check what the pipeline needs, start Spark, read one row, and print how long each step took."""
     from app.cli import pipeline  # noqa: PLC0415 - imports Spark, as do the others below
 
     sys.exit(pipeline.doctor(place))
@@ -57,7 +57,7 @@ def doctor(*, place: Place) -> None:
 @_ACCEPT_GAP
 @pipeline_options
 def ingest(*, is_once: bool, accept_gap: bool, place: Place) -> None:
-    """Put every event of the log into the lake, each exactly once."""
+    """Copy every event of the log into the lake, each exactly once."""
     from app.cli import pipeline  # noqa: PLC0415
 
     sys.exit(pipeline.run(place, ["ingest"], is_once=is_once, accept_gap=accept_gap))
@@ -82,9 +82,9 @@ def _publishing(name: str, names: list[str], text: str) -> None:
 _publishing(
     "rollup",
     ["rollup"],
-    """Count events by channel and protocol in windows of 10 s and 1 min, and publish that to /stats/10s and /stats/1m.
+    """Count events by channel and protocol in windows of 10 s and 1 min, and publish to /stats/10s and /stats/1m.
 
-    Windows that are still open are published as they grow, and once more when they are final.""",
+    Open windows are published while they grow, and once more when they are final.""",
 )
 _publishing(
     "alerts", ["alerts"], "Publish to /alerts which channels are much busier than usual, or have fallen silent."
@@ -92,7 +92,7 @@ _publishing(
 _publishing(
     "run",
     ["ingest", "rollup", "alerts"],
-    "Run ingest, rollup and alerts side by side, and say every second how far they are.",
+    "Run ingest, rollup and alerts together, and show their progress.",
 )
 
 
@@ -100,7 +100,10 @@ _publishing(
 @_ONCE
 @pipeline_options
 def sessions(*, is_once: bool, place: Place) -> None:
-    """Find in the lake when sessions began and ended, how long they were, and who came back."""
+    """Record the length of sessions and the returns of clients.
+
+    They are derived from the events in the lake, and written to its table sessions.
+    """
     from app.cli import pipeline  # noqa: PLC0415
 
     sys.exit(pipeline.run(place, ["sessions"], is_once=is_once))
@@ -110,7 +113,7 @@ def sessions(*, is_once: bool, place: Place) -> None:
 @click.option("--table", "names", type=click.Choice(TABLES), multiple=True, help="Only this one. [default: all]")
 @lake_options
 def compact(*, names: tuple[str, ...], place: Place) -> None:
-    """Make few large sorted files of many small ones; jobs may go on meanwhile."""
+    """Replace many small files by few large sorted ones; jobs can keep running."""
     from app.cli import pipeline_upkeep  # noqa: PLC0415
 
     sys.exit(pipeline_upkeep.compact(place, names or TABLES))
@@ -119,7 +122,10 @@ def compact(*, names: tuple[str, ...], place: Place) -> None:
 @pipeline_group.command()
 @lake_options
 def vacuum(*, place: Place) -> None:
-    """Delete files that no table has named for a while: those of killed jobs, and those that were compacted."""
+    """Delete files that no table has used for a week: those of killed jobs, and those that compaction replaced.
+
+    The setting pipeline.vacuum_age changes that age.
+    """
     from app.cli import pipeline_upkeep  # noqa: PLC0415
 
     sys.exit(pipeline_upkeep.vacuum(place))
@@ -129,9 +135,9 @@ def vacuum(*, place: Place) -> None:
 @_THOROUGH
 @lake_options
 def verify(*, is_thorough: bool, place: Place) -> None:
-    """Look whether each event is in the lake exactly once and as it was, and count the rollups again.
+    """Check that each event is in the lake exactly once and unchanged, and count the rollups again.
 
-    The exit code is 1 if something is wrong.
+    The exit code is 1 if anything is wrong.
     """
     from app.cli import pipeline_upkeep  # noqa: PLC0415
 

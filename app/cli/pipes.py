@@ -1,7 +1,7 @@
 """Standard input and output for a program that can be interrupted while it waits for them.
 
-A read or write that blocks cannot be cancelled. Each is done by a thread that nobody waits for when the program ends;
-the event loop, and with it the session, lives on meanwhile.
+A read or write that blocks cannot be cancelled. Each is done by a thread for which the program does not wait when it
+ends; the event loop, and with it the session, keeps running in the meantime.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ CHUNK_BYTES = 65_536
 
 
 async def read_some(descriptor: int) -> bytes:
-    """What is there to read, at least one byte; nothing at the end. Raises `OSError`."""
+    """Wait for at least one byte and return what can be read; empty at the end of the input. Raises `OSError`."""
     return await _aside(lambda: os.read(descriptor, CHUNK_BYTES))
 
 
 async def write_all(descriptor: int, data: bytes) -> None:
-    """Write it at once, past all buffers. Raises `BrokenPipeError` when the reader has gone, or another `OSError`."""
+    """Write all of `data`, unbuffered. Raises `OSError`, of which `BrokenPipeError` if the reader closed the pipe."""
 
     def write() -> None:
         rest = memoryview(data)
@@ -40,7 +40,10 @@ async def write_all(descriptor: int, data: bytes) -> None:
 
 @contextmanager
 def on_hang_up(descriptor: int, react: Callable[[], object]) -> Iterator[None]:
-    """Within the block, call `react` as soon as the reader of a pipe closes it, not only when more is written."""
+    """Within the block, call `react` as soon as the reader of a pipe closes it, without a write.
+
+    Has no effect if `descriptor` is not a pipe.
+    """
     is_pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
     if not is_pipe:
         yield
@@ -51,7 +54,7 @@ def on_hang_up(descriptor: int, react: Callable[[], object]) -> Iterator[None]:
         loop.remove_reader(descriptor)
         react()
 
-    # Nothing can be read from the end that we write to: what wakes us is its error condition.
+    # The writing end of a pipe is never readable, but the event loop also reports its error condition as readable.
     with suppress(NotImplementedError):  # on Windows
         loop.add_reader(descriptor, hung_up)
     try:
@@ -79,7 +82,7 @@ async def _aside(work: Callable[[], Result]) -> Result:
             result = work()
         except OSError as caught:
             error = caught
-        with suppress(RuntimeError):  # the loop has ended meanwhile
+        with suppress(RuntimeError):  # the loop has ended in the meantime
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=thread, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Progress bars of what takes a while: only on a terminal, and on standard error."""
+"""Progress bars on standard error, shown only if that is a terminal."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from app.cli.pipes import STDERR
 if TYPE_CHECKING:
     from app.bench import Phase
 
-_LONG_EVENTS = 1_000  # fewer are over before a bar is seen
+_LONG_EVENTS = 1_000  # fewer are done before a bar could be seen
 _CLEAR_LINE = "\r\x1b[K"
 
 
 class Progress:
-    """The bar of a long publish: counts what was done, and shows it from the thousandth event on."""
+    """The bar of a long publish: counts events, and is shown from the thousandth on."""
 
     def __init__(self, total_bytes: int | None) -> None:
-        """`total_bytes`: how long the input is, if that is known."""
+        """`total_bytes` is the length of the input; None if it is unknown."""
         self._total_bytes = total_bytes
         self._events = 0
         self._unshown_bytes = 0
         self._bar: Any = None  # click does not export its class
 
     def advance(self, events: int, read_bytes: int) -> None:
-        """Take note of further events done, which took so much of the input."""
+        """Count `events` more as done, for which `read_bytes` more of the input were read."""
         self._events += events
         self._unshown_bytes += read_bytes
         if self._bar is None and self._events >= _LONG_EVENTS and os.isatty(STDERR):
             self._bar = click.progressbar(
                 length=self._total_bytes,
-                iterable=None if self._total_bytes else iter(int, 1),  # something without a length
+                iterable=None if self._total_bytes else iter(int, 1),  # an iterable without a length
                 item_show_func=lambda events: f"{events or 0:,} events",
                 label="publishing",
                 file=sys.stderr,
@@ -46,25 +46,25 @@ class Progress:
             self._unshown_bytes = 0
 
     def make_room(self) -> None:
-        """Clear the bar's line for something else to be said there; the next step draws it below."""
+        """Clear the bar's line, so that a message can be printed there; the next step draws the bar below."""
         if self._bar is not None:
             click.echo(_CLEAR_LINE, nl=False, err=True)
 
     def finish(self) -> None:
-        """Leave the bar as it stands."""
+        """End the bar's line; the bar stays on the terminal."""
         if self._bar is not None:
             self._bar.render_finish()
 
 
 class PhaseBar:
-    """The bars of a measurement, one for each of its phases."""
+    """The progress bars of a measurement, one for each phase."""
 
     def __init__(self) -> None:
         self._phase = ""
         self._bar: Any = None
 
     def show(self, phase: Phase) -> None:
-        """Draw how far it is; a new phase gets a bar of its own."""
+        """Draw a phase's progress; a new phase gets a new bar."""
         if not os.isatty(STDERR):
             return
         if phase.name != self._phase:
@@ -76,7 +76,7 @@ class PhaseBar:
         self._bar.update(int(100 * phase.done / phase.total) - self._bar.pos, phase.note)
 
     def finish(self) -> None:
-        """Leave the bar as it stands."""
+        """End the bar's line; the bar stays on the terminal."""
         if self._bar is not None:
             self._bar.render_finish()
             self._bar = None
@@ -84,14 +84,14 @@ class PhaseBar:
 
 
 class ShareBar:
-    """The bar of something whose size is known."""
+    """The progress bar of work whose size is known."""
 
     def __init__(self, label: str) -> None:
         self._label = label
         self._bar: Any = None
 
     def show(self, done: int, of: int, note: str) -> None:
-        """Draw how far it is."""
+        """Draw the progress: `done` parts of the total `of`, with a note next to the bar."""
         if not os.isatty(STDERR):
             return
         if self._bar is None:
@@ -99,17 +99,17 @@ class ShareBar:
                 length=100, item_show_func=lambda note: note, label=self._label, file=sys.stderr
             )
         self._bar.update(int(100 * done / max(of, 1)) - self._bar.pos, note)
-        self._bar.render_progress()  # also within one hundredth, which may take hours
+        self._bar.render_progress()  # update() draws whole hundredths only, which can take hours
 
     def finish(self) -> None:
-        """Leave the bar as it stands."""
+        """End the bar's line; the bar stays on the terminal."""
         if self._bar is not None:
             self._bar.render_finish()
             self._bar = None
 
 
 def input_bytes(descriptor: int) -> int | None:
-    """How much there is to read, if that is a file; None for a pipe or a terminal, or where there is no input."""
+    """Return how many bytes of a file are left to read; None if there are none, or if it is not a regular file."""
     try:
         found = os.fstat(descriptor)
     except OSError:

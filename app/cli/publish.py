@@ -1,4 +1,4 @@
-"""`halley publish`: one JSON value from the command line, or one a line from standard input."""
+"""`halley publish`: publishes one JSON value from the command line, or one for each line of standard input."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _REASONS_TOLD = 10
 
 
 class NotJson(Exception):
-    """Something to publish is no JSON value; the text says what is wrong, and where."""
+    """The input is not a JSON value that can be published; the text says what is wrong, and where."""
 
 
 def read_json(text: str) -> Any:
-    """The value that a JSON text stands for. Raises `NotJson`, also for what Python would let pass (NaN)."""
+    """Parse a JSON value. Raises `NotJson`, also for what Python's parser accepts although it is not JSON (NaN)."""
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
         json.dumps(value, ensure_ascii=False).encode()
@@ -44,19 +44,19 @@ def read_json(text: str) -> Any:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 @dataclass(slots=True)
 class Tally:
-    """How many values were published, and why others were not."""
+    """The number of values that were published and refused, and the reasons for refusals."""
 
     published: int = 0
     refused: int = 0
     reasons: set[str] = field(default_factory=set)
 
     def add(self, numbers: Sequence[int], verdicts: Sequence[Refused | None]) -> list[str]:
-        """Count verdicts on the lines of these numbers; returns what is worth saying: each reason once."""
+        """Count the verdicts on the lines of these numbers; returns a message for each reason that is new."""
         news = []
         for number, refused in zip(numbers, verdicts, strict=False):
             if refused is None:
@@ -74,7 +74,7 @@ class Tally:
 
 
 async def publish_value(client: Client, channel: str, value: Any) -> int:
-    """Publish one value."""
+    """Publish one value; returns the exit code."""
     try:
         async with client:
             try:
@@ -89,7 +89,10 @@ async def publish_value(client: Client, channel: str, value: Any) -> int:
 
 
 async def publish_lines(client: Client, channel: str) -> int:
-    """Publish each line of standard input but blank ones; what is there at a time goes together."""
+    """Publish each line of standard input that is not blank; returns the exit code.
+
+    Lines that can be read together are published together.
+    """
     publishing = _Lines(client, channel)
     try:
         async with client:
@@ -107,7 +110,7 @@ async def publish_lines(client: Client, channel: str) -> int:
 
 
 class _Lines:
-    """The work of `publish_lines`: what was published so far, for the bar and the last line."""
+    """The state of `publish_lines`: what was published so far, for the progress bar and the last message."""
 
     def __init__(self, client: Client, channel: str) -> None:
         self.tally = Tally()
@@ -116,7 +119,7 @@ class _Lines:
         self._progress = Progress(input_bytes(STDIN))
 
     async def publish(self, lines: Sequence[NumberedLine]) -> None:
-        """Publish the values of some lines, up to the first that is none. Raises `NotJson` or `ClientError` for it."""
+        """Publish the values of some lines, up to the first that is not JSON. Raises `NotJson`, `ClientError`."""
         numbers, values, wrong = [], [], None
         for number, line in lines:
             try:
@@ -146,13 +149,16 @@ class _Lines:
             say(line)
 
     def finish(self) -> None:
-        """Say how far it came."""
+        """Print how many values were published and refused."""
         self._progress.finish()
         say(str(self.tally))
 
 
 async def _numbered_lines(descriptor: int) -> AsyncIterator[list[NumberedLine]]:
-    """The lines of some input with their numbers, as many at a time as have come. Raises `NotJson` for endless ones."""
+    """Yield the lines of the input with their numbers, those that could be read at a time together.
+
+    Raises `NotJson` for a line that is too long, `OSError`.
+    """
     rest, number = b"", 0
     while chunk := await read_some(descriptor):
         *lines, rest = (rest + chunk).split(b"\n")

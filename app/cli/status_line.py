@@ -1,4 +1,4 @@
-"""How far jobs are: one line of a terminal that changes, or a line now and then in a log."""
+"""The progress of jobs: one line on a terminal that is updated, or a line every ten seconds in a log."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _EVERY_S = 10.0
-"""Where nobody looks at a terminal."""
+"""Seconds between lines if standard error is not a terminal."""
 
 _CLEAR_LINE = "\r\x1b[2K"
 
 
 class StatusLine:
-    """Shows what was said last; the parts that matter most come first, and a narrow terminal cuts the others."""
+    """Shows the latest status. A narrow terminal cuts the line, so the most important parts should be first."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -32,7 +32,7 @@ class StatusLine:
         self._text = ""
 
     def show(self, parts: Sequence[str]) -> None:
-        """Say it; in a log not more often than every ten seconds."""
+        """Show a status, made of these parts; in a log, at most every ten seconds."""
         self._text = "; ".join(parts)
         if self._is_terminal:
             click.echo(_CLEAR_LINE + self._text[: _width() - 1], nl=False, err=True)
@@ -42,7 +42,7 @@ class StatusLine:
             say(self._text)
 
     def finish(self) -> None:
-        """Leave the line as it is, and in a log say how all has ended."""
+        """End the line on a terminal; in a log, write the last status."""
         if self._is_terminal:
             if self._text:
                 click.echo(err=True)
@@ -52,9 +52,9 @@ class StatusLine:
 
 
 def _width() -> int:
-    """The columns of standard error's terminal: standard output, of which `shutil` asks, may be a pipe."""
+    """The columns of standard error's terminal; `shutil` uses standard output, which may be a pipe."""
     try:
         columns = os.get_terminal_size(STDERR).columns
     except OSError:
         columns = 0
-    return columns or shutil.get_terminal_size().columns  # some terminals do not know
+    return columns or shutil.get_terminal_size().columns  # some terminals report 0

@@ -1,4 +1,4 @@
-"""`halley subscribe`: prints what is published, one JSON object a line, until told to stop."""
+"""`halley subscribe`: prints what is published, one JSON object a line, until it is interrupted."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _LINK_NEWS = {
     Link.LOST: "connection lost, trying again ({})",
     Link.RESUMED: "connected again to {}",
-    Link.RENEWED: "connected again to {}; what was published meanwhile is missing",
-    Link.MISSED: "the server has no longer all that was published ({})",
+    Link.RENEWED: "connected again to {}; events published in the meantime may be missing",
+    Link.MISSED: "events are missing: the server no longer has them ({})",
 }
 
 # JSON escapes the control characters below U+0020, but terminals also obey those from U+0080 on.
@@ -29,29 +29,30 @@ _CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
 class Start(click.ParamType[int]):
-    """Where in the history to begin: a position, `all` or `new`."""
+    """The point in the history to begin from: a position, `all` or `new`."""
 
     name = "ID|all|new"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number that Bayeux knows it by."""
+        """Return the position, `ALL` or `ONLY_NEW`, or fail with a usage error."""
         text = str(value)
         if text in ("all", "new"):
             return ALL if text == "all" else ONLY_NEW
         if not (text.isascii() and text.isdecimal()):
-            self.fail(f"{text!r} is neither a position nor all nor new", param, ctx)
+            self.fail(f"{text!r} is not a position, all or new", param, ctx)
         return int(text)
 
 
 def report_link(link: Link, text: str) -> None:
-    """Tell of a lost or regained connection."""
+    """Print a message about a lost or restored connection."""
     say(_LINK_NEWS[link].format(text))
 
 
 async def subscribe(client: Client, patterns: Sequence[str], after: int | None = None) -> int:
-    """Print the events of all patterns, from `after` on in the history if that is given.
+    """Print the events of all patterns; returns the exit code.
 
-    Done when whoever reads standard output has gone.
+    With `after`, the events that the history has after that position are printed first. Ends when the reader of
+    standard output closes it.
     """
     me = asyncio.current_task()
     assert me is not None
@@ -60,7 +61,7 @@ async def subscribe(client: Client, patterns: Sequence[str], after: int | None =
         with on_hang_up(STDOUT, printing.cancel):
             await printing
     except asyncio.CancelledError:
-        if me.cancelling():  # it was us who were interrupted
+        if me.cancelling():  # this task was interrupted, and not only `printing` cancelled by a closed pipe
             raise
     except BrokenPipeError:
         pass

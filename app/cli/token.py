@@ -1,4 +1,4 @@
-"""`halley token`: makes a token, or hashes one, and prints the lines that let the server know it."""
+"""`halley token`: makes a token, or hashes one, and prints the lines for the settings file."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _MOST_BYTES = 8_192
 
 
 class NoToken(Exception):
-    """What was given cannot serve as one; the text says why and holds nothing of it."""
+    """The input cannot be a token, or its role not a token's; the text is the reason and does not repeat the token."""
 
 
 def read_token(source: BinaryIO) -> str:
-    """The token in a stream, but for the end of its line. Raises `NoToken`."""
+    """Read a token from a stream, without the end of its line. Raises `NoToken`."""
     data = source.read(_MOST_BYTES + 1)
     token = data.rstrip(b"\r\n").decode("ascii", errors="replace")
     if len(data) > _MOST_BYTES or not is_token(token):
@@ -30,7 +30,7 @@ def read_token(source: BinaryIO) -> str:
 
 
 def entry(token: str, name: str, role: str, days: int | None) -> Iterator[str]:
-    """The lines for the settings file. Raises `NoToken` for a role that no token can give."""
+    """Yield the lines for the settings file. Raises `NoToken` for a role that a token cannot give."""
     if not can_be_given(role):
         raise NoToken(f"no token can give the role {role}")
     yield "[[tokens]]"

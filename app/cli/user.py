@@ -1,4 +1,4 @@
-"""`halley user`: makes a user's key from a secret, and prints the lines that let the server know them."""
+"""`halley user`: derives a user's key from a secret, and prints the lines for the settings file."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _SALT_BYTES = 12
 
 
 class NoUser(Exception):
-    """What was given makes no user; the text says why and holds nothing of the secret."""
+    """The secret or the role cannot be a user's; the text is the reason and does not repeat the secret."""
 
 
 def read_secret(source: BinaryIO) -> str:
-    """The secret in a stream, but for the end of its line. Raises `NoUser`."""
+    """Read a secret from a stream, without the end of its line. Raises `NoUser`."""
     data = source.read(_MOST_BYTES + 3)
     try:
         return checked(data.rstrip(b"\r\n").decode())
     except UnicodeDecodeError:
-        raise NoUser("a secret is a text in UTF-8") from None
+        raise NoUser("a secret must be UTF-8") from None
 
 
 def checked(secret: str) -> str:
-    """The same, if it can serve. Raises `NoUser`."""
+    """Return the secret if it is long enough and printable. Raises `NoUser`."""
     if len(secret) < LEAST_CHARS or len(secret.encode()) > _MOST_BYTES or not secret.isprintable():
         raise NoUser(f"a secret has at least {LEAST_CHARS} characters, on one line")
     return secret
 
 
 def entry(secret: str, name: str, role: str, iterations: int) -> Iterator[str]:
-    """The lines for the settings file. Raises `NoUser` for a role that nobody can be given."""
+    """Yield the lines for the settings file. Raises `NoUser` for a role that a user cannot have."""
     if not can_be_given(role):
         raise NoUser(f"no user can have the role {role}")
     salt = secrets.token_urlsafe(_SALT_BYTES)

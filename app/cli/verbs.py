@@ -1,4 +1,4 @@
-"""The verbs of the command line and what each takes."""
+"""The verbs of the command line and their options."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _ELSEWHERE = {
     "lake": ("app.cli.lake_verbs", "lake_group"),
     "pipeline": ("app.cli.pipeline_verbs", "pipeline_group"),
 }
-"""Verbs with a file of their own, which is imported when one is named or listed: together they take half a second."""
+"""Verbs of other files, which are imported when a verb is named or listed: together they take half a second."""
 
 
 class Verbs(click.Group):
-    """The program. Ctrl-C where nothing else handles it, as while a hook is imported, ends with 130 as anywhere."""
+    """The program. Ctrl-C ends it with exit code 130 even where nothing else handles it, as during imports."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all verbs, in alphabetical order."""
@@ -67,7 +67,7 @@ class Verbs(click.Group):
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def main() -> None:
-    """Real-time messaging in one process: a Bayeux/CometD server, and a client to try it with."""
+    """Real-time messaging in one process: a server for Bayeux, WAMP and NetworkTables, and a client to try it."""
 
 
 @main.command()
@@ -83,20 +83,20 @@ def main() -> None:
     type=int,
     help=f"Port for health checks and metrics; 0 as above. [default: {KNOBS['operations.port'].default}]",
 )
-@click.option("--nt4", "is_nt4", is_flag=True, help="Serve NetworkTables (NT4) too, for robots and dashboards.")
-@click.option("--nt4-host", help=f"Address for its own listener. [default: {KNOBS['nt4.host'].default}]")
-@click.option("--nt4-port", type=int, help=f"Its port; 0 as above. [default: {KNOBS['nt4.port'].default}]")
-@click.option("--data-dir", metavar="DIR", help=f"What outlives the server. [default: {KNOBS['data_dir'].default}]")
-@click.option("--history", type=click.Choice(["on", "off"]), help="Off: nothing is written, nothing can be replayed.")
+@click.option("--nt4", "is_nt4", is_flag=True, help="Also serve NetworkTables (NT4), for robots and dashboards.")
+@click.option("--nt4-host", help=f"Address of the NetworkTables listener. [default: {KNOBS['nt4.host'].default}]")
+@click.option("--nt4-port", type=int, help=f"Port of that listener; 0 as above. [default: {KNOBS['nt4.port'].default}]")
+@click.option("--data-dir", metavar="DIR", help=f"Folder for durable data. [default: {KNOBS['data_dir'].default}]")
+@click.option("--history", type=click.Choice(["on", "off"]), help="off: no events are stored or can be replayed.")
 @click.option("--tls-cert", metavar="FILE", help="Serve https with this certificate (PEM). SIGHUP reads it again.")
-@click.option("--tls-key", metavar="FILE", help="Its private key. [default: in the certificate's file]")
-@click.option("--open", "is_open", is_flag=True, help="Listen where others can connect although there are no rules.")
+@click.option("--tls-key", metavar="FILE", help="The certificate's private key. [default: in the same file]")
+@click.option("--open", "is_open", is_flag=True, help="Let other machines connect although there are no access rules.")
 @click.option(
     "--load",
     "hooks",
     multiple=True,
     metavar="MODULE:FUNCTION",
-    help="Call this with the embedding API before serving. Can be given several times.",
+    help="Call this function with the embedding API before serving. Can be given several times.",
 )
 def serve(  # noqa: PLR0913 - one for each flag
     *,
@@ -116,7 +116,7 @@ def serve(  # noqa: PLR0913 - one for each flag
 ) -> None:
     """Run the server until Ctrl-C or SIGTERM.
 
-    Everything else is a setting: in the file, as HALLEY_... in the environment; `halley check-config` prints them all.
+    There are more settings, for the settings file or as HALLEY_... in the environment: see `halley check-config`.
     """
     flags = {
         "host": host,
@@ -138,15 +138,15 @@ def serve(  # noqa: PLR0913 - one for each flag
     sys.exit(run_server(configuration.settings, configuration.changes))
 
 
-@main.command(context_settings={"ignore_unknown_options": True})  # lest a negative number be taken for an option
+@main.command(context_settings={"ignore_unknown_options": True})  # else a negative number would be an option
 @click.argument("channel")
 @click.argument("value", metavar="[JSON|-]", default="-")
 @server_options
 def publish(*, channel: str, value: str, server: str, token: str | None) -> None:
     """Publish to a CHANNEL: one JSON value, or with - (the default) each line of standard input.
 
-    A line is one JSON value. What is there is sent together, without waiting for more. Publishing stops at the first
-    line that is no JSON, and names it. The exit code is 1 if anything was not published.
+    A line is one JSON value. Lines are sent as soon as they are read. Publishing stops at the first line that is not
+    JSON, and its number is printed. The exit code is 1 if anything was not published.
     """
     client = _client(server, token)
     if value == "-":
@@ -166,25 +166,25 @@ def publish(*, channel: str, value: str, server: str, token: str | None) -> None
     "--replay",
     "after",
     type=Start(),
-    help="Begin with what the server's history has after this position; or with all of it; or with what is new.",
+    help="Begin after this position in the server's history, with all of the history, or with new events only.",
 )
 @server_options
 def subscribe_verb(*, patterns: tuple[str, ...], after: int | None, server: str, token: str | None) -> None:
     """Print what is published, one JSON object a line: {"channel": ..., "data": ...}.
 
-    A PATTERN is a channel (/a/b), all channels one level below (/a/*), or all below (/a/**). With --replay a line has
-    the event's "position" in the server's history as well. The client comes back by itself after an outage, goes on
-    from where it was if the server has a history, and says so. End it with Ctrl-C.
+    A PATTERN is a channel (/a/b), all channels one level below (/a/*), or all below (/a/**). With --replay a line also
+    has the event's "position" in the server's history. After an outage the client connects again, reports that, and
+    resumes from where it was if the server has a history. Ctrl-C ends it.
     """
     client = _client(server, token, on_link=report_link)
     sys.exit(run(subscribe(client, patterns, after)))
 
 
 def _check_files(settings: Settings) -> None:
-    """Read the keys and the certificate that the settings name; the exit code is 2 if they cannot be used."""
+    """Read the keys and the certificate that the settings name; exit with code 2 if they cannot be used."""
     from app.access.authenticator import Authenticator  # noqa: PLC0415 - publishing needs no cryptography
-    from app.access.keys import BadKeys  # noqa: PLC0415 - likewise
-    from app.host.certificate import BadCertificate, Certificate  # noqa: PLC0415 - likewise
+    from app.access.keys import BadKeys  # noqa: PLC0415 - as above
+    from app.host.certificate import BadCertificate, Certificate  # noqa: PLC0415 - as above
 
     try:
         Authenticator(settings)
@@ -197,11 +197,11 @@ def _check_files(settings: Settings) -> None:
 
 @main.command()
 @config_option
-@click.option("--role", help="Say what this role may do instead ...")
-@click.option("--verb", type=click.Choice(get_args(Verb)), help="... whether it may do this ...")
-@click.option("--channel", help="... to this channel or pattern, and which rule says so.")
-@click.option("--realm", help="Of which WAMP realm the channel is. [default: the first]")
-@click.option("--markdown", is_flag=True, help="Print the README's table of limits and their defaults instead.")
+@click.option("--role", help="Instead, check whether this role has the right --verb on --channel.")
+@click.option("--verb", type=click.Choice(get_args(Verb)), help="The right to check.")
+@click.option("--channel", help="The channel or pattern to check.")
+@click.option("--realm", help="The WAMP realm of the channel. [default: the first]")
+@click.option("--markdown", is_flag=True, help="Instead, print the table of limits in app/settings/README.md.")
 def check_config(
     *,
     file: Path | None,
@@ -213,10 +213,11 @@ def check_config(
 ) -> None:
     """Print every setting, or what is wrong with them.
 
-    For each: value, unit, what a special value means, where it came from, and the reason for the default. The exit code
-    is 2 if the server would not start with them.
+    For each: the value, its unit, the meaning of a special value, its origin, and the reason for the default. The exit
+    code is 2 if the server would not start with these settings.
 
-    With --role, --verb and --channel: whether that role may do that, and why. The exit code is 0 for yes and 1 for no.
+    With --role, --verb and --channel: print whether the role has that right, and why. The exit code is 0 for yes and 1
+    for no.
     """
     if markdown:
         for line in limits_table():
@@ -241,15 +242,15 @@ def check_config(
 
 
 @main.command()
-@click.option("--id", "name", default="someone", show_default=True, help="Whose it is.")
-@click.option("--role", default="user", show_default=True, help="What access rules know its bearer by.")
-@click.option("--days", type=click.IntRange(1, 36_500), help="After how many days it ends. [default: never]")
-@click.option("--hash", "source", type=click.File("rb"), help="Take the token from this file, - for standard input.")
+@click.option("--id", "name", default="someone", show_default=True, help="The authid of sessions with this token.")
+@click.option("--role", default="user", show_default=True, help="The role of these sessions in access rules.")
+@click.option("--days", type=click.IntRange(1, 36_500), help="Days until the token expires. [default: never]")
+@click.option("--hash", "source", type=click.File("rb"), help="Hash the token in this file; - for standard input.")
 def token(*, name: str, role: str, days: int | None, source: BinaryIO | None) -> None:
-    """Make a token, and print it this once and the lines that let a server know it.
+    """Make a token and its lines for the settings file.
 
-    The first line is the token, for its owner; the lines from [[tokens]] on are for the settings file, which keeps only
-    a hash. With --hash only those lines are printed, for a token that there is already.
+    The first line is the token, for its owner; it is not stored anywhere. The lines from [[tokens]] on are for the
+    settings file, and have only a hash of it. With --hash only those lines are printed, for an existing token.
     """
     try:
         secret = new_token() if source is None else read_token(source)
@@ -268,13 +269,13 @@ def token(*, name: str, role: str, days: int | None, source: BinaryIO | None) ->
     type=click.IntRange(min=1_000),
     default=ENTRIES["user"]["iterations"].default,
     show_default=True,
-    help="How often the secret is hashed, here and by each client.",
+    help="PBKDF2 iterations, here and in each client.",
 )
 def user(*, name: str, role: str, iterations: int) -> None:
-    """Make the lines that let a server know a user by WAMP-CRA: ID is their authid, ROLE what access rules know.
+    """Make the lines for the settings file of a WAMP-CRA user.
 
-    The secret is asked for without being shown, or read from standard input if that is no terminal. The lines have a
-    key made of it. They are for the settings file, and as private as the secret.
+    ID is the authid, ROLE the role in access rules. The secret is typed without being shown, or read from standard
+    input if that is not a terminal. The lines contain a key derived from it, and must be kept as private as the secret.
     """
     try:
         if os.isatty(STDIN):

@@ -1,4 +1,4 @@
-"""Halley's own Bayeux client: what the command line, the pipeline and the tests speak to a server with.
+"""Halley's own Bayeux client, which the command line, the pipeline and the tests use.
 
     async with Client("http://127.0.0.1:8080") as client:
         await client.subscribe("/room/*")
@@ -6,9 +6,9 @@
         async for event in client:
             print(event.channel, event.data)
 
-It follows Bayeux 1.0 over long-polling and the server's advice, comes back by itself after network failures and server
-restarts, and with servers that have the acknowledge extension loses and doubles nothing while its session lives; with
-Halley's history nothing between sessions either. It uses the standard library and httpx, nothing of the server.
+It speaks Bayeux 1.0 over long-polling, follows the server's advice, and connects again after network failures and
+server restarts. With a server that has the acknowledge extension, no event is lost or duplicated within a session; with
+Halley's history, also not between sessions. It uses the standard library and httpx, and no code of the server.
 """
 
 from app.client.client import Client

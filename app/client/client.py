@@ -1,4 +1,4 @@
-"""The client as a program uses it: subscribe, publish, read events."""
+"""The `Client` that programs use: subscribe, publish, read events."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _EVENTS_KEPT = 1_000
 
 
 class Client:
-    """A Bayeux client, connected from `async with` until its end.
+    """A Bayeux client, connected from the start of `async with` to its end.
 
-    `server` is a URL; without a path of its own, `/bayeux` is meant. `token` is shown as `Authorization: Bearer`.
-    `on_link` is called with what became of the connection and, in words, why or where to.
-    At most `events_kept` events wait for the program; while it does not read, the client asks for no more. (A server
-    without the acknowledge extension may send more unasked, beside other replies; they are kept too.)
+    `server` is a URL; if it has no path, the path is `/bayeux`. `token` is sent as `Authorization: Bearer`. `on_link`
+    is called for each change of the connection, with a text: the reason of a loss, the server's address, or the gap.
+    At most `events_kept` events are queued for the program; while it does not read, the client does not poll. (A server
+    without the acknowledge extension may add events to other replies; these are queued, too.)
 
-    All methods may be used by several tasks. Entering raises `ValueError` for a bad URL or token and `ClientError` if
-    the server does not let the client in; from then on it comes back by itself.
+    All methods can be used by several tasks. A bad URL or token raises `ValueError`. Entering the block raises
+    `ClientError` if the server does not accept the client; from then on the client reconnects by itself.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class Client:
 
     @property
     def url(self) -> str:
-        """Where the server's Bayeux is, without user and password."""
+        """The URL of the server's Bayeux endpoint, without user and password."""
         return self._wire.name
 
     @property
     def client_id(self) -> str | None:
-        """The session's id; None while there is none."""
+        """The session's id; None while there is no session."""
         return self._session.client_id
 
     async def __aenter__(self) -> Self:
@@ -84,48 +84,48 @@ class Client:
         return self
 
     async def __anext__(self) -> Event:
-        """The next event, in the order of arrival. Raises the `ClientError` that has ended the session for good."""
+        """Return the next event, in the order of arrival. Raises the `ClientError` that has ended the client."""
         return await self._inbox.get()
 
     async def batches(self) -> AsyncIterator[list[Event]]:
-        """The events as a list of all that wait at a time, which costs less where many come. Raises as `__anext__`."""
+        """Yield all queued events as a list, which costs less than one by one. Raises the same as `__anext__`."""
         while events := await self._inbox.get_all():
             yield events
 
     async def subscribe(self, pattern: str, after: int | None = None) -> None:
-        """Receive what is published to a channel, or to all that `/a/*` or `/a/**` stand for, also in later sessions.
+        """Receive the events of a channel or of a pattern (`/a/*`, `/a/**`), also in later sessions.
 
-        First what is in the server's history after that position, or `ALL` that is. A later session goes on from where
-        the last one was, if the server has replay.
-        Raises `Refused`, or another `ClientError` if there was no answer within `Patience.answer_s`.
+        With `after`, the events in the server's history after that position are received first; `ALL` and `ONLY_NEW`
+        are also positions. If the server has replay, a later session resumes from where the previous one was.
+        Raises `Refused`, or another `ClientError` if there was no reply within `Patience.answer_s`.
         """
         self._session.resumption.forget(pattern)
         ext = {} if after is None else {"ext": {"replay": {pattern: after}}}
         while await self._order("/meta/subscribe", pattern, **ext) != self._session.client_id:
-            pass  # a new session has begun meanwhile, without this pattern
+            pass  # a new session has begun in the meantime, without this pattern
         self._session.patterns[pattern] = None
 
     async def unsubscribe(self, pattern: str) -> None:
-        """Receive it no more. Events that are on their way may still come. Raises as `subscribe`."""
+        """End a subscription. Events that were already sent may still arrive. Raises the same as `subscribe`."""
         self._session.patterns.pop(pattern, None)
         self._session.resumption.forget(pattern)
         await self._order("/meta/unsubscribe", pattern)
 
     async def publish(self, channel: str, data: Any) -> None:
-        """Publish any JSON value to a channel; done when the server has said that it is.
+        """Publish any JSON value to a channel; returns when the server has acknowledged it.
 
-        Raises `ValueError` or `TypeError` if `data` is no JSON, `Refused`, `Unreachable` (not published), or
-        `OutcomeUnknown` (perhaps published: nothing is sent twice for which the server gave no answer).
+        Raises `ValueError` or `TypeError` if `data` is not JSON, `Refused`, `Unreachable` (not published), or
+        `OutcomeUnknown` (perhaps published: a message without a reply is not sent again).
         """
         for refused in await self.publish_many(channel, [data]):
             if refused is not None:
                 raise refused
 
     async def publish_many(self, channel: str, values: Iterable[Any]) -> list[Refused | None]:
-        """Publish values in order, in as few requests as they fit into.
+        """Publish values in order, in as few requests as possible.
 
-        Returns for each either None or why it was refused. Raises as `publish`, but for `Refused`; the error's
-        `settled` are the verdicts that were known by then.
+        Returns for each value None, or the refusal. Raises the same as `publish` except `Refused`; the error's
+        `settled` has the results that were known by then.
         """
         ids = self._session.ids
         messages = [Outgoing.of(next(ids), {"channel": channel, "data": value}) for value in values]
@@ -138,13 +138,13 @@ class Client:
         *,
         is_strict: bool = False,
     ) -> list[Refused | None]:
-        """Publish channels and their data in order, each with an idempotency key of up to 128 characters.
+        """Publish events in order: channel, data, an idempotency key of up to 128 characters, and maybe an audience.
 
-        A fourth value is who may hear it, as the server's README says of `ext.audience`; None: everybody.
-        Where the server has a history it does once what comes twice with one key, so what got no answer is sent again
-        until it has one. Returns for each either None or why it was refused; what was refused with a status of 503 can
-        be published again with the same key. With `is_strict` nothing is published behind what was refused: the server
-        refuses it, too. Raises as `publish_many`.
+        An audience has the form of `ext.audience` (`app/history/README.md`); None: all subscribers. A server with a
+        history publishes an event once, even if it is sent twice with its key; so events without a reply are sent again
+        until there is one. Returns for each event None, or the refusal; an event that was refused with an error
+        `503:...` can be published again with the same key. With `is_strict` the server also refuses the events after a
+        refused one. Raises the same as `publish_many`.
         """
         ids = self._session.ids
         messages, after = [], None
@@ -157,7 +157,7 @@ class Client:
         return verdicts
 
     async def _order(self, channel: str, pattern: str, **more: Any) -> str:
-        """Subscribe or unsubscribe, which done twice is done once; returns the clientId for which it was done."""
+        """Subscribe or unsubscribe, which can be repeated; returns the clientId for which it was done."""
         message = Outgoing.of(next(self._session.ids), {"channel": channel, "subscription": pattern, **more})
         client_id, [refused] = await self._sender.settle([message], is_repeatable=True)
         if refused is not None:

@@ -1,10 +1,10 @@
-"""What a client can be told.
+"""The errors of the client.
 
 ClientError
-  Refused         the server said no
-  Unreachable     no server answered in time; nothing was done
-  OutcomeUnknown  a message was sent, and the connection was lost before its reply came
-  Dismissed       the server has ended the session and asked its client to stay away
+  Refused         the server refused a message
+  Unreachable     no server replied in time; nothing was done
+  OutcomeUnknown  a message was sent, and its reply was not received
+  Dismissed       the server ended the session and asked the client not to reconnect
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ if TYPE_CHECKING:
 
 
 class ClientError(Exception):
-    """Any of the below. `settled` are the verdicts on the messages of the same call that were answered before it."""
+    """Base class of the client's errors.
+
+    `settled` has the results of the messages of the same call that were known before it: None, or the refusal.
+    """
 
     settled: Sequence[Refused | None] = ()
 
 
 class Refused(ClientError):
-    """The server said no: `error` is its text (`CODE:ARGUMENTS:MESSAGE`), or names the HTTP `status`.
+    """The server refused a message: `error` is its text (`CODE:ARGUMENTS:MESSAGE`), or names the HTTP `status`.
 
-    `is_final` is False where another try may help.
+    `is_final` is False if another try may succeed.
     """
 
     def __init__(self, error: str, *, status: int = 200, is_final: bool = True) -> None:
@@ -35,9 +38,9 @@ class Refused(ClientError):
 
 
 class Unreachable(ClientError):
-    """No server answered in time, or it was too busy to; nothing was done.
+    """No server replied in time, or it was too busy; nothing was done.
 
-    `retry_after_s` is how long it asked to be left alone.
+    `retry_after_s` is the number of seconds that the server asked the client to wait before it tries again.
     """
 
     def __init__(self, reason: str, retry_after_s: float = 0.0) -> None:
@@ -46,8 +49,8 @@ class Unreachable(ClientError):
 
 
 class OutcomeUnknown(ClientError):
-    """A message was sent and its reply never came: it may have taken effect or not."""
+    """A message was sent, and its reply was not received: the message may have taken effect or not."""
 
 
 class Dismissed(ClientError):
-    """The server has ended the session and asked its client to stay away (advice `reconnect: none`)."""
+    """The server ended the session and asked the client not to reconnect (advice `reconnect: none`)."""

@@ -1,7 +1,7 @@
-"""The client of the history: reads events and stored rows over HTTP, and has them erased.
+"""The client of the history: reads events and stored rows over HTTP, and erases events.
 
-It knows no session. Every answer is JSON lines, handed on as they come and never kept; what ends before its end is
-`OutcomeUnknown`.
+It has no session. Every response is JSON lines, which are passed on as they are received; a response that ends too
+early raises `OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LINES = "application/x-ndjson"
 
 
 class HistoryClient:
-    """Speaks to one server. Raises `ValueError` for a URL or token that can be none."""
+    """A client of one server's history. Raises `ValueError` for an invalid URL or token."""
 
     def __init__(self, server: str, *, token: str | None = None) -> None:
         url = server_url(server)
@@ -44,9 +44,9 @@ class HistoryClient:
         await self._http.aclose()
 
     async def pages(self, channel: str, filters: Mapping[str, str]) -> AsyncIterator[list[str]]:
-        """The events of a channel or pattern, page by page, each event a line of JSON; all of them.
+        """Yield all events of a channel or pattern, page by page, each event a line of JSON. Raises `ClientError`.
 
-        Raises `ClientError`.
+        `filters` are parameters of `GET /history/CHANNEL` (`app/history/README.md`).
         """
         cursor: dict[str, str] = {}
         while True:
@@ -55,17 +55,17 @@ class HistoryClient:
                 found = page.links.get("next", {}).get("url")
             if found is None:
                 return
-            # Only this much of the link: a token goes nowhere but to the server that it was meant for.
+            # Only the link's cursor is used, so that the token is sent to no other server.
             cursor = {"cursor": parse_qs(urlsplit(found).query)["cursor"][0]}
 
     async def log_head(self) -> dict[str, Any]:
-        """The log's id, its first and its next offset. Raises `ClientError`."""
+        """Return the log's `log_id`, its `first` and its `next` offset. Raises `ClientError`."""
         async with self._stream("GET", "log/head", {}) as answer:
             head: dict[str, Any] = json.loads(await answer.aread())
             return head
 
     async def rows(self, first: int, last: int) -> AsyncIterator[tuple[int, list[str]]]:
-        """The stored rows between two offsets: lines of JSON as they come, with the offset up to which all have come.
+        """Yield the stored rows from offset `first` to `last`: lines of JSON, with the offset of the last line.
 
         Raises `ClientError`.
         """
@@ -81,9 +81,9 @@ class HistoryClient:
             first = following
 
     async def purge(self, what: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
-        """Have events erased, of a `channel` or a `publisher`: tells how far it is, and at last how many there were.
+        """Erase events of a `channel` or a `publisher`, and yield the progress; the last dictionary has the result.
 
-        Raises `ClientError`.
+        Progress is `{"done", "of"}`; the result is `{"erased": COUNT}`, or `{"error": TEXT}`. Raises `ClientError`.
         """
         async with self._stream("POST", "log/purge", {}, json=what) as answer:
             async for line in answer.aiter_lines():
@@ -104,21 +104,21 @@ class HistoryClient:
         except httpx.HTTPError as error:
             reason = str(error) or type(error).__name__
             if not is_answered:
-                raise Unreachable(f"no answer from {self._root.copy_with(userinfo=b'')} ({reason})") from error
-            raise OutcomeUnknown(f"the answer has ended too early ({reason})") from error
+                raise Unreachable(f"no response from {self._root.copy_with(userinfo=b'')} ({reason})") from error
+            raise OutcomeUnknown(f"the response ended too early ({reason})") from error
         except (ValueError, KeyError, IndexError) as error:
-            raise OutcomeUnknown("the answer is not that of a Halley server") from error
+            raise OutcomeUnknown("the response is not that of a Halley server") from error
 
 
 async def _lines(answer: httpx.Response) -> AsyncIterator[list[str]]:
-    """The whole lines of each part of the answer as it comes."""
+    """Yield the complete lines of each part of the response as it is received."""
     rest = b""
     async for part in answer.aiter_bytes():
         *lines, rest = (rest + part).split(b"\n")
         if lines:
             yield [line.decode() for line in lines]
     if rest:
-        raise OutcomeUnknown("the answer has ended too early")
+        raise OutcomeUnknown("the response ended too early")
 
 
 async def _refusal(answer: httpx.Response) -> ClientError:

@@ -1,6 +1,6 @@
-"""The events that came and that the program has not read yet: a bounded queue that can end.
+"""The received events that the program has not read yet: a bounded queue that can be ended.
 
-`asyncio.Queue` cannot say "that was all" before Python 3.13.
+`asyncio.Queue` cannot be ended before Python 3.13.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Inbox:
-    """Holds `bound` events, and those that came in spite of it."""
+    """A queue of `bound` events, which `put_now` can exceed."""
 
     def __init__(self, bound: int) -> None:
         self._events: deque[Event] = deque()
@@ -25,26 +25,26 @@ class Inbox:
         self._error: BaseException | None = None
 
     async def put(self, event: Event) -> None:
-        """Add an event, once there is room. If cancelled, it has not been added."""
+        """Wait until there is room, and add an event. If this is cancelled, the event has not been added."""
         while len(self._events) >= self._bound:
             self._has_room.clear()
             await self._has_room.wait()
         self.put_now(event)
 
     def put_now(self, event: Event) -> None:
-        """Add an event whether there is room or not."""
+        """Add an event, whether there is room or not."""
         self._events.append(event)
         self._has_news.set()
 
     async def get(self) -> Event:
-        """The oldest event. After the last one, raises what ended it, or `StopAsyncIteration`."""
+        """Return the oldest event. After `end` and the last event, raises its error or `StopAsyncIteration`."""
         if not await self._has_more():
             raise StopAsyncIteration
         self._has_room.set()
         return self._events.popleft()
 
     async def get_all(self) -> list[Event]:
-        """All that are here, at least one. After the last one, raises what ended it, or returns none."""
+        """Return all queued events, at least one. After `end` and the last event, raises its error or returns none."""
         await self._has_more()
         self._has_room.set()
         events = [*self._events]
@@ -62,7 +62,7 @@ class Inbox:
         return True
 
     def end(self, error: BaseException | None) -> None:
-        """Say that no more will come, and why if not by our own will."""
+        """End the queue: no more events will be added. `error` is the reason; None if the program closed the client."""
         self._is_over = True
         self._error = error
         self._has_news.set()

@@ -1,6 +1,6 @@
-"""Bayeux messages as a client sees them: written as JSON text, read from what a server answered.
+"""Bayeux messages on the client's side: written as JSON text, and read from a server's responses.
 
-Nothing that a server sends is trusted to have the right type: what does not fit counts as absent.
+A server's values are not trusted to have the right type: one that has the wrong type counts as absent.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 
 JSON = dict[str, Any]
 
-_USUAL_TIMEOUT_S = 60.0  # cometd.js' own, where the server says nothing
-_LONGEST_MS = 600_000.0  # what any advice may make this client wait
+_USUAL_TIMEOUT_S = 60.0  # cometd.js' default, without advice from the server
+_LONGEST_MS = 600_000.0  # the longest time that advice can make this client wait
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What was published: the channel's name and its data, any JSON value.
+    """A published event: the channel's name and the data, any JSON value.
 
-    `position` is its place in the server's history; None where the server has or shows none.
+    `position` is the event's place in the server's history; None if the server sent none.
     """
 
     channel: str
@@ -30,7 +30,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """How to come back (Bayeux 1.0, "advice"), in seconds; `reconnect` is "" where the server does not say."""
+    """How to reconnect (Bayeux 1.0, "advice"), in seconds; `reconnect` is "" if the server does not advise it."""
 
     reconnect: str = ""
     interval_s: float = 0.0
@@ -38,13 +38,13 @@ class Advice:
 
     @classmethod
     def read(cls, message: JSON) -> Advice | None:
-        """The advice in a message; new advice replaces all of the old."""
+        """Return the advice in a message, which replaces all of the previous one; None without advice."""
         fields = message.get("advice")
         if not isinstance(fields, dict):
             return None
         reconnect = fields.get("reconnect")
         interval_s = _seconds(fields.get("interval"), 0.0)
-        if interval_s < 0:  # Bayeux 1.0 on advice: a negative interval forbids to come back
+        if interval_s < 0:  # Bayeux 1.0 on advice: a negative interval forbids reconnecting
             return cls("none")
         known = reconnect if reconnect in ("retry", "handshake", "none") else ""
         return cls(known, interval_s, max(0.0, _seconds(fields.get("timeout"), _USUAL_TIMEOUT_S)))
@@ -53,31 +53,31 @@ class Advice:
 def _seconds(milliseconds: object, otherwise: float) -> float:
     if isinstance(milliseconds, bool) or not isinstance(milliseconds, int | float):
         return otherwise
-    if isinstance(milliseconds, float) and math.isnan(milliseconds):  # Python's JSON parser knows NaN
+    if isinstance(milliseconds, float) and math.isnan(milliseconds):  # Python's JSON parser accepts NaN
         return otherwise
     return min(max(milliseconds, -1), _LONGEST_MS) / 1000  # bounded first: JSON has integers that no float can hold
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message that wants a reply: its id, and its members as JSON text but for the clientId, which may change."""
+    """A message that needs a reply: its id, and its members as JSON text without the clientId, which may change."""
 
     id: str
     members: str
 
     @classmethod
     def of(cls, message_id: str, fields: JSON) -> Outgoing:
-        """The message with these fields. Raises `ValueError` or `TypeError` where they are no JSON."""
+        """Return the message with these fields. Raises `ValueError` or `TypeError` if they are not JSON."""
         return cls(message_id, encode({"id": message_id, **fields})[1:-1])
 
     def text(self, client_id: str) -> str:
-        """The message as JSON text, in the name of a session."""
+        """Return the message as JSON text, for the session `client_id`."""
         return f'{{{self.members},"clientId":{encode(client_id)}}}'
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """What a response brought: replies by the id of their request, events in order, and whether the session is over."""
+    """The content of a response: replies by their request's id, events in order, and whether the session is over."""
 
     replies: dict[str, JSON] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
@@ -85,10 +85,10 @@ class Incoming:
 
     @classmethod
     def read(cls, messages: list[JSON]) -> Incoming:
-        """Sort a response's messages.
+        """Sort a response's messages into replies and events.
 
-        A reply says `successful` and has the id of its request; an event has data. An answer of a service, which has
-        both an id and data, is an event.
+        A reply has `successful` and the id of its request; an event has data. The answer of a service, which has both
+        an id and data, is an event.
         """
         replies: dict[str, JSON] = {}
         events: list[Event] = []
@@ -105,7 +105,7 @@ class Incoming:
 
 
 def error_of(reply: JSON) -> str | None:
-    """Why a reply says no; None if it says yes."""
+    """Return the error of a reply; None if it is successful."""
     if reply.get("successful") is True:
         return None
     error = reply.get("error")
@@ -113,17 +113,20 @@ def error_of(reply: JSON) -> str | None:
 
 
 def positions_of(reply: JSON) -> dict[str, int]:
-    """How far a reply says that the client has come in the history, by pattern; see the README on replay."""
+    """Return the positions up to which the client has all events, by pattern.
+
+    They are in `ext.replay` of connect replies: see "Replay" in `app/protocols/bayeux/README.md`.
+    """
     return _by_pattern(reply, "replay")
 
 
 def starts_of(reply: JSON) -> dict[str, int]:
-    """With which positions the history begins, by pattern, where a subscription was refused for being too old."""
+    """Return the positions at which the history begins, by pattern, if a subscription from an older one was refused."""
     return _by_pattern(reply, "replay_start")
 
 
 def gaps_of(reply: JSON) -> list[str]:
-    """What a reply says is missing, in words."""
+    """Return a text for each range of missing positions that a reply reports."""
     gaps = _ext(reply).get("replay_gap")
     if not isinstance(gaps, dict):
         return []
@@ -131,7 +134,7 @@ def gaps_of(reply: JSON) -> list[str]:
 
 
 def log_of(reply: JSON) -> str | None:
-    """The name of the log that positions belong to; None without replay."""
+    """Return the name of the log to which the positions in a reply belong; None without replay."""
     name = _ext(reply).get("replay_log")
     return name if isinstance(name, str) else None
 
@@ -152,9 +155,9 @@ def _ext(message: JSON) -> JSON:
 
 
 def batch_of(reply: JSON) -> int | None:
-    """The number of the batch that a reply closes; None without the acknowledge extension.
+    """Return the number of the batch that a reply ends; None without the acknowledge extension.
 
-    CometD's handshake replies say `ack: true`, or `ack: {"enabled": true, "batch": N}` if they carry events.
+    CometD's handshake replies have `ack: true`, or `ack: {"enabled": true, "batch": N}` if they carry events.
     """
     ack = _ext(reply).get("ack")
     if isinstance(ack, dict):
@@ -165,7 +168,7 @@ def batch_of(reply: JSON) -> int | None:
 
 
 def encode(value: Any) -> str:
-    """JSON text. Raises `ValueError` or `TypeError` for what JSON or UTF-8 cannot hold (NaN, a lone surrogate)."""
+    """Return a value as JSON text. Raises `ValueError` or `TypeError` if it is not JSON or UTF-8 (NaN, surrogates)."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     text.encode()
     return text

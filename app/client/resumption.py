@@ -1,8 +1,8 @@
-"""Where in the server's history a client is, so that another session goes on where the last one was.
+"""A client's positions in the server's history, from which its next session resumes.
 
-Each connect reply of a server with replay says how far it has come (see the README). Positions mean something in one
-log only; where the server has another by now, or has removed what comes next, the client goes on as well as it can, and
-says that something is missing.
+Each connect reply of a server with replay has the positions that were reached ("Replay" in
+`app/protocols/bayeux/README.md`). Positions belong to one log. If the server has another log by now, or has deleted the
+next events, the client continues with the events that are left and reports that some are missing.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from app.client.messages import JSON
 
 ONLY_NEW, ALL = -1, -2
-"""Where to begin, if not after a position: with what is published from now on, or with all that is kept."""
+"""Positions to begin from: only events that are published from now on, or all events in the history."""
 
 REFUSED = "400::The replayId"
 
 
 class Resumption:
-    """The positions reached, by pattern; empty with a server that has no replay."""
+    """The positions reached, by pattern; there are none if the server has no replay."""
 
     def __init__(self) -> None:
         self._log: str | None = None
         self._positions: dict[str, int] = {}
-        self.is_whole = False  # nothing was missed between this session and the one before
+        self.is_whole = False  # whether no event was missed between the previous session and this one
 
     def greet(self, handshake_reply: JSON) -> None:
-        """A new session begins."""
+        """Begin a new session. Positions in another log are replaced by `ONLY_NEW`."""
         log = log_of(handshake_reply)
         self.is_whole = log is not None and log == self._log
         if log is None:
@@ -39,22 +39,25 @@ class Resumption:
         self._log = log
 
     def note(self, reply: JSON) -> None:
-        """A reply may say how far the client has come."""
+        """Store the positions in a reply, if it has any."""
         for pattern, position in positions_of(reply).items():
             self._positions[pattern] = max(position, self._positions.get(pattern, ONLY_NEW))
 
     def forget(self, pattern: str) -> None:
-        """It is begun anew, or not wanted any more."""
+        """Drop the position of a pattern that is subscribed to again, or unsubscribed from."""
         self._positions.pop(pattern, None)
 
     def ext(self, patterns: dict[str, None]) -> dict[str, Any]:
-        """What subscribing to all `patterns` again carries."""
+        """Return the fields for a subscribe that renews all `patterns`: `{"ext": ...}`, or an empty dictionary."""
         known = {pattern: self._positions[pattern] for pattern in patterns if pattern in self._positions}
         self.is_whole = self.is_whole and len(known) == len(patterns)
         return {"ext": {"replay": known, "replay_log": self._log}} if known else {}
 
     def fall_back(self, refusal: JSON) -> bool:
-        """Subscribing again was refused: True if it should be tried again, with all that is left of what is gone."""
+        """Handle the refusal of a renewed subscribe; True if it should be tried again.
+
+        Patterns whose next events the history has deleted then begin with all events that are left.
+        """
         starts = starts_of(refusal)
         removed = {
             pattern for pattern, position in self._positions.items() if 0 <= position < starts.get(pattern, 0) - 1

@@ -1,7 +1,7 @@
-"""What the program sends: messages in order, in as few requests as they fit into, until each has its reply.
+"""Sends the program's messages in order, in as few requests as possible, until each has its reply.
 
-A message is sent again only if it cannot have been done (no connection, a server that is full or leaving, an unknown
-session), or if its sender says that doing it twice is the same as doing it once.
+A message is sent again only if it cannot have taken effect (no connection, a server that is full or shutting down, an
+unknown session), or if the caller declares it repeatable.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from app.client.session import Patience, Session
     from app.client.wire import Wire
 
-_MESSAGES = 100  # in one request; with more, two requests fill the queue of a subscriber before it can ask again
-_CHARS = 65_536  # a request that has so many takes no further message; a quarter of Halley's limit
-_NONE_DONE = (400, 413)  # the statuses of a request that is too large, or that one bad message makes unreadable
+_MESSAGES = 100  # in one request; with more, two requests could fill the outbox of a subscriber before its next poll
+_CHARS = 65_536  # no message is added to a request that has as many; a quarter of Halley's limit
+_NONE_DONE = (400, 413)  # statuses if nothing was done: a message is unreadable, or the request too large
 
 
 class Sender:
-    """Sends for one session."""
+    """Sends the messages of one `Session`, one request at a time."""
 
     def __init__(self, wire: Wire, session: Session, inbox: Inbox, patience: Patience) -> None:
         self._wire = wire
@@ -40,10 +40,11 @@ class Sender:
     async def settle(
         self, messages: Sequence[Outgoing], *, is_repeatable: bool = False
     ) -> tuple[str, list[Refused | None]]:
-        """Send messages and return each one's verdict, and the clientId under which the last was done.
+        """Send messages; returns the clientId with which the last was sent, and for each None or its refusal.
 
-        Raises `Unreachable` or `OutcomeUnknown` after `answer_s` without progress, or at once for what must not be
-        repeated, and whatever has ended the session; the error's `settled` are the verdicts that were known by then.
+        Raises `Unreachable` after `answer_s` without progress, `OutcomeUnknown` immediately (for repeatable messages
+        also after `answer_s`), or the error that has ended the session. The error's `settled` has the results that were
+        known by then.
         """
         verdicts: list[Refused | None] = []
         async with self._turn:
@@ -72,7 +73,7 @@ class Sender:
                 await self._pause(error, 0, deadline)
             except Refused as refused:
                 if refused.status in _NONE_DONE and len(batch) > 1:
-                    most = len(batch) // 2  # to find the one that is to blame
+                    most = len(batch) // 2  # to find the message that causes it
                 else:
                     verdicts += [refused] * len(batch)
             else:
@@ -84,10 +85,10 @@ class Sender:
     async def _exchange(
         self, client_id: str, batch: Sequence[Outgoing], verdicts: list[Refused | None], deadline: float
     ) -> None:
-        """One request. Adds the verdicts on its messages, as far as the server still knew the session."""
+        """Send one request, and add the results of its messages up to the first for which the session was unknown."""
         texts = [message.text(client_id) for message in batch]
         incoming = Incoming.read(await self._wire.post(texts, deadline - asyncio.get_running_loop().time()))
-        for event in incoming.events:  # without the acknowledge extension they may ride beside any reply
+        for event in incoming.events:  # without the acknowledge extension any response can have events
             self._inbox.put_now(event)
         for message in batch:
             reply = incoming.replies.get(message.id)
@@ -108,7 +109,7 @@ class Sender:
             raise Unreachable(f"no session at {self._wire.name} within {self._patience.answer_s:g} s") from None
 
     async def _pause(self, error: Exception, asked_s: float, deadline: float) -> None:
-        """Wait before the next try. Raises `error` if there is no time for one."""
+        """Wait before the next try. Raises `error` if the deadline is earlier."""
         pause_s = max(asked_s, self._patience.backoff(1))
         if asyncio.get_running_loop().time() + pause_s > deadline:
             raise error
@@ -119,7 +120,7 @@ class Sender:
 
 
 def _batch(messages: Sequence[Outgoing], start: int, most: int) -> list[Outgoing]:
-    """The messages from `start` on that one request takes."""
+    """Return the messages from `start` on that fit into one request, at most `most`."""
     batch: list[Outgoing] = []
     chars = 0
     for message in itertools.islice(messages, start, start + most):

@@ -1,8 +1,8 @@
-"""The client's session: begun by a handshake, kept by polling, begun anew when the server has lost it.
+"""The client's session: begun by a handshake, kept by polling, and replaced when the server has lost it.
 
-One task, `keep`, does all handshakes and connects, so there is never more than one connect (Bayeux 1.0, 4.2). With the
-acknowledge extension each connect says which batch came last; what a lost answer carried comes again in the next, and
-nothing of it has been seen before, because an answer counts only when all of it is here.
+One task, `keep`, does all polls, and all handshakes but the first, so there is never more than one connect (Bayeux 1.0,
+4.2). With the acknowledge extension each connect has the number of the last batch that was received. The events of a
+lost response are in the next one, and none of them is a duplicate: a response is used only once it is complete.
 """
 
 from __future__ import annotations
@@ -37,22 +37,24 @@ _HANDSHAKE = {
 
 
 class Link(Enum):
-    """What became of the connection to the server."""
+    """A change of the connection to the server."""
 
-    LOST = "lost"  # the client tries to come back
-    RESUMED = "resumed"  # where it was: the server has kept what was published meanwhile
-    RENEWED = "renewed"  # in a new session, subscribed as before: what was published meanwhile is missing
-    MISSED = "missed"  # the connection is fine, but the server has no longer all that the client had yet to get
+    LOST = "lost"  # the client tries to reconnect
+    RESUMED = "resumed"  # connected again, and the server has kept the events published in the meantime
+    RENEWED = "renewed"  # in a new session, subscribed as before: events published in the meantime may be missing
+    MISSED = "missed"  # the connection is fine, but the history no longer has events that the client had yet to receive
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a client waits, in seconds; the defaults are cometd.js' where it has any.
+    """How long a client waits, in seconds; the defaults are those of cometd.js where it has any.
 
-    `answer_s`: for anything but a poll, with all tries. `network_s`: for a poll's answer beyond the hold that the
-    server has announced. `backoff_s`: before the first try after a failure, and as much more before each further one,
-    up to `most_backoff_s`. `nudge_s`: how often the server is told that the client is still there while the program
-    does not read. `goodbye_s`: for the answer to its disconnect.
+    answer_s        for the result of any request but a poll, including all tries
+    network_s       for a poll's response, in addition to the hold that the server has announced
+    backoff_s       before the first try after a failure; each further one waits this much longer
+    most_backoff_s  before a try, at most
+    nudge_s         between the requests that keep the session alive while the program does not read
+    goodbye_s       for the reply to the disconnect
     """
 
     answer_s: float = 30.0
@@ -63,12 +65,12 @@ class Patience:
     goodbye_s: float = 5.0
 
     def backoff(self, failures: int) -> float:
-        """The pause after so many failures in a row; up to a quarter longer, lest all clients return at once."""
+        """The pause in seconds after N failures in a row; up to a quarter longer at random, to spread clients."""
         return min(self.backoff_s * failures, self.most_backoff_s) * random.uniform(1.0, 1.25)  # noqa: S311 - no secret
 
 
 class Session:
-    """One client's presence at a server. `patterns` are what it is subscribed to, in this session and the next."""
+    """One client's session at a server, and those that replace it. `patterns` are the subscriptions of all of them."""
 
     def __init__(
         self, wire: Wire, inbox: Inbox, patience: Patience, on_link: Callable[[Link, str], None] | None
@@ -82,14 +84,14 @@ class Session:
         self._patience = patience
         self._on_link = on_link
         self._advice = Advice()
-        self._batch: int | None = None  # the last that came; None without the acknowledge extension
-        self._is_first_connect = True  # of the session, or after a failure: to be answered at once
-        self._lost_id: str | None = None  # the session that was lost, until the link is good again
+        self._batch: int | None = None  # the last batch received; None without the acknowledge extension
+        self._is_first_connect = True  # of the session, or after a failure: the server should reply immediately
+        self._lost_id: str | None = None  # the session that was lost, until the connection is restored
         self._error: Exception | None = None
-        self._is_known = asyncio.Event()  # that there is a session, or that there will be none
-        self._is_needed = asyncio.Event()  # a session, while its keeper rests
+        self._is_known = asyncio.Event()  # set if there is a session, or there will not be another
+        self._is_needed = asyncio.Event()  # set to interrupt the pause before the next try
 
-    # What the client does with it
+    # Used by the client
 
     async def begin(self) -> None:
         """Handshake, and subscribe to all patterns again. Raises `ClientError`."""
@@ -109,7 +111,7 @@ class Session:
         self._is_first_connect = True
         self.client_id = client_id
         self._is_known.set()
-        for event in incoming.events:  # maybe before the program could read any
+        for event in incoming.events:  # without waiting for room: the program may not have begun to read
             self._inbox.put_now(event)
 
     async def _subscribe_again(self, client_id: str) -> None:
@@ -124,13 +126,13 @@ class Session:
                 raise Refused(error, is_final=not error.startswith(SESSION_UNKNOWN))
 
     async def keep(self) -> None:
-        """Poll, and come back after every failure, until the task is cancelled or there is no use in coming back.
+        """Poll, and reconnect after every failure, until the task is cancelled or another try cannot succeed.
 
-        The reason for that is told to whoever waits for an event or for the session.
+        The error is then raised by all calls that wait for an event or for the session.
         """
         try:
             await self._poll_forever()
-        except Exception as error:  # noqa: BLE001 - also a mistake of ours must reach the program that waits
+        except Exception as error:  # noqa: BLE001 - an error in this code must also reach the program that waits
             self.client_id = None
             self._finish(error)
 
@@ -140,7 +142,7 @@ class Session:
         self._is_known.set()
 
     async def current(self) -> str:
-        """The clientId, once there is a session. Raises what ended it."""
+        """Wait for a session and return its clientId. Raises the error that has ended the client."""
         while self._error is None:
             if self.client_id is not None:
                 return self.client_id
@@ -148,7 +150,7 @@ class Session:
         raise self._error
 
     def lose(self, client_id: str, reason: str) -> None:
-        """Take note that the server, which does answer, does not know a session (any more)."""
+        """Record that the server replied that it does not know a session; another one is begun."""
         if client_id == self.client_id:
             self._report_loss(reason)
             self.client_id = None
@@ -156,7 +158,7 @@ class Session:
             self._is_needed.set()
 
     async def end(self) -> None:
-        """Let whoever waits go; say goodbye, if there is a session and its server can be reached."""
+        """End all waiting calls, and disconnect, if there is a session and its server can be reached."""
         if self._error is None:
             self._finish(None)
         if self.client_id is not None:
@@ -187,17 +189,17 @@ class Session:
             await self._rest(pause_s)
 
     def _pause_after(self, error: ClientError, failures: int) -> float:
-        """How long to wait before the next try. Raises `error` if there is no use in one."""
+        """Return how many seconds to wait before the next try. Raises `error` if another try cannot succeed."""
         if isinstance(error, Refused):
             if error.is_final:
                 raise error
-            if self.client_id is None:  # a clear answer: the first handshake after it need not wait
+            if self.client_id is None:  # the server replied, so the first handshake need not wait
                 return self._patience.backoff(failures - 1)
         asked_s = error.retry_after_s if isinstance(error, Unreachable) else self._advice.interval_s
         return max(self._patience.backoff(failures), min(asked_s, self._patience.most_backoff_s))
 
     async def _poll(self) -> None:
-        """One connect. Raises `ClientError` unless it was successful and the next may follow."""
+        """Send one connect and handle its response. Raises `ClientError` unless it was successful."""
         client_id = await self.current()
         connect: dict[str, Any] = {
             "channel": "/meta/connect",
@@ -222,13 +224,13 @@ class Session:
         if incoming.is_goodbye or reconnect == "none":
             raise Dismissed(error or "the server has ended the session")
         if reconnect == "handshake" or (error and error.startswith(SESSION_UNKNOWN) and not reconnect):
-            self.lose(client_id, error or "the server asks for a new handshake")
+            self.lose(client_id, error or "the server requires a new handshake")
         if error is not None or self.client_id is None:
-            raise Refused(error or "the server asks for a new handshake", is_final=False)
+            raise Refused(error or "the server requires a new handshake", is_final=False)
         self._is_first_connect = False
 
     async def _ask(self, fields: dict[str, Any], within_s: float) -> tuple[dict[str, Any], Incoming]:
-        """Send one message; returns its reply and what else came."""
+        """Send one message; returns its reply and the whole response."""
         message_id = next(self.ids)
         text = encode({"id": message_id, **fields})
         incoming = Incoming.read(await self._wire.post([text], within_s))
@@ -238,7 +240,7 @@ class Session:
         return reply, incoming
 
     async def _take(self, incoming: Incoming) -> None:
-        """Hand events to the program. While it does not read, nothing more is asked for, but the session is kept."""
+        """Queue events for the program. While it does not read, the client does not poll, but keeps the session."""
         for event in incoming.events:
             while True:
                 try:
@@ -249,9 +251,9 @@ class Session:
                     await self._nudge()
 
     async def _nudge(self) -> None:
-        """Anything but a connect keeps a session for a while, also a subscription that it has already.
+        """Keep the session alive without a connect, by a subscribe that repeats an existing subscription.
 
-        Without the acknowledge extension its reply could bring further events, for which there is no room.
+        This is not done without the acknowledge extension: the response could have events, for which there is no room.
         """
         if self._batch is not None and self.client_id is not None and self.patterns:
             pattern = next(iter(self.patterns))
@@ -265,7 +267,7 @@ class Session:
             async with asyncio.timeout(pause_s):
                 await self._is_needed.wait()
 
-    # What the program hears of the link
+    # Notifying the program
 
     def _report_loss(self, reason: str) -> None:
         if self._lost_id is None:

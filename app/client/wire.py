@@ -1,7 +1,7 @@
 """One HTTP request of the client: JSON messages in, JSON messages out, within a deadline.
 
-It knows nothing of sessions. What goes wrong is sorted by the one thing that matters to whoever sent: `Unreachable` if
-nothing can have been done, `OutcomeUnknown` if something may have been, `Refused` if the server would not.
+It has no notion of sessions. Failures are classified by what the sender needs to know: `Unreachable` if nothing can
+have been done, `OutcomeUnknown` if something may have been done, `Refused` if the server refused the request.
 """
 
 from __future__ import annotations
@@ -26,55 +26,55 @@ DEFAULT_PATH = "/bayeux"
 _CONNECT_S = 10.0
 _RESPONSE_BYTES = 67_108_864
 _LARGE_BYTES = 1_048_576
-"""A server that finds a request too large says so at once, and reads on for a while, so that the answer is not lost
-(RFC 9112, 9.6). Of a request larger than this it may be: the connection breaks before it has been sent whole."""
+"""A server replies immediately that a request is too large, and continues to read for a while, so that the reply is not
+lost (RFC 9112, 9.6). For a request larger than this it may be lost: the connection breaks before all of it is sent."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, 2.1
 _UNDONE = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
 
 class _HungUp(Exception):
-    """The connection was lost in the middle of a large request, of which nothing can have been done."""
+    """The connection was lost in the middle of a large request, which cannot have had an effect."""
 
 
 class Wire:
-    """The way to one server. Cookies are kept, since sessions and load balancers may hang on them."""
+    """The HTTP connections to one server. Cookies are kept, since sessions and load balancers may depend on them."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        """Take a server's address and the token to show it. Raises `ValueError` where either can be none."""
+        """Set the server's URL and the token for it. Raises `ValueError` if either is invalid."""
         self.url = server_url(url)
         headers = headers_for(token) | {"Content-Type": "application/json"}
         self._http = httpx.AsyncClient(headers=headers, timeout=httpx.Timeout(None, connect=_CONNECT_S))
 
     @property
     def name(self) -> str:
-        """The server's address as it may be shown, without user and password."""
+        """The server's URL without user and password, for messages."""
         return str(self.url.copy_with(userinfo=b""))
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         await self._http.aclose()
 
     async def post(self, messages: Sequence[str], within_s: float) -> list[dict[str, Any]]:
-        """Send messages, each as JSON text, and return the messages of the response.
+        """Send messages, each as JSON text, and return the messages of the response, within `within_s` seconds.
 
-        Raises `Unreachable`, `OutcomeUnknown` or `Refused` with the HTTP status.
+        Raises `Unreachable`, `OutcomeUnknown`, or `Refused` with the HTTP status.
         """
         body = f"[{','.join(messages)}]".encode()
         deadline = asyncio.get_running_loop().time() + within_s
         try:
             response, answer = await self._exchange(body, within_s)
-        except _HungUp:  # which a server also does that is killed just then: once more
+        except _HungUp:  # try once more: the server may have been killed at that moment
             try:
                 response, answer = await self._exchange(body, deadline - asyncio.get_running_loop().time())
             except _HungUp as error:
-                said = f"{self.name} hangs up on a request of {len(body):,} bytes"
+                said = f"{self.name} closed the connection during a request of {len(body):,} bytes"
                 raise Refused(said, status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE) from error
         _check_status(response, self.name)
         return _messages(answer, self.name)
 
     async def _exchange(self, body: bytes, within_s: float) -> tuple[httpx.Response, bytes]:
-        """One request and its response. Raises `Unreachable`, `OutcomeUnknown`, `_HungUp`."""
+        """Send one request and return its response and body. Raises `Unreachable`, `OutcomeUnknown`, `_HungUp`."""
         is_sent = is_whole = False
 
         async def trace(step: str, _: object) -> None:
@@ -89,7 +89,7 @@ class Wire:
             if not is_sent:
                 raise Unreachable(f"cannot connect to {self.name} ({_reason(error)})") from error
             if isinstance(error, TimeoutError):
-                raise OutcomeUnknown(f"no answer from {self.name} within {within_s:g} s") from error
+                raise OutcomeUnknown(f"no response from {self.name} within {within_s:g} s") from error
             if not is_whole and len(body) > _LARGE_BYTES:
                 raise _HungUp from error
             raise OutcomeUnknown(f"connection to {self.name} lost ({_reason(error)})") from error
@@ -105,7 +105,7 @@ class Wire:
 
 
 def headers_for(token: str | None) -> dict[str, str]:
-    """What every request carries. Raises `ValueError` for a token that can be none."""
+    """Return the headers of every request. Raises `ValueError` for an invalid token."""
     headers = {"Accept-Encoding": "identity", "User-Agent": "halley"}
     if token is not None:
         if not _TOKEN.fullmatch(token):
@@ -115,7 +115,7 @@ def headers_for(token: str | None) -> dict[str, str]:
 
 
 def server_url(text: str) -> httpx.URL:
-    """Where a server's Bayeux is. Raises `ValueError`."""
+    """Return the URL of a server's Bayeux endpoint; without a path, it gets `/bayeux`. Raises `ValueError`."""
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL as error:
@@ -142,13 +142,13 @@ def _messages(body: bytes, name: str) -> list[dict[str, Any]]:
     try:
         messages = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise OutcomeUnknown(f"no JSON from {name}") from error
+        raise OutcomeUnknown(f"not JSON: the response from {name}") from error
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise OutcomeUnknown(f"no Bayeux messages from {name}")
+        raise OutcomeUnknown(f"not Bayeux messages: the response from {name}")
     return messages
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "no time is left"
+        return "the time has run out"
     return str(error) or type(error).__name__

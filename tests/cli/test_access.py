@@ -45,7 +45,7 @@ def entries(*tokens):
 
 
 async def test_a_token_is_printed_once_with_the_lines_to_paste(tmp_path):
-    """The first line is the token, the rest a settings file with its hash, with which the server knows it."""
+    """The first line is the token; the other lines are a settings file with its hash that the server accepts."""
     code, output, lines = await ended("token", "--id", 'Ada "the" 1st', "--role", "sensor", cwd=tmp_path)
     assert (code, lines) == (DONE, [])
     token, blank, *table = output
@@ -60,14 +60,14 @@ async def test_a_token_is_printed_once_with_the_lines_to_paste(tmp_path):
 
 
 async def test_a_token_can_have_an_end(tmp_path):
-    """--days: as a moment that the settings understand."""
+    """--days sets an expiry time that the settings accept."""
     _, output, _ = await ended("token", "--days", "30", cwd=tmp_path)
     (entry,) = tomllib.loads("\n".join(output[2:]))["tokens"]
     assert abs(entry["expires"] - datetime.now(UTC) - timedelta(days=30)) < timedelta(minutes=5)
 
 
 async def test_a_token_from_elsewhere_is_hashed_and_not_repeated(tmp_path):
-    """--hash -: from standard input, without its line's end."""
+    """--hash - reads the token from standard input, without the end of its line."""
     token = new_token()
     for text in (token, f"{token}\n", f"{token}\r\n"):
         code, output, lines = await ended("token", "--hash", "-", cwd=tmp_path, stdin=text.encode())
@@ -78,7 +78,7 @@ async def test_a_token_from_elsewhere_is_hashed_and_not_repeated(tmp_path):
 
 @pytest.mark.parametrize("text", [b"", b"password\n", b"x" * 31, b"x" * 40 + b"\nsecond", b"\xff" * 40, b"x" * 9_000])
 async def test_what_is_no_secret_is_not_hashed(text, tmp_path):
-    """A word that can be guessed, two lines, what cannot be sent: told without repeating it."""
+    """A short password, two lines, and bytes that cannot be sent are refused with a text that does not repeat them."""
     code, output, lines = await ended("token", "--hash", "-", cwd=tmp_path, stdin=text)
     assert (code, output) == (WRONG_USE, [])
     assert lines[-1].startswith("Error: a token has at least 32 letters, digits and")
@@ -87,7 +87,7 @@ async def test_what_is_no_secret_is_not_hashed(text, tmp_path):
 
 @pytest.mark.parametrize("role", ["server", "anonymous", "*", "a b", ""])
 async def test_no_token_is_made_for_a_role_that_none_can_give(role, tmp_path):
-    """The server's own role least of all."""
+    """A token cannot have the server's own role, `anonymous`, or a name that is not a role."""
     code, output, lines = await ended("token", "--role", role, cwd=tmp_path)
     assert (code, output) == (WRONG_USE, [])
     assert lines[-1] == f"Error: no token can give the role {role}"
@@ -98,7 +98,7 @@ async def test_no_token_is_made_for_a_role_that_none_can_give(role, tmp_path):
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
 async def test_a_users_table_is_made_of_a_secret(end, tmp_path):
-    """What WAMP-CRA's clients derive from it is the key; the secret itself is nowhere (W56)."""
+    """The table has the key that WAMP-CRA clients derive from the secret, and not the secret itself (W56)."""
     secret = "Größe 7 \u20ac"
     stdin = (secret + end).encode()
     code, output, lines = await ended("user", 'Ada "the" 1st', "member", cwd=tmp_path, stdin=stdin)
@@ -117,7 +117,7 @@ async def test_a_users_table_is_made_of_a_secret(end, tmp_path):
 
 
 async def test_a_secret_that_is_typed_is_not_shown(tmp_path):
-    """At a terminal it is asked for twice."""
+    """At a terminal the secret is prompted for twice."""
     with terminal() as at:
         options = {"stdin": at.line, "stdout": at.line, "stderr": at.line, "through": LOGIN}
         async with started("user", "ada", "member", cwd=tmp_path, **options) as asking:
@@ -135,7 +135,7 @@ async def test_a_secret_that_is_typed_is_not_shown(tmp_path):
     "text", [b"", b"short\n", b"two lines\nare no secret", b"\xff" * 40, b"x" * 2_000, b"a\0bcdefgh"]
 )
 async def test_what_is_no_secret_of_a_user(text, tmp_path):
-    """Told without repeating it."""
+    """A bad secret is refused with a text that does not repeat it."""
     code, output, lines = await ended("user", "ada", "member", cwd=tmp_path, stdin=text)
     assert (code, output) == (WRONG_USE, [])
     assert lines[-1].startswith("Error: a secret ")
@@ -144,7 +144,7 @@ async def test_what_is_no_secret_of_a_user(text, tmp_path):
 
 @pytest.mark.parametrize("role", ["server", "anonymous", "*", "a b", ""])
 async def test_no_user_has_a_role_that_none_can_be_given(role, tmp_path):
-    """As with tokens."""
+    """A user cannot have a role that a token cannot have either."""
     code, output, lines = await ended("user", "ada", role, cwd=tmp_path, stdin=b"my dear secret")
     assert (code, output) == (WRONG_USE, [])
     assert lines[-1] == f"Error: no user can have the role {role}"
@@ -167,7 +167,7 @@ async def test_no_user_has_a_role_that_none_can_be_given(role, tmp_path):
     ],
 )
 async def test_check_config_says_who_may_do_what_and_why(question, code, answer, tmp_path):
-    """The rule with its line, or that none allows it; 0 for yes and 1 for no."""
+    """The reason is the rule with its line, or that no rule allows it; the exit code is 0 for yes and 1 for no."""
     (tmp_path / "halley.toml").write_text(RULES)
     role, verb, channel = question
     found = await ended("check-config", "--role", role, "--verb", verb, "--channel", channel, cwd=tmp_path)
@@ -180,9 +180,9 @@ async def test_check_config_says_who_may_do_what_and_why(question, code, answer,
     ("settings", "question", "code", "answer"),
     [
         ("", ("publish", "/halley/x"), DONE, "yes: x publish /halley/x: there are no access rules, and only this "),
-        ("host = '::'\nopen = true", ("publish", "/a"), DONE, "yes: x publish /a: there are no access rules, and all "),
+        ("host = '::'\nopen = true", ("publish", "/a"), DONE, "yes: x publish /a: there are no access rules, and "),
         ("host = '::'\nopen = true", ("publish", "/stats/a"), FAILED, "no: x publish /stats/a: there are no access "),
-        ("host = '::'\nopen = true", ("export", "/a"), FAILED, "no: x export /a: there are no access rules, and all "),
+        ("host = '::'\nopen = true", ("export", "/a"), FAILED, "no: x export /a: there are no access rules, and "),
         (
             "",
             ("call", "/wamp/session/kill"),
@@ -193,13 +193,13 @@ async def test_check_config_says_who_may_do_what_and_why(question, code, answer,
             "host = '::'\nopen = true",
             ("call", "/wamp/session/kill_all"),
             FAILED,
-            "no: x call /wamp/session/kill_all: there are no access rules, and all but what ends sessions is open",
+            "no: x call /wamp/session/kill_all: there are no access rules, and clients may call the router's ",
         ),
         ("host = '::'\nopen = true", ("call", "/wamp/session/count"), DONE, "yes: x call /wamp/session/count: there "),
     ],
 )
 async def test_check_config_knows_the_house_rules(settings, question, code, answer, tmp_path):
-    """What holds while nobody has written any."""
+    """Without access rules, check-config shows the default rights."""
     (tmp_path / "halley.toml").write_text(settings)
     verb, channel = question
     found = await ended("check-config", "--role", "x", "--verb", verb, "--channel", channel, cwd=tmp_path)
@@ -225,7 +225,7 @@ async def test_check_config_knows_the_house_rules(settings, question, code, answ
     ],
 )
 async def test_check_config_asks_about_a_realm(realm, verb, channel, code, answer, tmp_path):
-    """Each has its own rules; the first needs no name."""
+    """Each realm has its own rules; without --realm, the first one is meant."""
     rules = [
         f'[[access]]\nrole = "*"\nverb = "{verb}"\npattern = "{over}"\nrealm = "more"\n\n'
         for verb, over in (("publish", "/**"), ("call", "/wamp/session/**"))
@@ -243,22 +243,22 @@ async def test_check_config_asks_about_a_realm(realm, verb, channel, code, answe
         (["--role", "x"], "--role, --verb and --channel go together"),
         (["--role", "x", "--verb", "publish"], "--role, --verb and --channel go together"),
         (["--role", "x", "--verb", "sing", "--channel", "/a"], "Invalid value for '--verb'"),
-        (["--role", "x", "--verb", "publish", "--channel", "a"], "a is no channel or pattern"),
-        (["--role", "x", "--verb", "publish", "--channel", "/a/*/b"], "/a/*/b is no channel or pattern"),
+        (["--role", "x", "--verb", "publish", "--channel", "a"], "a is not a channel or pattern"),
+        (["--role", "x", "--verb", "publish", "--channel", "/a/*/b"], "/a/*/b is not a channel or pattern"),
         (["--realm", "realm1"], "--role, --verb and --channel go together"),
         (["--role", "x", "--verb", "call", "--channel", "/a", "--realm", "more"], "there is no realm more"),
-        (["--role", "x", "--verb", "publish", "--channel", "/a/*"], "nobody can publish to a pattern such as /a/*"),
+        (["--role", "x", "--verb", "publish", "--channel", "/a/*"], "cannot publish to a pattern: /a/*"),
     ],
 )
 async def test_questions_without_an_answer_are_wrong_use(arguments, error, tmp_path):
-    """2, and what is wrong with the question."""
+    """The exit code is 2, and the last line is what is wrong with the question."""
     code, output, lines = await ended("check-config", *arguments, cwd=tmp_path)
     assert (code, output) == (WRONG_USE, [])
     assert lines[-1].startswith(f"Error: {error}")
 
 
 async def test_check_config_prints_lists_as_a_settings_file(tmp_path):
-    """With the line of each entry; read again, they are the same."""
+    """Each entry is printed with its line in the file; read again, the entries are the same."""
     (tmp_path / "halley.toml").write_text(RULES + entries(("sensor", new_token())) + "expires = 2040-01-01T00:00:00Z\n")
     first = await ended("check-config", cwd=tmp_path)
     written = tomllib.loads("\n".join(first.output))
@@ -272,7 +272,7 @@ async def test_check_config_prints_lists_as_a_settings_file(tmp_path):
 
 @pytest.mark.parametrize("verb", ["serve", "check-config"])
 async def test_keys_that_cannot_be_read_stop_the_start(verb, tmp_path):
-    """A server that would believe nobody does not start, and check-config says so beforehand."""
+    """A server that could not verify any token does not start, and check-config reports the same problem."""
     (tmp_path / "halley.toml").write_text('[jwt]\nissuer = "i"\naudience = "a"\njwks = "missing.json"\n')
     code, output, lines = await ended(verb, cwd=tmp_path)
     assert (code, output) == (WRONG_USE, [])
@@ -283,7 +283,7 @@ async def test_keys_that_cannot_be_read_stop_the_start(verb, tmp_path):
 
 
 async def test_with_rules_a_listener_that_others_reach_starts(tmp_path):
-    """Without --open; the house rules then grant nothing, and no curl lines are shown that would fail."""
+    """--open is not needed then: the default rights grant nothing, and no curl lines are shown that would fail."""
     (tmp_path / "halley.toml").write_text(RULES)
     arguments = ("serve", "--host", "0.0.0.0", "--port", "0", "--operations-port", "0")
     async with started(*arguments, cwd=tmp_path) as server:
@@ -296,7 +296,7 @@ async def test_with_rules_a_listener_that_others_reach_starts(tmp_path):
 
 
 async def test_clients_with_tokens_work_at_a_protected_server(tmp_path):
-    """`halley publish` and `subscribe` with --token or HALLEY_TOKEN; without one, or another's, they are refused."""
+    """`halley publish` and `subscribe` take --token or HALLEY_TOKEN; without the right token they are refused."""
     sensor, reader = new_token(), new_token()
     (tmp_path / "halley.toml").write_text(RULES + entries(("sensor", sensor), ("reader", reader)))
     async with launched(cwd=tmp_path) as server:

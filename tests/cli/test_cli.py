@@ -1,4 +1,4 @@
-"""The command line as its users meet it: a process, its streams, and its exit code."""
+"""The command line as its users run it: a process, its streams, and its exit code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def served():
     ],
 )
 async def test_the_program_has_two_names(program, tmp_path):
-    """`halley` and `python -m app` are the same program, which knows its version."""
+    """`halley` and `python -m app` are the same program, which prints its version."""
     process = await asyncio.create_subprocess_exec(*program, "--version", cwd=tmp_path, stdout=PIPE, stderr=PIPE)
     assert await process.communicate() == (f"halley {__version__}\n".encode(), b"")
     assert process.returncode == DONE
@@ -50,7 +50,7 @@ async def test_the_program_has_two_names(program, tmp_path):
 
 @pytest.mark.parametrize("verb", ["serve", "publish", "subscribe", "check-config"])
 async def test_each_verb_explains_itself(verb, tmp_path):
-    """--help goes to standard output, like any result."""
+    """--help is printed to standard output, like any result."""
     code, output, lines = await ended(verb, "--help", cwd=tmp_path)
     assert (code, lines) == (DONE, [])
     assert output[0].startswith(f"Usage: halley {verb} ")
@@ -67,11 +67,11 @@ async def test_each_verb_explains_itself(verb, tmp_path):
         (["subscribe", "/a", "--server", "127.0.0.1:8080"], "--server or --token: expected a URL like http://"),
         (["publish", "/a", "1", "--token", "a b"], "--server or --token: a token consists of letters"),
         (["publish", "/a", "hello"], "hello is not JSON: Expecting value (column 1); a string needs double quotes"),
-        (["publish", "/a", "NaN"], "NaN is not JSON: NaN is no number"),
+        (["publish", "/a", "NaN"], "NaN is not JSON: NaN is not a JSON number"),
     ],
 )
 async def test_wrong_use_ends_with_2_and_says_what_is_wrong(arguments, error, tmp_path):
-    """Nothing on standard output; on standard error how to use it, and the mistake."""
+    """Nothing is printed to standard output; standard error gets the usage and the mistake."""
     code, output, lines = await ended(*arguments, cwd=tmp_path)
     assert (code, output) == (WRONG_USE, [])
     assert lines[-1].startswith(f"Error: {error}")
@@ -82,7 +82,7 @@ async def test_wrong_use_ends_with_2_and_says_what_is_wrong(arguments, error, tm
 
 @pytest.mark.parametrize("verb", [["publish", "/a", "1"], ["publish", "/a"], ["subscribe", "/a"]])
 async def test_a_server_that_is_not_there_fails_at_once(verb, tmp_path):
-    """A mistyped address is told, not tried again for ever."""
+    """A mistyped address is reported after the first try."""
     async with serving() as served:
         url = served.url
     code, output, lines = await ended(*verb, "--server", url, cwd=tmp_path)
@@ -91,14 +91,14 @@ async def test_a_server_that_is_not_there_fails_at_once(verb, tmp_path):
 
 
 async def test_what_is_no_bayeux_server_is_told_as_such(served, tmp_path):
-    """Another HTTP server at that address, or another path of ours."""
+    """The HTTP status is printed where the address is another server's, or another path of Halley."""
     code, output, lines = await ended("subscribe", "/a", "--server", f"{served.url}/elsewhere", cwd=tmp_path)
     assert (code, output) == (FAILED, [])
     assert lines == [f"halley: HTTP 405 Method Not Allowed from {served.url}/elsewhere"]
 
 
 async def test_the_environment_names_server_and_token(served, tmp_path):
-    """HALLEY_SERVER and HALLEY_TOKEN; where given, the option counts."""
+    """HALLEY_SERVER and HALLEY_TOKEN are used unless the options are given."""
     async with relaying(served.port) as proxy:
         url = f"http://127.0.0.1:{proxy.port}/cometd"
         for arguments, settings, token in (
@@ -114,7 +114,7 @@ async def test_the_environment_names_server_and_token(served, tmp_path):
 
 
 async def test_events_are_printed_one_a_line(served, tmp_path):
-    """`halley subscribe PATTERN...`: a JSON object of channel and data for each event, in order, of all patterns."""
+    """`halley subscribe PATTERN...` prints a JSON object with channel and data for each event, in order."""
     values = [1, None, {"a": ["ü €"]}, "two\nlines", "\x1b[31m\x9b31m\x7f", "\u2028"]
     async with started("subscribe", "/a", "/b/*", "/c/**", "--server", served.url, cwd=tmp_path) as subscribing:
         line = await subscribing.until_logged("subscribed to")
@@ -136,7 +136,7 @@ async def test_events_are_printed_one_a_line(served, tmp_path):
 
 
 async def test_a_refused_pattern_fails(served, tmp_path):
-    """It is named, also among others that are allowed, and nothing is printed."""
+    """A refused pattern is named, even among allowed ones, and no event is printed."""
     arguments = ("subscribe", "/a", "/meta/connect", "--server", served.url)
     code, output, lines = await ended(*arguments, cwd=tmp_path)
     assert (code, output) == (FAILED, [])
@@ -145,7 +145,7 @@ async def test_a_refused_pattern_fails(served, tmp_path):
 
 
 async def test_a_subscriber_comes_back_to_a_server_that_restarts(tmp_path):
-    """A38: it says that the connection was lost and is there again, and goes on printing where it was."""
+    """A38: the subscriber reports that the connection was lost and restored, and continues to print events."""
     async with launched(cwd=tmp_path) as server:
         url = f"http://127.0.0.1:{server.port}"
         async with started("subscribe", "/a", "--server", url, cwd=tmp_path) as subscribing:
@@ -167,7 +167,7 @@ async def test_a_subscriber_comes_back_to_a_server_that_restarts(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_an_interrupted_subscriber_says_goodbye(number, served, tmp_path):
-    """130 and no further word; its session ends at once and not by its deadline."""
+    """The exit code is 130, nothing more is printed, and the session ends immediately instead of at its deadline."""
     async with started("subscribe", "/a", "--server", served.url, cwd=tmp_path) as subscribing:
         await subscribing.until_logged("subscribed to /a")
         assert served.house.broker.opened["bayeux"] == 1
@@ -179,7 +179,7 @@ async def test_an_interrupted_subscriber_says_goodbye(number, served, tmp_path):
 
 
 async def test_ctrl_c_at_a_terminal_is_a_clean_end(served, tmp_path):
-    """What a person sees: the events, and after the key nothing but the prompt."""
+    """A terminal shows the events, and after Ctrl-C only the prompt."""
     with terminal() as at:
         options = {"stdin": at.line, "stdout": at.line, "stderr": at.line, "through": LOGIN}
         async with started("subscribe", "/a", "--server", served.url, cwd=tmp_path, **options) as subscribing:
@@ -193,7 +193,7 @@ async def test_ctrl_c_at_a_terminal_is_a_clean_end(served, tmp_path):
 
 
 async def test_a_reader_that_leaves_ends_the_subscriber(served, tmp_path):
-    """`halley subscribe /a | head -1`: done as soon as the reader has gone, without another event or a trace."""
+    """`halley subscribe /a | head -1` ends as soon as the reader closes the pipe, without another event or a trace."""
     reading, writing = os.pipe()
     async with started("subscribe", "/a", "--server", served.url, cwd=tmp_path, stdout=writing) as subscribing:
         os.close(writing)
@@ -205,7 +205,7 @@ async def test_a_reader_that_leaves_ends_the_subscriber(served, tmp_path):
 
 
 async def test_a_reader_that_is_slow_stops_nobody(served, tmp_path):
-    """A pipe that nobody reads fills up; Ctrl-C ends the subscriber all the same."""
+    """A pipe that is not read fills up; Ctrl-C ends the subscriber anyway."""
     reading, writing = os.pipe()
     async with started("subscribe", "/a", "--server", served.url, cwd=tmp_path, stdout=writing) as subscribing:
         os.close(writing)
@@ -219,7 +219,7 @@ async def test_a_reader_that_is_slow_stops_nobody(served, tmp_path):
 
 
 async def test_a_disk_that_is_full_fails(served, tmp_path):
-    """What could not be written is not passed over in silence."""
+    """An event that cannot be written is an error."""
     shell = ("sh", "-c", 'exec "$@" >/dev/full', "sh")
     async with started("subscribe", "/a", "--server", served.url, cwd=tmp_path, through=shell) as subscribing:
         await subscribing.until_logged("subscribed to /a")
@@ -232,7 +232,7 @@ async def test_a_disk_that_is_full_fails(served, tmp_path):
 
 
 async def test_every_setting_is_printed(tmp_path):
-    """The output is itself a settings file of all defaults; each line has the unit, the source and the reason."""
+    """The output is a settings file of all defaults; each line has the unit, the origin and the reason."""
     code, output, lines = await ended("check-config", cwd=tmp_path)
     assert (code, lines) == (DONE, [])
     assert len(output) == len(KNOBS)
@@ -250,7 +250,7 @@ async def test_every_setting_is_printed(tmp_path):
 
 
 async def test_each_setting_tells_where_it_came_from(tmp_path):
-    """`halley.toml` of the working directory, or the file that --config or HALLEY_CONFIG names; the environment."""
+    """A setting's origin is `halley.toml`, the file that --config or HALLEY_CONFIG names, or the environment."""
     (tmp_path / "halley.toml").write_text("port = 1\n[bayeux]\nhold_s = 0\n")
     (tmp_path / "other.toml").write_text("port = 2\n")
 
@@ -269,7 +269,7 @@ async def test_each_setting_tells_where_it_came_from(tmp_path):
 
 @pytest.mark.parametrize("verb", [["check-config"], ["serve"]])
 async def test_a_bad_file_is_told_by_line_key_and_need(verb, tmp_path):
-    """2, nothing on standard output, every mistake in one line; `serve` says the same and does not start."""
+    """The exit code is 2, and each mistake is printed in one line; `serve` prints the same and does not start."""
     (tmp_path / "halley.toml").write_text('prot = 1\n[bayeux]\nhold_s = "long"\n')
     code, output, lines = await ended(*verb, cwd=tmp_path, HALLEY_OPEN="perhaps")
     assert (code, output) == (WRONG_USE, [])
@@ -281,7 +281,7 @@ async def test_a_bad_file_is_told_by_line_key_and_need(verb, tmp_path):
 
 
 async def test_a_reader_that_leaves_check_config_sees_no_trace(tmp_path):
-    """`halley check-config | head -1`, where head is gone before anything is written."""
+    """`halley check-config | head -1` prints no trace if head ends before anything is written."""
     reading, writing = os.pipe()
     os.close(reading)
     process = await spawn("check-config", cwd=tmp_path, stdout=writing, env=environment())

@@ -1,4 +1,4 @@
-"""`halley history` as its users meet it: real processes, a real server, real files."""
+"""`halley history` as its users run it: real processes, a real server, real files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKEN = "a-token-that-is-long-enough-for-halley"
 
 
 async def publish(served, channel, *values):
-    """Publish, and see it acknowledged: it is on disk then."""
+    """Publish values, and check the acknowledgements: the events are on disk then."""
     wire = await served.wire()
     replies = (await wire.post(*({"channel": channel, "data": value} for value in values))).replies
     assert all(reply["successful"] for reply in replies), replies
@@ -41,7 +41,7 @@ async def history(served, *arguments, cwd, **more):
 
 
 def data_of(output):
-    """The data of printed events."""
+    """Return the data of printed events."""
     return [json.loads(line)["data"] for line in output]
 
 
@@ -61,7 +61,7 @@ def data_of(output):
     ],
 )
 async def test_events_are_printed(arguments, expected, served, tmp_path):
-    """`halley history CHANNEL`: an object a line, oldest first; the verb need not be said."""
+    """`halley history CHANNEL` prints an object a line, oldest first; the verb `show` can be omitted."""
     code, output, lines = await history(served, *arguments, cwd=tmp_path)
     assert (code, lines) == (DONE, [])
     assert data_of(output) == expected
@@ -70,7 +70,7 @@ async def test_events_are_printed(arguments, expected, served, tmp_path):
 
 
 async def test_all_pages_are_printed(served, tmp_path):
-    """More than a page holds; or as many as were asked for, over pages too."""
+    """All pages are printed, or as many events as --limit allows, which can be more than a page."""
     await publish(served, "/many", *range(800))
     assert data_of((await history(served, "/many", cwd=tmp_path)).output) == list(range(800))
     assert data_of((await history(served, "/many", "--limit", "450", cwd=tmp_path)).output) == list(range(450))
@@ -80,7 +80,7 @@ async def test_all_pages_are_printed(served, tmp_path):
     ("arguments", "code", "text"),
     [
         (["chat"], WRONG_USE, "No such command 'chat'"),
-        (["show", "chat"], WRONG_USE, "chat is no channel; it begins with /"),
+        (["show", "chat"], WRONG_USE, "chat is not a channel or pattern; it must begin with /"),
         (["/chat/a", "--limit", "0"], WRONG_USE, "Invalid value for '--limit'"),
         (["/chat/a", "--from-time", "now"], FAILED, "halley: HTTP 400: from_time: expected an RFC 3339 time"),
         (
@@ -92,24 +92,24 @@ async def test_all_pages_are_printed(served, tmp_path):
     ],
 )
 async def test_wrong_use(arguments, code, text, served, tmp_path):
-    """What is no channel is told at once; what the server refuses is told in its words."""
+    """A bad channel is reported without a request; a refusal of the server is shown in its words."""
     found, output, lines = await history(served, *arguments, cwd=tmp_path)
     assert (found, output) == (code, [])
     assert text in "\n".join(lines)
 
 
 async def test_where_no_server_is(tmp_path):
-    """1, and who was asked."""
+    """The exit code is 1, and the text names the server."""
     code, output, (line,) = await ended("history", "/a", "--server", "http://127.0.0.1:1", cwd=tmp_path)
     assert (code, output) == (FAILED, [])
-    assert line.startswith("halley: no answer from http://127.0.0.1:1/")
+    assert line.startswith("halley: no response from http://127.0.0.1:1/")
 
 
 # Export
 
 
 async def test_an_export_is_every_row_and_can_be_continued(served, tmp_path):
-    """To standard output or a new file; --from-offset goes on at its end, so that nothing is there twice."""
+    """An export goes to standard output or a new file; --from-offset appends to a file, so that no row is repeated."""
     await publish(served, "/many", *range(300))
     code, output, _ = await history(served, "export", "-", cwd=tmp_path)
     assert code == DONE
@@ -119,7 +119,7 @@ async def test_an_export_is_every_row_and_can_be_continued(served, tmp_path):
     assert (await history(served, "export", "log.jsonl", "--until-offset", "100", cwd=tmp_path)).code == DONE
     again = await history(served, "export", "log.jsonl", cwd=tmp_path)
     assert again.code == FAILED
-    assert "is there already" in again.lines[0]
+    assert "already exists" in again.lines[0]
     rest = await history(served, "export", "log.jsonl", "--from-offset", "101", cwd=tmp_path)
     assert rest.code == DONE
     found = [json.loads(line)["offset"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
@@ -131,7 +131,7 @@ async def test_an_export_is_every_row_and_can_be_continued(served, tmp_path):
 
 
 async def test_verify_says_what_is_wrong_and_where(served, tmp_path):
-    """While the server runs: sound, 0. A flipped byte in a sealed segment: its file and place, 1."""
+    """Of a running server's log: sound, exit code 0. With a changed bit in a sealed segment: its file and place, 1."""
     for _ in range(10):
         await publish(served, "/many", *("x" * 1_000 for _ in range(40)))
     code, output, lines = await ended("history", "verify", "--data-dir", "data", cwd=tmp_path)
@@ -151,13 +151,13 @@ async def test_verify_says_what_is_wrong_and_where(served, tmp_path):
 
 
 async def test_verify_where_there_is_no_log(tmp_path):
-    """1, and which folder was looked at."""
+    """The exit code is 1, and the text names the folder."""
     code, output, (line,) = await ended("history", "verify", cwd=tmp_path)
     assert (code, output, line) == (FAILED, [], "halley: there is no log in halley-data")
 
 
 async def test_a_backup_is_a_data_folder(served, tmp_path):
-    """Hot; a server that is started with it serves what was there, as a log of its own."""
+    """A backup of a running server's log can be the data folder of another server; it is a separate log."""
     code, _, lines = await ended("history", "backup", "copy", "--data-dir", "data", cwd=tmp_path)
     assert code == DONE
     assert lines[-1].startswith("halley: copied ")
@@ -175,7 +175,7 @@ async def test_a_backup_is_a_data_folder(served, tmp_path):
 
 
 async def test_a_running_server_erases(served, tmp_path):
-    """By HTTP; what was erased is read no more, by nobody, and the rest is."""
+    """Over HTTP, a running server erases events: no client can read them afterwards, and the others remain."""
     code, output, lines = await history(served, "purge", "/chat/a", "--yes", cwd=tmp_path)
     assert (code, output, lines) == (DONE, [], ["halley: erased 5 events"])
     assert (await history(served, "/chat/a", cwd=tmp_path)).output == []
@@ -187,7 +187,7 @@ async def test_a_running_server_erases(served, tmp_path):
 
 
 async def test_without_a_server_it_erases_in_the_folder(served, tmp_path):
-    """--data-dir; where a server has it, it says so and does nothing."""
+    """--data-dir erases in a folder; if a server uses that folder, nothing is erased."""
     locked = await ended("history", "purge", "/chat/a", "--yes", "--data-dir", "data", cwd=tmp_path)
     assert locked.code == FAILED
     assert "is in use by another server" in locked.lines[0]
@@ -201,34 +201,34 @@ async def test_without_a_server_it_erases_in_the_folder(served, tmp_path):
 
 @pytest.mark.parametrize("arguments", [["/chat/a"], ["--publisher", "ada"]])
 async def test_it_asks_whoever_can_be_asked(arguments, served, tmp_path):
-    """At no terminal --yes must be said; nothing is erased without."""
+    """Without a terminal --yes is needed; nothing is erased without it."""
     code, _, (line,) = await history(served, "purge", *arguments, cwd=tmp_path)
-    assert (code, line) == (WRONG_USE, "halley: what is erased cannot be had back; say --yes")
+    assert (code, line) == (WRONG_USE, "halley: erased events cannot be restored; confirm with --yes")
     assert len((await history(served, "/chat/**", cwd=tmp_path)).output) == 10
 
 
 @pytest.mark.parametrize("arguments", [[], ["/a", "--publisher", "ada"]])
 async def test_either_a_channel_or_a_publisher(arguments, tmp_path):
-    """Not none, not both."""
+    """A purge needs exactly one of the two."""
     code, _, lines = await ended("history", "purge", "--yes", *arguments, cwd=tmp_path)
     assert code == WRONG_USE
-    assert lines[-1] == "Error: say either a CHANNEL or --publisher"
+    assert lines[-1] == "Error: expected either a CHANNEL or --publisher"
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y", 5), ("n", 10)])
 async def test_at_a_terminal_it_asks(answer, left, served, tmp_path):
-    """Yes erases, anything else does not."""
+    """The answer yes erases the events, and no does not."""
     with terminal() as at:
         arguments = ("history", "purge", "/chat/a", "--server", served.url)
         async with started(*arguments, cwd=tmp_path, stdin=at.line, stderr=at.line) as process:
-            await at.until_shown("Erase /chat/a for good?")
+            await at.until_shown("Erase /chat/a permanently?")
             at.type(f"{answer}\n")
             assert await process.exit_code() == (DONE if answer == "y" else FAILED)
     assert len((await history(served, "/chat/**", cwd=tmp_path)).output) == left
 
 
 async def test_rights_hold_here_too(tmp_path):
-    """The token is shown; without the right the server's words are told."""
+    """The token is sent to the server; without the right, the server's refusal is shown."""
     access = (Access("*", "subscribe", "/**"), Access("*", "publish", "/**"), Access("auditor", "export", "/**"))
     settings = brisk(
         data_dir=str(tmp_path / "data"),
@@ -261,7 +261,7 @@ async def test_rights_hold_here_too(tmp_path):
     ],
 )
 async def test_progress_is_shown(arguments, label, served, tmp_path):
-    """A bar, on standard error, up to the end."""
+    """A terminal on standard error gets a progress bar that reaches 100 %."""
     server = ["--server", served.url] if arguments[0] in ("export", "purge") else []
     with terminal() as at:
         async with started("history", *arguments, *server, cwd=tmp_path, stderr=at.line) as process:

@@ -1,4 +1,4 @@
-"""`halley publish` as its users meet it: at a pipe, at a terminal, and interrupted."""
+"""`halley publish` as its users run it: at a pipe, at a terminal, and interrupted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def served():
 
 @pytest.fixture
 def heard(served):
-    """What was published, as (channel, data), in order."""
+    """The events that were published, as (channel, data), in order."""
     events = []
     served.halley.local_session("test").subscribe("/**", lambda channel, data: events.append((channel, data)))
     return events
@@ -36,7 +36,7 @@ def heard(served):
 
 @pytest.mark.parametrize("value", ['"hello"', "-5", "null", '{"a": [1, "ü €"]}', "1e2"])
 async def test_a_value_is_published(value, served, heard, tmp_path):
-    """`halley publish CHANNEL JSON`: any JSON value, also one that looks like an option; the session ends with it."""
+    """`halley publish CHANNEL JSON` publishes any value, even one that looks like an option, and ends its session."""
     code, output, lines = await ended("publish", "/room/a", value, "--server", served.url, cwd=tmp_path)
     assert (code, output, lines) == (DONE, [], ["halley: published 1 event"])
     assert heard == [("/room/a", json.loads(value))]
@@ -45,14 +45,14 @@ async def test_a_value_is_published(value, served, heard, tmp_path):
 
 @pytest.mark.parametrize("dash", [["-"], []])
 async def test_lines_are_published_in_order(dash, served, heard, tmp_path):
-    """`halley publish CHANNEL [-]`: a value a line; blank lines do not count, the last needs no end."""
+    """`halley publish CHANNEL [-]` publishes a value a line; blank lines are skipped, and the last needs no newline."""
     ended_so = await ended("publish", "/a", *dash, "--server", served.url, cwd=tmp_path, stdin=b'1\n\n "b" \r\n[3]\n4')
     assert ended_so == (DONE, [], ["halley: published 4 events"])
     assert heard == [("/a", 1), ("/a", "b"), ("/a", [3]), ("/a", 4)]
 
 
 async def test_a_line_is_published_when_it_comes(served, heard, tmp_path):
-    """A program that writes a line now and then must not wait for the next."""
+    """A line is published before the next one is written."""
     async with started("publish", "/a", "--server", served.url, cwd=tmp_path, stdin=PIPE) as publishing:
         for number in range(3):
             await publishing.feed(b"%d\n" % number)
@@ -65,8 +65,8 @@ async def test_a_line_is_published_when_it_comes(served, heard, tmp_path):
     ("line", "problem"),
     [
         (b"{bad", "not JSON: Expecting property name enclosed in double quotes (column 2)"),
-        (b"NaN", "not JSON: NaN is no number"),
-        (b"-Infinity", "not JSON: -Infinity is no number"),
+        (b"NaN", "not JSON: NaN is not a JSON number"),
+        (b"-Infinity", "not JSON: -Infinity is not a JSON number"),
         (b'"\\ud800"', "not JSON: half of a surrogate pair"),
         (b'"\xff"', "not JSON: not UTF-8"),
         (b"[" * 100_000, "not JSON: nested too deeply"),
@@ -75,7 +75,7 @@ async def test_a_line_is_published_when_it_comes(served, heard, tmp_path):
     ids=["syntax", "nan", "infinity", "surrogate", "bytes", "depth", "length"],
 )
 async def test_a_line_that_is_no_json_stops_it(line, problem, served, heard, tmp_path):
-    """What stands before it is published, nothing after it, and the line is named."""
+    """The lines before a bad one are published, those after it are not, and its number is printed."""
     stdin = b"1\n\n2\n" + line + b"\n5\n"
     code, output, lines = await ended("publish", "/a", "--server", served.url, cwd=tmp_path, stdin=stdin)
     assert (code, output) == (FAILED, [])
@@ -84,7 +84,7 @@ async def test_a_line_that_is_no_json_stops_it(line, problem, served, heard, tmp
 
 
 async def test_a_refused_value_fails(served, tmp_path):
-    """The server's error text is shown, once for many lines, and what it refused is counted."""
+    """The server's error text is printed once for all lines, and the refused values are counted."""
     one = await ended("publish", "/a/*", "1", "--server", served.url, cwd=tmp_path)
     assert one == (FAILED, [], ["halley: not published: 400:/a/*:channel_is_a_wildcard"])
     large = b'"%b"' % (b"x" * 70_000)
@@ -102,7 +102,7 @@ async def test_a_refused_value_fails(served, tmp_path):
     [(["/a", "1"], None, "perhaps published"), (["/a"], b"\n1\n2\n", "from line 2 on perhaps published")],
 )
 async def test_a_lost_answer_is_told_as_doubt(arguments, stdin, told, served, tmp_path):
-    """Nobody can know whether it was published: it is neither repeated nor called unpublished."""
+    """A publish whose reply is lost may have been done: it is not repeated, and reported as perhaps published."""
     async with relaying(served.port) as proxy:
 
         def lose_the_answer(session, message):
@@ -122,9 +122,9 @@ async def test_a_lost_answer_is_told_as_doubt(arguments, stdin, told, served, tm
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_an_interrupted_publish_tells_how_far_it_came(number, served, heard, tmp_path):
-    """130, the count, and a session that has said goodbye, although standard input is still open.
+    """The exit code is 130, the count is printed, and the session is ended, although standard input is still open.
 
-    The second line is sent when the first has its reply; its own may still be on the way.
+    The second line is sent when the first has its reply; the second reply may be missing at the end.
     """
     async with started("publish", "/a", "--server", served.url, cwd=tmp_path, stdin=PIPE) as publishing:
         for line in (b"1\n", b"2\n"):
@@ -138,7 +138,7 @@ async def test_an_interrupted_publish_tells_how_far_it_came(number, served, hear
 
 
 async def test_without_standard_input_publishing_fails(served, tmp_path):
-    """A closed descriptor is an error in words."""
+    """A closed standard input is reported as an error, without a trace."""
     shell = ("sh", "-c", 'exec "$@" <&-', "sh")
     async with started("publish", "/a", "--server", served.url, cwd=tmp_path, through=shell) as publishing:
         assert await publishing.exit_code() == FAILED
@@ -149,7 +149,7 @@ async def test_without_standard_input_publishing_fails(served, tmp_path):
 
 
 async def test_a_long_publish_shows_a_bar(served, heard, tmp_path):
-    """A terminal on standard error sees how far it is; the input's length is known, so it ends at 100 %."""
+    """A terminal on standard error gets a progress bar; the input's length is known, so it ends at 100 %."""
     (tmp_path / "values").write_text("\n".join(map(str, range(5_000))))
     with terminal() as at, (tmp_path / "values").open() as values:
         arguments = ("publish", "/a", "--server", served.url)
@@ -162,7 +162,7 @@ async def test_a_long_publish_shows_a_bar(served, heard, tmp_path):
 
 
 async def test_a_long_publish_from_a_pipe_shows_a_count(served, tmp_path):
-    """Where the input's length is unknown the bar counts events; what is refused is told above it."""
+    """If the input's length is unknown, the bar counts events; refusals are printed above it."""
     with terminal() as at:
         arguments = ("publish", "/a", "--server", served.url)
         async with started(*arguments, cwd=tmp_path, stdin=PIPE, stderr=at.line) as publishing:
@@ -176,7 +176,7 @@ async def test_a_long_publish_from_a_pipe_shows_a_count(served, tmp_path):
 
 
 async def test_no_bar_where_nobody_watches_or_it_is_short(served, tmp_path):
-    """A log has no use for it, and ten events are over before it is seen."""
+    """No bar is drawn into a log, nor for ten events, which are done before it could be seen."""
     arguments = ("publish", "/a", "--server", served.url)
     many = await ended(*arguments, cwd=tmp_path, stdin=b"1\n" * 3_000)
     assert many == (DONE, [], ["halley: published 3,000 events"])
@@ -190,7 +190,7 @@ async def test_no_bar_where_nobody_watches_or_it_is_short(served, tmp_path):
 
 
 async def test_values_can_be_typed(served, heard, tmp_path):
-    """At a terminal it tells what it waits for, publishes each line, and ends with Ctrl-D."""
+    """At a terminal, publish prints what it waits for, publishes each line, and ends with Ctrl-D."""
     with terminal() as at:
         options = {"stdin": at.line, "stdout": at.line, "stderr": at.line, "through": LOGIN}
         async with started("publish", "/a", "--server", served.url, cwd=tmp_path, **options) as publishing:

@@ -1,4 +1,4 @@
-"""Halley's own client against a real server: what a program sees that subscribes, publishes and reads."""
+"""Halley's own client against a real server: subscribing, publishing and reading, as a program sees them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def client_of(served, **options):
 
 
 async def read(client, count):
-    """The data of the next events, in order."""
+    """Return the data of the next events, in order."""
     async with asyncio.timeout(DEADLINE_S):
         return [(await anext(client)).data for _ in range(count)]
 
 
 @asynccontextmanager
 async def answering(body, status="200 OK", *headers):
-    """A server that gives every request the same answer; yields its URL."""
+    """Serve the same response to every request; yields the URL."""
 
     async def answer(reader, writer):
         head = await reader.readuntil(b"\r\n\r\n")
@@ -50,7 +50,7 @@ async def answering(body, status="200 OK", *headers):
 
 
 async def test_what_is_published_arrives_in_order():
-    """A44, A47, A49: subscribe, publish, receive; each event with its channel and any JSON value as it was."""
+    """A44, A47, A49: a subscriber receives each event with its channel, and any JSON value unchanged."""
     values = [None, True, 0, -1.5, "ü €", [], [[1]], {}, {"advice": {"reconnect": "none"}}]
     async with serving() as served, client_of(served) as client:
         await client.subscribe("/room/*")
@@ -76,7 +76,7 @@ async def test_many_values_go_in_few_requests():
 
 
 async def test_each_value_has_its_own_verdict():
-    """A61, S10, S11: what the server cannot take is refused alone; the values around it are published once, in order.
+    """A61, S10, S11: a value that the server refuses is refused alone; the others are published once, in order.
 
     One is too large for an event, one too deep for the parser, which refuses its whole request, and two are together
     too large for one request.
@@ -98,7 +98,7 @@ async def test_each_value_has_its_own_verdict():
 
 @pytest.mark.parametrize("megabytes", [2, pytest.param(20, marks=pytest.mark.slow)])
 async def test_what_is_much_too_large_is_refused_and_not_repeated(megabytes):
-    """S11: the server hangs up long before it has read it, so that its answer may be lost; with a key or without."""
+    """S11: the server closes the connection before it has read all, so its reply may be lost; with keys or without."""
     values = [1, "x" * megabytes * 1_000_000, 2]
     async with serving() as served, client_of(served) as client:
         await client.subscribe("/**")
@@ -112,7 +112,7 @@ async def test_what_is_much_too_large_is_refused_and_not_repeated(megabytes):
 
 
 async def test_a_server_that_dies_in_the_middle_of_a_large_message_has_not_refused_it():
-    """It is gone, and nothing was done: that is no verdict on the message."""
+    """If the server ends during a large message, the error is `Unreachable`: the message was not refused."""
 
     async def die(reader, writer):
         server.close()
@@ -137,7 +137,7 @@ async def test_a_refused_publish_says_why():
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", {1, 2}, b"bytes"], ids=repr)
 async def test_what_is_no_json_is_not_sent(value):
-    """Mistakes of the program are its own: `ValueError` or `TypeError` before anything is published."""
+    """A value that is not JSON raises `ValueError` or `TypeError` before anything is published."""
     async with serving() as served, client_of(served) as client:
         with pytest.raises((ValueError, TypeError)):
             await client.publish_many("/a", [1, value])
@@ -145,7 +145,7 @@ async def test_what_is_no_json_is_not_sent(value):
 
 
 async def test_a_refused_subscription_says_why_and_leaves_the_others():
-    """A19: 403 for a meta channel; what was subscribed before goes on, also after a new session."""
+    """A19: subscribing to a meta channel is refused with 403; earlier subscriptions continue."""
     async with serving() as served, client_of(served) as client:
         await client.subscribe("/a")
         with pytest.raises(Refused, match=r"^403:denied_by_security_policy:subscribe_denied$"):
@@ -155,7 +155,7 @@ async def test_a_refused_subscription_says_why_and_leaves_the_others():
 
 
 async def test_unsubscribing_ends_delivery():
-    """A45, A55: after the reply nothing more of that channel comes."""
+    """A45, A55: after the reply no more events of that channel are delivered."""
     async with serving() as served, client_of(served) as client:
         await client.subscribe("/a")
         await client.subscribe("/b")
@@ -177,7 +177,7 @@ async def test_a_service_answers_its_caller():
 
 
 async def test_events_come_in_batches_too():
-    """`batches` yields what waits, at least one event, and loses none."""
+    """`batches` yields the queued events, at least one, and loses none."""
     async with serving() as served, client_of(served) as client:
         await client.subscribe("/a")
         await client.publish_many("/a", range(10))
@@ -192,7 +192,7 @@ async def test_events_come_in_batches_too():
 
 
 async def test_a_program_that_publishes_what_it_reads_goes_on():
-    """Two tasks and two connections: polling never stands in the way of publishing."""
+    """Polling and publishing use two tasks and two connections, so polling never delays publishing."""
     async with serving() as served, client_of(served) as client:
         await client.subscribe("/step")
         await client.publish("/step", 0)
@@ -208,7 +208,7 @@ async def test_a_program_that_publishes_what_it_reads_goes_on():
 
 
 async def test_leaving_ends_the_session():
-    """A52: the server is told, whether the program ends well or not, and iteration ends."""
+    """A52: the client disconnects when the block ends, even by an error, and iteration ends."""
     async with serving() as served:
         async with client_of(served) as client:
             assert list(served.house.broker.sessions) == [client.client_id]
@@ -224,7 +224,7 @@ async def test_leaving_ends_the_session():
 
 
 async def test_a_reader_in_another_task_ends_with_the_client():
-    """Whoever iterates when the program leaves the block comes to the end, not to an error or a wait."""
+    """A task that iterates while the program leaves the block gets the end, not an error or an endless wait."""
     async with serving() as served:
         async with client_of(served) as client:
             await client.subscribe("/a")
@@ -239,7 +239,7 @@ async def test_a_reader_in_another_task_ends_with_the_client():
 
 
 async def test_a_server_that_is_not_there_is_unreachable():
-    """Entering tries once, so that a mistyped address is told at once."""
+    """Entering tries once, so that a mistyped address is reported immediately."""
     async with serving() as served:
         url = served.url
     with pytest.raises(Unreachable, match=f"^cannot connect to {url}/bayeux "):
@@ -248,7 +248,7 @@ async def test_a_server_that_is_not_there_is_unreachable():
 
 
 async def test_a_full_server_is_unreachable_and_says_for_how_long():
-    """S22: 503 with Retry-After, nothing was done."""
+    """S22: a full server replies 503 with Retry-After, which the error has as `retry_after_s`."""
     async with serving(brisk(limits={"sessions": 1})) as served, client_of(served):
         with pytest.raises(Unreachable, match=r"^HTTP 503 ") as caught:
             async with client_of(served):
@@ -257,7 +257,7 @@ async def test_a_full_server_is_unreachable_and_says_for_how_long():
 
 
 async def test_a_refused_handshake_is_told_at_once():
-    """A26, A27: `none` means that the client must not come again."""
+    """A26, A27: with `reconnect: none` the client must not try again, so the refusal is raised immediately."""
 
     class Nobody:
         def can_handshake(self, session, message):
@@ -274,7 +274,7 @@ async def test_a_refused_handshake_is_told_at_once():
     [("", b"/bayeux"), ("/", b"/bayeux"), ("/cometd", b"/cometd"), ("/cometd/", b"/cometd/")],
 )
 async def test_the_path_is_bayeux_unless_the_url_has_one(url, path):
-    """A60: any path that a server has is used as it stands."""
+    """A60: a path in the URL is used unchanged."""
     async with serving() as served, relaying(served.port) as proxy:
         async with Client(f"http://127.0.0.1:{proxy.port}{url}") as client:
             await client.publish("/a", 1)
@@ -283,7 +283,7 @@ async def test_the_path_is_bayeux_unless_the_url_has_one(url, path):
 
 
 async def test_a_token_goes_with_every_request():
-    """RFC 6750, 2.1: Authorization: Bearer."""
+    """RFC 6750, 2.1: each request has the header Authorization: Bearer."""
     async with serving() as served, relaying(served.port) as proxy:
         async with Client(f"http://127.0.0.1:{proxy.port}", token="to.ken-1=") as client:
             await client.publish("/a", 1)
@@ -293,20 +293,20 @@ async def test_a_token_goes_with_every_request():
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8080", "ftp://127.0.0.1", "http://", "http://127.0.0.1:x", "/bayeux"])
 def test_a_bad_url_is_a_value_error(url):
-    """A mistake of the program, told before anything is sent."""
+    """A bad URL raises `ValueError` before anything is sent."""
     with pytest.raises(ValueError, match="URL"):
         Client(url)
 
 
 @pytest.mark.parametrize("token", ["", "a b", "a\r\nX: y", "ü"])
 def test_a_bad_token_is_a_value_error(token):
-    """It becomes a header, so it must not be able to add others."""
+    """A token becomes a header, so it must not be able to add others."""
     with pytest.raises(ValueError, match="a token consists of"):
         Client("http://127.0.0.1:1", token=token)
 
 
 async def test_a_password_in_the_url_is_not_shown():
-    """Error texts end in logs."""
+    """An error's text, which may be logged, does not contain the password of the URL."""
     async with serving() as served:
         url = served.url.replace("http://", "http://user:secret@")
     with pytest.raises(Unreachable) as caught:
@@ -319,10 +319,10 @@ async def test_a_password_in_the_url_is_not_shown():
     ("body", "status", "error", "text"),
     [
         (b"[]", "200 OK", OutcomeUnknown, "no reply to /meta/handshake from "),
-        (b"not JSON", "200 OK", OutcomeUnknown, "no JSON from "),
-        (b"{}", "200 OK", OutcomeUnknown, "no Bayeux messages from "),
-        (b"[1]", "200 OK", OutcomeUnknown, "no Bayeux messages from "),
-        (b"[" * 100_000, "200 OK", OutcomeUnknown, "no JSON from "),
+        (b"not JSON", "200 OK", OutcomeUnknown, "not JSON: the response from "),
+        (b"{}", "200 OK", OutcomeUnknown, "not Bayeux messages: the response from "),
+        (b"[1]", "200 OK", OutcomeUnknown, "not Bayeux messages: the response from "),
+        (b"[" * 100_000, "200 OK", OutcomeUnknown, "not JSON: the response from "),
         (b'[{"id":"1","channel":"/meta/handshake","successful":true}]', "200 OK", OutcomeUnknown, "no clientId in "),
         (b'[{"id":"1","channel":"/meta/handshake","successful":1}]', "200 OK", Refused, "refused without a reason"),
         (b"", "404 Not Found", Refused, "HTTP 404 Not Found from "),
@@ -332,7 +332,7 @@ async def test_a_password_in_the_url_is_not_shown():
     ],
 )
 async def test_a_server_that_speaks_no_bayeux_is_told_from_one_that_refuses(body, status, error, text):
-    """Whatever answers at the address, the program gets a `ClientError` in words."""
+    """Any other server at the address makes the client raise a `ClientError` with a clear text."""
     async with answering(body, status) as url:
         with pytest.raises(error, match=f"^{text}"):
             async with Client(url):
@@ -340,7 +340,7 @@ async def test_a_server_that_speaks_no_bayeux_is_told_from_one_that_refuses(body
 
 
 async def test_all_errors_are_of_one_kind():
-    """A program that does not care which one catches `ClientError`."""
+    """A program can catch all errors of the client as `ClientError`."""
     assert all(issubclass(kind, ClientError) for kind in (Dismissed, OutcomeUnknown, Refused, Unreachable))
 
 
@@ -348,10 +348,10 @@ async def test_all_errors_are_of_one_kind():
 
 
 async def test_a_program_that_does_not_read_is_not_flooded_and_stays():
-    """The client asks for nothing more than it can keep, and tells the server meanwhile that it is still there.
+    """The client does not poll for more events than it can queue, and keeps its session alive in the meantime.
 
-    Two events fit; of the hundred others those that came once wait unacknowledged at the server, the rest there too.
-    The session outlives the deadline it had when the client fell silent.
+    Two of the hundred events fit; the others wait at the server, those that were already sent without acknowledgement.
+    The session outlives the deadline that it had when the client stopped polling.
     """
     settings = brisk(bayeux={"max_interval_s": 0.3, "hold_s": 3600})
     async with serving(settings) as served, client_of(served, events_kept=2) as client:
@@ -368,7 +368,7 @@ async def test_a_program_that_does_not_read_is_not_flooded_and_stays():
 
 
 async def test_a_program_that_reads_nothing_can_still_publish_and_leave():
-    """Events that nobody reads stand in nobody's way."""
+    """Events that the program does not read delay neither its publishes nor the end of its session."""
     async with serving() as served:
         async with client_of(served, events_kept=1) as client:
             await client.subscribe("/a")

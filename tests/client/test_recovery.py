@@ -1,4 +1,4 @@
-"""Halley's own client when things break: dead polls, lost answers, ended sessions, servers that restart."""
+"""Halley's own client and failures: broken polls, lost replies, ended sessions, servers that restart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = Patience(answer_s=DEADLINE_S, network_s=DEADLINE_S, backoff_s=0.02, n
 
 
 class Links(list):
-    """Collects what became of the connection."""
+    """Collects the changes of the connection."""
 
     def __call__(self, link, text):
         self.append(link)
@@ -27,7 +27,7 @@ class Links(list):
 
 @asynccontextmanager
 async def relayed(served, **options):
-    """A client behind a proxy; yields both and the client's `Links`."""
+    """Connect a client through a proxy; yields both, and the client's `Links`."""
     links = Links()
     async with relaying(served.port) as proxy:
         options = {"patience": PATIENCE, "on_link": links, **options}
@@ -36,16 +36,16 @@ async def relayed(served, **options):
 
 
 async def read(client, count):
-    """The data of the next events, in order."""
+    """Return the data of the next events, in order."""
     async with asyncio.timeout(DEADLINE_S):
         return [(await anext(client)).data for _ in range(count)]
 
 
-# Polls that die
+# Polls that break
 
 
 async def test_events_of_a_lost_answer_come_again_once():
-    """B17: the server has answered the poll, the network has lost the answer; the next connect brings it, in order."""
+    """B17: if the network loses a poll's response, the reply to the next connect has its events, in order."""
     async with serving() as served, relayed(served) as (client, proxy, links):
         await client.subscribe("/a")
         session_id = client.client_id
@@ -65,7 +65,7 @@ async def test_events_of_a_lost_answer_come_again_once():
 
 
 async def test_nothing_is_lost_or_doubled_however_often_the_network_breaks():
-    """B17: three hundred events across thirty cuts, half of which lose answers on their way."""
+    """B17: three hundred events arrive once despite thirty broken connections, half of which lose responses."""
     async with serving() as served, relayed(served) as (client, proxy, links):
         await client.subscribe("/a")
         reading = asyncio.create_task(read(client, 300))
@@ -86,7 +86,7 @@ async def test_nothing_is_lost_or_doubled_however_often_the_network_breaks():
 
 
 async def test_without_the_ack_extension_polling_and_replies_both_bring_events():
-    """A51: a server that has no acknowledgements may let events ride beside any reply; each is seen once."""
+    """A51: a server without acknowledgements can add events to any reply; each is received once."""
 
     class NoAck:
         def incoming(self, session, message):
@@ -105,7 +105,7 @@ async def test_without_the_ack_extension_polling_and_replies_both_bring_events()
 
 
 async def test_events_may_ride_on_the_handshake_reply():
-    """B20: with `handshake_delivery` what a program sends a new session is there before its first connect."""
+    """B20: with `handshake_delivery` an event for a new session is delivered before its first connect."""
 
     def register(halley):
         halley.on("session_opened")(lambda session: session.deliver("/hello", session.id))
@@ -120,11 +120,11 @@ async def test_events_may_ride_on_the_handshake_reply():
         assert await read(client, 1) == [1]
 
 
-# Publishes whose answer is lost
+# Publishes whose reply is lost
 
 
 async def test_a_publish_whose_answer_is_lost_is_not_repeated():
-    """Nobody can tell whether it was done, so the program is told, with what is known of those before it."""
+    """A publish without a reply may have been done: it raises `OutcomeUnknown`, and is not repeated."""
     async with serving() as served, relayed(served) as (client, proxy, _):
         proxy.loses_answers = True
         publishing = asyncio.create_task(client.publish("/a", 1))
@@ -140,7 +140,7 @@ async def test_a_publish_whose_answer_is_lost_is_not_repeated():
 
 
 async def test_what_was_settled_before_an_outage_is_known():
-    """`settled` holds the verdicts of the requests that were answered."""
+    """`settled` has the results of the requests that got a response."""
     async with serving() as served, relayed(served) as (client, proxy, _):
 
         def lose_answers_from_150_on(session, message):
@@ -159,7 +159,7 @@ async def test_what_was_settled_before_an_outage_is_known():
 
 
 async def test_what_has_a_key_is_published_once_though_answers_were_lost(tmp_path):
-    """Results of the pipeline are repeated until they are answered, and nobody hears them twice."""
+    """Publishes with a key are repeated until there is a reply, and subscribers receive each event once."""
     settings = brisk(data_dir=str(tmp_path / "data"), history={"enabled": True})
     async with serving(settings) as served, relayed(served) as (client, proxy, _):
         await client.subscribe("/**")
@@ -180,7 +180,7 @@ async def test_what_has_a_key_is_published_once_though_answers_were_lost(tmp_pat
 
 
 async def test_subscribing_is_repeated_until_it_is_done():
-    """A subscription twice is a subscription once, so a lost answer does not reach the program."""
+    """A subscribe can be repeated without effect, so a lost reply is not an error for the program."""
     async with serving() as served, relayed(served) as (client, proxy, _):
         proxy.loses_answers = True
         subscribing = asyncio.create_task(client.subscribe("/a"))
@@ -199,7 +199,7 @@ async def test_subscribing_is_repeated_until_it_is_done():
 
 
 async def test_a_session_that_has_lapsed_is_begun_anew_with_its_subscriptions():
-    """A38, B11: 402 with `reconnect: handshake` after an outage longer than `max_interval_s`."""
+    """A38, B11: after an outage longer than `max_interval_s`, the client gets 402 and begins a new session."""
     async with (
         serving(brisk(bayeux={"max_interval_s": 0.1})) as served,
         relayed(served) as (client, proxy, links),
@@ -222,18 +222,18 @@ async def test_a_session_that_has_lapsed_is_begun_anew_with_its_subscriptions():
 
 
 async def test_a_publisher_whose_session_is_gone_publishes_in_the_next():
-    """A38: 402 means that nothing was done, so the message is sent again once there is a session."""
+    """A38: 402 means that nothing was done, so the message is sent again in a new session."""
     async with serving() as served, Client(served.url, patience=PATIENCE) as client:
         await client.subscribe("/a")
         session = served.house.broker.sessions[client.client_id]
-        served.house.broker.close(session, "lapsed")  # as if the server had forgotten it, without telling
+        served.house.broker.close(session, "lapsed")  # as if the server had lost it, without notice
         assert await client.publish_many("/a", range(300)) == [None] * 300
         assert client.client_id != session.id
         assert await read(client, 300) == list(range(300))
 
 
 async def test_a_slow_consumer_is_told_that_something_is_missing():
-    """Overflow is never silent: the server ends the session, the client begins another and says so."""
+    """An overflow ends the session; the client begins another and reports `Link.RENEWED`."""
     links = Links()
     async with (
         serving(brisk(limits={"queue_events": 20})) as served,
@@ -250,7 +250,7 @@ async def test_a_slow_consumer_is_told_that_something_is_missing():
 
 
 async def test_a_dismissed_client_stays_away():
-    """A38, B13: `reconnect: none` ends it; reading, after what came before, and publishing say so."""
+    """A38, B13: `reconnect: none` ends the client; reading past earlier events, and publishing, raise `Dismissed`."""
     async with serving() as served, Client(served.url, patience=PATIENCE) as client:
         await client.subscribe("/a")
         await client.publish("/a", 1)
@@ -265,7 +265,7 @@ async def test_a_dismissed_client_stays_away():
 
 
 async def test_a_subscription_that_is_no_longer_granted_ends_the_client():
-    """A new session without one of its subscriptions would be silent loss."""
+    """A refused subscription in a new session ends the client: without it, events would be lost silently."""
     granted = True
 
     class Policy:
@@ -290,7 +290,7 @@ async def test_a_subscription_that_is_no_longer_granted_ends_the_client():
 
 
 async def test_a_client_survives_a_restart_of_its_server(tmp_path):
-    """A38, B30: it comes back, subscribes again, goes on where it was, and tells that nothing is missing."""
+    """A38, B30: the client reconnects, subscribes again, resumes where it was, and reports no missing event."""
     links = Links()
     async with AsyncExitStack() as stack:
         async with launched(cwd=tmp_path) as server:
@@ -312,7 +312,7 @@ async def test_a_client_survives_a_restart_of_its_server(tmp_path):
 
 
 async def test_a_server_that_stays_away_is_unreachable(tmp_path):
-    """Every wait has a deadline: after `answer_s` the program is told, and may try again."""
+    """After `answer_s` without a server, publishing and subscribing raise `Unreachable`."""
     patience = Patience(answer_s=0.2, backoff_s=0.02, goodbye_s=0.2)
     async with AsyncExitStack() as stack:
         async with launched(cwd=tmp_path) as server:
@@ -327,16 +327,16 @@ async def test_a_server_that_stays_away_is_unreachable(tmp_path):
 
 
 async def test_a_wait_that_ends_before_anything_is_sent_leaves_no_doubt():
-    """Only a request that was on its way may have been done: where the time was over before, nothing was."""
+    """If the deadline expires before a request is sent, nothing can have been done: the error is `Unreachable`."""
     async with serving() as served:
-        with pytest.raises(Unreachable, match=r"^cannot connect to \S+ \(no time is left\)$"):
+        with pytest.raises(Unreachable, match=r"^cannot connect to \S+ \(the time has run out\)$"):
             async with Client(served.url, patience=Patience(answer_s=0)):
                 pass
         assert not served.house.broker.opened
 
 
 async def test_the_interval_is_kept():
-    """A39: the least delay before the next connect; twenty publishes and their events do not shorten it."""
+    """A39: the interval is the least delay before the next connect; publishes and their events do not shorten it."""
     async with (
         serving(brisk(bayeux={"interval_s": 3600})) as served,
         Client(served.url, patience=PATIENCE) as client,
@@ -349,14 +349,14 @@ async def test_the_interval_is_kept():
 
 
 def test_pauses_grow_and_have_a_bound():
-    """A39: 1 s, 2 s ... 60 s as cometd.js, up to a quarter longer so that clients do not return all at once."""
+    """A39: pauses are 1 s, 2 s ... 60 s as in cometd.js, and up to a quarter longer, to spread clients."""
     patience = Patience()
     for failures, least in ((0, 0), (1, 1), (2, 2), (59, 59), (60, 60), (10_000, 60)):
         assert least <= patience.backoff(failures) <= least * 1.25
     assert len({patience.backoff(1) for _ in range(100)}) > 1
 
 
-# What servers may say
+# What servers can send
 
 
 @pytest.mark.parametrize(
@@ -374,12 +374,12 @@ def test_pauses_grow_and_have_a_bound():
     ],
 )
 def test_advice_is_read_with_care(fields, advice):
-    """A38-A40: what does not fit counts as absent, and nothing makes the client wait beyond ten minutes."""
+    """A38-A40: a value of a wrong type counts as absent, and no advice makes the client wait beyond ten minutes."""
     assert Advice.read({"advice": fields}) == advice
 
 
 def test_what_is_neither_reply_nor_event_is_left_alone():
-    """A10: replies say `successful`, events have data; all else, and wrong types anywhere, change nothing."""
+    """A10: replies have `successful`, events have data; other messages, and wrong types, are ignored."""
     reply = {"id": "1", "channel": "/a", "successful": True}
     messages = [
         reply,

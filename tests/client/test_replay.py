@@ -1,4 +1,4 @@
-"""Halley's own client goes on where it was: over sessions and restarts of the server (P3), and says what is missing."""
+"""Halley's own client resumes where it was, after new sessions and restarts (P3), and reports missing events."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ DEADLINE_S = 15.0
 
 
 def stored(tmp_path):
-    """A server with a history of its own."""
+    """Return the settings of a server with a history."""
     return brisk(data_dir=str(tmp_path), history={"enabled": True})
 
 
 async def take(client, count):
-    """So many events, each as its data and position."""
+    """Read `count` events; returns the data and position of each."""
     async with asyncio.timeout(DEADLINE_S):
         return [(event.data, event.position) async for event, _ in _numbered(client, count)]
 
@@ -33,7 +33,7 @@ async def _numbered(client, count):
 
 
 async def test_where_to_begin(tmp_path):
-    """All there is, what comes after a position, or only what is new; data is as it was published."""
+    """A subscription begins with all events, after a position, or with new events; data is as it was published."""
     async with serving(stored(tmp_path)) as served, Client(f"http://127.0.0.1:{served.port}") as client:
         await client.publish_many("/a", [{"n": 1}, {"n": 2}])
         await client.subscribe("/a", ALL)
@@ -50,7 +50,7 @@ async def test_where_to_begin(tmp_path):
 
 
 async def test_over_a_restart(tmp_path):
-    """What is published while a client has no session comes in its next one, once and in order (P3)."""
+    """Events that are published while a client has no session are received in its next one, once and in order (P3)."""
     server = ServerThread(data_dir=str(tmp_path), history={"enabled": True})
     await server.start()
     links = []
@@ -75,7 +75,7 @@ async def test_over_a_restart(tmp_path):
     ("starts", "expected", "is_tried_again"), [({"/a": 9}, {"/a": ALL}, True), ({"/a": 5}, {"/a": 5}, False)]
 )
 async def test_too_old(starts, expected, is_tried_again):
-    """Whose position is gone goes on with all that is left, and knows that something is missing."""
+    """A client whose position was deleted continues with all that is left, and knows that events are missing."""
     resumption = Resumption()
     for _ in range(2):
         resumption.greet({"ext": {"replay_log": "l"}})
@@ -87,7 +87,7 @@ async def test_too_old(starts, expected, is_tried_again):
 
 
 async def test_another_log():
-    """Positions of one log mean nothing in another: there the client hears what is new."""
+    """Positions of one log are invalid in another: there, the client receives only new events."""
     resumption = Resumption()
     resumption.greet({"ext": {"replay_log": "one"}})
     resumption.note({"ext": {"replay": {"/a": 5}}})

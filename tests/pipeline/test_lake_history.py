@@ -118,8 +118,8 @@ def test_bad_input_gets_a_sentence(tmp_path):
     """No lake, no channel, no time: exit code 2, and nothing printed."""
     for arguments, said in [
         (["/a"], "there is no lake at"),
-        (["chat"], "chat is no channel"),
-        (["/a", "--from", "yesterday"], "yesterday is no RFC 3339 time"),
+        (["chat"], "chat is not a channel"),
+        (["/a", "--from", "yesterday"], "yesterday is not an RFC 3339 time"),
     ]:
         ended = lake_history(*arguments, "--lake", str(tmp_path))
         assert (ended.exit_code, ended.stdout) == (2, "")

@@ -214,7 +214,7 @@ async def test_ctrl_c_says_how_to_go_on(tmp_path):
                     await asyncio.sleep(0.01)
             process.send_signal(signal.SIGINT)
             assert await process.exit_code() == 130
-            assert process.lines[-1] == "halley: published 1 events; the same command goes on from there"
+            assert process.lines[-1] == "halley: published 1 events; the same command resumes from there"
         done = await ended(*command, "--speed", "max", cwd=tmp_path)
         assert done.lines[-1] == "halley: published 4 events below /replay"
         assert await heard(server) == expected(rows)
@@ -311,13 +311,13 @@ def test_long_after_a_kill_the_doubt_is_told(tmp_path):
     [
         (["--prefix", "/chat"], "expected /replay"),
         (["--prefix", "/replayed"], "expected /replay"),
-        (["--prefix", "/replay/a b"], "is no channel"),
-        (["--prefix", "/replay/"], "is no channel"),
-        (["--speed", "fast"], "fast is no speed"),
-        (["--speed", "0"], "0 is no speed"),
-        (["--speed", "-1x"], "-1x is no speed"),
-        (["--from", "2026-06-01"], "is no RFC 3339 time"),
-        (["--channel", "chat"], "chat is no channel"),
+        (["--prefix", "/replay/a b"], "is not a channel"),
+        (["--prefix", "/replay/"], "is not a channel"),
+        (["--speed", "fast"], "fast is not a speed"),
+        (["--speed", "0"], "0 is not a speed"),
+        (["--speed", "-1x"], "-1x is not a speed"),
+        (["--from", "2026-06-01"], "is not an RFC 3339 time"),
+        (["--channel", "chat"], "chat is not a channel"),
         ([], "there is no lake at"),
     ],
 )

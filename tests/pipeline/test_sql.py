@@ -197,7 +197,7 @@ def test_verbs_write_files_whole_and_over_nothing(halley, tmp_path):
     assert (done.exit_code, done.output) == (0, "")
     assert json.loads(out.read_text())["events"] > 1
     refused = halley(*top_one, str(out))
-    assert (refused.exit_code, refused.stderr) == (2, f"halley: {out} is there already\n")
+    assert (refused.exit_code, refused.stderr) == (2, f"halley: {out} already exists\n")
     refused = halley(*top_one, str(tmp_path / "none" / "x"))
     assert refused.exit_code == 2
     assert "cannot be written: No such file or directory" in refused.stderr
@@ -224,7 +224,7 @@ def test_a_mistake_ends_with_code_2(halley):
     [
         (["sql", "select 1", "--format", "parquet"], "--format parquet needs --out FILE"),
         (["sql", "select 1", "--conf", "x"], "--conf x: expected KEY=VALUE"),
-        (["top", "--last", "soon"], "soon is no time such as 90s, 30m, 1h or 7d"),
+        (["top", "--last", "soon"], "soon is not a duration such as 90s, 30m, 1h or 7d"),
         (["top", "--by", "size"], "'size' is not one of"),
     ],
 )

@@ -176,9 +176,9 @@ def test_a_second_ingest(run, log):
         (("pipeline", "ingest", "--from", "http://127.0.0.1:1", "--data-dir", "data"), "either --data-dir or --from"),
         (("pipeline", "ingest", "--conf", "nonsense"), "--conf nonsense: expected KEY=VALUE"),
         (("pipeline", "compact", "--table", "nonsense"), "'nonsense' is not one of"),
-        (("lake", "forget", "/a", "--publisher", "ann"), "say either a CHANNEL or --publisher"),
-        (("lake", "forget", "--yes"), "say either a CHANNEL or --publisher"),
-        (("lake", "forget", "a*b", "--yes"), "a*b is no channel"),
+        (("lake", "forget", "/a", "--publisher", "ann"), "expected either a CHANNEL or --publisher"),
+        (("lake", "forget", "--yes"), "expected either a CHANNEL or --publisher"),
+        (("lake", "forget", "a*b", "--yes"), "a*b is not a channel"),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
 )
@@ -211,7 +211,7 @@ async def test_nobody_at_a_terminal_must_say_yes(tmp_path):
     """A script that forgot to say so erases nothing."""
     ingested(tmp_path / "data" / "lake", [stored(1, "chat/a")])
     done = await ended("lake", "forget", "/chat/**", "--data-dir", "data", cwd=tmp_path)
-    assert (done.code, done.lines) == (2, ["halley: what is erased cannot be had back; say --yes"])
+    assert (done.code, done.lines) == (2, ["halley: erased events cannot be restored; confirm with --yes"])
     assert offsets(tables.open_table(tmp_path / "data" / "lake", "events")) == [1]
 
 
@@ -223,7 +223,7 @@ async def test_somebody_at_a_terminal_is_asked(tmp_path, answer, code, left):
         options = {"stdin": at.line, "stdout": at.line, "stderr": at.line, "through": LOGIN}
         command = ("lake", "forget", "/chat/**", "--data-dir", "data")
         async with started(*command, cwd=tmp_path, **options) as process:
-            await at.until_shown("Erase /chat/** for good? [y/N]")
+            await at.until_shown("Erase /chat/** permanently? [y/N]")
             at.type(f"{answer}\n")
             assert await process.exit_code() == code
     assert offsets(tables.open_table(tmp_path / "data" / "lake", "events")) == left
