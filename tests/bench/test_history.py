@@ -64,11 +64,11 @@ async def test_the_same_loads_with_the_history_and_without_it(tmp_path):
     output, _ = await finished("--stored", "500", "--data-dir", MEMORY, "--compare", "before.json", cwd=tmp_path)
     assert output[0] == "history at halley: 4 publishers, closed loop; medians of 1 round of 0.3 s"
     shown = {line.strip().partition("  ")[0]: line for line in output}
-    assert re.search(r"[\d.,]+/s +[\d.,]+/s +\d+\.\d\d x$", shown["publishes acknowledged, 3 a request"])
+    assert re.search(r"[\d.,]+/s +[\d.,]+/s +\d+\.\d\d x$", shown["publishes acknowledged, 3 per request"])
     assert re.search(r"ms +[+-]\d+\.\d\d ms$", shown["publish to receive, 1 to 1, p50"])
     assert re.search(r"\d ms$", shown["newest 100 of a channel, 500 stored, p50"])
     assert re.search(r"\d ms$", shown["page of 20,000 channels, 500 stored, p50"])
-    assert re.search(r"\d ms$", shown["page of 100 events for us in 20,000 channels, 500 stored, p50"])
+    assert re.search(r"\d ms$", shown["page of 100 readable events in 20,000 channels, 500 stored, p50"])
     assert any(line.startswith("medians.single.on.publishes_per_s") for line in output)
     is_told = "The log was in memory, not on a disk: use --data-dir." in output
     assert is_told is (MEMORY != ".")

@@ -120,7 +120,7 @@ def test_what_makes_figures_doubtful_is_told():
     found.take(100, NTCORE, TOLD, Usage(0.0, 1, 0.0), Usage(1.0, 1, 0.25), 2)
     assert found.warnings == [
         "100/s at halley: the load generator was the limit",
-        "200/s at halley: the server took only 100 values/s",
+        "200/s at halley: the server accepted only 100 values/s",
         "100/s at ntcore: something else used the server's core 25% of the time",
     ]
     assert found.median("100", OFF, "us_per_delivery") == 2_500

@@ -244,7 +244,7 @@ async def test_a_rollup_that_never_comes_is_counted():
 async def test_a_server_that_does_not_say_how_far_the_pipeline_is():
     """It has no log, so nothing can have been read from it."""
     async with serving() as server:
-        with pytest.raises(BenchFailed, match=r"the server does not say how far the pipeline is: .*404"):
+        with pytest.raises(BenchFailed, match=r"cannot read the pipeline's progress from the server: .*404"):
             await behind(f"http://127.0.0.1:{server.port}")
 
 
@@ -257,7 +257,7 @@ async def test_jobs_that_end_by_themselves_end_it():
         async with asyncio.timeout(DEADLINE_S):
             with pytest.raises(BenchFailed) as failed:
                 await Jobs(process, said).during(asyncio.sleep(600))
-    assert str(failed.value) == "the pipeline has ended by itself (exit code 1): no Java"
+    assert str(failed.value) == "the pipeline ended unexpectedly (exit code 1): no Java"
 
 
 async def test_what_is_asked_wrongly(tmp_path):

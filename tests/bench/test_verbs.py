@@ -210,7 +210,7 @@ def is_alive(pid):
     ("word", "sentence"),
     [
         (" serve ", "the server has ended by itself (SIGKILL)"),
-        ("worker", "a load process has ended unexpectedly"),
+        ("worker", "a load process ended unexpectedly"),
     ],
     ids=["server", "load"],
 )
