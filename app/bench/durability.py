@@ -54,7 +54,7 @@ class Durability:
             self.wrong.append(f"{name}: {result.lost} lost, {result.repeated} repeated, errors {result.errors}")
         if result.unsent:
             self.warnings.append(f"{name}: {result.unsent:,} due events were not sent, because no publisher was free")
-        # With a history, the loop's thread also waits for the server's own writer thread.
+        # With a history, the server's own writer thread uses its core too.
         if switch == "off" and (result.server_waited_share or 0) >= _MUCH:
             self.warnings.append(
                 f"{name}: something else used the server's core {result.server_waited_share:.0%} of the time"

@@ -158,5 +158,5 @@ async def test_a_server_that_leaves_ends_the_measurement():
 async def test_a_server_that_writes_no_length_cannot_be_measured():
     """A response without an end is not waited for."""
     async with faulty(style="endless") as server:
-        with pytest.raises(BenchFailed, match="closed a connection while it was opened"):
+        with pytest.raises(BenchFailed, match="closed a connection while it was being opened"):
             await measured(server)

@@ -94,8 +94,8 @@ async def test_values_that_come_twice_are(tmp_path):
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("drop", r"ntcore: the server has ended by itself \(exit code 9\)"),
-        ("refuse", r"ntcore: the server speaks no v4\.1\.networktables\.first\.wpi\.edu: HTTP/1\.1 404"),
+        ("drop", r"ntcore: the server ended unexpectedly \(exit code 9\)"),
+        ("refuse", r"ntcore: the server does not speak v4\.1\.networktables\.first\.wpi\.edu: HTTP/1\.1 404"),
     ],
 )
 async def test_a_server_that_cannot_be_measured(fault, said, tmp_path):

@@ -109,4 +109,4 @@ async def test_a_halley_that_does_not_start_ends_the_comparison():
     )  # fmt: skip
     output, complaint = await process.communicate()
     assert (process.returncode, output) == (1, b"")
-    assert complaint == b"peers.py: fanout at Halley: the server has ended by itself (exit code 1)\n"
+    assert complaint == b"peers.py: fanout at Halley: the server ended unexpectedly (exit code 1)\n"

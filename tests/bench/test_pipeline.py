@@ -111,7 +111,7 @@ async def test_a_whole_run(tmp_path):
         assert re.fullmatch(r"[\d.]+ s, 2 rows; \d+ files read, \d+ skipped", cell)
     assert re.fullmatch(r"[\d,]+ ms", shown["publish to rollup, p95"])
     assert re.fullmatch(SWITCHED, shown["reply, p99"])
-    assert re.fullmatch(r"[\d,]+ events, [\d.]+ s of them", shown["then not yet ingested"])
+    assert re.fullmatch(r"[\d,]+ events, [\d.]+ s of publishes", shown["not yet ingested at the end"])
 
 
 def test_medians_are_what_counts():
@@ -133,9 +133,10 @@ def test_the_table_says_under_which_conditions():
     """Of each part: how much of what, and which cores were whose."""
     text = pipeline_table(figures())
     assert titles(text) == {
-        "lake": "3,000 events stored; master local[2], nothing beside it; medians of 3 rounds",
-        "rollups": "200 publishes/s for 3 s after 1 s; server, load and pipeline on the same 4 cores",
-        "replies": "200 publishes/s for 3 s after 1 s; the server on a core of its own, load and pipeline on 3 cores",
+        "lake": "3,000 events stored; master local[2], nothing else running; medians of 3 rounds",
+        "rollups": "200 publishes/s for 3 s after a warm-up of 1 s; server, load and pipeline on the same 4 cores",
+        "replies": "200 publishes/s for 3 s after a warm-up of 1 s; the server on its own core, load and pipeline on "
+        "3 cores",
     }
     assert rows(text) == {
         "read from the log": "100 rows/s",
@@ -147,7 +148,7 @@ def test_the_table_says_under_which_conditions():
         "publish to rollup, p95": "19 ms",
         "reply, p50": "1.00 ms, with the pipeline 1.50 ms, 1.50 x",
         "reply, p99": "4.00 ms, with the pipeline 6.00 ms, 1.50 x",
-        "then not yet ingested": "300 events, 1.5 s of them",
+        "not yet ingested at the end": "300 events, 1.5 s of publishes",
     }
     assert titles(pipeline_table(figures(is_pinned=False)))["replies"].endswith("load and pipeline on the same 4 cores")
     assert titles(pipeline_table(figures(cores=2)))["replies"].endswith("load and pipeline on 1 core")
@@ -164,7 +165,7 @@ def test_the_table_says_under_which_conditions():
         ({"rollup_ms": []}, "publish to rollup, p50"),
         ({"rollups_missed": 2}, "publish to rollup, p95"),
         ({"reply_ms": {"off": {"p50": 1.0, "p99": 4.0}, "on": {"p50": 1.0}}}, "reply, p99"),
-        ({"behind": None}, "then not yet ingested"),
+        ({"behind": None}, "not yet ingested at the end"),
     ],
 )
 def test_what_was_not_measured_is_no_figure(changed, name):
@@ -185,7 +186,7 @@ def test_a_rate_that_was_not_reached_is_not_told_as_one():
     assert titles(text)["rollups"].startswith("200 publishes/s ")
     assert titles(text)["replies"].startswith("180 of 200 publishes/s ")
     assert text.splitlines()[-2:] == [
-        "replies with the pipeline: 20 publishes that were due found no free publisher",
+        "replies with the pipeline: 20 due publishes were not sent, because no publisher was free",
         "replies with the pipeline: the load generator was the limit",
     ]
     assert found.is_clean
@@ -199,7 +200,7 @@ def test_what_is_wrong_is_told_and_the_exit_code_says_so(capsys):
     found.take_rollups(Rollups([5.0] * 9, 1, 30.0))
     wrong = [
         "replies with the pipeline: 0 lost, 0 repeated, errors {'503': 2}",
-        "rollups: 1 of 10 publishes were in none after 30 s",
+        "rollups: 1 of 10 publishes were not in a rollup after 30 s",
     ]
     text = pipeline_table(found)
     assert text.splitlines()[-3:] == ["The log and the lake were in memory, not on a disk: use --data-dir.", *wrong]

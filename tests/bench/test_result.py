@@ -79,7 +79,7 @@ def test_the_table_warns_when_the_machine_was_shared():
 
 def test_the_table_warns_when_the_rate_was_not_reached():
     """Events that were due and not sent are no success."""
-    assert "1,000 events that were due found no free publisher" in table(result(unsent=1_000))
+    assert "1,000 due events were not sent, because no publisher was free" in table(result(unsent=1_000))
 
 
 @given(st.lists(st.integers(0, 10_000_000), min_size=1, max_size=300))
@@ -139,8 +139,8 @@ def test_ratios_of_two_results():
 def test_ratios_of_different_loads_are_doubted():
     """It says so below them."""
     other = result(load=Load("fanout", receivers=3, rate=4))
-    assert comparison(result().as_json(), other.as_json()).endswith("The loads differ: the ratios say little.")
-    assert comparison({"a": "b"}, other.as_json()) == "The two results have nothing in common."
+    assert comparison(result().as_json(), other.as_json()).endswith("The loads differ, so the ratios mean little.")
+    assert comparison({"a": "b"}, other.as_json()) == "The two results have no figures in common."
 
 
 BODY = b"5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"

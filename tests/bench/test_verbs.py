@@ -171,7 +171,7 @@ async def test_a_server_that_does_not_start(tmp_path):
     (tmp_path / "bad.toml").write_text("port = 'x'\n")
     code, output, lines = await ended("bench", "idle", "--config", "bad.toml", cwd=tmp_path)
     assert (code, output) == (FAILED, [])
-    assert "the server has ended by itself (exit code 2): halley: " in lines[0]
+    assert "the server ended unexpectedly (exit code 2): halley: " in lines[0]
 
 
 def command_line(pid):
@@ -209,7 +209,7 @@ def is_alive(pid):
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        (" serve ", "the server has ended by itself (SIGKILL)"),
+        (" serve ", "the server ended unexpectedly (SIGKILL)"),
         ("worker", "a load process ended unexpectedly"),
     ],
     ids=["server", "load"],

@@ -77,8 +77,8 @@ async def test_what_goes_wrong_is_said(fault, said, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("abort", r"crossbar: the server has ended by itself \(exit code 9\)"),
-        ("refuse", r"crossbar: the router said \[3, {}, \"wamp.error.no_such_realm\"\]"),
+        ("abort", r"crossbar: the server ended unexpectedly \(exit code 9\)"),
+        ("refuse", r"crossbar: unexpected message from the router: \[3, {}, \"wamp.error.no_such_realm\"\]"),
     ],
 )
 async def test_a_router_that_cannot_be_measured(fault, said, tmp_path, monkeypatch):
