@@ -17,8 +17,8 @@ from app.protocols.bayeux.names import Bounds, to_pattern
 BOUNDS = Bounds(255, 16)
 SEGMENTS = ("a", "b", "halley", "stats", "service", "new")
 TOPICS = ["/".join(names) for depth in (1, 2, 3, 4) for names in product(SEGMENTS, repeat=depth)]
-"""Every topic of up to four of these segments. Patterns have at most two segments and none is "new", so deeper topics or
-other names would not show any differences.
+"""Every topic of up to four of these segments. Patterns have at most two segments and none is "new", so deeper topics
+or other names would not show any differences.
 """
 
 
