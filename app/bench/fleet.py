@@ -180,7 +180,7 @@ async def fleet(load: Load, url: str, token: str | None, cores: Sequence[int]) -
                 stdout=PIPE,
                 limit=_LINE_BYTES,
                 env=module_environment(),
-                start_new_session=True,  # Ctrl-C is for us; they end with us
+                start_new_session=True,  # Ctrl-C reaches only this process, which ends them
             )
             hands.append(_Hand(share, process, led.noticed, led.arrived))
             if cores:

@@ -36,7 +36,7 @@ async def ordered(module: str, target: Target, **asked: Any) -> AsyncIterator[Or
         stdin=PIPE,
         stdout=PIPE,
         env=module_environment(),
-        start_new_session=True,  # Ctrl-C is for us; it ends with us
+        start_new_session=True,  # Ctrl-C reaches only this process, which ends it
     )
     assert process.stdin is not None
     stdin, stdout = process.stdin, process.stdout

@@ -4,7 +4,7 @@ In a **closed loop** a publisher waits until its event was acknowledged and has 
 highest rate, but a server that pauses is sent fewer events, so few events show the pause. In an **open loop** events
 are due at a fixed rate, regardless of the server, and each carries the time at which it was *due*, not the one at
 which it was sent. So the latency of an event includes the time it waited for the server, or for events before it:
-there is no coordinated omission. The schedule is checked every millisecond, which adds up to one to the latencies.
+there is no coordinated omission. The schedule is checked every millisecond, which adds up to 1 ms to latencies.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Watch = Callable[[Phase], object]
 
-CHANNELS = 100  # 10,000 events have 100 on each
+CHANNELS = 100  # a log of 10,000 events has 100 in each
 _NEWEST = 100
 _READS, _UNTIMED_READS = 500, 100
 

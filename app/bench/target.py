@@ -117,7 +117,7 @@ async def started(
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=said,
                 env=module_environment()
-                | {"HALLEY_LOG_LEVEL": "warning", **environment},  # not a line for each session
+                | {"HALLEY_LOG_LEVEL": "warning", **environment},  # without a line for each session
                 start_new_session=True,
             )
         except OSError as error:

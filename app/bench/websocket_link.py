@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-TEXT, BINARY = 0x81, 0x82  # whole messages; no server has a reason to fragment such small ones
+TEXT, BINARY = 0x81, 0x82  # whole messages; servers have no reason to fragment those that are counted
 _PING, _PONG = 0x89, 0x8A
 _MASKED = 0x80
 _NO_MASK = b"\0\0\0\0"  # a client must mask its frames; this mask leaves the payload unchanged
