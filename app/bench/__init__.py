@@ -1,12 +1,12 @@
-"""The load generator: what Halley, or any other Bayeux server, does under load, and what each unit of work costs it.
+"""The load generator: measures how Halley, or another server, behaves under load, and what each unit of work costs.
 
-A measurement (`measurement.py`) is made by load processes (`worker.py`, led by `fleet.py`) against a `Target`. What
-comes out is a `Result`; `table.py` shows it to a person, `growth.py` collects many. `history.py` puts the same loads on
-a server with a durable history and on one without; `pipeline.py` has the data pipeline's jobs measured, `wamp.py`
-and `nt4.py` the other protocols' fan-out, with processes of their own.
+In a measurement (`measurement.py`), load processes (`worker.py`, led by `fleet.py`) put a load on a `Target`. It yields
+a `Result`, which `table.py` prints; `growth.py` collects many of them. `history.py` puts the same loads on a server
+with a durable history and on one without. `pipeline.py` measures the jobs of the data pipeline. `wamp.py` and `nt4.py`
+measure the fan-out of the other protocols and have their own load processes.
 
-It speaks to servers only over their sockets, so that every server is treated alike: it must not import the rooms of
-the server, and must not decide what a good figure is.
+The load generator uses servers only over their sockets, so that all servers are treated alike. It must not import the
+rooms of the server, and must not decide which figures are good.
 """
 
 from app.bench.durability import Durability

@@ -1,7 +1,7 @@
-"""One connection that asks a server the same kind of thing again and again, and how long each answer took.
+"""A connection that sends a server the same kind of request again and again, and measures how long each reply takes.
 
-Asked by the leading process itself, beside whatever load there is: a poll that is answered at once shows how long the
-server's event loop keeps anybody waiting, a read of the history how long that takes.
+The leading process uses it itself, while a load may be running in others: a poll to which the server replies
+immediately shows how long its event loop keeps clients waiting; a read of the history shows how long reads take.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _ANSWER_S = 60.0
 
 
 class Asker(Session):
-    """Make it with `asker`. It has a session of its own."""
+    """A session that sends one request at a time; create it with `asker`."""
 
     def poll(self) -> bytes:
-        """A poll that the server answers at once, without looking at anything."""
+        """Return a poll to which the server replies immediately."""
         return self._requests.connect(self.client_id, self.cookie, is_held=False)
 
     def get(self, path: str) -> bytes:
-        """A request for something else."""
+        """Return a GET request for `path`."""
         return self._requests.get(path)
 
     async def times_us(self, requests: Iterable[bytes], *, every_s: float = 0.0) -> tuple[Counter[int], bytes]:
-        """Send each when the one before is answered, but no two within `every_s`.
+        """Send the requests one after another, each at least `every_s` after the previous one.
 
-        Returns how long the answers took, as counts by microsecond, and the last answer's body. Raises `BenchFailed`.
+        Returns how long the replies took, as counts by microsecond, and the body of the last one. Raises `BenchFailed`.
         """
         took_us: Counter[int] = Counter()
         body = b""
@@ -60,17 +60,17 @@ class Asker(Session):
             async with asyncio.timeout(_ANSWER_S):
                 head, body = await self._asked
         except TimeoutError:
-            raise BenchFailed(f"the server has not answered within {_ANSWER_S:g} s") from None
+            raise BenchFailed(f"no response from the server within {_ANSWER_S:g} s") from None
         finally:
             self._asked = None
         if b" 200 " not in head[:16]:
-            raise BenchFailed(f"the server refused: {(body or head)[:200].decode('utf-8', 'backslashreplace')}")
+            raise BenchFailed(f"the request failed: {(body or head)[:200].decode('utf-8', 'backslashreplace')}")
         return body
 
 
 @asynccontextmanager
 async def asker(target: Target) -> AsyncIterator[Asker]:
-    """A connection to that server. Raises `BenchFailed`."""
+    """Connect to a server and open a session; both end with the block. Raises `BenchFailed`."""
     parts = urlsplit(target.url)
     requests = Requests(parts.netloc, parts.path, token=target.token, browser_headers=False)
     loop, host = asyncio.get_running_loop(), parts.hostname or "127.0.0.1"
@@ -88,7 +88,7 @@ async def asker(target: Target) -> AsyncIterator[Asker]:
 
 @contextmanager
 def off_the_servers_core(target: Target) -> Iterator[None]:
-    """Whoever asks must not take the time from whom it asks."""
+    """Keep this process off the server's core within the block, so that it does not slow down what it measures."""
     if not target.cores:
         yield
         return

@@ -1,4 +1,4 @@
-"""Columns of text for a person."""
+"""Tables of text for the terminal: columns and the cells in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A line for each row: its name to the left, its cells to the right."""
+    """Return a line for each row, with its name aligned left and its cells aligned right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = (
         f"  {name:<{widths[0]}}  "
@@ -20,13 +20,13 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def rounds_of(plan: dict[str, Any]) -> str:
-    """How many there were, and how long."""
+    """Describe the number of rounds in a plan, and their length."""
     rounds = "1 round" if plan["rounds"] == 1 else f"{plan['rounds']} rounds"
     return f"medians of {rounds} of {plan['seconds']:g} s"
 
 
 def cell(value: float | None, unit: str) -> str:
-    """A figure with its unit; "share" is shown in per cent, "" is none. A dash where it is not known."""
+    """Format a figure with its unit, or a dash for None; the unit "share" is shown in per cent, "" adds no unit."""
     if value is None:
         return "-"
     if unit == "share":

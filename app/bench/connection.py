@@ -1,7 +1,7 @@
-"""One kept connection to the server, and just enough HTTP/1.1 to find the end of each response.
+"""A keep-alive connection to the server, with just enough HTTP/1.1 to find the end of each response.
 
-Written for speed: a response that comes in one piece costs one search, one remembered head and one slice. It does not
-look into bodies.
+Written for speed: a response that is received in one piece costs one search, one cached head and one slice. Bodies are
+not parsed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _STATUS = re.compile(rb"HTTP/1\.1 (\d\d\d)")
 
 
 class NotHttp(Exception):
-    """Something that can be no response, or one whose end cannot be told."""
+    """Received bytes are not a response, or the end of the response cannot be determined."""
 
 
-@lru_cache(maxsize=4_096)  # servers write the same few heads all the time
+@lru_cache(maxsize=4_096)  # servers send the same few heads all the time
 def framing(head: bytes) -> tuple[int, int]:
-    """The status of a response and how long its body is: in bytes, `CHUNKED`, or `ENDLESS`. Raises `NotHttp`."""
+    """Return the status of a response and the length of its body: bytes, `CHUNKED` or `ENDLESS`. Raises `NotHttp`."""
     status = _STATUS.match(head)
     if status is None:
         raise NotHttp("no HTTP/1.1 response")
@@ -34,7 +34,7 @@ def framing(head: bytes) -> tuple[int, int]:
 
 
 def unchunk(data: bytes, start: int) -> tuple[bytes, int] | None:
-    """A chunked body that begins at `start`, and where it ends; None if it is not all there. Raises `NotHttp`."""
+    """Return the chunked body that begins at `start`, and its end; None if it is incomplete. Raises `NotHttp`."""
     chunks: list[bytes] = []
     while (line_end := data.find(b"\r\n", start)) >= 0:
         try:
@@ -52,7 +52,7 @@ def unchunk(data: bytes, start: int) -> tuple[bytes, int] | None:
 
 
 class Connection(asyncio.Protocol):
-    """A connection that sends one request at a time. Subclasses say what an answer means."""
+    """A connection that sends one request at a time; subclasses handle the responses."""
 
     transport: asyncio.Transport
 
@@ -64,7 +64,7 @@ class Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Find the response in what came."""
+        """Collect received bytes, and call `answered` with each complete response."""
         if self._rest:
             data = self._rest + data
         head_end = data.find(b"\r\n\r\n")
@@ -96,9 +96,9 @@ class Connection(asyncio.Protocol):
         self.answered(status, head, body)
 
     def answered(self, status: int, head: bytes, body: bytes) -> None:
-        """The response to the request under way is here."""
+        """Handle the response to the current request."""
         raise NotImplementedError
 
     def failed(self, error: Exception) -> None:
-        """What came is no HTTP; the connection is closed next."""
+        """Handle received bytes that are not HTTP; the connection is closed afterwards."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Crossbar.io as a peer of `halley bench wamp`: the smallest node that does what is measured."""
+"""Crossbar.io as a peer for `halley bench wamp`: the smallest node that can do what is measured."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _ALL = {"call": True, "register": True, "publish": True, "subscribe": True}
 
 
 def crossbar(program: Path, folder: Path, *, is_pinned: bool) -> AbstractAsyncContextManager[Target]:
-    """A node of its own in an empty folder, started by `bin/crossbar` of the environment that it is installed in.
+    """Start a separate node in an empty folder; `program` is `bin/crossbar` of the environment it is installed in.
 
-    As Halley it discloses no publishers; it stores nothing. Raises `BenchFailed` as `started` does.
+    Like Halley, it does not disclose publishers. It stores nothing. Raises `BenchFailed` as `started` does.
     """
     return started(
         [str(program), "start", "--cbdir", str(folder), "--loglevel", "error"],

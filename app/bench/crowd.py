@@ -1,4 +1,4 @@
-"""The sessions of one load process, opened in waves, so that no server is judged by how it survives a stampede."""
+"""The sessions of one load process, opened in waves, since no server should have to accept all of them in one burst."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from app.bench.tally import Tally
 
 _WAVE = 100
-_IP_BIND_ADDRESS_NO_PORT = 24  # of Linux; the socket module has no name for it
+_IP_BIND_ADDRESS_NO_PORT = 24  # on Linux; the socket module does not define it
 _WAVE_S = 30.0
 
 
 class Crowd:
-    """All sessions with the server at `url`; each shows the `token`, if there is one. They count in `tally`."""
+    """All sessions with the server at `url`; each sends the `token`, if there is one. They count in `tally`."""
 
     def __init__(self, share: Share, url: str, token: str | None, tally: Tally) -> None:
         parts = urlsplit(url)
@@ -38,10 +38,10 @@ class Crowd:
         self._requests = Requests(parts.netloc, parts.path, token=token, browser_headers=share.load.browser_headers)
 
     async def open(self, receivers: int, opened: Callable[[int], None]) -> tuple[int, float]:
-        """Open sessions until there are so many receivers; with the last of them the publishers, too.
+        """Open sessions until there are `receivers` receivers; once all receivers are open, open the publishers too.
 
-        `opened` is told how many there are. Returns how many were opened, and how long connections and handshakes took.
-        Raises `BenchFailed`.
+        `opened` is called with the number of open sessions after each wave. Returns the number of sessions opened now,
+        and the seconds that connections and handshakes took. Raises `BenchFailed`.
         """
         before, took_s = self._count(), 0.0
         while (wanted := min(receivers - len(self.receivers), _WAVE)) > 0:
@@ -75,7 +75,7 @@ class Crowd:
         return Publisher(self._requests, self._tally, data_bytes=load.data_bytes, batch=load.batch, is_timed=is_timed)
 
     async def _open_wave(self, wave: Sequence[Receiver | Publisher]) -> float:
-        """Open these at once; returns how long connections and handshakes took."""
+        """Open these sessions at the same time; return the seconds that connections and handshakes took."""
         try:
             async with asyncio.timeout(_WAVE_S):
                 before_s = time.perf_counter()
@@ -104,10 +104,11 @@ class Crowd:
         await session.handshake()
 
     def _socket(self) -> socket.socket | None:
-        """A socket of this process' own address; None where any will do.
+        """Return a socket bound to this process' own loopback address; None where any address will do.
 
-        An address has 28,000 ports for its connections to one server; on Linux loopback has more addresses. The port
-        is left to `connect`: to find one that no other socket at all has bound takes the longer the more there are.
+        An address has 28,000 ports for its connections to one server; on Linux, loopback has more addresses. The port
+        is chosen by `connect`, not here: finding a port that no other socket has bound takes longer the more sockets
+        there are.
         """
         if self._host != "127.0.0.1" or sys.platform != "linux":
             return None

@@ -1,4 +1,4 @@
-"""Where what is measured is stored, and whether that is a disk at all."""
+"""Where the bench stores logs, and whether that place is on a disk."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _MEMORY = {"tmpfs", "ramfs"}
 
 
 def disk() -> str | None:
-    """Where temporary files outlive a restart, so that they are on a disk; None where no such place is known."""
+    """Return a folder for temporary files that outlive a restart, so it is on a disk; None if none is known."""
     return "/var/tmp" if os.access("/var/tmp", os.W_OK) else None  # noqa: S108 - only the parent of a folder of ours
 
 
 def is_in_memory(folder: Path) -> bool:
-    """Whether a folder's file system is no disk; False where that cannot be told."""
+    """Whether a folder is in memory instead of on a disk; False where that cannot be determined."""
     try:
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a measurement of the durable history has found: figures with it and without it, and of logs by size."""
+"""The results of measuring the durable history: figures with it and without it, and of reading logs by size."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ _MUCH = 0.1
 
 @dataclass(slots=True)
 class Durability:
-    """Medians over the rounds are what counts; every round's figures are kept.
+    """Every round's figures of the loads, and of reads; results are compared by the medians over the rounds.
 
-    `figures`: by load (`single`, `batched`, `received`, `steady`), by history `off` or `on`, by name. `wide`: pages of
-    very many channels by what is stored, for `all` or a `rare` reader. `wrong`: what no healthy server shows.
-    `warnings`: where the load generator was the limit. `is_in_memory`: the log was on no disk.
+    `figures`: by load (`single`, `batched`, `received`, `steady`), by history `off` or `on`, by name. `stock`: reads of
+    a channel's newest events, by the number of events stored. `wide`: times of pages over very many channels, by the
+    number of events stored, for a reader of `all` events or of `rare` ones. `wrong`: faults, which a healthy server
+    does not have. `warnings`: reasons to doubt figures. `is_in_memory`: the log was not on a disk.
     """
 
     plan: dict[str, object]
@@ -40,7 +41,7 @@ class Durability:
         return not self.wrong
 
     def take(self, load: str, switch: str, found: tuple[Result, Figures]) -> None:
-        """Take note of one measurement."""
+        """Add the figures of one measurement."""
         result, more = found
         figures = self.figures.setdefault(load, {}).setdefault(switch, {})
         figures_now = {"publishes_per_s": result.publishes_per_s, **result.latency_ms, **more}
@@ -52,8 +53,8 @@ class Durability:
         if not result.is_clean:
             self.wrong.append(f"{name}: {result.lost} lost, {result.repeated} repeated, errors {result.errors}")
         if result.unsent:
-            self.warnings.append(f"{name}: {result.unsent:,} events that were due found no free publisher")
-        # With a history its own writer is what the loop's thread waits for.
+            self.warnings.append(f"{name}: {result.unsent:,} due events were not sent, because no publisher was free")
+        # With a history, the server's own writer thread uses its core too.
         if switch == "off" and (result.server_waited_share or 0) >= _MUCH:
             self.warnings.append(
                 f"{name}: something else used the server's core {result.server_waited_share:.0%} of the time"
@@ -62,12 +63,12 @@ class Durability:
             self.warnings.append(f"{name}: the load generator was the limit")
 
     def median(self, load: str, switch: str, name: str) -> float | None:
-        """Over the rounds; None if there is no such figure."""
+        """Return the median of a figure over the rounds; None if there is no such figure."""
         values = self.figures.get(load, {}).get(switch, {}).get(name)
         return statistics.median(values) if values else None
 
     def as_json(self) -> dict[str, Any]:
-        """As saved and compared."""
+        """Return the results as they are saved and compared."""
         medians = {
             load: {switch: {name: statistics.median(values) for name, values in found.items()} for switch, found in by}
             for load, by in ((load, by.items()) for load, by in self.figures.items())

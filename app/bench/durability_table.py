@@ -1,4 +1,4 @@
-"""The table of a `Durability` for a person."""
+"""The table that is printed for a `Durability`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def durability_table(found: Durability) -> str:
-    """All of it, with what must be known to believe it."""
+    """Return all results as a table, with the conditions of the measurement and warnings."""
     plan = found.plan
     title = f"history at halley: {plan['publishers']} publishers, closed loop; {rounds_of(plan)}"
-    lines = columns([["", "history off", "history on", "on to off"], *_lines(found)])
+    lines = columns([["", "history off", "history on", "on vs. off"], *_lines(found)])
     return "\n".join([title, *lines, *warnings(found)])
 
 
 def warnings(found: Durability) -> list[str]:
-    """What is wrong, as sentences."""
+    """Return what was wrong and what makes figures doubtful, as sentences."""
     said = [*dict.fromkeys(found.warnings)]
     if found.is_in_memory:
         said.append("The log was in memory, not on a disk: use --data-dir.")
@@ -32,7 +32,7 @@ def warnings(found: Durability) -> list[str]:
 def _lines(found: Durability) -> Iterator[list[str]]:
     plan = found.plan
     batch, rate = plan["batch"], plan["rate"]
-    for load, what in (("single", "one a request"), ("batched", f"{batch} a request")):
+    for load, what in (("single", "one per request"), ("batched", f"{batch} per request")):
         yield _line(found, f"publishes acknowledged, {what}", load, "publishes_per_s", "/s")
         yield _line(found, "  reply, p50", load, "p50", "ms")
         yield _line(found, "  reply, p99", load, "p99", "ms")
@@ -45,12 +45,12 @@ def _lines(found: Durability) -> Iterator[list[str]]:
     for count, stock in found.stock.items():
         yield [f"newest 100 of a channel, {count:,} stored, p50", "", f"{stock.read_ms['p50']:.2f} ms", ""]
         yield ["  p99", "", f"{stock.read_ms['p99']:.2f} ms", ""]
-        yield ["  the very first", "", f"{stock.first_ms:.2f} ms", ""]
+        yield ["  the first read", "", f"{stock.first_ms:.2f} ms", ""]
         if stock.rss_mb is not None and stock.read_rss_mb is not None:
-            yield ["  server's memory, opened", "", f"{stock.rss_mb:.1f} MB", ""]
-            yield ["  server's memory, read", "", f"{stock.read_rss_mb:.1f} MB", ""]
+            yield ["  server's memory after opening", "", f"{stock.rss_mb:.1f} MB", ""]
+            yield ["  server's memory after the reads", "", f"{stock.read_rss_mb:.1f} MB", ""]
     for count, readers in found.wide.items():
-        for reader, what in (("all", "of"), ("rare", f"of {RARE_EVENTS} events for us in")):
+        for reader, what in (("all", "of"), ("rare", f"of {RARE_EVENTS} readable events in")):
             paged = f"page {what} {WIDE_CHANNELS:,} channels, {count:,} stored, p50"
             yield [paged, "", f"{readers[reader]['p50']:.2f} ms", ""]
             yield ["  p99", "", f"{readers[reader]['p99']:.2f} ms", ""]

@@ -1,4 +1,4 @@
-"""Why a measurement could not be made or finished."""
+"""The error of a measurement that could not be made or finished."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Answer = TypeVar("Answer")
 
 
 class BenchFailed(Exception):
-    """There is no result; the text is a sentence for whoever asked for one."""
+    """There is no result; the text explains why, for the user."""
 
 
 async def together(work: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
-    """Do all at once; the first `BenchFailed` cancels the others and is the one that is told."""
+    """Run all at the same time and return their results; the first `BenchFailed` cancels the others and is raised."""
     try:
         async with asyncio.TaskGroup() as tasks:
             begun = [tasks.create_task(each) for each in work]

@@ -1,4 +1,4 @@
-"""What a measurement of one protocol's fan-out has found: figures by phase and by server."""
+"""The results of measuring one protocol's fan-out: figures by phase and by server."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from app.bench.usage import Usage
 
 MUCH = 0.1
-"""The share from which on something is worth a warning."""
+"""The share of time, or of a rate, from which there is a warning."""
 
 
 @dataclass(slots=True)
 class FanOut:
-    """Medians over the rounds are what counts; every round's figures are kept.
+    """Every round's figures; results are compared by the medians over the rounds.
 
-    `figures`: by phase, by server, by name. `wrong`: what no healthy server shows. `warnings`: what to know before
-    these figures are believed. A protocol's own knows its `verb` and the servers of `order`.
+    `figures`: by phase, by server, by name. `wrong`: faults, which a healthy server does not have. `warnings`: reasons
+    to doubt figures. Each protocol's subclass sets its `verb`, and the `order` of its servers.
     """
 
     verb: ClassVar[str]
@@ -39,17 +39,17 @@ class FanOut:
 
     @property
     def servers(self) -> list[str]:
-        """Those that were measured."""
+        """The names of the servers that were measured, in the table's order."""
         return [name for name in self.order if any(name in by for by in self.figures.values())]
 
     def add(self, phase: str, server: str, figures: dict[str, float]) -> None:
-        """One round's."""
+        """Add one round's figures of a server in a phase."""
         known = self.figures.setdefault(phase, {}).setdefault(server, {})
         for name, value in figures.items():
             known.setdefault(name, []).append(value)
 
     def is_by_load(self, name: str, told: dict[str, Any], used: Usage) -> bool:
-        """Whether the load generator was the limit of a phase; then a warning says so."""
+        """Whether the load generator was the limit of a phase; if so, add a warning."""
         cpu_share = None if used.cpu_s is None else used.cpu_s / told["seconds"]
         if limit([told["load_cpu_share"]], cpu_share, is_closed=False) != "load":
             return False
@@ -57,18 +57,18 @@ class FanOut:
         return True
 
     def heed_core(self, name: str, told: dict[str, Any], used: Usage) -> None:
-        """Warn where the server had to share its core."""
+        """Add a warning if the server had to share its core."""
         share = (used.waited_s or 0) / told["seconds"]
         if share >= MUCH:
             self.warnings.append(f"{name}: something else used the server's core {share:.0%} of the time")
 
     def median(self, phase: str, server: str, name: str) -> float | None:
-        """Over the rounds; None if there is no such figure."""
+        """Return the median of a figure over the rounds; None if there is no such figure."""
         values = self.figures.get(phase, {}).get(server, {}).get(name)
         return statistics.median(values) if values else None
 
     def as_json(self) -> dict[str, Any]:
-        """As saved and compared."""
+        """Return the results as they are saved and compared."""
         medians = {
             phase: {server: {name: statistics.median(values) for name, values in of.items()} for server, of in by}
             for phase, by in ((phase, by.items()) for phase, by in self.figures.items())

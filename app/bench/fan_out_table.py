@@ -1,4 +1,4 @@
-"""The rows of a `FanOut` for a person: a column for each server, and one for each two that are held together."""
+"""The table of a `FanOut`: a column for each server, and one for each pair of servers that is compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Rows:
-    """A row has a name, and a cell for each server and each pair of servers in `ratios`, one held against the other."""
+    """Rows with a name, a cell for each server, and a cell for each pair in `ratios`: the first's to the second's."""
 
     def __init__(self, found: FanOut, ratios: Sequence[tuple[str, str]]) -> None:
         self._found = found
@@ -21,17 +21,17 @@ class Rows:
         self._rows = [["", *found.servers, *(f"{one} / {other}" for one, other in ratios)]]
 
     def head(self, what: str) -> None:
-        """Add a row with no figures."""
+        """Add a row without figures."""
         self._rows.append([what, *[""] * (len(self._rows[0]) - 1)])
 
     def add(self, what: str, phase: str, name: str, unit: str) -> None:
-        """Add a row with the medians of a figure."""
+        """Add a row with the medians and ratios of a figure."""
         of = {server: self._found.median(phase, server, name) for server in self._found.order}
         cells = (cell(of[server], unit) for server in self._found.servers)
         self._rows.append([what, *cells, *(_ratio(of[one], of[other]) for one, other in self._ratios)])
 
     def lines(self) -> list[str]:
-        """All rows."""
+        """Return all rows as lines of text."""
         return columns(self._rows)
 
 

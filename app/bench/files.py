@@ -1,4 +1,4 @@
-"""The limit of open files: each connection is one."""
+"""The limit of open files, which bounds the number of connections."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import suppress
 
 
 def raise_file_limit() -> None:
-    """Let this process, and those it starts, have as many files open as the system allows."""
+    """Raise the limit of open files for this process, and those it starts, to the maximum that the system allows."""
     with suppress(ImportError, ValueError, OSError):
         import resource  # noqa: PLC0415 - not on Windows
 

@@ -1,4 +1,4 @@
-"""The load processes, led: they are started, given their shares, kept in step, and what they counted is added up."""
+"""The leader of the load processes: starts them, assigns their shares, keeps them in step, and adds up their counts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AFTER_S = 60.0
 
 @dataclass(slots=True)
 class Report:
-    """What all processes counted in a round; `busy_shares` are their own CPU times as shares of a core."""
+    """The sums of what all processes counted in a round; `busy_shares` are their CPU times as shares of a core."""
 
     published: int = 0
     deliveries: int = 0
@@ -64,18 +64,18 @@ class _Hand:
         self._reading = asyncio.create_task(self._read())
 
     def order(self, **message: Any) -> None:
-        """Send a line."""
+        """Send the process an order."""
         assert self._process.stdin is not None
-        with suppress(ConnectionError):  # what became of it is read from its output
+        with suppress(ConnectionError):  # if it has ended, its output shows that
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
 
     async def answer(self, within_s: float) -> dict[str, Any]:
-        """The next message that is no news of progress. Raises `BenchFailed`."""
+        """Return the next message that is not about progress. Raises `BenchFailed`."""
         try:
             async with asyncio.timeout(within_s):
                 message = await self._told.get()
         except TimeoutError:
-            raise BenchFailed(f"a load process has said nothing for {within_s:g} s") from None
+            raise BenchFailed(f"no response from a load process for {within_s:g} s") from None
         if "failed" in message:
             raise BenchFailed(message["failed"])
         return message
@@ -96,16 +96,20 @@ class _Hand:
                 self._told.put_nowait(message)
                 continue
             self._noticed()
-        self._told.put_nowait({"failed": "a load process has ended unexpectedly"})
+        self._told.put_nowait({"failed": "a load process ended unexpectedly"})
 
     async def close(self) -> None:
-        """End it."""
+        """End the process."""
         await end(self._process)
         self._reading.cancel()
 
 
 class Fleet:
-    """All load processes; make it with `fleet`. `progressed` is called with sums whenever there is news."""
+    """All load processes; create it with `fleet`.
+
+    `progressed` is called with the sums over all processes whenever one of them reports progress: open sessions,
+    deliveries, acknowledged publishes, errors.
+    """
 
     def __init__(self, hands: list[_Hand], load: Load) -> None:
         self._hands = hands
@@ -113,9 +117,9 @@ class Fleet:
         self.progressed: Callable[[int, int, int, int], object] = lambda *_: None
 
     async def open(self, share: float) -> tuple[int, float]:
-        """Open that share of the receivers, with all of them the publishers too.
+        """Open sessions until that share of the receivers is open; with a share of 1, open the publishers too.
 
-        Returns how many connections were made, and at what rate they and their handshakes were taken.
+        Returns the number of connections made, and how many of them the server accepted per second, with handshake.
         """
         for hand in self._hands:
             hand.order(do="open", receivers=int(hand.share.receivers * share))
@@ -124,7 +128,7 @@ class Fleet:
         return sum(each["connected"] for each in answers), rate
 
     async def round(self, number: int, seconds: float) -> Report:
-        """Run the load for some time and wait for all that was under way."""
+        """Run the load for some seconds, wait for the events that are still under way, and return all counts."""
         for hand in self._hands:
             hand.arrived, hand.progress = 0, [0, 0, 0]
             hand.order(do="prepare", number=number)
@@ -150,11 +154,11 @@ class Fleet:
         return await together(hand.answer(within_s) for hand in self._hands)
 
     def arrived(self) -> None:
-        """Something has arrived everywhere in a process: tell the first one, which publishes."""
+        """Report to the first process, which publishes, how many events have arrived everywhere in the others."""
         self._hands[0].order(do="elsewhere", arrived=min(each.arrived for each in self._hands[1:]))
 
     def noticed(self) -> None:
-        """There is news of progress."""
+        """Call `progressed` with the sums of all processes' progress."""
         sums = [sum(each) for each in zip(*(each.progress for each in self._hands), strict=True)]
         self.progressed(sum(each.opened for each in self._hands), *sums)
 
@@ -165,7 +169,7 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet(load: Load, url: str, token: str | None, cores: Sequence[int]) -> AsyncIterator[Fleet]:
-    """The load processes for a load, on these cores in turn (anywhere, if there are none)."""
+    """Start the load processes for a load, on these cores in turn (on any, if the list is empty), and end them."""
     hands: list[_Hand] = []
     led = Fleet(hands, load)
     try:
@@ -176,7 +180,7 @@ async def fleet(load: Load, url: str, token: str | None, cores: Sequence[int]) -
                 stdout=PIPE,
                 limit=_LINE_BYTES,
                 env=module_environment(),
-                start_new_session=True,  # Ctrl-C is for us; they end with us
+                start_new_session=True,  # Ctrl-C reaches only this process, which ends them
             )
             hands.append(_Hand(share, process, led.noticed, led.arrived))
             if cores:

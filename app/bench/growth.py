@@ -1,7 +1,7 @@
 """How a server's costs grow: one measurement for each number of receivers, and for each number of channels.
 
-CPU per delivery should stay where it is, memory should follow the sessions in a line. Each point
-asks for its server anew, and should get a fresh one.
+CPU per delivery should stay constant, and memory should grow linearly with the sessions. Each point is measured on a
+separate server, which should be freshly started.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHANNELS = (1, 10, 100, 1_000, 10_000, 100_000)
 _DELIVERIES_PER_S = 2_000  # the same work at every point, well below what any server can do
 _PUBLISHES_PER_S = 400.0
 _WARM_UP_S = 2.0
-_SESSIONS = 1_000  # share many channels, within what a session may subscribe to
+_SESSIONS = 1_000  # over which many channels are spread, within the limit of subscriptions per session
 
 
 @dataclass(slots=True)
@@ -38,11 +38,11 @@ class Growth:
 
     @property
     def is_clean(self) -> bool:
-        """Whether everything went as it should at every point."""
+        """Whether there were no errors, losses or repeats at any point."""
         return all(result.is_clean for result in (*self.receivers, *self.channels))
 
     def as_json(self) -> dict[str, Any]:
-        """As saved and compared."""
+        """Return the results as they are saved and compared."""
         return {
             "verb": "growth",
             "receivers": [result.as_json() for result in self.receivers],
@@ -59,7 +59,7 @@ async def grow(
     receivers: Sequence[int] = RECEIVERS,
     channels: Sequence[int] = CHANNELS,
 ) -> Growth:
-    """Measure every point with a server that `serve` starts. Raises `BenchFailed`."""
+    """Measure every point on a server that `serve` provides. Raises `BenchFailed`."""
 
     async def point(load: Load) -> Result:
         async with serve() as target:
@@ -71,7 +71,10 @@ async def grow(
 
 
 def fanout_of(receivers: int, seconds: float, processes: int) -> Load:
-    """One publish to so many: as often as makes the same deliveries a second, and at least once in two seconds."""
+    """Return a load of publishes to all `receivers`, at a rate that makes about the same deliveries per second for any.
+
+    There are at least 0.5 and at most 400 publishes per second.
+    """
     rate = min(max(_DELIVERIES_PER_S / receivers, 0.5), _PUBLISHES_PER_S)
     return Load(
         "fanout",
@@ -84,7 +87,7 @@ def fanout_of(receivers: int, seconds: float, processes: int) -> Load:
 
 
 def channels_of(channels: int, seconds: float, processes: int) -> Load:
-    """Publishes to one receiver each, over so many channels."""
+    """Return a load of publishes to one receiver each, over `channels` channels."""
     return Load(
         "one-to-one",
         receivers=min(channels, _SESSIONS),

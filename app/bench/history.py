@@ -1,7 +1,7 @@
 """What the durable history costs: the same loads with it and without it, in turn, and reads of logs of several sizes.
 
-The loop's lag is seen from outside: beside the load, one idle connection asks every few milliseconds for what the
-server answers at once, and waits for as long as the event loop is busy with something else.
+The event loop's lag is measured from outside: while the load runs, an otherwise idle connection sends a poll every few
+milliseconds to which the server replies immediately, so the reply takes as long as the loop is busy with other work.
 """
 
 from __future__ import annotations
@@ -37,13 +37,16 @@ if TYPE_CHECKING:
 STORED = (10_000, 1_000_000)
 _ASKED_EVERY_S = 0.005
 _WARM_UP_S = 2.0
-_MOST_BYTES = 1 << 40  # of the log: retention has no part in this
+_MOST_BYTES = 1 << 40  # of the log, so that retention does not interfere
 _SWITCHES = "off", "on"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of it: `rate` is of recorded events a second while the loop's lag is watched."""
+    """The size of the measurement: `rate` is in recorded events per second, while the event loop's lag is measured.
+
+    `stored` are the sizes of the logs that are read, in events; `batch` is the events per request in the batched loads.
+    """
 
     publishers: int = 100
     batch: int = 20
@@ -57,7 +60,7 @@ class Plan:
     data_dir: Path | None = None
 
     def loads(self) -> dict[str, Load]:
-        """The loads that a server gets with the history and without it."""
+        """Return the loads, by name, that are put on a server with the history and on one without it."""
         single = Load(
             "publish",
             publishers=self.publishers,
@@ -75,7 +78,7 @@ class Plan:
 
 
 async def measure_history(plan: Plan, fill_command: Sequence[str], watch: Watch = lambda _: None) -> Durability:
-    """Make every measurement, `plan.rounds` times, and read logs that `fill_command` makes. Raises `BenchFailed`."""
+    """Measure every load `plan.rounds` times, and read logs that `fill_command` makes. Raises `BenchFailed`."""
     with tempfile.TemporaryDirectory(prefix="halley-bench-", dir=plan.data_dir or disk()) as name:
         folder = Path(name)
         found = Durability(
@@ -105,7 +108,7 @@ async def measure_history(plan: Plan, fill_command: Sequence[str], watch: Watch 
 
 
 async def _loaded(load: Load, target: Target, watch: Watch) -> tuple[Result, Figures]:
-    """One load, and where it comes at a fixed rate what somebody else notices of it."""
+    """Measure one load; if it has a fixed rate, also measure how long the event loop keeps another client waiting."""
     if not load.rate:
         return await measure(load, target, watch), {}
     with off_the_servers_core(target):

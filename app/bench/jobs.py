@@ -1,4 +1,4 @@
-"""The pipeline's jobs beside a server: `halley pipeline run` as a process, which is not to end by itself."""
+"""The pipeline's jobs, run next to a server: `halley pipeline run` as a process, which must not end by itself."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ Answer = TypeVar("Answer")
 
 _HEAD_S = 10.0
 _INGEST = "lake-"
-"""What the log calls an ingest, but for its lake."""
+"""The prefix of the name under which an ingest is one of the log's consumers; its lake's id follows."""
 
 
 class Jobs:
-    """Jobs that run; make it with `jobs`."""
+    """A running pipeline process; create it with `jobs`."""
 
     def __init__(self, process: Process, said: BinaryIO) -> None:
         self._process = process
         self._said = said
 
     async def during(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """Do it while they run. Raises `BenchFailed` as soon as they do not."""
+        """Run `work` and return its result. Raises `BenchFailed` as soon as the jobs end."""
         working = asyncio.ensure_future(work)
         death = asyncio.create_task(self._process.wait())
         try:
             await asyncio.wait({working, death}, return_when=asyncio.FIRST_COMPLETED)
             if death.done():
                 said = last_line(self._said)
-                told = f"the pipeline has ended by itself (exit code {death.result()})"
+                told = f"the pipeline ended unexpectedly (exit code {death.result()})"
                 raise BenchFailed(told + (f": {said}" if said else ""))
             return await working
         finally:
@@ -51,18 +51,21 @@ class Jobs:
 
 
 async def behind(server: str) -> int:
-    """How many events of a server's log its ingest has yet to do. Raises `BenchFailed`."""
+    """Return the number of events in a server's log that are not yet ingested. Raises `BenchFailed`."""
     try:
         async with httpx.AsyncClient(timeout=_HEAD_S, trust_env=False) as http:
             head = (await http.get(f"{server}/log/head")).raise_for_status().json()
         return max(int(head["next"]) - int(at) for name, at in head["consumers"].items() if name.startswith(_INGEST))
     except (httpx.HTTPError, ValueError, KeyError) as error:
-        raise BenchFailed(f"the server does not say how far the pipeline is: {error}") from None
+        raise BenchFailed(f"cannot read the pipeline's progress from the server: {error}") from None
 
 
 @asynccontextmanager
 async def jobs(server: str, data_dir: Path, master: str, cores: Sequence[int], temporary: Path) -> AsyncIterator[Jobs]:
-    """Ingest, rollup and alerts of that log, with a lake in its folder, on these cores (none: on all)."""
+    """Run ingest, rollup and alerts for the log in `data_dir`, with a lake in that folder.
+
+    They run on `cores`, or on all if it is empty; their temporary files are in `temporary`.
+    """
     arguments = ["--data-dir", str(data_dir), "--lake", str(data_dir / "lake"), "--server", server, "--master", master]
     with tempfile.TemporaryFile() as said:
         process = await asyncio.create_subprocess_exec(
@@ -71,12 +74,12 @@ async def jobs(server: str, data_dir: Path, master: str, cores: Sequence[int], t
             stdin=DEVNULL,
             stdout=DEVNULL,
             stderr=said,
-            env=module_environment() | {"TMPDIR": str(temporary)},  # who is killed cannot tidy up
+            env=module_environment() | {"TMPDIR": str(temporary)},  # a killed process cannot remove its files
             start_new_session=True,
         )
         try:
             if cores:
-                pin(process, *cores)  # and with it all that it will start
+                pin(process, *cores)  # processes that it starts later inherit this
             yield Jobs(process, said)
         finally:
             await end(process)

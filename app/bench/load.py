@@ -1,4 +1,4 @@
-"""What is to be done to a server, and each load process' share of it."""
+"""The load that is put on a server, and each load process' share of it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ Verb = Literal["publish", "fanout", "one-to-one", "idle"]
 class Load:
     """A load as its user describes it.
 
-    `publish`: acknowledged publishes that nobody hears. `fanout`: every publish goes to all receivers. `one-to-one`:
-    every publish goes to one receiver; the channels are dealt out among the receivers. `idle`: held polls, and with a
-    `rate` publishes to all of them. `rate` is in publishes a second over all publishers; 0 is a closed loop, in which
-    every publisher waits until its event was acknowledged and has arrived everywhere. What has not come `grace_s` after
-    the end is lost. A request publishes `batch` events at once, which are due and answered together.
+    `publish`: acknowledged publishes without subscribers. `fanout`: every event is delivered to all receivers.
+    `one-to-one`: every event is delivered to one receiver; the channels are divided among the receivers. `idle`: held
+    polls and, with a `rate`, publishes to all of them. `rate` is in publishes per second over all publishers; 0 is a
+    closed loop, in which every publisher waits until its event was acknowledged and has arrived everywhere. An event
+    that has not arrived `grace_s` after the end is lost. A request publishes `batch` events, which are due at the same
+    time and acknowledged in one response.
     """
 
     verb: Verb
@@ -34,22 +35,22 @@ class Load:
 
     @property
     def sessions(self) -> int:
-        """All sessions that are opened."""
+        """The number of sessions that are opened."""
         return self.receivers + self.publishers
 
     @property
     def is_shared(self) -> bool:
-        """Whether every receiver hears every event."""
+        """Whether every receiver gets every event."""
         return self.verb in ("fanout", "idle")
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one load process does. A *group* is those receivers that hear the same events; they are numbered from 0.
+    """What one load process does. A *group* is the receivers that get the same events; groups are numbered from 0.
 
-    With `is_shared` there is the one group 0 in all processes, which the first one publishes to. Otherwise each
-    receiver is a group with channels of its own, and a process publishes to its own receivers only. `has_others`: some
-    receivers of what this process publishes are in others.
+    If the load `is_shared`, group 0 is the only one, it spans all processes, and the first process publishes to it.
+    Otherwise each receiver is a group with its own channels, and a process publishes to its own receivers only.
+    `has_others`: other processes have receivers of what this process publishes.
     """
 
     load: Load
@@ -63,7 +64,7 @@ class Share:
     has_others: bool
 
     def channels_of(self, receiver: int) -> range:
-        """The channels of a receiver of this process, as numbers."""
+        """Return the channels of a receiver of this process, as numbers."""
         if self.load.is_shared:
             return range(1)
         each, more = divmod(self.channels, self.receivers)
@@ -72,8 +73,8 @@ class Share:
 
 
 def split(load: Load) -> list[Share]:
-    """The shares of a load, one for each process that has anything to do."""
-    # A process without a receiver, or without a publisher where these cannot do without, would have nothing to do.
+    """Divide a load into shares, one for each process that is needed."""
+    # A process without receivers (or without publishers, unless the load is shared) would have nothing to do.
     count = min(load.processes, load.receivers or load.publishers)
     if not load.is_shared:
         count = min(count, load.publishers)

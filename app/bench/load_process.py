@@ -1,4 +1,4 @@
-"""What every process of the load is: a loop of its own, as many files as it may have, and an end without ceremony."""
+"""What all load processes have in common: their event loop, a raised limit of open files, and an immediate exit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def be_load_process(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Do the work, and end the process."""
+    """Run `work` on an event loop, then end the process."""
     raise_file_limit()
     try:
         import uvloop  # noqa: PLC0415 - not on Windows
@@ -24,4 +24,4 @@ def be_load_process(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         factory = None
     with suppress(BrokenPipeError, ConnectionResetError), asyncio.Runner(loop_factory=factory) as runner:
         runner.run(work())
-    os._exit(0)  # nobody waits for thousands of connections to be taken apart one by one
+    os._exit(0)  # closing thousands of connections one by one would take long

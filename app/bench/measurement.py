@@ -1,4 +1,4 @@
-"""One measurement, from the first connection to the last event: what is done in which order, and what is read when."""
+"""One measurement, from the first connection to the last event: the order of its steps, and when usage is read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
-_REHEARSED = 0.05  # of the receivers; what the server needs once is not memory per session
+_REHEARSED = 0.05  # of the receivers, opened first: what the server allocates only once is not memory per session
 _REHEARSED_FROM = 200
 _SETTLE_S = 0.5
 _SAMPLES = 20
@@ -33,7 +33,7 @@ _KB, _MB = 1_000, 1_000_000
 
 
 class Phase(NamedTuple):
-    """How far a measurement is: `done` of `total` (sessions or seconds); `note` says more."""
+    """The progress of a measurement: `done` of `total` (such as sessions or seconds), and a `note` for the user."""
 
     name: str
     done: float
@@ -43,23 +43,23 @@ class Phase(NamedTuple):
 
 @contextmanager
 def noted(watch: Callable[[Phase], object], name: str) -> Iterator[Callable[[Phase], object]]:
-    """Within the block, phases are told as parts of something that has a name."""
+    """Yield a function that passes phases on to `watch`, with `name` before their own names."""
     yield lambda phase: watch(phase._replace(name=f"{name}: {phase.name}"))
 
 
 async def measure(load: Load, target: Target, watch: Callable[[Phase], object] = lambda _: None) -> Result:
-    """Put the load on the server and return what came of it; `watch` is told of progress. Raises `BenchFailed`."""
+    """Put a load on a server and return the result; `watch` is called with the progress. Raises `BenchFailed`."""
     return await while_alive(target, _measure(load, target, watch))
 
 
 async def while_alive(target: Target, measuring: Coroutine[Any, Any, Found]) -> Found:
-    """What is found, unless the server ends meanwhile. Raises `BenchFailed`."""
+    """Return what `measuring` returns. Raises `BenchFailed` if the server ends meanwhile."""
     work = asyncio.create_task(measuring)
     death = asyncio.create_task(target.died())
     try:
         await asyncio.wait({work, death}, return_when=asyncio.FIRST_COMPLETED)
         if work.done() and isinstance(work.exception(), BenchFailed):
-            await asyncio.wait({death}, timeout=_DEATH_S)  # lost connections may be noticed before their reason is
+            await asyncio.wait({death}, timeout=_DEATH_S)  # connections can be lost before the server's end is seen
         if death.done():
             raise BenchFailed(death.result())
         return await work

@@ -1,7 +1,7 @@
 """NetworkTables' fan-out: one publisher and subscribers that want every value, on Halley and on ntcore.
 
-Each server is started afresh in every round and gets the same rates from one load process, which speaks by raw sockets:
-a client's own period would hide the server's.
+Each server is freshly started in every round and gets the same rates from one load process. That uses raw sockets,
+because the period of a real client would hide the server's.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ if TYPE_CHECKING:
     from app.bench.target import Target
 
 _UNBOUNDED = {"HALLEY_NT4_VALUES_PER_S": "0", "HALLEY_HISTORY_MAX_BYTES": str(1 << 40)}
-"""Limits of what one client may do have no part in this."""
+"""Settings without the limits for one client, which would interfere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nt4Plan:
-    """How much of it: `rates` are values a second, each for `seconds`; the publisher writes every `every_s`.
+    """The size of the measurement: `rates` are in values per second, each for `seconds`.
 
-    When nothing has come for `grace_s` what is missing will not come. `ntcore` is a Python that has pyntcore; None
-    leaves it out. With a `history` Halley is measured with one, too.
+    The publisher writes every `every_s`, and subscribers request values every `periodic_s`. If no value arrives for
+    `grace_s` after the end, missing ones are given up. `ntcore` is a Python interpreter with pyntcore; None leaves
+    ntcore out. With `history`, Halley is also measured with a history.
     """
 
     subscribers: int = 20
@@ -55,7 +56,7 @@ class Nt4Plan:
 
 
 async def measure_nt4(plan: Nt4Plan, watch: Watch = lambda _: None, *, servers: Sequence[str] = ()) -> Nt4Figures:
-    """Make every measurement, `plan.rounds` times, the servers (else all) in turn. Raises `BenchFailed`."""
+    """Measure the `servers` (all, if empty) in turn, `plan.rounds` times. Raises `BenchFailed`."""
     names = servers or [OFF, *([ON] if plan.history else []), *([NTCORE] if plan.ntcore else [])]
     with tempfile.TemporaryDirectory(prefix="halley-bench-", dir=plan.data_dir or disk()) as name:
         folder = Path(name)

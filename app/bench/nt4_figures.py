@@ -1,4 +1,4 @@
-"""What a measurement of NetworkTables' fan-out has found: figures by rate and by server."""
+"""The results of measuring NetworkTables' fan-out: figures by rate and by server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from app.bench.usage import Usage
 
 OFF, ON, NTCORE = "halley", "halley with history", "ntcore"
-"""The servers. With the history what is recorded is written behind the deliveries."""
+"""The servers. With a history, values are recorded after they are delivered."""
 
 _US = 1_000_000
 _MB = 1_000_000
@@ -19,7 +19,10 @@ _MB = 1_000_000
 
 @dataclass(slots=True)
 class Nt4Figures(FanOut):
-    """The phases are rates, as text. A value that was replaced by a newer one is no fault: see `kept`."""
+    """Figures whose phases are rates, as strings.
+
+    A value that was replaced by a newer one is not a fault; the figure `kept` is the share of values delivered.
+    """
 
     verb = "nt4"
     order = OFF, ON, NTCORE
@@ -27,7 +30,7 @@ class Nt4Figures(FanOut):
     def take(
         self, rate: float, server: str, told: dict[str, Any], before: Usage, after: Usage, subscribers: int
     ) -> None:
-        """Take note of one phase: what the load process told, and what the server had used before and has after."""
+        """Add one phase: what the load process reported, and the server's usage before and after it."""
         name, used = f"{rate:g}/s at {server}", after.since(before)
         if not told["deliveries"]:
             self.wrong.append(f"{name}: nothing was delivered")
@@ -43,5 +46,5 @@ class Nt4Figures(FanOut):
         if told["repeated"]:
             self.wrong.append(f"{name}: {told['repeated']:,} repeated")
         if not self.is_by_load(name, told, used) and told["offered_per_s"] < (1 - MUCH) * rate:
-            self.warnings.append(f"{name}: the server took only {told['offered_per_s']:,.0f} values/s")
+            self.warnings.append(f"{name}: the server accepted only {told['offered_per_s']:,.0f} values/s")
         self.heed_core(name, told, used)

@@ -1,7 +1,7 @@
-"""The load's side of one NetworkTables client: publish or subscribe, and a count of values by the bytes they take.
+"""The load's side of one NetworkTables client: it publishes or subscribes, and counts values by their size in bytes.
 
-Twenty of these take two million values a second on one core: of a frame of values nothing is read but its length and
-the last value, which is a time.
+Twenty of these receive two million values per second on one core, since all that is read of a frame of values is its
+length and its last value, which is a time.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ if TYPE_CHECKING:
 
 TOPIC = "/bench/x"
 MOST_VALUES = 2_000
-"""In one of the publisher's frames."""
+"""The maximum number of values in one of the publisher's frames."""
 
 _APART_S = 0.002
 _PUBUID = 1
-_TIME = b"\x94\xff\x00\x02\x00"  # [-1, 0, int, 0]: what time is it?
+_TIME = b"\x94\xff\x00\x02\x00"  # [-1, 0, int, 0]: a request for the server's time
 _VALUE = struct.Struct("!BBBQBBd")
 _DOUBLE = struct.Struct("!d")
 
 
 def values(count: int, now_s: float) -> bytes:
-    """A frame of doubles, each of which is that time."""
+    """Return a frame of `count` doubles, each with the value `now_s`."""
     return frame(_VALUE.pack(0x94, _PUBUID, 0xCF, int(time.time() * 1e6), 1, 0xCB, now_s) * count, BINARY)
 
 
 class Nt4Link(WebSocketLink):
-    """A subscriber's `heard` is told how many values came, and the time in the last of them.
+    """A client that publishes or subscribes to the topic of the bench; create it with `open`.
 
-    `values` counts them, `flushes` the pieces that came a while after one another.
+    When values arrive, a subscriber's `heard` is called with their number and the time in the last one. `values` counts
+    them all; `flushes` counts how often values arrived after a pause.
     """
 
     subprotocol = "v4.1.networktables.first.wpi.edu"
@@ -48,20 +49,20 @@ class Nt4Link(WebSocketLink):
         self._last_s = 0.0
 
     def counted(self, frames: int, octets: int, data: bytes, start: int, end: int) -> None:  # noqa: ARG002
-        """Count the values."""
+        """Count the values in received frames, and report them to `heard`."""
         now_s = time.monotonic()
         if now_s - self._last_s > _APART_S:
             self.flushes += 1
         self._last_s = now_s
         if not self._value_bytes or octets % self._value_bytes:
-            self.lost(f"the server has sent {octets} bytes of values of {self._value_bytes}")
+            self.lost(f"the server sent {octets} bytes of values, but a value has {self._value_bytes} bytes")
             return
         count = octets // self._value_bytes
         self.values += count
         self.heard(count, _DOUBLE.unpack_from(data, end - 8)[0])
 
     def takes(self, head: int, payload: bytes) -> bool:
-        """An announce; or the time, for a publisher."""
+        """Handle an announce or, for a publisher, the reply with the server's time."""
         if head == TEXT:
             for message in json.loads(payload):
                 if message["method"] == "announce":
@@ -76,12 +77,12 @@ class Nt4Link(WebSocketLink):
         self.answered()
 
     async def publish(self) -> None:
-        """Begin to publish, and wait until the server must have done it. Raises `BenchFailed`."""
+        """Send the publish message, and wait until the server must have processed it. Raises `BenchFailed`."""
         publish = _message("publish", name=TOPIC, pubuid=_PUBUID, type="double", properties={})
         await self.ask(publish + frame(_TIME, BINARY))
 
     async def subscribe(self, periodic_s: float) -> None:
-        """Hear every value, and wait for the announce. Raises `BenchFailed`."""
+        """Subscribe to every value, and wait for the announce. Raises `BenchFailed`."""
         self.counted_head = BINARY
         options = {"all": True, "periodic": periodic_s}
         await self.ask(_message("subscribe", topics=[TOPIC], subuid=1, options=options))

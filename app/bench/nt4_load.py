@@ -1,6 +1,6 @@
-"""The load process of `halley bench nt4`: `python -m app.bench.nt4_load`; one publisher, and all its subscribers.
+"""The load process of `halley bench nt4`: `python -m app.bench.nt4_load`, with one publisher and all its subscribers.
 
-It obeys `open`, then `paced` as often as wanted: so many values a second, a frame of them every few milliseconds.
+It takes the order `open`, then any number of `paced`: publish at a rate, with a frame of values every few milliseconds.
 `nt4.py` is the other side.
 """
 
@@ -26,9 +26,9 @@ _US = 1_000_000
 
 
 class Nt4Load:
-    """Subscribers hear every value, each `periodic_s`; the publisher writes every `every_s`.
+    """The publisher, which writes every `every_s`, and the subscribers, which request all values every `periodic_s`.
 
-    When nothing has come for `grace_s` what is missing will not come.
+    If no value arrives for `grace_s` after the end, missing ones are given up.
     """
 
     def __init__(self, url: str, subscribers: int, periodic_s: float, every_s: float, grace_s: float) -> None:
@@ -45,7 +45,7 @@ class Nt4Load:
         self._ruined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def open(self) -> dict[str, Any]:
-        """Let everybody connect; the publisher first, so that its topic has a small number at every server."""
+        """Connect all; the publisher first, so that its topic has a small id on every server."""
         self._publisher = await Nt4Link.open(self._url)
         await self._publisher.publish()
         for _ in range(self._count):
@@ -56,18 +56,21 @@ class Nt4Load:
             link.heard, link.lost = self._heard, self._ruin
         gc.collect()
         gc.freeze()
-        gc.disable()  # nothing here makes cycles, and its pauses would look like the server's
+        gc.disable()  # no cycles are created here, and pauses of the collector would look like the server's
         return {}
 
     async def paced(self, rate: float, seconds: float) -> dict[str, Any]:
-        """Publish so many a second. The lag is of each flush's newest value, since it was written."""
+        """Publish `rate` values per second and return the counts.
+
+        The lag is the time from writing the newest value of each flush until it is received.
+        """
         assert self._publisher is not None
         self._took_us, self._arrived = Counter(), 0
         before = [(link.values, link.flushes) for link in self._subscribers]
         busy_s, began_s, published = time.process_time(), time.monotonic(), 0
         while (now_s := time.monotonic()) - began_s < seconds:
             due = int((now_s - began_s) * rate) - published
-            while due > 0 and not self._publisher.transport.get_write_buffer_size():  # else it is held back
+            while due > 0 and not self._publisher.transport.get_write_buffer_size():  # else the server holds it back
                 self._publisher.transport.write(values(min(due, MOST_VALUES), now_s))
                 published += min(due, MOST_VALUES)
                 due -= MOST_VALUES
@@ -90,7 +93,7 @@ class Nt4Load:
         }
 
     async def _settle(self, expected: int) -> None:
-        """Wait for what is under way, as long as anything comes."""
+        """Wait for values that are under way, as long as any arrive."""
         seen, seen_s = -1, time.monotonic()
         while self._arrived < expected:
             if self._arrived != seen:
@@ -100,7 +103,7 @@ class Nt4Load:
             await self._unless_ruined(self._every_s)
 
     async def _unless_ruined(self, seconds: float) -> None:
-        """Let time pass. Raises `BenchFailed` when the server cannot go on."""
+        """Wait for some seconds. Raises `BenchFailed` if the server can no longer be used."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await asyncio.shield(self._ruined)

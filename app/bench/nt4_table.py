@@ -1,4 +1,4 @@
-"""The table of `Nt4Figures` for a person."""
+"""The table that is printed for `Nt4Figures`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from app.bench.nt4_figures import Nt4Figures
 
 _LINES = (
-    ("offered", "offered_per_s", "/s"),
-    ("kept", "kept", "share"),
+    ("published", "offered_per_s", "/s"),
+    ("delivered", "kept", "share"),
     ("server's CPU", "server_cpu_share", "share"),
     ("  per delivery", "us_per_delivery", "us"),
     ("lag, p50", "p50", "ms"),
@@ -23,7 +23,7 @@ _LINES = (
 
 
 def nt4_table(found: Nt4Figures) -> str:
-    """All of it, with what must be known to believe it."""
+    """Return all results as a table, with the conditions of the measurement and warnings."""
     plan = found.plan
     title = (
         f"nt4: 1 publisher, {plan['subscribers']} subscribers, all values of a double every {plan['periodic_s']:g} s; "

@@ -1,4 +1,4 @@
-"""ntcore as a peer of `halley bench nt4`: its server by a Python that has pyntcore, in a process of its own."""
+"""ntcore as a peer for `halley bench nt4`: its server in a separate process, run by a Python that has pyntcore."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ signal.pause()
 
 
 def ntcore(python: Path, folder: Path, *, is_pinned: bool) -> AbstractAsyncContextManager[Target]:
-    """A server of its own with its file in that folder. Raises `BenchFailed` as `started` does."""
+    """Start a separate server with its file in `folder`. Raises `BenchFailed` as `started` does."""
     command = [str(python), "-c", _PROGRAM, str(folder / "networktables.json"), "{port}"]
     return started(command, "ntcore", path="/nt/bench", is_pinned=is_pinned)

@@ -1,4 +1,4 @@
-"""The orders that a load process of one protocol gets, one JSON line each, and its answers likewise."""
+"""The orders to a load process of one protocol, and its replies to them, each a line of JSON."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _AFTER_S = 60.0
 
 @asynccontextmanager
 async def ordered(module: str, target: Target, **asked: Any) -> AsyncIterator[Order]:
-    """The load process of that module, on a core that is not the server's; it is told the server and `asked` first.
+    """Start the load process that `module` is, off the server's core, and yield a function that sends it orders.
 
-    An order is called with what to `do`, about how many `seconds` that takes, and what else it needs; it returns the
-    answer. Raises `BenchFailed` with the process' own words.
+    The server's URL and `asked` are sent to the process first. The function takes what to `do`, the `seconds` that it
+    runs, if any, and other arguments; it returns the reply. Raises `BenchFailed` with the error of the process.
     """
     process = await asyncio.create_subprocess_exec(
         *module_command(module),
         stdin=PIPE,
         stdout=PIPE,
         env=module_environment(),
-        start_new_session=True,  # Ctrl-C is for us; it ends with us
+        start_new_session=True,  # Ctrl-C reaches only this process, which ends it
     )
     assert process.stdin is not None
     stdin, stdout = process.stdin, process.stdout
     assert stdout is not None
 
     def say(message: dict[str, Any]) -> None:
-        with suppress(ConnectionError):  # what became of it is read from its output
+        with suppress(ConnectionError):  # if it has ended, its output shows that
             stdin.write(json.dumps(message).encode() + b"\n")
 
     async def order(*, seconds: float = 0, **what: Any) -> dict[str, Any]:
@@ -52,8 +52,8 @@ async def ordered(module: str, target: Target, **asked: Any) -> AsyncIterator[Or
             async with asyncio.timeout(seconds + _AFTER_S):
                 line = await stdout.readline()
         except TimeoutError:
-            raise BenchFailed(f"the load process has said nothing for {_AFTER_S:g} s") from None
-        answer: dict[str, Any] = json.loads(line or b'{"failed": "the load process has ended unexpectedly"}')
+            raise BenchFailed(f"no response from the load process for {_AFTER_S:g} s") from None
+        answer: dict[str, Any] = json.loads(line or b'{"failed": "the load process ended unexpectedly"}')
         if "failed" in answer:
             raise BenchFailed(answer["failed"])
         return answer
@@ -68,9 +68,9 @@ async def ordered(module: str, target: Target, **asked: Any) -> AsyncIterator[Or
 
 
 async def obey(begin: Callable[..., Orders]) -> None:
-    """In the load process: do what comes on standard input, one order after the other, until there are no more.
+    """In the load process: execute the orders on standard input, one after the other, until it ends.
 
-    `begin` is given what the process is told first, and returns what it can do, by name.
+    `begin` is called with the content of the first line, and returns the functions that execute orders, by name.
     """
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

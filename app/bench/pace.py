@@ -1,10 +1,10 @@
 """When to publish: closed and open loop.
 
-In a **closed loop** a publisher waits until its event was acknowledged and has arrived everywhere. It finds the highest
-rate, but a server that hesitates is simply sent less, and its hesitation is seen by few events. In an **open loop**
-events are due at a fixed rate, whatever the server does, and each carries the time at which it was *due*, not the one
-at which it could be sent. So an event that had to wait for the server, or for events before it, has that wait in its
-latency: there is no coordinated omission. The clock ticks in milliseconds, so up to one of them counts as latency too.
+In a **closed loop** a publisher waits until its event was acknowledged and has arrived everywhere. This finds the
+highest rate, but a server that pauses is sent fewer events, so few events show the pause. In an **open loop** events
+are due at a fixed rate, regardless of the server, and each carries the time at which it was *due*, not the one at
+which it was sent. So the latency of an event includes the time it waited for the server, or for events before it:
+there is no coordinated omission. The schedule is checked every millisecond, which adds up to 1 ms to latencies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TICK_S = 0.001
 
 
 class Groups:
-    """The groups that a process publishes to, in turn, and the channels of each, in turn as well."""
+    """The groups that a process publishes to, in turn, and each group's channels, also in turn."""
 
     def __init__(self, first: int, channels: Sequence[Sequence[int]]) -> None:
         self.published = [0] * len(channels)
@@ -35,11 +35,11 @@ class Groups:
         self._turn = 0
 
     def begin(self) -> None:
-        """Forget what was published."""
+        """Reset the counts of published events."""
         self.published = [0] * len(self._channels)
 
     def next(self) -> tuple[int, int, int]:
-        """Channel, group, and the event's number within the group."""
+        """Return the channel and group of the next event, and its number within the group."""
         turn = self._turn
         self._turn = (turn + 1) % len(self._channels)
         number = self.published[turn]
@@ -49,7 +49,7 @@ class Groups:
 
 
 class Pace(ABC):
-    """Publishes between `begin` and `stop`, `batch` events at once; `step` looks whether some can be published now."""
+    """Publishes `batch` events per request, between `begin` and `stop`; `step` publishes what is possible now."""
 
     def __init__(self, publishers: Sequence[Publisher], groups: Groups, tally: Tally, *, batch: int) -> None:
         self.tally = tally
@@ -63,12 +63,12 @@ class Pace(ABC):
 
     @property
     def is_done(self) -> bool:
-        """Whether every event has an answer."""
+        """Whether the server has replied to every publish."""
         return not any(publisher.is_busy for publisher in self._publishers)
 
     @property
     def unanswered(self) -> int:
-        """Publishers that still wait for an answer."""
+        """The number of publishers that still wait for a reply."""
         return sum(publisher.is_busy for publisher in self._publishers)
 
     def begin(self) -> None:
@@ -78,7 +78,7 @@ class Pace(ABC):
         self._is_running = True
 
     def stop(self) -> None:
-        """Publish no more."""
+        """Stop publishing."""
         self._is_running = False
 
     def renew(self) -> None:
@@ -106,9 +106,10 @@ class Pace(ABC):
 
 
 class ClosedLoop(Pace):
-    """As many batches under way as there are publishers. `fan`: how many receivers in this process hear each event.
+    """A closed loop, with as many batches under way as there are publishers.
 
-    `elsewhere` is how many events have arrived at every receiver of the other processes.
+    `fan` is the number of receivers in this process that get each event; `has_others` is set if other processes have
+    receivers of it too, whose arrivals are then reported to `arrived_elsewhere`.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class ClosedLoop(Pace):
         self._written_off = 0
 
     def begin(self) -> None:
-        """Start to publish: one batch each."""
+        """Start to publish, with one batch from each publisher."""
         super().begin()
         self._elsewhere = 0
         self._written_off = 0
@@ -135,13 +136,13 @@ class ClosedLoop(Pace):
             self._publish(time.monotonic_ns())
 
     def arrived_elsewhere(self, count: int) -> None:
-        """Another process has told."""
+        """Set the number of events that have arrived at all receivers in the other processes."""
         self._elsewhere = count
         if self._is_running:
             self.step()
 
     def write_off(self) -> None:
-        """Nothing comes any more: those under way are lost, and must not stop the rest."""
+        """Give up the events that are under way, so that the loop goes on without them; nothing arrives any more."""
         self._written_off = self.tally.published - (self._arrived() - self._written_off)
         if self._is_running:
             self.step()
@@ -159,7 +160,7 @@ class ClosedLoop(Pace):
 
 
 class OpenLoop(Pace):
-    """Events are due at `rate` a second, whatever the server does."""
+    """An open loop: `rate` events per second are due, regardless of the server."""
 
     def __init__(
         self, publishers: Sequence[Publisher], groups: Groups, tally: Tally, *, batch: int, rate: float
@@ -177,13 +178,13 @@ class OpenLoop(Pace):
         self._tick()
 
     def step(self) -> None:
-        """Publish what is due; what finds no idle publisher keeps its time and waits."""
+        """Publish the events that are due; an event for which no publisher is idle waits, and keeps its due time."""
         now_ns = time.monotonic_ns()
         while self._idle and self._due_ns() <= now_ns:
             self._publish(self._due_ns())
 
     def stop(self) -> None:
-        """End the schedule; what was due and could not be sent is counted."""
+        """End the schedule, and count the events that were due but could not be sent."""
         super().stop()
         if self._timer is not None:
             self._timer.cancel()

@@ -1,12 +1,12 @@
-"""What the data pipeline does: how fast Spark reads, ingests and answers, how soon a rollup comes, and what it costs.
+"""The data pipeline's speed and cost: how fast Spark reads, ingests and queries, and how soon rollups are published.
 
-Three things are measured, each by itself:
+Three things are measured, one after another:
 
-lake     what one Spark session makes of a log, with nothing beside it.
-rollups  how soon they come. Server, load and pipeline share all cores, as on a machine that has them all: where the
-         server had a core to itself, a machine of two would leave one to the load and all of Spark.
-replies  what it costs the server: the same load without the pipeline and with it. Here the server has a core of its own
-         where there are two, unless that is not wanted, since what the others do on its core is no cost of being read.
+lake     how fast one Spark session reads, ingests, compacts and queries a log, with nothing else running.
+rollups  the time from a publish to its rollup. Server, load and pipeline share all cores, as if one machine ran them
+         all: with a core reserved for the server, a machine with two would leave one for the load and all of Spark.
+replies  the cost to the server: the same load without the pipeline and with it. Here the server has its own core if
+         there are at least two (and `is_pinned` is set), since other processes on its core would distort the figures.
 """
 
 from __future__ import annotations
@@ -43,12 +43,15 @@ if TYPE_CHECKING:
     Watch = Callable[[Phase], object]
 
 HOURS = 24.0
-"""Over which the events are spread of which one hour is asked for."""
+"""The time over which stored events are spread; queries are for one hour of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
-    """How much of it: `stored` events are read, ingested and asked; `rate` is of the publishes meanwhile."""
+    """The size of the measurement: `stored` events are read, ingested and queried; `rate` is in publishes per second.
+
+    `rounds` is the number of reads and queries by Spark; `master` is Spark's.
+    """
 
     stored: int = 5_000_000
     rounds: int = 5
@@ -61,7 +64,7 @@ class PipelinePlan:
     data_dir: Path | None = None
 
     def load(self) -> Load:
-        """What is published meanwhile."""
+        """Return the load that is put on the server while rollups and replies are measured."""
         return Load(
             "publish",
             publishers=8,
@@ -75,7 +78,7 @@ class PipelinePlan:
 async def measure_pipeline(
     plan: PipelinePlan, fill_command: Sequence[str], watch: Watch = lambda _: None
 ) -> PipelineFigures:
-    """Make every measurement. Raises `BenchFailed`."""
+    """Make all measurements; `fill_command` makes the stored log. Raises `BenchFailed`."""
     with tempfile.TemporaryDirectory(
         prefix="halley-bench-", dir=plan.data_dir or disk(), ignore_cleanup_errors=True
     ) as name:
@@ -92,7 +95,7 @@ async def measure_pipeline(
 
 
 async def _lake(plan: PipelinePlan, folder: Path, found: PipelineFigures, watch: Watch) -> None:
-    """What one Spark session makes of the stock."""
+    """Measure how one Spark session reads, ingests, compacts and queries the stored log."""
     arguments = [str(folder / "stock"), str(folder / "lake"), plan.master, str(plan.rounds)]
     with tempfile.TemporaryFile() as said:
         process = await asyncio.create_subprocess_exec(
@@ -119,7 +122,7 @@ async def _lake(plan: PipelinePlan, folder: Path, found: PipelineFigures, watch:
 
 
 async def _rollups(plan: PipelinePlan, folder: Path, found: PipelineFigures, watch: Watch) -> None:
-    """How soon they come while there is a load."""
+    """Measure how soon rollups are published under a load."""
     data_dir = folder / "rollups"
     async with started(halley_command(data_dir=data_dir), is_pinned=False) as target:
         server = _url(target)
@@ -132,7 +135,7 @@ async def _rollups(plan: PipelinePlan, folder: Path, found: PipelineFigures, wat
 
 
 async def _timed(plan: PipelinePlan, target: Target, watch: Watch) -> tuple[Result, Rollups]:
-    """A load, and rollups from when its warm-up is over."""
+    """Put a load on the server, and measure rollups once its warm-up is over."""
     is_measuring = asyncio.Event()
 
     def told(phase: Phase) -> None:
@@ -148,7 +151,7 @@ async def _timed(plan: PipelinePlan, target: Target, watch: Watch) -> tuple[Resu
 
 
 async def _replies(plan: PipelinePlan, folder: Path, found: PipelineFigures, watch: Watch) -> None:
-    """How soon the server answers a load, without the pipeline and with it."""
+    """Measure how soon the server replies under a load, without the pipeline and with it."""
     for phase in ("off", "on"):
         data_dir = folder / phase
         async with started(halley_command(data_dir=data_dir), is_pinned=plan.is_pinned) as target:

@@ -1,4 +1,4 @@
-"""What a measurement of the data pipeline has found: of a log that Spark reads, and of a server beside it."""
+"""The results of measuring the data pipeline: of Spark on a stored log, and of a server next to the pipeline."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from app.bench.rollups import Rollups
 
 STAGES = "as ingested", "compacted"
-"""What a table is when it is asked."""
+"""The states in which the lake's table is queried."""
 
 QUANTILES = {"p50": 0.5, "p95": 0.95}
-"""Of the times to a rollup."""
+"""The quantiles of the times from publish to rollup."""
 
 _SIZES = "rows", "files", "skipped"
 _PHASES = {"rollups": "rollups", "off": "replies without the pipeline", "on": "replies with the pipeline"}
@@ -23,16 +23,18 @@ _PHASES = {"rollups": "rollups", "off": "replies without the pipeline", "on": "r
 
 @dataclass(slots=True)
 class PipelineFigures:
-    """What was found. A figure that was not measured is None, and is no figure.
+    """The figures that were measured. A figure that was not measured is missing, or None.
 
-    cores        of the machine, and `is_pinned`: whether the server had one of them to itself while replies were timed
-    lake         by name (`session`, `source`, `ingest`, `compact`, `query`) what each round has told
-    rollup_ms    from a publish to the first rollup in which it is, at a subscriber; `rollups_missed` came in none
-    reply_ms     of the load's publishes, by phase (`off`: without the pipeline, `on`: with it, `rollups`), by quantile
-    publishes_per_s, unsent    of the load, by phase: what was reached, and what was due and could not be sent
-    behind       events that ingest had yet to do when the load with the pipeline ended: to do nothing costs nothing
-    wrong        what no healthy server and no healthy pipeline shows
-    warnings     what must be known to believe the rest
+    cores        cores of the machine; `is_pinned`: whether the server had its own core while replies were timed
+    lake         each round's report, by name (`session`, `source`, `ingest`, `compact`, `query`)
+    rollup_ms    times from a publish until a subscriber received the first rollup that includes it; `rollups_missed`
+                 is the number of publishes that were in no rollup
+    reply_ms     times of the load's publishes, by phase (`off`: without the pipeline, `on`: with it, `rollups`), by
+                 quantile
+    publishes_per_s, unsent    of the load, by phase: the rate reached, and the publishes that were due but not sent
+    behind       events not yet ingested when the load with the pipeline ended: an idle pipeline costs nothing
+    wrong        faults, which a healthy server with a healthy pipeline does not have
+    warnings     reasons to doubt figures
     """
 
     plan: dict[str, Any]
@@ -56,7 +58,7 @@ class PipelineFigures:
         return not self.wrong
 
     def take_load(self, phase: str, result: Result) -> None:
-        """Take note of a load on the server."""
+        """Add the result of a load on the server."""
         self.reply_ms[phase] = result.latency_ms
         self.publishes_per_s[phase] = result.publishes_per_s
         self.unsent[phase] = result.unsent
@@ -64,38 +66,42 @@ class PipelineFigures:
         if not result.is_clean:
             self.wrong.append(f"{name}: {result.lost} lost, {result.repeated} repeated, errors {result.errors}")
         if result.unsent:
-            self.warnings.append(f"{name}: {result.unsent:,} publishes that were due found no free publisher")
+            self.warnings.append(
+                f"{name}: {result.unsent:,} due publishes were not sent, because no publisher was free"
+            )
         if result.limit == "load":
             self.warnings.append(f"{name}: the load generator was the limit")
 
     def take_rollups(self, found: Rollups) -> None:
-        """Take note of when rollups came."""
+        """Add the times of rollups."""
         self.rollup_ms, self.rollups_missed = found.took_ms, found.missed
         if found.missed:
             of = found.missed + len(found.took_ms)
-            self.wrong.append(f"rollups: {found.missed} of {of} publishes were in none after {found.waited_s:g} s")
+            self.wrong.append(
+                f"rollups: {found.missed} of {of} publishes were not in a rollup after {found.waited_s:g} s"
+            )
 
     def rate(self, name: str) -> float | None:
-        """Rows a second: the median of the rounds; of ingest without the first batch, in which all is new to Spark."""
+        """Return rows per second, the median of the rounds; without ingest's first batch, in which Spark warms up."""
         rounds = self.lake.get(name, [])[1 if name == "ingest" else 0 :]
         rates = [each["rows"] / each["seconds"] for each in rounds if each["rows"] and each["seconds"]]
         return median(rates) if rates else None
 
     def query(self, stage: str) -> dict[str, Any] | None:
-        """One query: the median of the rounds' seconds, and what was read, the same in each."""
+        """Return the median time of the queries at a stage, and what they read, which is the same in each round."""
         rounds = [each for each in self.lake.get("query", []) if each["stage"] == stage]
         if not rounds:
             return None
         return {"seconds": median(each["seconds"] for each in rounds)} | {name: rounds[0][name] for name in _SIZES}
 
     def rollup(self, name: str) -> float | None:
-        """A quantile of the times to a rollup, in ms; those that never came were the slowest, and have no time."""
+        """Return a quantile of the times to a rollup, in ms; missed rollups rank as the slowest, and have no time."""
         ranked = sorted(self.rollup_ms)
         at = math.ceil(QUANTILES[name] * (len(ranked) + self.rollups_missed)) - 1
         return ranked[at] if 0 <= at < len(ranked) else None
 
     def as_json(self) -> dict[str, Any]:
-        """As saved and compared."""
+        """Return the results as they are saved and compared."""
         medians: dict[str, Any] = {name: self.rate(name) for name in ("source", "ingest", "compact")}
         medians["query"] = {stage: self.query(stage) for stage in STAGES}
         medians["rollup_ms"] = {name: self.rollup(name) for name in QUANTILES}

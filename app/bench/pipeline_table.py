@@ -1,4 +1,4 @@
-"""The table of `PipelineFigures` for a person."""
+"""The table that is printed for `PipelineFigures`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NONE = "not measured"
 
 
 def pipeline_table(found: PipelineFigures) -> str:
-    """All of it, each part below the conditions under which it was measured, and what must be known to believe it."""
+    """Return all results as a table, each part below the conditions under which it was measured, and warnings."""
     parts = []
     if found.plan["stored"]:
         parts.append((_lake_title(found), [*_lake(found)]))
@@ -36,7 +36,9 @@ def _said(found: PipelineFigures) -> Iterator[str]:
 
 def _lake_title(found: PipelineFigures) -> str:
     rounds = "1 round" if found.plan["rounds"] == 1 else f"medians of {found.plan['rounds']} rounds"
-    return f"lake: {found.plan['stored']:,} events stored; master {found.plan['master']}, nothing beside it; {rounds}"
+    return (
+        f"lake: {found.plan['stored']:,} events stored; master {found.plan['master']}, nothing else running; {rounds}"
+    )
 
 
 def _lake(found: PipelineFigures) -> Iterator[Line]:
@@ -63,7 +65,7 @@ def _rollups(found: PipelineFigures) -> Iterator[Line]:
 def _replies_title(found: PipelineFigures) -> str:
     where = f"server, load and pipeline on the same {_cores(found.cores)}"
     if found.is_pinned:
-        where = f"the server on a core of its own, load and pipeline on {_cores(found.cores - 1)}"
+        where = f"the server on its own core, load and pipeline on {_cores(found.cores - 1)}"
     return f"replies: {_load(found, 'off', 'on')}; {where}"
 
 
@@ -77,17 +79,17 @@ def _replies(found: PipelineFigures) -> Iterator[Line]:
     reached_per_s = found.publishes_per_s.get("on")
     behind = _NONE
     if found.behind is not None and reached_per_s:
-        behind = f"{found.behind:,} events, {found.behind / reached_per_s:.1f} s of them"
-    yield "then not yet ingested", behind
+        behind = f"{found.behind:,} events, {found.behind / reached_per_s:.1f} s of publishes"
+    yield "not yet ingested at the end", behind
 
 
 def _load(found: PipelineFigures, *phases: str) -> str:
-    """The rate, and where it was not reached how much of it was."""
+    """Describe the load, with the rate that was reached if it is lower than the plan's."""
     plan = found.plan
     rate = f"{plan['rate']:,.0f}"
     if any(found.unsent.get(phase) for phase in phases):
         rate = f"{min(found.publishes_per_s[phase] for phase in phases):,.0f} of {rate}"
-    return f"{rate} publishes/s for {plan['seconds']:g} s after {plan['warm_up_s']:g} s"
+    return f"{rate} publishes/s for {plan['seconds']:g} s after a warm-up of {plan['warm_up_s']:g} s"
 
 
 def _cores(count: int) -> str:

@@ -1,4 +1,4 @@
-"""The picture of a growth, as an SVG or PNG file. Only this needs matplotlib, which the extra [bench] brings."""
+"""Draws a `Growth` into an SVG or PNG file. Only this module needs matplotlib, which the extra [bench] installs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".svg", ".png")
 
 _GREY, _BLUE, _ORANGE = "#808890", "#3b82f6", "#e8710a"
-"""Readable on a white page and on a black one; the background is left to the page."""
+"""Colours that are readable on a white page and on a black one, since the background is transparent."""
 
 _STYLE: Any = {
     "text.color": _GREY,
@@ -31,9 +31,9 @@ _STYLE: Any = {
 
 
 def check_plotting() -> None:
-    """Raise `BenchFailed` where nothing can be drawn; better before the measurements than after."""
+    """Raise `BenchFailed` if matplotlib is missing; called before the measurements, so that none is wasted."""
     try:
-        import matplotlib as mpl  # noqa: PLC0415 - of the extra [bench]
+        import matplotlib as mpl  # noqa: PLC0415 - from the extra [bench]
 
         mpl.use("agg")
     except ImportError:
@@ -41,9 +41,9 @@ def check_plotting() -> None:
 
 
 def plot(growth: Growth, file: Path) -> None:
-    """Draw CPU per delivery and memory, against receivers and against channels. Raises `BenchFailed`."""
+    """Draw CPU per delivery and memory against receivers and against channels. Raises `BenchFailed`."""
     check_plotting()
-    from matplotlib import pyplot as plt  # noqa: PLC0415 - of the extra [bench]
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - from the extra [bench]
 
     with plt.rc_context(_STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(9, 5), sharex="col", layout="constrained")

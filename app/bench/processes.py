@@ -1,4 +1,4 @@
-"""The processes that the bench starts: on which core they run, and how they end."""
+"""The processes that the bench starts: the cores they run on, their last words, and how they are ended."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ _LAST_BYTES = 4_096
 
 
 def pin(process: Process, *cores: int) -> None:
-    """Let a process run on those cores only."""
-    with suppress(ProcessLookupError):  # it has ended already; whoever waits for it hears so
+    """Restrict a process to `cores`."""
+    with suppress(ProcessLookupError):  # it has already ended, which the code that waits for it notices
         os.sched_setaffinity(process.pid, cores)
 
 
 def last_line(said: BinaryIO) -> str:
-    """What a process has written last to that file, which is why it has ended; empty if it said nothing."""
+    """Return the last line of a process' output, which usually explains why it ended; "" if there is no output."""
     said.seek(0)
     lines = said.read()[-_LAST_BYTES:].decode(errors="replace").strip().splitlines()
     return lines[-1].strip() if lines else ""
 
 
 async def end(process: Process) -> None:
-    """Kill a process that was started as the first of a session, with all its children; nobody hears its farewell.
+    """Kill a process that was started in a new session, with all its children.
 
-    Not by `Process.kill`: it polls first, and takes the end of a dead child from whoever waits for it.
+    `Process.kill` is not used, since it polls first, which takes a dead child's exit status from the code that waits
+    for it.
     """
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     ended = asyncio.ensure_future(process.wait())
     try:
         await asyncio.wait({ended}, timeout=_STOP_S)
-    except asyncio.CancelledError:  # whoever is in a hurry must not leave a dead child behind
+    except asyncio.CancelledError:  # even then the dead child must be waited for
         await asyncio.wait({ended}, timeout=_STOP_S)
         raise
     if not ended.done():

@@ -1,4 +1,4 @@
-"""A session that publishes, one request at a time, and sees that each event is acknowledged."""
+"""A session that publishes, one request at a time, and checks that each event is acknowledged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class Publisher(Session):
-    """`freed` is called whenever it can publish again. With `is_timed`, acknowledgements are the work that is timed."""
+    """A publishing session; `freed` is called whenever it can publish again.
+
+    With `is_timed`, latencies are those of acknowledgements, else those of deliveries.
+    """
 
     def __init__(self, requests: Requests, tally: Tally, *, data_bytes: int, batch: int, is_timed: bool) -> None:
         super().__init__(requests, tally)
@@ -29,23 +32,23 @@ class Publisher(Session):
         self._is_renewal_due = self._is_renewing = False
 
     async def join(self) -> None:
-        """Connect, so that the session lasts. Raises `BenchFailed`."""
+        """Send the first connect, so that the server keeps the session. Raises `BenchFailed`."""
         self._keep_alive = self._requests.connect(self.client_id, self.cookie, is_held=False)
         await self.ask(self._keep_alive, "a connect")
         self._template = self._requests.publish_template(self.client_id, self.cookie, self._data_bytes, self._batch)
         self.opened()
 
     def publish(self, events: tuple[int, ...], due_ns: int) -> None:
-        """Send a batch of events that was due at that time. Only while not busy.
+        """Send a batch of events that was due at `due_ns`. Call it only while `is_busy` is false.
 
-        `events` has four numbers for each: channel, when it was due in ns, group, number within the group.
+        `events` has four numbers for each event: channel, due time in ns, group, number within the group.
         """
         self.is_busy = True
         self._due_ns = due_ns
         self.transport.write(self._template % events)
 
     def renew(self) -> None:
-        """Keep the session alive with a connect, as soon as there is nothing else under way."""
+        """Keep the session alive with a connect, as soon as no other request is under way."""
         if self.is_busy:
             self._is_renewal_due = True
         else:
@@ -53,7 +56,7 @@ class Publisher(Session):
             self.transport.write(self._keep_alive)
 
     def worked(self, status: int, body: bytes) -> None:
-        """A publish is acknowledged, or the session is renewed."""
+        """Handle the response to a publish, or to a connect that keeps the session alive."""
         wanted = 1 if self._is_renewing else self._batch
         if status != 200 or (refused := wanted - successes(body)):
             what = "connect refused" if self._is_renewing else "publish refused"

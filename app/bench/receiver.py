@@ -1,4 +1,4 @@
-"""A session that subscribes, polls, and accounts for every event it should get: once each, whatever their order."""
+"""A session that subscribes, polls, and checks that it gets every event it should exactly once, in any order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RETRY_S = 1.0
 
 
 class Receiver(Session):
-    """One held poll after the other. Subscribes to `channels`; `group` is the one whose events it hears."""
+    """A receiving session, with one held poll after the other; it subscribes to `channels`, those of `group`."""
 
     def __init__(self, requests: Requests, tally: Tally, group: int, channels: Iterable[int]) -> None:
         super().__init__(requests, tally)
@@ -38,12 +38,12 @@ class Receiver(Session):
         self.transport.write(self._poll)
 
     def begin(self) -> None:
-        """Expect the events of the tally's new round."""
+        """Prepare for the events of the tally's new round."""
         self._next = self._tally.floor
         self._early.clear()
 
     def settle(self, published: int) -> int:
-        """How many of the round's first `published` events did not come; others that came are errors."""
+        """Return how many of the round's first `published` events are missing; count any others received as errors."""
         end = self._tally.floor + published
         alien = max(self._next - end, 0) + sum(number >= end for number in self._early)
         if alien:
@@ -51,7 +51,7 @@ class Receiver(Session):
         return published - (self._next - self._tally.floor + len(self._early) - alien)
 
     def worked(self, status: int, body: bytes) -> None:
-        """A poll is answered: poll again, then count. Written for speed."""
+        """Handle the response to a poll: poll again, then count the events. Written for speed."""
         now_ns = time.monotonic_ns()
         tally = self._tally
         if status == 200 and (SUCCESS in body or is_success(body)):

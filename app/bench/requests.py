@@ -1,4 +1,4 @@
-"""The requests of one session as bytes, made once and sent again and again."""
+"""The requests of sessions as bytes, which are made once and sent repeatedly."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ BROWSER_HEADERS = (
     b"Accept-Encoding: gzip, deflate, br, zstd\r\n"
     b"Accept-Language: en-GB,en;q=0.9\r\n"
 )
-"""What Chromium sends with a request of a page from the same site."""
+"""The headers that Chromium sends with a request from a page of the same origin."""
 
 
 def channel_name(number: int) -> str:
-    """The name of a channel of the bench; all are equally long."""
+    """Return the name of a channel of the bench; all names have the same length."""
     return f"/bench/{number:06d}"
 
 
 class Requests:
-    """The requests to a server's `path`: `host` as in the Host header, headers few or a browser's, a token or none."""
+    """Makes requests to a server's `path`, with `host` as Host header, and optionally a token and browser headers."""
 
     def __init__(self, host: str, path: str, *, token: str | None, browser_headers: bool) -> None:
         more = BROWSER_HEADERS % {b"host": host.encode()} if browser_headers else b""
@@ -47,18 +47,18 @@ class Requests:
         self._rest_of_get = f" HTTP/1.1\r\nHost: {host}\r\n".encode() + more + b"\r\n"
 
     def handshake(self) -> bytes:
-        """The one request without a session."""
+        """Return a handshake, the only request without a session."""
         return self._request(HANDSHAKE, b"")
 
     def subscribe(self, client_id: str, cookie: bytes, channels: Iterable[int]) -> bytes:
-        """A subscription to some channels at once."""
+        """Return a subscription to some channels in one message."""
         names = [channel_name(number) for number in channels]
         wanted: object = names[0] if len(names) == 1 else names
         message = {"channel": "/meta/subscribe", "clientId": client_id, "subscription": wanted, "id": "2"}
         return self._request(_body(message), cookie)
 
     def connect(self, client_id: str, cookie: bytes, *, is_held: bool) -> bytes:
-        """A poll; one that is not held only keeps the session alive."""
+        """Return a poll; one that is not held only keeps the session alive."""
         message: dict[str, object] = {
             "channel": "/meta/connect",
             "clientId": client_id,
@@ -68,7 +68,7 @@ class Requests:
         return self._request(_body(message if is_held else message | {"advice": {"timeout": 0}}), cookie)
 
     def publish_template(self, client_id: str, cookie: bytes, data_bytes: int, batch: int) -> bytes:
-        """So many publishes, each to be filled with the channel's number and what `token.TEMPLATE` takes."""
+        """Return a request of `batch` publishes, to be filled for each with a channel number and `token.TEMPLATE`'s."""
         filled = token.TEMPLATE % (0, 0, 0)
         data = {"mark": filled.decode(), "pad": "x" * data_bytes}
         message: dict[str, object] = {"channel": channel_name(0), "clientId": client_id, "data": data, "id": "4"}
@@ -77,7 +77,7 @@ class Requests:
         return request.replace(channel_name(0).encode(), b"/bench/%06d").replace(filled, token.TEMPLATE)
 
     def get(self, path: str) -> bytes:
-        """A request without a body, for another path of the server."""
+        """Return a GET request for another path of the server."""
         return b"GET " + path.encode() + self._rest_of_get
 
     def _request(self, body: bytes, cookie: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What a measurement found, and who set its limit. Plain numbers: a saved result is this as JSON."""
+"""The result of a measurement, and what limited the rate. It has plain values only, since it is saved as JSON."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from app.bench.load import Load
 
 _FULL = 0.9
-"""Of a core, from which on whoever uses it counts as the limit: the rest goes to the system's own work."""
+"""The share of a core from which its user counts as the limit; the rest is used by the system."""
 
 
 @dataclass(slots=True)
 class Result:
-    """One measurement. What could not be known, as a foreign machine's CPU, is None.
+    """One measurement. A figure that is unknown, such as the CPU of another machine, is None.
 
-    `published`, `deliveries`, `lost` and `repeated` count events; `deliveries` are distinct ones. `lost` were published
-    and did not come, not even in the load's `grace_s` after the end. `unsent` were due in the open loop, and no
-    publisher was free to send them. `server_cpu_us` is per unit of work: delivery, or acknowledged publish where nobody
-    listens; polls are in it. `server_waited_share` is how much of the time something else ran on the server's core.
-    `memory_kb` is resident memory per session, `rss_mb` are (seconds, resident memory) over the measurement.
-    `connects_per_s` are connections accepted with their handshakes.
+    `published`, `deliveries`, `lost` and `repeated` count events; `deliveries` does not include repeated ones. `lost`
+    events were published and not received, not even in the load's `grace_s` after the end. `unsent` events were due in
+    an open loop, but no publisher was free to send them. `server_cpu_us` is per unit of work, including polls: per
+    delivery or, without subscribers, per acknowledged publish. `server_waited_share` is the share of the time in which
+    something else ran on the server's core. `memory_kb` is resident memory per session, `rss_mb` has pairs of (seconds,
+    resident memory) over the measurement. `connects_per_s` is the rate of accepted connections with handshake.
     """
 
     load: Load
@@ -54,19 +54,20 @@ class Result:
 
     @property
     def is_clean(self) -> bool:
-        """Whether everything went as it should; speed does not count."""
+        """Whether there were no errors, losses or repeats; speed does not count."""
         return not (self.errors or self.lost or self.repeated)
 
     def as_json(self) -> dict[str, Any]:
-        """As saved and compared."""
+        """Return the result as it is saved and compared."""
         return asdict(self)
 
 
 def limit(load_cpu_shares: Sequence[float], server_cpu_share: float | None, *, is_closed: bool) -> str:
-    """Who kept the rate from being higher: "server", "load", or "neither".
+    """Return what kept the rate from being higher: "server", "load", "neither", or "unknown".
 
-    A load process that uses up a core cannot send faster; unless the server does too, the figures are not the server's.
-    Where neither is busy, an open loop was not meant to be faster, and a closed one waits for the way between them.
+    A load process that uses a whole core cannot send faster; unless the server does too, the figures are not the
+    server's. If neither is busy, an open loop was not meant to be faster, and a closed one waits for the connections
+    between them. "unknown" is a closed loop without a busy load process, if the server's CPU time is unknown.
     """
     is_load_full = max(load_cpu_shares, default=0.0) >= _FULL
     is_server_full = server_cpu_share is not None and server_cpu_share >= _FULL
@@ -80,9 +81,9 @@ def limit(load_cpu_shares: Sequence[float], server_cpu_share: float | None, *, i
 
 
 def slope_per_minute(samples: Sequence[tuple[float, float]]) -> float | None:
-    """The slope of a line through (seconds, value), per minute; None for fewer than three samples.
+    """Return the slope of a line through samples of (seconds, value), per minute; None if there are too few.
 
-    The first fifth is left out: a server that has just begun to work is still filling its caches.
+    The first fifth is left out, in which the server still fills its caches; three samples must remain.
     """
     steady = samples[len(samples) // 5 :]
     if len(steady) < 3:

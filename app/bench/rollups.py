@@ -1,4 +1,4 @@
-"""How soon a rollup comes: from a publish on a channel of its own to that channel's first rollup, at a subscriber."""
+"""The time until a rollup: from a publish on an unused channel until a subscriber gets that channel's first rollup."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STATS = "/stats/10s"
 
 
 class Rollups(NamedTuple):
-    """How long each took, and how many publishes were in none after `waited_s`."""
+    """The time until each rollup, and the number of publishes that were in no rollup after `waited_s`."""
 
     took_ms: list[float]
     missed: int
@@ -31,7 +31,7 @@ class Rollups(NamedTuple):
 
 
 async def first_rollup(server: str, watch: Watch) -> None:
-    """Wait until the pipeline is at work. Raises `BenchFailed`."""
+    """Publish until the pipeline publishes a rollup. Raises `BenchFailed`."""
     try:
         async with asyncio.timeout(_START_S), Client(server) as client:
             await client.subscribe(f"{_STATS}/bench/**")
@@ -46,13 +46,13 @@ async def first_rollup(server: str, watch: Watch) -> None:
             finally:
                 hearing.cancel()
     except (TimeoutError, ClientError) as error:
-        raise BenchFailed(f"no rollup has come within {_START_S:g} s ({error})") from None
+        raise BenchFailed(f"no rollup was received within {_START_S:g} s ({error})") from None
 
 
 async def rollups(server: str, seconds: float, longest_s: float = LONGEST_S) -> Rollups:
-    """Publish a few a second for so long, and wait for the rollups of them all; of the last one at most `longest_s`.
+    """Publish five events per second for `seconds`, each on its own channel, and wait for the rollups of all.
 
-    Raises `BenchFailed`.
+    After the last publish, waits for at most `longest_s`. Raises `BenchFailed`.
     """
     count = max(1, round(seconds * _PER_S))
     sent: dict[str, float] = {}
@@ -82,10 +82,10 @@ async def rollups(server: str, seconds: float, longest_s: float = LONGEST_S) -> 
                 async with asyncio.timeout(longest_s):
                     await hearing
             except TimeoutError:
-                pass  # what has not come is told
+                pass  # the missing rollups are in the result
             finally:
                 hearing.cancel()
                 await asyncio.wait({hearing})
     except ClientError as error:
-        raise BenchFailed(f"rollups could not be watched: {error}") from None
+        raise BenchFailed(f"rollups could not be measured: {error}") from None
     return Rollups(took_ms, count - len(took_ms), longest_s)

@@ -1,4 +1,4 @@
-"""Rounds: the same measurement of several servers in turn, each of them started afresh."""
+"""Rounds: the same measurement of several servers in turn, each of them freshly started."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 async def in_turn(
     servers: Sequence[str], rounds: int, folder: Path, serving: Serving, measure: Measure, watch: Watch
 ) -> None:
-    """Measure each of the servers once a round; every other round goes backwards, so that none is always the first.
+    """Measure each server once per round; every other round is in reverse order, so that no server is always first.
 
-    `serving` starts one by its name, with an empty folder within `folder`. Raises `BenchFailed`, which names it.
+    `serving` starts a server, given its name and an empty folder within `folder`. Raises `BenchFailed`, which names
+    the server.
     """
     for number in range(1, rounds + 1):
         for server in servers if number % 2 else reversed(servers):

@@ -1,6 +1,6 @@
-"""A Bayeux session on a connection of its own: what the sessions that receive and those that publish have in common.
+"""A Bayeux session on its own connection: what sessions that receive and those that publish have in common.
 
-Every session keeps the cookie it was given, so each is a browser of its own and limits per browser do not apply.
+Every session keeps the cookie that it got, so each counts as a separate browser and limits per browser do not apply.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _COOKIE = re.compile(rb"\r\nset-cookie: *([^;\r\n]{1,500})", re.IGNORECASE)
 
 
 def is_success(body: bytes) -> bool:
-    """Whether a body has a successful reply, however its server spaces JSON."""
+    """Whether a body has a successful reply, with or without spaces in its JSON."""
     return SUCCESS in body or _SPACED_SUCCESS.search(body) is not None
 
 
 def successes(body: bytes) -> int:
-    """How many successful replies a body has."""
+    """Return the number of successful replies in a body."""
     return body.count(SUCCESS) or len(_SPACED_SUCCESS.findall(body))
 
 
 class Session(Connection):
-    """Opens in dialogue (`ask`); afterwards `worked` sees every answer."""
+    """A session that is opened request by request (`ask`); afterwards `worked` is called with every response."""
 
     def __init__(self, requests: Requests, tally: Tally) -> None:
         super().__init__()
@@ -46,11 +46,11 @@ class Session(Connection):
         self.cookie = b""
 
     async def handshake(self) -> None:
-        """Begin the session. Raises `BenchFailed`."""
+        """Send a handshake, which begins the session. Raises `BenchFailed`."""
         head, body = await self.ask(self._requests.handshake(), "a handshake")
         client_id = _CLIENT_ID.search(body)
         if client_id is None:
-            raise BenchFailed(f"a handshake has no clientId: {_shown(body)}")
+            raise BenchFailed(f"a handshake reply has no clientId: {_shown(body)}")
         self.client_id = client_id[1].decode()
         cookie = _COOKIE.search(head)
         self.cookie = cookie[1] if cookie else b""
@@ -68,17 +68,17 @@ class Session(Connection):
         return head, body
 
     def opened(self) -> None:
-        """The session is as it should be; from now on losing it is an error that is counted."""
+        """Count the session as open; from now on, losing its connection is an error that is counted."""
         self._is_counted = True
         self._tally.connections += 1
 
     def leave(self) -> None:
-        """Close the connection without a word."""
+        """Close the connection without a disconnect; this is not counted as an error."""
         self._is_leaving = True
         self.transport.abort()
 
     def answered(self, status: int, head: bytes, body: bytes) -> None:
-        """Hand the answer to whoever asked, or go on working."""
+        """Pass a response to the `ask` that waits for it, or else to `worked`."""
         if self._asked is not None:
             if not self._asked.done():
                 self._asked.set_result((head, body))
@@ -86,18 +86,18 @@ class Session(Connection):
         self.worked(status, body)
 
     def worked(self, status: int, body: bytes) -> None:
-        """An answer came while the load runs."""
+        """Handle a response while the load runs."""
         raise NotImplementedError
 
     def failed(self, error: Exception) -> None:
-        """Count what is no HTTP."""
+        """Count received bytes that are not HTTP as an error."""
         self._tally.errors[str(error)] += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Whoever asked must not wait for ever; and it counts."""
+        """Fail the `ask` that waits for a response, if any, and count the lost connection."""
         if self._asked is not None and not self._asked.done():
             reason = f" ({exc})" if exc else ""
-            self._asked.set_exception(BenchFailed(f"the server closed a connection while it was opened{reason}"))
+            self._asked.set_exception(BenchFailed(f"the server closed a connection while it was being opened{reason}"))
         if self._is_counted and not self._is_leaving:
             self._tally.disconnected()
 

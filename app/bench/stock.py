@@ -1,4 +1,4 @@
-"""A log of many events, and how long it takes to read the newest of a channel from it."""
+"""A log of many events, and the time it takes to read a channel's newest events from it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
     Watch = Callable[[Phase], object]
 
-CHANNELS = 100  # 10,000 events have 100 on each
+CHANNELS = 100  # a log of 10,000 events has 100 in each
 _NEWEST = 100
 _READS, _UNTIMED_READS = 500, 100
 
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """Reads of the newest 100 events of a channel from one log: the first of all, then the others, in ms.
+    """The time to read the newest 100 events of a channel from one log, in ms: of the first read, then of the others.
 
-    `rss_mb` is the server's resident memory when it had opened the log, `read_rss_mb` after the reads.
+    `rss_mb` is the server's resident memory after it opened the log, `read_rss_mb` after the reads.
     """
 
     first_ms: float
@@ -53,10 +53,10 @@ async def fill(
     channels: int = CHANNELS,
     legible: int | None = None,
 ) -> None:
-    """Have a process make a log of so many events, spread over so many hours. Raises `BenchFailed`.
+    """Run `command`, which makes a log of `count` events, spread over `hours`. Raises `BenchFailed`.
 
-    `legible` is how many of them are not for somebody else; None: all. `{folder}`, `{count}` and so on stand in the
-    command for what it is to make; it prints how far it has come.
+    `legible` is the number of events that the bench may read; None: all. In the command, `{folder}`, `{count}`,
+    `{channels}`, `{hours}` and `{legible}` are replaced by their values. It prints the number of events made so far.
     """
     wanted = {"folder": folder, "count": count, "channels": channels, "hours": hours}
     wanted["legible"] = count if legible is None else legible
@@ -75,7 +75,7 @@ async def fill(
 
 
 async def read(target: Target, count: int, watch: Watch) -> Stock:
-    """The newest events of channels at random, from a log of so many."""
+    """Read the newest events of random channels from a log of `count` events. Raises `BenchFailed`."""
     chance = random.Random(count)  # noqa: S311 - the same reads every time
     with off_the_servers_core(target):
         async with asker(target) as asking:
@@ -93,7 +93,7 @@ async def read(target: Target, count: int, watch: Watch) -> Stock:
             after = await target.usage()
     events = body.count(b'"position":')
     if events != min(_NEWEST, count // CHANNELS):
-        raise BenchFailed(f"the newest {_NEWEST} events of a channel were {events}")
+        raise BenchFailed(f"a read of the newest {_NEWEST} events of a channel returned {events}")
     return Stock(_ms(first_us), percentiles(times_us), _mb(before.rss_bytes), _mb(after.rss_bytes))
 
 

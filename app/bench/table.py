@@ -1,4 +1,4 @@
-"""Results for a person: a table of one, a comparison of two, one line for each point of a growth."""
+"""Printed results: the table of one, the comparison of two, and a growth with a line for each point."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOT_COMPARED = ("load.", "date", "rss_mb.", "load_cpu_shares.", "seconds", "lak
 
 
 def table(result: Result) -> str:
-    """All that a result says, with what must be known to believe it."""
+    """Return a result as a table, with the conditions of the measurement and warnings."""
     rows = list(_rows(result))
     width = max(len(name) for name, _ in rows)
     lines = [_title(result), *(f"  {name:<{width}}  {value}" for name, value in rows)]
@@ -22,13 +22,13 @@ def table(result: Result) -> str:
 
 
 def warnings(result: Result) -> list[str]:
-    """What is wrong with a result, as sentences."""
+    """Return what is wrong with a result and what makes it doubtful, as sentences."""
     found = []
     if result.limit == "load":
         busy = max(result.load_cpu_shares)
         found.append(
-            f"The load generator was the limit ({busy:.0%} of a core), not the server: rates and latencies are its "
-            "own. Use more --processes on a machine with more cores, or an open loop with a lower --rate."
+            f"The load generator was the limit ({busy:.0%} of a core), not the server: rates and latencies are "
+            "not the server's. Use more --processes on a machine with more cores, or an open loop with a lower --rate."
         )
     if (result.server_waited_share or 0) >= _MUCH:
         found.append(
@@ -36,7 +36,9 @@ def warnings(result: Result) -> list[str]:
             "unit of work, not rates and latencies."
         )
     if result.unsent:
-        found.append(f"{result.unsent:,} events that were due found no free publisher: the rate was not reached.")
+        found.append(
+            f"{result.unsent:,} due events were not sent, because no publisher was free: the rate was not reached."
+        )
     if not result.is_clean:
         found.append("Something went wrong: see lost, repeated and errors.")
     return found
@@ -54,7 +56,7 @@ def _title(result: Result) -> str:
         loop = f"open loop, {load.rate:g} publishes/s"
     else:
         loop = "no publishes" if load.verb == "idle" else f"closed loop, {load.publishers:,} under way"
-    headers = ", headers as a browser's" if load.browser_headers else ""
+    headers = ", browser headers" if load.browser_headers else ""
     return f"{load.verb} at {result.server}: {what}; {loop}; {result.seconds:.1f} s{headers}"
 
 
@@ -89,18 +91,18 @@ def _rows(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def comparison(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Every number that two saved results share, and the ratio of the second to the first."""
+    """Return a table of the numbers that two saved results share, with the ratio of the second to the first."""
     old, new = dict(_numbers(before)), dict(_numbers(after))
     names = [name for name in new if name in old and not name.startswith(_NOT_COMPARED)]
     if not names:
-        return "The two results have nothing in common."
+        return "The two results have no figures in common."
     width = max(map(len, names))
     lines = [f"{'':<{width}}  {'before':>12}  {'now':>12}  ratio"]
     for name in names:
         ratio = f"{new[name] / old[name]:.2f}" if old[name] else "-" if new[name] else "1.00"
         lines.append(f"{name:<{width}}  {old[name]:>12,.2f}  {new[name]:>12,.2f}  {ratio:>5}")
     if _loads(before) != _loads(after):
-        lines.append("The loads differ: the ratios say little.")
+        lines.append("The loads differ, so the ratios mean little.")
     return "\n".join(lines)
 
 
@@ -121,7 +123,7 @@ def _loads(result: dict[str, Any]) -> list[Any]:
 
 
 def growth_table(receivers: Sequence[Result], channels: Sequence[Result]) -> str:
-    """CPU per delivery and memory, a line for each number of receivers, then of channels."""
+    """Return a table of CPU per delivery and memory: a line for each number of receivers, then of channels."""
     lines = [f"{'receivers':>10} {'channels':>10} {'CPU us/delivery':>16} {'memory MB':>10} {'p99 ms':>8} {'limit':>8}"]
     for result in (*receivers, *channels):
         cpu = "unknown" if result.server_cpu_us is None else f"{result.server_cpu_us:.1f}"

@@ -1,4 +1,4 @@
-"""What one load process has counted in a round. Counts are exact; latencies are kept to the microsecond."""
+"""The counts of one load process in a round. They are exact; latencies have a resolution of a microsecond."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 SAMPLES = 50_000_000
-"""Latencies kept by a process (200 MB); later ones are counted, not timed."""
+"""The maximum number of latencies that a process keeps (200 MB); later events are counted, but not timed."""
 
 _NEVER = 1 << 62
 _LONGEST_US = (1 << 32) - 1
 
 
 class Tally:
-    """Counts of one round. `deliveries` are distinct ones; `polls` those answered, with or without an event.
+    """The counts of one round, in one process.
 
-    `reached` is called whenever `deliveries` has come to `goal`: a closed loop waits for that.
+    `deliveries` does not include repeated ones; `polls` are those with a response, with or without an event. `reached`
+    is called when `deliveries` reaches `goal`, which a closed loop waits for. `lost_all` is called when the last
+    connection is lost.
     """
 
     def __init__(self) -> None:
@@ -31,7 +33,7 @@ class Tally:
         self.begin(0)
 
     def begin(self, number: int) -> None:
-        """Forget everything for a new round."""
+        """Reset all counts for round `number`."""
         self.floor = number * ROUND
         self.deliveries = self.repeated = self.polls = self.published = self.acknowledged = self.unsent = 0
         self.errors: Counter[str] = Counter()
@@ -40,13 +42,13 @@ class Tally:
         self.latencies_us = array("I")
 
     def time(self, due_ns: int, now_ns: int) -> None:
-        """Take note of a unit of work that was due at one time and is done at another."""
+        """Add the latency of a unit of work that was due at one time and done at another."""
         self.last_ns = now_ns
         if len(self.latencies_us) < SAMPLES:
             self.latencies_us.append(min(max(now_ns - due_ns, 0) // 1_000, _LONGEST_US))
 
     def disconnected(self) -> None:
-        """A connection was lost that should have stayed."""
+        """Count a connection that was lost unexpectedly."""
         self.errors["connection lost"] += 1
         self.connections -= 1
         if self.connections == 0:
@@ -54,7 +56,7 @@ class Tally:
 
 
 def percentiles(latencies_us: Mapping[int, int]) -> dict[str, float]:
-    """Latencies in ms by how many of them are not longer; given as counts by microsecond."""
+    """Return percentiles of latencies in ms, and the maximum; `latencies_us` has counts by microsecond."""
     total = sum(latencies_us.values())
     if not total:
         return {}

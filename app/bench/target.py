@@ -1,4 +1,4 @@
-"""The server that is measured: one that runs already, or one that is started for it and ended with it."""
+"""The server that is measured: one that already runs, or one that is started for the measurement and ended after it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _START_S = 20.0
 
 
 class Target:
-    """A server at `url`. `cores` are those that the load should use (none: any), `token` is what sessions show it."""
+    """A server at `url`. `cores` are those that the load should use (empty: any); sessions authenticate by `token`."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class Target:
         self._metrics_url = metrics_url
 
     async def usage(self) -> Usage:
-        """CPU and memory so far. Raises `BenchFailed` where its metrics cannot be read."""
+        """Return its CPU time so far and its memory. Raises `BenchFailed` if its metrics cannot be read."""
         if self._pid is not None:
             return usage_of(self._pid)
         return UNKNOWN if self._metrics_url is None else await usage_told_by(self._metrics_url)
 
     async def died(self) -> str:
-        """Wait for its end, which is none that was asked for; returns a sentence on it."""
-        await asyncio.Event().wait()  # only of a process of our own we would hear
+        """Wait until the server ends unexpectedly; return a sentence on how it ended."""
+        await asyncio.Event().wait()  # the end of a server that the bench did not start is not noticed
         raise AssertionError
 
 
@@ -67,13 +67,13 @@ class _Started(Target):
     async def died(self) -> str:
         code = await self._process.wait()
         if code < 0:
-            return f"the server has ended by itself ({signal.Signals(-code).name})"
+            return f"the server ended unexpectedly ({signal.Signals(-code).name})"
         said = last_line(self._said)
-        return f"the server has ended by itself (exit code {code})" + (f": {said}" if said else "")
+        return f"the server ended unexpectedly (exit code {code})" + (f": {said}" if said else "")
 
 
 def attached(url: str, *, token: str | None = None, pid: int | None = None, metrics_url: str | None = None) -> Target:
-    """A server that runs. `pid` or `metrics_url` tells what it uses. Raises `ValueError` for what is no URL of one."""
+    """Return a running server as target; `pid` or `metrics_url` is where its usage is read. Raises `ValueError`."""
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname or "@" in parts.netloc:
         raise ValueError("expected a URL like http://127.0.0.1:8080")
@@ -83,7 +83,7 @@ def attached(url: str, *, token: str | None = None, pid: int | None = None, metr
 
 
 def halley_command(config: str | None = None, *, data_dir: Path | None = None) -> list[str]:
-    """How this very Halley is served at {port}: with those settings, or with a history there, or with none."""
+    """Return the command that serves this Halley at {port}: with settings from a file, a history, or neither."""
     settings = ["--config", config] if config else []
     history = ["--data-dir", str(data_dir)] if data_dir else [] if config else ["--history", "off"]
     return [*module_command("app"), "serve", "--port", "{port}", "--operations-port", "0", *settings, *history]
@@ -100,11 +100,11 @@ async def started(
     environment: Mapping[str, str] = MappingProxyType({}),
     prepare: Callable[[int], object] = lambda _: None,
 ) -> AsyncIterator[Target]:
-    """A server of its own at a free port, which takes the place of `{port}` in the command.
+    """Start a separate server at a free port, which replaces `{port}` in the command, and end it with the block.
 
-    With `is_pinned` and two or more cores, the server has the first to itself and the load the others. `environment` is
-    added to this process' own; `prepare` is told the port before, for servers that read it from a file. Raises
-    `BenchFailed` if it does not start.
+    With `is_pinned` and two or more cores, the server gets the first one to itself and the load the others.
+    `environment` is added to this process' own. `prepare` is called with the port before the start, for servers that
+    read it from a file. Raises `BenchFailed` if the server does not start.
     """
     raise_file_limit()
     port = _free_port()
@@ -117,7 +117,7 @@ async def started(
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=said,
                 env=module_environment()
-                | {"HALLEY_LOG_LEVEL": "warning", **environment},  # not a line for each session
+                | {"HALLEY_LOG_LEVEL": "warning", **environment},  # without a line for each session
                 start_new_session=True,
             )
         except OSError as error:
@@ -150,7 +150,7 @@ async def _listening(target: Target, port: int) -> None:
 
 
 def core_count() -> int:
-    """The cores that we and what we start may run on."""
+    """Return the number of cores on which this process, and those it starts, can run."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

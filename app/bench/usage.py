@@ -1,4 +1,4 @@
-"""What a server has used of its machine: from /proc for processes here, else from its own /metrics."""
+"""The CPU time and memory that a server uses: from /proc for processes on this machine, else from its /metrics."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _METRICS_S = 10.0
 
 
 class Usage(NamedTuple):
-    """CPU time since the start, and resident memory now; None where it cannot be known.
+    """CPU time since the start, and resident memory now; None where it is unknown.
 
-    `waited_s` is how long it was ready to run, and something else ran on its core.
+    `waited_s` is the time in which the server was ready to run while something else ran on its core.
     """
 
     cpu_s: float | None
@@ -29,7 +29,7 @@ class Usage(NamedTuple):
     waited_s: float | None = None
 
     def since(self, before: Usage) -> Usage:
-        """The times since then; the memory is that of now."""
+        """Return the times used since `before`, with the current memory."""
         cpu_s = None if before.cpu_s is None or self.cpu_s is None else self.cpu_s - before.cpu_s
         waited_s = None if before.waited_s is None or self.waited_s is None else self.waited_s - before.waited_s
         return Usage(cpu_s, self.rss_bytes, waited_s)
@@ -39,7 +39,7 @@ UNKNOWN = Usage(None, None)
 
 
 def usage_of(pid: int) -> Usage:
-    """What a process and its descendants have used."""
+    """Return what a process and its descendants have used."""
     if not _PROC.is_dir():
         return UNKNOWN
     cpu_s, rss_bytes, waited_s = 0.0, 0, _waited_s(pid)
@@ -54,15 +54,16 @@ def usage_of(pid: int) -> Usage:
 
 
 def _cpu_clock(pid: int) -> int:
-    """The clock of a process' CPU time, to the nanosecond: what clock_getcpuclockid(3) gives on Linux.
+    """Return the id of the clock of a process' CPU time: what clock_getcpuclockid(3) returns on Linux.
 
-    In /proc it is counted in hundredths of a second, which a cheap server may not have used.
+    The clock has nanoseconds. The CPU time in /proc has hundredths of a second, too coarse for a server that uses
+    little.
     """
     return ~pid << 3 | 2
 
 
 def _waited_s(pid: int) -> float | None:
-    """Of its main thread, which does a server's work; None where the kernel keeps no account."""
+    """Return how long a process' main thread waited for a core; None where the kernel does not count that."""
     try:
         return int((_PROC / str(pid) / "schedstat").read_text(encoding="utf-8").split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
@@ -82,7 +83,7 @@ def _tree(pid: int) -> list[int]:
 
 
 async def usage_told_by(metrics_url: str) -> Usage:
-    """What a server says of itself in Prometheus' format. Raises `BenchFailed`."""
+    """Return what a server reports about itself in Prometheus' format. Raises `BenchFailed`."""
     try:
         async with httpx.AsyncClient(timeout=_METRICS_S) as http:
             text = (await http.get(metrics_url)).text
@@ -90,5 +91,5 @@ async def usage_told_by(metrics_url: str) -> Usage:
         raise BenchFailed(f"no metrics from {metrics_url}: {error}") from error
     cpu, rss = _CPU.search(text), _RSS.search(text)
     if cpu is None or rss is None:
-        raise BenchFailed(f"{metrics_url} tells no process_cpu_seconds_total and process_resident_memory_bytes")
+        raise BenchFailed(f"{metrics_url} lacks process_cpu_seconds_total or process_resident_memory_bytes")
     return Usage(float(cpu[1]), int(float(rss[1])))

@@ -1,7 +1,7 @@
-"""WAMP's fan-out: one publisher and many WebSocket subscribers, on Halley with its history and without, and crossbar.
+"""WAMP's fan-out: one publisher and many WebSocket subscribers, on Halley with history and without, and on crossbar.
 
-Each server is started afresh in every round and gets the same three phases from one load process: several
-publications under way (how much it can do), one (how long everybody waits for it), and a fixed pace.
+Each server is freshly started in every round and gets the same three phases from one load process: several publications
+under way (its highest rate), one (the time until the last subscriber has it), and a fixed rate.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from app.bench.target import Target
 
 _UNBOUNDED = {"HALLEY_WAMP_PUBLISHES_PER_S": "0", "HALLEY_HISTORY_MAX_BYTES": str(1 << 40)}
-"""Limits of what one client may do have no part in this."""
+"""Settings without the limits for one client, which would interfere."""
 
 
 @dataclass(frozen=True, slots=True)
 class WampPlan:
-    """How much of it: `window` publications are under way at once, `rate` are due a second in the paced phase.
+    """The size of the measurement: `window` publications are under way in the phase of that name.
 
-    When nothing has come for `grace_s` what is missing is lost. `crossbar` is the program in the environment that it is
-    installed in; None leaves it out.
+    In the paced phase, `rate` publications per second are due. If no event arrives for `grace_s` after a phase, missing
+    ones are lost. `crossbar` is the program in the environment that it is installed in; None leaves it out.
     """
 
     subscribers: int = 100
@@ -54,7 +54,7 @@ class WampPlan:
 
     @property
     def phases(self) -> dict[str, dict[str, Any]]:
-        """What the load process is told to do, by name."""
+        """The orders to the load process, by the name of the phase."""
         return {
             "window": {"do": "closed", "under_way": self.window, "seconds": self.seconds},
             "single": {"do": "closed", "under_way": 1, "seconds": self.seconds},
@@ -63,7 +63,7 @@ class WampPlan:
 
 
 async def measure_wamp(plan: WampPlan, watch: Watch = lambda _: None, *, servers: Sequence[str] = ()) -> WampFigures:
-    """Make every measurement, `plan.rounds` times, the servers (else all) in turn. Raises `BenchFailed`."""
+    """Measure the `servers` (all, if empty) in turn, `plan.rounds` times. Raises `BenchFailed`."""
     names = servers or [ON, OFF, *([CROSSBAR] if plan.crossbar else [])]
     with tempfile.TemporaryDirectory(prefix="halley-bench-", dir=plan.data_dir or disk()) as name:
         folder = Path(name)

@@ -1,4 +1,4 @@
-"""What a measurement of WAMP's fan-out has found: figures by phase and by server."""
+"""The results of measuring WAMP's fan-out: figures by phase and by server."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from app.bench.usage import Usage
 
 ON, OFF, CROSSBAR = "halley", "halley without history", "crossbar"
-"""The servers. With the history on every event is on the disk before anybody hears of it."""
+"""The servers. With the history, every event is on disk before it is delivered."""
 
 _MB = 1_000_000
 
 
 @dataclass(slots=True)
 class WampFigures(FanOut):
-    """The phases are `window`, `single` and `paced`. `is_in_memory`: the log was on no disk."""
+    """Figures by the phases `window`, `single` and `paced`. `is_in_memory`: the log was not on a disk."""
 
     verb = "wamp"
     order = ON, OFF, CROSSBAR
@@ -26,7 +26,7 @@ class WampFigures(FanOut):
     is_in_memory: bool = False
 
     def take(self, phase: str, server: str, told: dict[str, Any], before: Usage, after: Usage) -> None:
-        """Take note of one phase: what the load process told, and what the server had used before and has after."""
+        """Add one phase: what the load process reported, and the server's usage before and after it."""
         name, used = f"{phase} at {server}", after.since(before)
         figures = {each: told[each] for each in ("deliveries_per_s", "load_cpu_share")} | told["latency_ms"]
         if used.rss_bytes is not None:
@@ -41,5 +41,5 @@ class WampFigures(FanOut):
             self.is_by_load(name, told, used)
         else:
             self.wrong.append(f"{name}: nothing was delivered")
-        if server != ON and phase != "paced":  # with a history its own writer is what the loop's thread waits for
+        if server != ON and phase != "paced":  # with a history, the server's own writer uses its core too
             self.heed_core(name, told, used)

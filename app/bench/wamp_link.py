@@ -1,7 +1,7 @@
 """The load's side of one WAMP session: just enough of WAMP to join and subscribe, and a count of events.
 
-A hundred of these share a core: events are told by how they begin, and nothing of them is parsed but, where somebody
-asks, the number that the publisher gave them.
+A hundred of these share a core. So events are recognized by their first bytes, and nothing of them is parsed, except
+for the publisher's number where it is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _DETAILS: dict[str, Any] = {"roles": {"publisher": {}, "subscriber": {}}}
 
 
 class WampLink(WebSocketLink):
-    """Make it with `joined`. `events` counts those that came; `heard` is told how many after each read."""
+    """A WAMP session; create it with `joined`.
+
+    `events` is the number of events received; `heard` is called after each read with the number of events in it.
+    """
 
     subprotocol = "wamp.2.json"
     counted_head, counted_begin = TEXT, b"[36,"
@@ -34,31 +37,31 @@ class WampLink(WebSocketLink):
 
     @property
     def last(self) -> int:
-        """The number of the event that came last; 0 before the first."""
+        """The publisher's number of the last event received; 0 before the first."""
         return number_of(self._last, 0, len(self._last)) if self._last else 0
 
     def counted(self, frames: int, octets: int, data: bytes, start: int, end: int) -> None:  # noqa: ARG002
-        """Count the events."""
+        """Count received events, and report them to `heard`."""
         self.events += frames
         self._last = data[start:end]
         self.heard(frames)
 
     def takes(self, head: int, payload: bytes) -> bool:
-        """What answers us; anything else that the router says ends the measurement."""
+        """Accept the replies to our requests; any other message from the router ends the measurement."""
         if head != TEXT:
             return False
         if json.loads(payload)[0] in (_WELCOME, _SUBSCRIBED):
             self.answered()
         else:
-            self.lost(f"the router said {payload[:200].decode()}")
+            self.lost(f"unexpected message from the router: {payload[:200].decode()}")
         return True
 
     async def join(self) -> None:
-        """Begin the session. Raises `BenchFailed`."""
+        """Join the realm. Raises `BenchFailed`."""
         await self.ask(_message(_HELLO, REALM, _DETAILS))
 
     async def subscribe(self) -> None:
-        """Hear every event, from the answer on. Raises `BenchFailed`."""
+        """Subscribe to the topic, and wait for the reply. Raises `BenchFailed`."""
         await self.ask(_message(_SUBSCRIBE, 1, {}, TOPIC))
 
     def say(self, message: bytes) -> None:
@@ -67,13 +70,13 @@ class WampLink(WebSocketLink):
 
 
 def number_of(data: bytes, start: int, end: int) -> int:
-    """The first of the arguments of the event that is there; the text after it has no bracket."""
+    """Return the first argument of the event in `data[start:end]`; the string after it must not have a bracket."""
     begins = data.rfind(b"[", start, end) + 1
     return int(data[begins : data.index(b",", begins, end)])
 
 
 async def joined(url: str) -> WampLink:
-    """A session at the router there. Raises `BenchFailed`."""
+    """Connect to a router and join the realm. Raises `BenchFailed`."""
     link = await WampLink.open(url)
     try:
         await link.join()

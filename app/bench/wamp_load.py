@@ -1,8 +1,9 @@
-"""The load process of `halley bench wamp`: `python -m app.bench.wamp_load`; one publisher, and all its subscribers.
+"""The load process of `halley bench wamp`: `python -m app.bench.wamp_load`, with one publisher and all its subscribers.
 
-It takes orders as JSON lines on its standard input and answers each with one on its standard output: `open`, then any
-of `closed` (so many publications under way, each until it has come to everybody) and `paced` (a publication is due
-at fixed times, and latency counts from then). The end of its input ends it. `wamp.py` is the other side.
+It takes orders as JSON lines on its standard input and replies to each with one on its standard output: `open`, then
+any number of `closed` (a number of publications is under way, each until all subscribers have it) and `paced` (a
+publication is due at fixed times, and latency counts from then). It ends when its input ends. `wamp.py` is the other
+side.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NS, _US = 1_000_000_000, 1_000
 
 
 class WampLoad:
-    """Publications are numbered from 1, over all phases; `arrived` counts their deliveries."""
+    """The publisher and the subscribers. Publications are numbered from 1, over all phases."""
 
     def __init__(self, url: str, subscribers: int, payload_chars: int, grace_s: float) -> None:
         self._url = url
@@ -46,7 +47,7 @@ class WampLoad:
         self._repeated = 0
 
     async def open(self) -> dict[str, Any]:
-        """Let everybody join and subscribe."""
+        """Connect the publisher and all subscribers, and subscribe."""
         for _ in range(self._count):
             link = await joined(self._url)
             self._subscribers.append(link)
@@ -56,11 +57,14 @@ class WampLoad:
         self._publisher.lost = self._ruin
         gc.collect()
         gc.freeze()
-        gc.disable()  # nothing here makes cycles, and its pauses would look like the router's
+        gc.disable()  # no cycles are created here, and pauses of the collector would look like the router's
         return {}
 
     async def closed(self, under_way: int, seconds: float) -> dict[str, Any]:
-        """Keep so many publications under way for some time. Latency is until the last subscriber has one."""
+        """Keep `under_way` publications under way for some seconds, and return the counts.
+
+        The latency of a publication is the time until the last subscriber has it.
+        """
         end_s = time.monotonic() + seconds
 
         def whole() -> None:
@@ -75,7 +79,10 @@ class WampLoad:
         return await self._phase(seconds, whole, [None] * under_way)
 
     async def paced(self, rate: float, seconds: float) -> dict[str, Any]:
-        """Publish at fixed times. Latency is of each single delivery, since its publication was due."""
+        """Publish at fixed times, and return the counts.
+
+        Latencies are of single deliveries, and count from the time at which the publication was due.
+        """
 
         def heard(data: bytes, start: int, end: int) -> None:
             if sent_ns := self._sent_ns.get(number_of(data, start, end)):
@@ -90,7 +97,10 @@ class WampLoad:
                 link.each = None
 
     async def _phase(self, seconds: float, whole: Callable[[], None], due_s: list[float | None]) -> dict[str, Any]:
-        """Publish at these times since the beginning (None: at once) and what `whole` adds, and count."""
+        """Publish at the times `due_s` (seconds from the start; None: immediately), and return the counts.
+
+        `whole` is called whenever another publication has arrived everywhere, and can publish more.
+        """
         self._sent_ns, self._took_us, self._arrived, self._begun = {}, Counter(), 0, self._published
         self._whole = whole
         before = [link.events for link in self._subscribers]
@@ -118,7 +128,7 @@ class WampLoad:
         }
 
     async def _settle(self) -> None:
-        """Wait for what is under way, as long as anything comes."""
+        """Wait for events that are under way, as long as any arrive."""
         seen, seen_s = -1, time.monotonic()
         while self._arrived < (self._published - self._begun) * self._count:
             if self._arrived != seen:
@@ -128,7 +138,7 @@ class WampLoad:
             await self._unless_ruined(0.005)
 
     async def _unless_ruined(self, seconds: float) -> None:
-        """Let time pass. Raises `BenchFailed` when the router cannot go on."""
+        """Wait for some seconds. Raises `BenchFailed` if the router can no longer be used."""
         if seconds > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""The table of `WampFigures` for a person."""
+"""The table that is printed for `WampFigures`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def wamp_table(found: WampFigures) -> str:
-    """All of it, with what must be known to believe it."""
+    """Return all results as a table, with the conditions of the measurement and warnings."""
     plan = found.plan
     title = (
         f"wamp: 1 publisher, {plan['subscribers']} subscribers, wamp.2.json, {plan['payload_chars']} characters; "
@@ -31,7 +31,7 @@ def wamp_table(found: WampFigures) -> str:
 
 
 def warnings(found: WampFigures) -> list[str]:
-    """What is wrong, as sentences."""
+    """Return what was wrong and what makes figures doubtful, as sentences."""
     said = [*dict.fromkeys(found.warnings)]
     if found.is_in_memory:
         said.append("The log was in memory, not on a disk: use --data-dir.")

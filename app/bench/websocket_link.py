@@ -1,7 +1,7 @@
-"""The load's side of one WebSocket: it is opened, asked things, and counts the messages that a measurement is about.
+"""The load's side of one WebSocket: sends requests, and counts the messages that a measurement is about.
 
-Written for speed, since very many of these share a core: frames are found by their headers, those that count are told
-by how they begin, and nothing of them is parsed.
+Written for speed, since very many of these share a core: frames are found by their headers, those to be counted are
+recognized by their first bytes, and their payload is not parsed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-TEXT, BINARY = 0x81, 0x82  # whole messages; no server has a reason to send what counts in pieces
+TEXT, BINARY = 0x81, 0x82  # whole messages; servers have no reason to fragment those that are counted
 _PING, _PONG = 0x89, 0x8A
 _MASKED = 0x80
-_NO_MASK = b"\0\0\0\0"  # a client must mask; by this it changes nothing
+_NO_MASK = b"\0\0\0\0"  # a client must mask its frames; this mask leaves the payload unchanged
 _ANSWER_S = 20.0
 
 
 def frame(payload: bytes, head: int = TEXT) -> bytes:
-    """A client's WebSocket frame."""
+    """Return a client's WebSocket frame, with a payload of less than 64 KiB."""
     length = len(payload)
     if length < 126:
         return struct.pack("!BB", head, _MASKED | length) + _NO_MASK + payload
@@ -35,10 +35,11 @@ def frame(payload: bytes, head: int = TEXT) -> bytes:
 
 
 class WebSocketLink(asyncio.Protocol):
-    """Make it with `open`. A protocol's own says what counts (`counted`), and sees to the rest (`takes`).
+    """A WebSocket that counts frames; create it with `open`. Each protocol has a subclass.
 
-    What counts are frames of the kind `counted_head` that begin with `counted_begin`; `each`, where somebody asks, is
-    told where every single one begins and ends. `lost` is told why the server can be used no more.
+    Frames with the first byte `counted_head` whose payload begins with `counted_begin` are counted: `counted` is called
+    after each read that has any, and `each`, if it is set, for every single one. `takes` handles all other frames.
+    `lost` is called with the reason when the server can no longer be used.
     """
 
     subprotocol: str
@@ -61,7 +62,7 @@ class WebSocketLink(asyncio.Protocol):
 
     @classmethod
     async def open(cls, url: str) -> Self:
-        """A connection whose server speaks the subprotocol. Raises `BenchFailed`."""
+        """Connect to a server that speaks the subprotocol. Raises `BenchFailed`."""
         parts = urlsplit(url)
         try:
             _, link = await asyncio.get_running_loop().create_connection(
@@ -77,25 +78,25 @@ class WebSocketLink(asyncio.Protocol):
         return link
 
     def counted(self, frames: int, octets: int, data: bytes, start: int, end: int) -> None:
-        """So many that count have come at once, of so many bytes; where the last of them is."""
+        """Handle `frames` counted frames of together `octets` bytes; the payload of the last is `data[start:end]`."""
         raise NotImplementedError
 
     def takes(self, head: int, payload: bytes) -> bool:
-        """Whether any other frame is one that the protocol knows."""
+        """Handle a frame that is not counted; return False if the protocol does not have such frames."""
         raise NotImplementedError
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for a WebSocket."""
+        """Send the request for a WebSocket."""
         self.transport = cast("asyncio.Transport", transport)
         self.transport.write(self._request)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Say so, unless it was our wish."""
+        """Report the end to `lost`, unless this side has closed the connection."""
         if not self._is_left:
-            self.lost(f"the server has closed a connection{f': {exc}' if exc else ''}")
+            self.lost(f"the server closed a connection{f': {exc}' if exc else ''}")
 
     def data_received(self, data: bytes) -> None:
-        """Count what counts in what came; see to the rest."""
+        """Split received bytes into frames, count those to be counted, and handle the others."""
         if self._rest:
             data = self._rest + data
         at, end, frames, octets = 0, len(data), 0, 0
@@ -128,12 +129,12 @@ class WebSocketLink(asyncio.Protocol):
             self.counted(frames, octets, data, last, last_after)
 
     def _open(self, data: bytes) -> int:
-        """Where the first frame begins, after the answer to our request."""
+        """Handle the response to the request for a WebSocket; return where the first frame begins."""
         end = data.find(b"\r\n\r\n")
         if end < 0:
             return 0
         if b" 101 " not in data[:16]:
-            self.lost(f"the server speaks no {self.subprotocol}: {data[:end].decode('latin-1')[:200]}")
+            self.lost(f"the server does not speak {self.subprotocol}: {data[:end].decode('latin-1')[:200]}")
             return 0
         self._is_open = True
         self.answered()
@@ -143,10 +144,10 @@ class WebSocketLink(asyncio.Protocol):
         if head == _PING:
             self.transport.write(frame(payload, _PONG))
         elif not self.takes(head, payload):
-            self.lost(f"the server has sent a frame of kind {head:#x}: {payload[:200]!r}")
+            self.lost(f"the server sent an unexpected frame {head:#x}: {payload[:200]!r}")
 
     def answered(self) -> None:
-        """What was asked last has its answer."""
+        """End the wait for the reply to the last request."""
         if not self._answer.done():
             self._answer.set_result(None)
 
@@ -155,20 +156,20 @@ class WebSocketLink(asyncio.Protocol):
             self._answer.set_exception(BenchFailed(why))
 
     async def ask(self, written: bytes) -> None:
-        """Write a frame, and wait for what `answered` it. Raises `BenchFailed`."""
+        """Write frames, and wait until `answered` is called. Raises `BenchFailed`."""
         self._answer = asyncio.get_running_loop().create_future()
         self.transport.write(written)
         await self.answer()
 
     async def answer(self) -> None:
-        """Wait for the answer to what was asked last; that to our first request may be here already."""
+        """Wait for the reply to the last request, which may already have been received. Raises `BenchFailed`."""
         try:
             async with asyncio.timeout(_ANSWER_S):
                 await self._answer
         except TimeoutError:
-            raise BenchFailed(f"the server has not answered within {_ANSWER_S:g} s") from None
+            raise BenchFailed(f"no response from the server within {_ANSWER_S:g} s") from None
 
     def leave(self) -> None:
-        """Close, without a farewell."""
+        """Close the connection immediately, without a closing handshake."""
         self._is_left = True
         self.transport.abort()

@@ -1,7 +1,7 @@
-"""Pages of a pattern over very many channels, from a log of many events; also for one for whom next to none of it is.
+"""Pages of a pattern over very many channels, from a log of many events; also for a reader who may see almost none.
 
-Each page begins somewhere else, at random, forwards or backwards. One that finds little is cut short by the server and
-says where to go on; it is a page like any other.
+Each page begins at a random position and reads forwards or backwards. A page that finds little is cut short by the
+server, and returns the position from which to continue; it counts as a page like any other.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 WIDE_CHANNELS = 20_000
 RARE_EVENTS = 100
-"""Of a log of which all others are for somebody else."""
+"""The number of events that the bench may read in a log where all others have another audience."""
 
 _PAGE = 100
 _READS, _UNTIMED_READS = 300, 50
 
 
 async def read_wide(target: Target, count: int, watch: Callable[[Phase], object], *, is_rare: bool) -> dict[str, float]:
-    """How long pages take, percentiles in ms, from a log of so many events; `is_rare`: RARE_EVENTS are for us.
+    """Return percentiles of the time that a page takes, in ms, from a log of `count` events.
 
-    Raises `BenchFailed`.
+    `is_rare`: the bench may read only `RARE_EVENTS` of them. Raises `BenchFailed`.
     """
     chance = random.Random(count)  # noqa: S311 - the same reads every time
     everywhere = channel_name(0).rpartition("/")[0] + "/**"
@@ -50,5 +50,5 @@ async def read_wide(target: Target, count: int, watch: Callable[[Phase], object]
             times_us, _ = await asking.times_us(requests(_READS))
     events = body.count(b'"position":')
     if not 0 < events <= (min(RARE_EVENTS, _PAGE) if is_rare else _PAGE):
-        raise BenchFailed(f"the first page of {count:,} events had {events}")
+        raise BenchFailed(f"the first page of a log of {count:,} events returned {events}")
     return percentiles(times_us)

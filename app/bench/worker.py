@@ -1,8 +1,8 @@
 """One load process: `python -m app.bench.worker`.
 
-It takes orders as JSON lines on its standard input and answers on its standard output; the first line is what it is
-to do, `open`, `round` and `settle` follow. The end of its input ends it, so it cannot outlive who started it.
-`fleet.py` is the other side.
+It takes orders as JSON lines on its standard input and replies on its standard output. The first line has its share of
+the load; `open`, `prepare`, `round` and `settle` follow. It ends when its input ends, so it cannot outlive the process
+that started it. `fleet.py` is the other side.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NS = 1_000_000_000
 
 
 class Worker:
-    """The sessions of one process and what they did. `tell` sends a message to who started it."""
+    """The sessions of one process, and their counts. `tell` sends a message to the leading process."""
 
     def __init__(self, share: Share, url: str, token: str | None, tell: Callable[..., None]) -> None:
         self._share = share
@@ -48,7 +48,7 @@ class Worker:
         self._fan = (share.receivers if share.load.is_shared else 1) if share.receivers else 0
 
     async def open(self, receivers: int) -> None:
-        """Open sessions until there are so many receivers, then the publishers; tells how long connecting took."""
+        """Open sessions until there are `receivers` receivers, after the last one the publishers; report the times."""
         connected, connecting_s = await self.crowd.open(receivers, lambda count: self._tell(opened=count))
         if receivers == self._share.receivers:
             self._set_pace()
@@ -71,7 +71,7 @@ class Worker:
             )
 
     async def prepare(self, number: int) -> None:
-        """Expect the events of a round. No process may publish before all of them do."""
+        """Prepare for the events of a round; no process may publish before all are prepared."""
         self._tally.begin(number)
         for receiver in self.crowd.receivers:
             receiver.begin()
@@ -79,11 +79,11 @@ class Worker:
             self._tell_arrivals()
         gc.collect()
         gc.freeze()
-        gc.disable()  # nothing here makes cycles, and its pauses would look like the server's
+        gc.disable()  # no cycles are created here, and pauses of the collector would look like the server's
         self._tell(prepared=True)
 
     async def round(self, seconds: float) -> None:
-        """Run the load for some time; tells how much was published."""
+        """Run the load for some seconds, and report how many events were published."""
         tally, pace = self._tally, self._pace
         self._ruined = asyncio.get_running_loop().create_future()
         before_s, began_ns = time.process_time(), time.monotonic_ns()
@@ -103,7 +103,7 @@ class Worker:
             beats.cancel()
 
     async def settle(self, published: int) -> None:
-        """Wait for the events still under way and tell all that was counted; `published` is by all processes."""
+        """Wait for events that are still under way, and report all counts; `published` is by all processes."""
         share, tally = self._share, self._tally
         expected = self._expected(published)
         await self._until(lambda: tally.deliveries >= sum(expected))
@@ -127,7 +127,7 @@ class Worker:
         )
 
     def elsewhere(self, arrived: int) -> None:
-        """So many events have arrived everywhere in the other processes."""
+        """Take the number of events that have arrived at all receivers in the other processes."""
         if isinstance(self._pace, ClosedLoop):
             self._pace.arrived_elsewhere(arrived)
 
@@ -137,7 +137,7 @@ class Worker:
         return self._pace.groups.published[:] if self._pace and self.crowd.receivers else []
 
     def _tell_arrivals(self) -> None:
-        """Another process publishes in a closed loop: tell it of each event that has arrived at all receivers here."""
+        """Report each event that has arrived at all receivers here to the process that publishes in a closed loop."""
         tally, fan = self._tally, self._fan
 
         def reached() -> None:
@@ -149,7 +149,7 @@ class Worker:
         tally.reached = reached
 
     async def _beat(self) -> None:
-        """Tell how it goes, keep the publishers' sessions, and see whether anything still moves."""
+        """Report progress, keep the publishers' sessions alive, and detect a closed loop that stalls."""
         loop = asyncio.get_running_loop()
         tally, renewed_s = self._tally, loop.time()
         moved_s, moved = loop.time(), -1
@@ -167,7 +167,7 @@ class Worker:
                 moved_s = now_s
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something, but not longer than the grace, and not without connections."""
+        """Wait for a condition, for at most `grace_s` and as long as there are connections."""
         end_ns = time.monotonic_ns() + int(self._share.load.grace_s * _NS)
         while not condition() and time.monotonic_ns() < end_ns:
             await self._unless_ruined(0.01)
@@ -189,7 +189,7 @@ def _tell(**message: Any) -> None:
 
 
 async def _work() -> None:
-    """Obey until there are no more orders."""
+    """Execute orders until standard input ends."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

@@ -1,4 +1,4 @@
-"""Keys and tokens for tests, made the way that issuers make them. Nothing here decides what is right."""
+"""Keys and tokens for tests, made as issuers make them."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ CLAIMS = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ada", "role": "user", "exp": N
 
 @functools.cache
 def rsa_key(number=1, bits=2048):
-    """A private key; the same for the same number."""
+    """Return a private RSA key, the same one for the same arguments."""
     return rsa.generate_private_key(public_exponent=65537, key_size=bits)
 
 
 @functools.cache
 def ec_key(number=1, curve=ec.SECP256R1):
-    """Likewise, on P-256 unless told otherwise."""
+    """Return a private elliptic-curve key, the same one for the same arguments."""
     return ec.generate_private_key(curve())
 
 
 def jwk(private, **more):
-    """The public half of a key as a JWK Set has it."""
+    """Return the public half of a key as an entry of a JWK Set."""
     algorithm = RSAAlgorithm if isinstance(private, rsa.RSAPrivateKey) else ECAlgorithm
     return {**algorithm.to_jwk(private.public_key(), as_dict=True), **more}
 
 
 def jwks(*keys):
-    """A JWK Set."""
+    """Return a JWK Set."""
     return json.dumps({"keys": list(keys)})
 
 
 def sign(key=SECRET, algorithm="HS256", *, header=None, without=(), **claims):
-    """A token with these claims beside or instead of the usual ones."""
+    """Return a signed token with the usual claims, changed by `claims`, and without those in `without`."""
     wanted = {name: value for name, value in {**CLAIMS, **claims}.items() if name not in without}
     return jwt.PyJWS().encode(json.dumps(wanted).encode(), key, algorithm=algorithm, headers=header)
 
 
 def forge(header, claims, signature=b""):
-    """A token with any header and signature."""
+    """Return a token with any header and signature."""
     parts = (json.dumps(header).encode(), json.dumps(claims).encode(), signature)
     return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)

@@ -1,4 +1,4 @@
-"""JSON Web Tokens: real keys of each algorithm, and what has fooled other verifiers (RFC 8725)."""
+"""JSON Web Tokens: real keys of each algorithm, and attacks that have succeeded with other verifiers (RFC 8725)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.settings import Jwt
 
 @pytest.fixture
 def keys(tmp_path):
-    """The files of a server that knows one key of each kind; `said` is what it reported."""
+    """Files with one key of each kind; `said` collects what the verifier reports."""
 
     class Keys:
         jwks = tmp_path / "jwks.json"
@@ -34,7 +34,7 @@ def keys(tmp_path):
             return JsonWebTokens(Jwt(**{**options, **more}), self.said.append)
 
         def write(self, *entries):
-            """Replace the JWK Set as rotation does, with another modification time."""
+            """Replace the JWK Set, as a rotation does, with another modification time."""
             self.jwks.write_text(jwks(*entries))
             status = self.jwks.stat()
             os.utime(self.jwks, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000_000_000))
@@ -46,14 +46,14 @@ def keys(tmp_path):
 
 
 def refusal(verifier, token, now_s=NOW_S):
-    """The reason and the detail of a refusal."""
+    """Return the reason and the detail with which a token is refused."""
     with pytest.raises(TokenRefused) as refused:
         verifier.identity(token, now_s)
     assert token not in refused.value.detail
     return refused.value.reason, refused.value.detail
 
 
-# What is good
+# Tokens that are accepted
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def refusal(verifier, token, now_s=NOW_S):
     ],
 )
 def test_each_algorithm_is_accepted_with_its_own_key(keys, key, algorithm, header):
-    """HS256, RS256, ES256; with the key's name or without. The identity ends with the token, and its leeway."""
+    """HS256, RS256 and ES256 are accepted, with the key's id or without; the identity expires with token and leeway."""
     token = sign(key(), algorithm, header=header)
     assert keys.verifier(leeway_s=5).identity(token, NOW_S) == ("ada", "user", NOW_S + 65)
 
 
 def test_the_role_is_in_the_claim_that_the_settings_name(keys):
-    """jwt.role_claim; jwt.role where the token has none."""
+    """The role is in the claim jwt.role_claim, or is jwt.role if the token does not have that claim."""
     verifier = keys.verifier(role_claim="https://halley/role", role="guest")
     assert verifier.identity(sign(**{"https://halley/role": "sensor"}), NOW_S).role == "sensor"
     assert verifier.identity(sign(), NOW_S).role == "guest"
@@ -85,7 +85,7 @@ def test_an_audience_may_be_one_of_several(keys):
     assert keys.verifier().identity(sign(aud=["other", AUDIENCE]), NOW_S).authid == "ada"
 
 
-# What is not
+# Tokens that are refused
 
 
 @pytest.mark.parametrize(
@@ -113,18 +113,18 @@ def test_an_audience_may_be_one_of_several(keys):
     ],
 )
 def test_claims_that_do_not_fit_are_refused(keys, claims):
-    """Issuer, audience, times, subject and role; no claim makes anyone the server."""
+    """Wrong issuers, audiences, times, subjects and roles are refused, including the role `server`."""
     assert refusal(keys.verifier(), sign(**claims))[0] == "token_invalid"
 
 
 @pytest.mark.parametrize("claim", ["iss", "aud", "sub", "exp", "role"])
 def test_every_claim_that_counts_is_needed(keys, claim):
-    """One that is absent is not "anything goes"."""
+    """A token without one of the required claims is refused."""
     assert refusal(keys.verifier(), sign(without=[claim]))[0] == "token_invalid"
 
 
 def test_times_have_a_leeway(keys):
-    """jwt.leeway_s: accepted up to it, refused from it on; expiry says so, the beginning does not."""
+    """Tokens are accepted up to jwt.leeway_s after `exp` and before `nbf`; only expiry has its own error."""
     verifier = keys.verifier(leeway_s=10)
     assert verifier.identity(sign(exp=NOW_S), NOW_S + 9.9).expires_s == NOW_S + 10
     with pytest.raises(TokenExpired):
@@ -134,7 +134,7 @@ def test_times_have_a_leeway(keys):
 
 
 def public_texts(key):
-    """What of a public key an attacker could use as a secret."""
+    """Return the forms of a public key that an attacker could use as a secret."""
     public = key.public_key()
     pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -144,7 +144,7 @@ def public_texts(key):
 @pytest.mark.parametrize("kid", [None, "r1", "e1"])
 @pytest.mark.parametrize("has_secret", [True, False])
 def test_a_public_key_is_never_taken_for_a_secret(keys, kid, has_secret):
-    """Algorithm confusion: HS256 signed with the bytes of the RSA or EC public key, in any form."""
+    """Algorithm confusion fails: HS256 signed with the bytes of the RSA or EC public key, in any form."""
     verifier = keys.verifier(secret=str(keys.secret) if has_secret else "")
     for public in (*public_texts(rsa_key()), *public_texts(ec_key())):
         header = {"alg": "HS256", "typ": "JWT"} | ({"kid": kid} if kid else {})
@@ -155,13 +155,13 @@ def test_a_public_key_is_never_taken_for_a_secret(keys, kid, has_secret):
 
 @pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "", None, 1, ["HS256"], {}, "HS512", "RS512", "PS256"])
 def test_no_signature_and_other_algorithms_are_refused(keys, algorithm):
-    """`none` in any spelling, and algorithms that no key serves; with an empty signature or any."""
+    """`none` in any spelling, and algorithms without a key, are refused, with an empty signature or another."""
     for signature in (b"", b"x"):
         assert refusal(keys.verifier(), forge({"alg": algorithm}, CLAIMS, signature))[0] == "token_invalid"
 
 
 def test_a_key_serves_its_own_algorithm_only(keys):
-    """The RSA key signs RS512 or PS256, a secret HS512: known keys, but not what they are for."""
+    """Known keys with other algorithms are refused: RSA with RS512 or PS256, a secret with HS512."""
     verifier = keys.verifier()
     assert refusal(verifier, sign(rsa_key(), "RS512", header={"kid": "r1"}))[0] == "token_invalid"
     assert refusal(verifier, sign(rsa_key(), "PS256", header={"kid": "r1"}))[0] == "token_invalid"
@@ -170,14 +170,14 @@ def test_a_key_serves_its_own_algorithm_only(keys):
 
 
 def test_an_algorithm_that_is_not_wanted_is_refused_with_its_key_there(keys):
-    """jwt.algorithms."""
+    """An algorithm that is not in jwt.algorithms is refused, even if there is a key for it."""
     verifier = keys.verifier(algorithms=("RS256",))
     assert refusal(verifier, sign()) == ("token_invalid", "no key of that algorithm and name")
     assert verifier.identity(sign(rsa_key(), "RS256"), NOW_S).authid == "ada"
 
 
 def test_signatures_of_others_and_changed_tokens_are_refused(keys):
-    """Another key of the same kind, a changed payload, a cut signature, keys that the token brings along."""
+    """Other keys of the same kind, changed payloads, cut signatures, and keys inside the token are refused."""
     verifier = keys.verifier()
     head, payload, signature = sign(rsa_key(), "RS256").split(".")
     other = forge({"alg": "RS256"}, {**CLAIMS, "sub": "eve"}).split(".")[1]
@@ -205,13 +205,13 @@ def test_signatures_of_others_and_changed_tokens_are_refused(keys):
     ],
 )
 def test_what_is_no_token_of_ours_is_refused(keys, token):
-    """Nonsense, unknown critical headers (RFC 7515, 4.1.11), names of the wrong type."""
+    """Malformed tokens, unknown critical headers (RFC 7515, 4.1.11) and key ids of the wrong type are refused."""
     with pytest.raises(TokenRefused):
         keys.verifier().identity(token, NOW_S)
 
 
 def test_a_header_nested_beyond_reason_is_refused(keys):
-    """It costs no stack, before any signature is looked at."""
+    """A deeply nested header is refused before the signature is checked, and does not exhaust the stack."""
     deep = b'{"alg":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
     token = jwt.utils.base64url_encode(deep).decode() + ".e30.e30"
     assert refusal(keys.verifier(), token) == ("token_invalid", "not a JWT")
@@ -221,7 +221,7 @@ def test_a_header_nested_beyond_reason_is_refused(keys):
 
 
 def test_a_new_key_is_found_when_the_file_changes(keys):
-    """Rotation: the file is looked at now and then, and no more often than keys_check_s."""
+    """Rotated keys are found, since the file is checked at intervals, at most once per keys_check_s."""
     verifier = keys.verifier(keys_check_s=1.0)
     verifier.look(100.0)
     keys.write(jwk(rsa_key(2)), jwk(ec_key(), kid="e1"))
@@ -234,7 +234,7 @@ def test_a_new_key_is_found_when_the_file_changes(keys):
 
 
 def test_an_unknown_key_has_the_file_read_once(keys, monkeypatch):
-    """A token signed with a key that has just come is good at once; guessing names reads once a keys_check_s."""
+    """A token signed with a new key is accepted immediately; guessed key ids cause one read per keys_check_s."""
     reads = []
     monkeypatch.setattr(KeyFile, "_load", lambda self, load=KeyFile._load: (reads.append(1), load(self))[1])
     verifier = keys.verifier(secret="", keys_check_s=1.0)
@@ -249,14 +249,14 @@ def test_an_unknown_key_has_the_file_read_once(keys, monkeypatch):
     assert len(reads) == 2
     assert refusal(verifier, sign(rsa_key(2), "RS256", header={"kid": "r3"}), NOW_S + 1.0)[0] == "token_invalid"
     assert len(reads) == 3
-    verifier.identity(token, NOW_S - 3_600)  # a clock that was set back does not stop it
+    verifier.identity(token, NOW_S - 3_600)  # a clock that was set back does not prevent reads
     refusal(verifier, sign(rsa_key(2), "RS256", header={"kid": "r3"}), NOW_S - 3_600)
     assert len(reads) == 4
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"keys": 1}', '{"keys": []}', '{"keys": [{"kty": "RSA", "n": "!"}]}'])
 def test_a_broken_new_file_keeps_the_old_keys(keys, text):
-    """And is told of in one line, however often it is looked at; a good one again brings its keys."""
+    """A broken file is reported in one line, however often it is checked, and the next valid one is read."""
     verifier = keys.verifier(keys_check_s=1.0)
     keys.jwks.write_text(text)
     for now_s in (100.0, 101.0, 102.0):
@@ -275,7 +275,7 @@ def test_a_broken_new_file_keeps_the_old_keys(keys, text):
 
 @pytest.mark.parametrize("missing", ["jwks", "secret"])
 def test_files_that_cannot_be_used_at_first_are_told(keys, missing):
-    """A server that could believe nobody, or would believe weak keys, does not start."""
+    """Missing, unreadable or weak keys at the start are errors."""
     path = getattr(keys, missing)
     path.write_bytes(b"short")
     with pytest.raises(BadKeys, match=f"{path}: expected a "):
@@ -289,7 +289,7 @@ def test_files_that_cannot_be_used_at_first_are_told(keys, missing):
 
 
 def test_keys_of_others_are_passed_over():
-    """A set may hold keys for encryption, of other curves and kinds, too short, for other algorithms; never secrets."""
+    """Keys in a set for other purposes, algorithms and curves, short ones, and secrets are skipped."""
     weak = jwk(rsa_key(1, 1024))
     others = [
         jwk(rsa_key(), use="enc"),
@@ -308,7 +308,7 @@ def test_keys_of_others_are_passed_over():
 
 
 def test_private_halves_are_not_kept():
-    """A set that should have been public: only what verifies is read of it."""
+    """From a set with private keys, only the public halves are kept."""
     private = {**jwk(rsa_key()), "d": "AQAB", "p": "x", "q": "x"}
     (key,) = read_jwks(jwks(private).encode())
     assert not hasattr(key.key, "decrypt")
@@ -316,13 +316,13 @@ def test_private_halves_are_not_kept():
 
 @pytest.mark.parametrize("bad", [[jwk(rsa_key())] * 65, [jwk(rsa_key(), kid=7)], [7], [{"kty": "EC", "crv": "P-256"}]])
 def test_sets_that_make_no_sense_are_bad(bad):
-    """More keys than anyone has, names that are none, entries that are none."""
+    """Too many keys, and key ids and entries of the wrong type, are errors."""
     with pytest.raises(BadKeys):
         read_jwks(jwks(*bad).encode())
 
 
 def test_a_public_key_is_no_secret():
-    """An operator's slip that would let everyone sign: a PEM file where the secret should be."""
+    """A public key in the file of the secret is an error, since it would let anyone sign tokens."""
     for public in public_texts(rsa_key())[:2]:
         with pytest.raises(BadKeys, match="found a public key"):
             read_secret(public)

@@ -1,4 +1,4 @@
-"""Access rules: the first that speaks of role, verb and topic decides; what none allows is denied."""
+"""Access rules: the first one that covers role, verb and topic decides; without one, access is denied."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from app.protocols.bayeux.names import Bounds, to_pattern
 BOUNDS = Bounds(255, 16)
 SEGMENTS = ("a", "b", "halley", "stats", "service", "new")
 TOPICS = ["/".join(names) for depth in (1, 2, 3, 4) for names in product(SEGMENTS, repeat=depth)]
-"""Every topic of a small world. Patterns are at most two segments deep and never say "new", so nothing deeper or with
-other names could tell them apart.
+"""Every topic of up to four of these segments. Patterns have at most two segments and none is "new", so deeper topics
+or other names would not show any differences.
 """
 
 
@@ -44,7 +44,7 @@ def may(access, verb, what, role="user"):
     return access.may(of_role(role), verb, to_pattern(what, BOUNDS) if "*" in what else what.removeprefix("/"))
 
 
-# Which rule speaks
+# Which rule decides
 
 
 @pytest.mark.parametrize(
@@ -59,26 +59,26 @@ def may(access, verb, what, role="user"):
     ],
 )
 def test_a_rule_speaks_of_a_role_and_a_verb(role, verb, expected):
-    """Role, verb, pattern; `*` is anyone or anything."""
+    """A rule applies to a role and a verb, or to all with `*`."""
     deny_sensor = deny("/a", role="sensor", verb="subscribe")
     access = rules(rule("/a", role="sensor", verb="publish"), deny_sensor, rule("/a", verb="subscribe"))
     assert may(access, verb, "/a", role) is expected
 
 
 def test_the_first_rule_that_speaks_decides():
-    """An exception stands before what it is an exception from; behind it, it is never heard."""
+    """An exception works before the rule that it is an exception from, and has no effect after it."""
     assert may(rules(deny("/a/b"), "/a/**"), "publish", "/a/b") is False
     assert may(rules("/a/**", deny("/a/b")), "publish", "/a/b") is True
 
 
 def test_what_no_rule_allows_is_denied():
-    """Default deny once any rule exists."""
+    """If there are rules, what none of them allows is denied."""
     assert may(rules("/a"), "publish", "/b") is False
     assert may(rules(deny("/a")), "publish", "/b") is False
 
 
 def test_the_servers_own_sessions_may_do_everything():
-    """No rule can keep the program itself out, and no client has its role."""
+    """The server's own sessions have a role that no rule can restrict."""
     access = rules(deny("/**"))
     assert may(access, "publish", "/a", SERVER) is True
     assert may(access, "subscribe", "/halley/**", SERVER) is True
@@ -102,12 +102,12 @@ def test_the_servers_own_sessions_may_do_everything():
     ],
 )
 def test_a_wildcard_above_does_not_reach_the_servers_own_topics(what, verb, expected):
-    """S15: they must be named; `/service/**` need not, and a subscriber of `/**` hears none of /halley."""
+    """S15: `/**` does not grant the server's own topics, which must be named; it does grant `/service/**`."""
     assert may(rules("/**"), verb, what) is expected
 
 
 def test_the_servers_own_topics_can_be_granted_by_name():
-    """Published by roles that a rule grants; read by grant."""
+    """The server's own topics can be published and read by roles that have a rule naming them."""
     access = rules(rule("/stats/**", role="pipeline"), rule("/halley/**", verb="subscribe"))
     assert may(access, "publish", "/stats/1m/a", "pipeline") is True
     assert may(access, "publish", "/stats/1m/a") is False
@@ -138,7 +138,7 @@ def test_the_servers_own_topics_can_be_granted_by_name():
     ],
 )
 def test_a_pattern_is_granted_whole_or_not_at_all(written, asked, expected):
-    """An allow must cover all of it, an earlier deny must meet none of it; what only meets it grants nothing."""
+    """A pattern is granted if a rule allows all of it and no earlier one denies any part of it."""
     assert may(rules(*written), "subscribe", asked) is expected
 
 
@@ -156,14 +156,14 @@ def topics_of(pattern):
 
 
 def reached(entry, verb):
-    """The topics that a rule reaches, one by one."""
+    """Return the set of topics that a rule covers, by checking each topic."""
     own = {"halley", "stats", "alerts", "replay"} if verb == "publish" else {"halley"}
     found = set(topics_of(entry.pattern))
     return found if entry.pattern.topic else {topic for topic in found if topic.partition("/")[0] not in own}
 
 
 def heard(what):
-    """The topics that a subscriber of a pattern hears, one by one."""
+    """Return the set of topics that a subscriber of a pattern gets, by checking each topic."""
     found = set(topics_of(what))
     return found if what.topic else {topic for topic in found if not is_apart(topic)}
 
@@ -196,14 +196,14 @@ RULES = st.lists(
 
 @given(RULES, st.sampled_from(["publish", "subscribe", "export"]), PATTERNS)
 def test_rules_agree_with_a_list_of_all_topics(written, verb, what):
-    """Cover and overlap, worked out from names alone, are what comparing every topic of a small world gives."""
+    """Decisions that compare patterns are the same as those that check every topic of a small set."""
     access = AccessRules(written)
     assert access.may(of_role("user"), verb, what) is naive(written, "user", verb, what)
 
 
 @given(RULES, st.sampled_from(["publish", "subscribe"]), st.sampled_from(TOPICS))
 def test_a_topic_and_the_pattern_of_that_topic_are_one_question(written, verb, topic):
-    """Protocols ask for a topic by its name, or by a pattern that is one."""
+    """A topic and the exact pattern of that topic get the same decision, since protocols use either."""
     access = AccessRules(written)
     asked = access.may(of_role("user"), verb, topic)
     assert asked is access.may(of_role("user"), verb, Pattern(Match.EXACT, topic))
@@ -214,14 +214,14 @@ def test_a_topic_and_the_pattern_of_that_topic_are_one_question(written, verb, t
 
 
 def test_without_a_session_the_visitors_role_counts():
-    """Publishing without a session is a right that a rule must grant."""
+    """Publishing without a session is decided by the role of the visitor's identity."""
     access = rules(rule("/a", role="sensor"))
     assert access.may(None, "publish", "a", Identity("s1", "sensor")) is True
     assert access.may(None, "publish", "a", ANONYMOUS) is False
 
 
 def test_the_anonymous_can_be_kept_to_sessions():
-    """`bayeux.anonymous_publish = "off"` refuses them, whatever the rules; not the bearers of tokens."""
+    """With `bayeux.anonymous_publish = "off"`, the anonymous need a session to publish; bearers of tokens do not."""
     access = rules("/a", sessionless=False)
     assert access.may(None, "publish", "a", ANONYMOUS) is False
     assert access.may(None, "publish", "a", Identity("s1", "sensor")) is True
@@ -229,7 +229,7 @@ def test_the_anonymous_can_be_kept_to_sessions():
 
 
 def test_decisions_are_remembered_within_bounds(monkeypatch):
-    """Clients make topics up: what is remembered of them has an end, and stays right."""
+    """The cache of decisions is bounded, since clients can invent topics, and its decisions stay correct."""
     monkeypatch.setattr("app.access.rules._REMEMBERED_DECISIONS", 10)
     access = rules("/a/**")
     for number in range(100):
@@ -249,13 +249,13 @@ PATTERNS = ["/a", "/*", "/**", "/a/*", "/a/**", "/halley/**", "/halley/a", "/sta
     st.sampled_from(["publish", "call"]),
 )
 def test_something_is_granted_where_a_topic_is(written, verb):
-    """Asked topic by topic the rules say the same: no role that may publish anything is told that it is a reader."""
+    """`grants_any` is true if and only if the rules grant the verb for any topic."""
     access = rules(*[rule(pattern, verb=of, allow=allow) for pattern, of, allow in written])
     assert access.grants_any(verb, "user") == any(access.decide("user", verb, topic)[0] for topic in TOPICS)
 
 
 @pytest.mark.parametrize("named", ["/halley/rates", "/stats/**"])
 def test_what_a_denial_of_all_leaves_out_can_be_granted_after_it(named):
-    """`/**` does not reach the server's own topics, neither to allow nor to deny them."""
+    """`/**` does not cover the server's own topics, neither in a rule that allows nor in one that denies."""
     assert rules(deny("/**"), named).grants_any("publish", "user")
     assert not rules(deny("/**"), "/a").grants_any("publish", "user")

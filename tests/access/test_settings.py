@@ -1,4 +1,4 @@
-"""[[access]], [[tokens]] and [jwt] in a settings file: what is wrong is named by line, key and need."""
+"""[[access]], [[tokens]], [[realm]], [[user]] and [jwt] in a settings file: errors name line, key and expectation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROLE_NEED = "expected up to 64 letters, digits and _.:-"
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Writes `halley.toml` into an empty working directory."""
+    """Return a function that writes `halley.toml` into an empty working directory."""
     monkeypatch.chdir(tmp_path)
 
     def write(text):
@@ -35,7 +35,7 @@ def problems(file):
 
 
 def test_rules_and_tokens_are_read_in_their_order(write):
-    """Lists of tables, with other tables among them; each entry remembers its line."""
+    """Rules and tokens keep their order, also with other tables between them, and each entry has its line."""
     file = write(
         '[[access]]\nrole = "*"\nverb = "*"\npattern = "/a"\n[bayeux]\nhold_s = 1\n'
         f'[[tokens]]\nid = "i"\nrole = "r"\nhash = "{HASH}"\nexpires = 2040-01-01T00:00:00Z\n'
@@ -55,7 +55,7 @@ def test_rules_and_tokens_are_read_in_their_order(write):
 
 
 def test_without_any_there_are_none():
-    """No rule, no token, no issuer."""
+    """By default there are no rules, no tokens and no issuer."""
     assert (Settings().access, Settings().tokens, Settings().jwt) == ((), (), Jwt())
 
 
@@ -69,7 +69,7 @@ TOKEN = f'[[tokens]]\nid = "i"\nrole = "r"\nhash = "{HASH}"\n'
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        # what an entry takes
+        # the keys of an entry
         ("[[access]]\n", ["1: [[access]]: expected role and verb and pattern too"]),
         (RULE + "\n[[access]]\nrole = 'x'\nverb = '*'", ["6: [[access]]: expected pattern too"]),
         (RULE + "alow = false", ["5: access.alow: no such setting; did you mean allow?"]),
@@ -86,7 +86,7 @@ TOKEN = f'[[tokens]]\nid = "i"\nrole = "r"\nhash = "{HASH}"\n'
         ("access = 'all'", ["1: access: expected tables, each under [[access]]"]),
         ("[[acces]]\nrole = 'x'", ["1: [[acces]]: no such list; did you mean [[access]]?"]),
         ("access = [\n  {role = '*', verb = '*'},\n]", ["1: [[access]]: expected pattern too"]),
-        # what it must be
+        # the values of an entry
         (RULE.replace('"/a"', '"a"'), ["4: access.pattern: expected a channel or pattern like /chat/room, "]),
         (RULE.replace('"/a"', '"/a/*/b"'), ["4: access.pattern: expected a channel or pattern like /chat/room, "]),
         (RULE.replace('"/a"', '"/a/"'), ["4: access.pattern: expected a channel or pattern like /chat/room, "]),
@@ -150,7 +150,7 @@ TOKEN = f'[[tokens]]\nid = "i"\nrole = "r"\nhash = "{HASH}"\n'
     ],
 )
 def test_mistakes_are_named_by_line_key_and_need(write, text, expected):
-    """The same words as for every other setting."""
+    """Errors in entries have the same form as those in other settings."""
     found = problems(write(text))
     assert len(found) == len(expected)
     for line, wanted in zip(found, expected, strict=True):
@@ -158,7 +158,7 @@ def test_mistakes_are_named_by_line_key_and_need(write, text, expected):
 
 
 def test_a_token_pasted_for_its_hash_is_not_repeated(write):
-    """It would stand in a log, and be spoilt."""
+    """An error about a token in place of its hash does not have the token, which would end up in logs."""
     secret = "halley_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"
     (line,) = problems(write(TOKEN.replace(HASH, secret)))
     assert line.startswith("halley.toml:4: tokens.hash: expected sha256: and 64 hexadecimal digits (see halley token)")
@@ -166,13 +166,13 @@ def test_a_token_pasted_for_its_hash_is_not_repeated(write):
 
 
 def test_a_secret_pasted_for_its_key_is_not_repeated(write):
-    """Whoever reads the error must not learn it."""
+    """An error about a secret in place of its key does not have the secret."""
     (line,) = problems(write(USER.replace(KEY, "my dear secret")))
     assert "dear" not in line
 
 
 def test_realms_and_users_are_read(write):
-    """A rule may name any realm there is, also the first, whose name may be left out."""
+    """A rule can name any existing realm; without a name it is for the first."""
     text = REALMS + USER + "".join(f'{RULE}realm = "{realm}"\n' for realm in ("", "com.first", "more"))
     settings = load(write(text), {}, {}).settings
     assert settings.realm == (Realm("com.first"), Realm("more"))
@@ -182,13 +182,13 @@ def test_realms_and_users_are_read(write):
 
 
 def test_the_environment_sets_no_lists(write):
-    """They belong into a file; a variable that seems to set one is a mistake."""
+    """An environment variable with the name of a list is an error, since lists are set in a file only."""
     with pytest.raises(BadSettings, match="HALLEY_ACCESS: no such setting"):
         load(None, {"HALLEY_ACCESS": "x"}, {})
 
 
 def test_every_field_of_an_entry_has_its_reason():
-    """As every other setting has."""
+    """Every field of an entry has its reason in the metadata, as every setting does."""
     for kind in (Access, Token):
         for field in kind.__dataclass_fields__.values():
             assert field.metadata["why"], field.name

@@ -1,4 +1,4 @@
-"""Static tokens: the server keeps hashes, and knows whose a token is while its time lasts."""
+"""Static tokens: the server has only their hashes, and identifies a token's owner until it expires."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def known(token, **more):
 
 
 def test_new_tokens_are_random_and_can_be_sent():
-    """256 bits, in the characters of RFC 6750, with a beginning that secret scanners can look for."""
+    """New tokens have 256 bits, in characters allowed by RFC 6750, and a prefix that secret scanners can find."""
     tokens = {new_token() for _ in range(100)}
     assert len(tokens) == 100
     assert all(is_token(token) and token.startswith(PREFIX) and len(token) >= 43 for token in tokens)
 
 
 def test_a_hash_is_that_of_sha256():
-    """So that any tool can make one: printf %s TOKEN | sha256sum."""
+    """A token's hash is its SHA-256, so any tool can make one: printf %s TOKEN | sha256sum."""
     token = new_token()
     assert hash_of(token) == "sha256:" + hashlib.sha256(token.encode()).hexdigest()
     assert is_hash(hash_of(token))
@@ -37,12 +37,12 @@ def test_a_hash_is_that_of_sha256():
 
 @pytest.mark.parametrize("text", ["", "x" * 31, "x" * 40 + " ", "ä" * 40, "=" * 40, "x" * 40 + "\n"])
 def test_what_is_short_or_cannot_be_sent_is_no_token(text):
-    """A word that can be guessed must not be hashed as if it were a secret."""
+    """Short strings, which can be guessed, and those that a header cannot have, are not accepted as tokens."""
     assert not is_token(text)
 
 
 def test_a_token_names_its_owner():
-    """Identity: authid and role from the entry whose hash fits; none for any other text."""
+    """A token's identity has authid and role of the entry with its hash; other strings have no identity."""
     one, other = new_token(), new_token()
     tokens = StaticTokens([known(one), known(other, id="bob", role="sensor")])
     assert tokens.identity(other, NOW_S) == ("bob", "sensor", None)
@@ -52,7 +52,7 @@ def test_a_token_names_its_owner():
 
 
 def test_a_token_ends_when_it_says():
-    """Good until its last second, expired from then on."""
+    """A token is accepted before its time of expiry, and refused as expired from then on."""
     token = new_token()
     tokens = StaticTokens([known(token, expires=datetime.fromtimestamp(NOW_S, UTC))])
     assert tokens.identity(token, NOW_S - 0.001).expires_s == NOW_S
@@ -62,7 +62,7 @@ def test_a_token_ends_when_it_says():
 
 @pytest.mark.parametrize("token", ["", "x", "a.b.c", "x" * 9_000, "\udc00", "."])
 def test_the_authenticator_refuses_what_it_does_not_know(token):
-    """Whatever it is, with one of the documented reasons and without a word of it."""
+    """Unknown tokens are refused with a documented reason, in which they are not repeated."""
     authenticate = Authenticator(Settings(tokens=(known(new_token()),)))
     with pytest.raises(TokenRefused) as refused:
         authenticate(token, NOW_S)
@@ -71,7 +71,7 @@ def test_the_authenticator_refuses_what_it_does_not_know(token):
 
 
 def test_a_token_has_a_most_length():
-    """limits.token_chars: what is longer is not even hashed, be it good."""
+    """A token longer than limits.token_chars is refused without hashing it, even if it is a known one."""
     token = "x" * 200
     settings = Settings(tokens=(known(token),), limits=Limits(token_chars=199))
     with pytest.raises(TokenRefused, match="too long"):
@@ -79,7 +79,7 @@ def test_a_token_has_a_most_length():
 
 
 def test_without_tokens_and_keys_no_token_is_known():
-    """Then what clients show is none of the server's business."""
+    """An authenticator without tokens and keys reports that it knows none."""
     assert Authenticator(Settings()).knows_any is False
     assert Authenticator(Settings(tokens=(known(new_token()),))).knows_any is True
 
@@ -92,5 +92,5 @@ def test_without_tokens_and_keys_no_token_is_known():
     ],
 )
 def test_no_token_can_make_its_bearer_the_server(role, expected):
-    """The roles `server` and `anonymous` are not given out, nor is what could not be written in a rule."""
+    """The roles `server` and `anonymous`, and names that a rule cannot have, cannot be given to tokens."""
     assert can_be_given(role) is expected

@@ -1,5 +1,5 @@
-// cometd-nodejs-server as its README sets it up, with keep-alive for as long as the load needs it, and without the
-// limit of sessions that a browser may have.  node cometd_server.js PORT
+// cometd-nodejs-server, set up as in its README, with keep-alive for as long as the load needs it, and without a limit
+// of sessions per browser. Usage: node cometd_server.js PORT
 "use strict";
 
 const http = require("node:http");

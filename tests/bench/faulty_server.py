@@ -1,4 +1,4 @@
-"""A small Bayeux server that does wrong on purpose: what the bench says of it must be what it did."""
+"""A small Bayeux server with deliberate faults, which the bench must report."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from itertools import count
 
 
 class FaultyServer:
-    """Knows handshakes, subscriptions, polls and publishes, and checks nothing.
+    """A server for handshakes, subscriptions, polls and publishes, which does not validate anything.
 
-    `spoil(number, data)` decides what becomes of each publish: it returns the list of data that each subscriber gets,
-    usually `[data]`. `refuses(number)` tells which publishes are refused. `leaves_at` is the publish that makes it
-    close every connection, `delays_s` how long the acknowledgement of a publish takes, `style` how it writes responses.
+    `spoil(number, data)` returns the list of data that each subscriber gets for a publish, usually `[data]`.
+    `refuses(number)` returns whether a publish is refused. `leaves_at` is the number of the publish at which the server
+    closes every connection, `delays_s` has delays of acknowledgements by the number of the publish, and `style` is the
+    format of the responses.
     """
 
     def __init__(self, *, spoil=None, refuses=lambda _: False, leaves_at=None, delays_s=None, style="plain"):
@@ -31,7 +32,7 @@ class FaultyServer:
         self._writers = set()
 
     async def serve(self, reader, writer):
-        """One connection."""
+        """Serve one connection."""
         self._writers.add(writer)
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
@@ -90,14 +91,14 @@ class FaultyServer:
                 writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + body)
 
     def leave(self):
-        """Close every connection at once."""
+        """Close every connection immediately."""
         for writer in self._writers:
             writer.transport.abort()
 
 
 @asynccontextmanager
 async def faulty(**faults):
-    """A running one."""
+    """Run a `FaultyServer`, whose arguments these are, on a free port."""
     server = FaultyServer(**faults)
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"

@@ -1,4 +1,4 @@
-// Faye as its README sets it up, with keep-alive for as long as the load needs it.  node faye_server.js PORT
+// Faye, set up as in its README, with keep-alive for as long as the load needs it. Usage: node faye_server.js PORT
 "use strict";
 
 const http = require("node:http");

@@ -1,14 +1,15 @@
-"""Halley beside Faye and cometd-nodejs-server: the same loads on the same machine, in interleaved rounds.
+"""Compare Halley with Faye and cometd-nodejs-server: the same loads on the same machine, in interleaved rounds.
 
     npm ci --prefix tests/bench && python tests/bench/peers.py [--rounds 5] [--markdown] [--readme]
 
-Each load is put on each server in turn, each time on a fresh one, and so on for every round; the table has the medians.
-The servers have a core of their own and the load another, so use a machine with two or more that does nothing else.
-What to trust on a shared machine are ratios within one run. The peers get what is fair: keep-alive for the whole run,
-a long accept queue, no limit of sessions per browser; all three hold polls for 25 s.
+In every round, each load is put on each server in turn, each time on a freshly started one; the table has the medians.
+The server runs on one core and the load on another, so use an otherwise idle machine with two or more cores. On a
+shared machine, trust only ratios within one run. For a fair comparison the peers have keep-alive for the whole run, a
+long accept queue, and no limit of sessions per browser; all three hold polls for 25 s.
 
-`--halley CMD` measures another Halley, `{port}` stands for its port; by default it is this interpreter's. `--only`
-names the loads to run. `--readme` writes the table into README.md of this folder, between two comments.
+`--halley CMD` measures another Halley, with `{port}` in CMD replaced by its port; by default, the one of this
+interpreter is measured. `--only` selects the loads to run. `--readme` writes the table into README.md of this folder,
+between two comments.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ HALLEY_ONLY = {"crowd"}
 
 @dataclass(frozen=True)
 class Target:
-    """A line of the table: a figure of one load, in `unit`, and how good it should be.
+    """A line of the table: a figure of one load, in `unit`, with its target.
 
-    `wanted` and `stretch` are ratios to the better peer (`is_ratio`) or bounds of the figure itself; a figure is better
-    the smaller it is unless `is_rate`.
+    `wanted` and `stretch` are ratios to the better peer (`is_ratio`) or bounds of the figure itself. Smaller figures
+    are better, unless `is_rate` is set.
     """
 
     name: str
@@ -79,7 +80,7 @@ class Target:
 
 
 def publishes_per_cpu_s(result: Result) -> float | None:
-    """Acknowledged publishes for each second of the server's own CPU time."""
+    """Return the acknowledged publishes per second of the server's CPU time."""
     return 1e6 / result.server_cpu_us if result.server_cpu_us else None
 
 
@@ -119,7 +120,7 @@ Results = dict[tuple[str, str], list["Result"]]
 
 
 async def compare(loads: dict[str, Load], servers: dict[str, list[str]], rounds: int) -> Results:
-    """Every load on every server, round by round."""
+    """Measure every load on every server, round by round. Raises `BenchFailed`."""
     results: Results = defaultdict(list)
     for number in range(1, rounds + 1):
         for load_name, load in loads.items():
@@ -141,7 +142,7 @@ async def compare(loads: dict[str, Load], servers: dict[str, list[str]], rounds:
 
 
 def summary(result: Result) -> str:
-    """A few figures, and whatever went wrong, on one line."""
+    """Return a line with a few figures and the faults of a result."""
     cpu = "-" if result.server_cpu_us is None else f"{result.server_cpu_us:.1f} us"
     memory = "-" if result.memory_kb is None else f"{result.memory_kb:.1f} KB"
     busy = f"busy: server {result.server_cpu_share or 0:.0%}, load {max(result.load_cpu_shares):.0%}"
@@ -152,7 +153,7 @@ def summary(result: Result) -> str:
 
 
 def rows(results: Results, peers: Sequence[str]) -> list[list[str]]:
-    """The table's lines: name, target, stretch, each server's median, ratio to the better peer, met or not."""
+    """Return the table's lines: name, target, stretch, each server's median, ratio to the better peer, verdict."""
     lines = []
     for target in TARGETS:
         medians = {}
@@ -198,7 +199,7 @@ def _figure(value: float | None, unit: str) -> str:
 
 
 def text(lines: list[list[str]], peers: Sequence[str], *, is_markdown: bool) -> str:
-    """The table for a terminal, or in Markdown."""
+    """Return the table for a terminal, or in Markdown."""
     header = ["", "target", "stretch", HALLEY, *peers, "ratio to the better peer", ""]
     if is_markdown:
         ruled = [header, ["---"] * len(header), *lines]
@@ -209,7 +210,7 @@ def text(lines: list[list[str]], peers: Sequence[str], *, is_markdown: bool) -> 
 
 
 def provenance(arguments: Sequence[str], rounds: int) -> str:
-    """The command that made the table, when, and on what."""
+    """Return a line with the command that made the table, the date, and the machine."""
     command = shlex.join(["python", "tests/bench/peers.py", *arguments])
     runs = "one round" if rounds == 1 else f"medians of {rounds} rounds"
     return (
@@ -218,7 +219,7 @@ def provenance(arguments: Sequence[str], rounds: int) -> str:
 
 
 def write_readme(file: Path, table: str, made_by: str) -> None:
-    """Replace what stands between the two comments. Raises `ValueError` if they are not there."""
+    """Replace the text between the two comments. Raises `ValueError` if they are missing."""
     before, begin, rest = file.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -230,7 +231,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the comparison."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, help="of each measurement, instead of each load's own")
+    parser.add_argument("--seconds", type=float, help="duration of each measurement (default: that of each load)")
     parser.add_argument("--only", nargs="+", choices=list(LOADS), default=list(LOADS))
     parser.add_argument("--receivers", type=int, help="fewer receivers, to try the script itself")
     parser.add_argument("--halley", type=shlex.split, default=halley_command(), metavar="CMD")
@@ -241,7 +242,7 @@ def main(arguments: Sequence[str]) -> int:
     if not (HERE / "node_modules").is_dir():
         parser.error("the peers are missing: npm ci --prefix tests/bench")
     if options.readme and (options.receivers or options.seconds or options.only != list(LOADS)):
-        parser.error("--readme is for the whole comparison, not for a part")
+        parser.error("--readme needs the whole comparison: leave out --only, --receivers and --seconds")
     changed: dict[str, Any] = {"seconds": options.seconds} if options.seconds else {}
     loads = {name: replace(LOADS[name], **changed) for name in options.only}
     if options.receivers:

@@ -1,4 +1,4 @@
-"""Stand-ins for the servers that others wrote, for the bench to start and to measure."""
+"""Stand-ins for other projects' servers, which the bench starts and measures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 
 
 def stand_in(folder: Path, name: str, script: str, fault: str = "") -> Path:
-    """A program of that name, which is that script of this folder's, with that fault."""
+    """Write a program called `name` into `folder` that runs a script of this folder, and return its path.
+
+    `fault` is what the script should do wrong, one of those in its docstring.
+    """
     program = folder / name
     path = Path(__file__).with_name(script)
     program.write_text(f'#!/bin/sh\nHALLEY_FAULT={fault} exec {sys.executable} {path} "$@"\n')

@@ -1,8 +1,8 @@
-"""A WAMP router that starts as crossbar does, for the bench to measure: as much of one as the load needs, and a fault.
+"""A WAMP router that is started like crossbar, for the bench to measure: with only what the load needs, and a fault.
 
     HALLEY_FAULT=lose|repeat|swap|abort|refuse stand_in_router.py start --cbdir FOLDER --loglevel error
 
-It listens where FOLDER/config.json says. Losing, repeating and swapping concern the last event of every ten.
+It listens at the address in FOLDER/config.json. The faults lose, repeat and swap affect the last of every ten events.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A NetworkTables server that starts as ntcore's does, for the bench to measure: as much of one as the load needs.
+"""A NetworkTables server that is started like ntcore's, for the bench to measure: with only what the load needs.
 
     HALLEY_FAULT=lose|repeat|drop|refuse stand_in_tables.py -c PROGRAM FILE PORT
 
-Each frame of values goes to all subscribers at once. Losing and repeating concern one of ten; the tenth ends `drop`.
+Each frame of values is sent to all subscribers immediately. The faults lose and repeat affect one frame in ten; with
+drop, the server exits at the tenth frame.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the bench says of a server that does wrong is what that server did."""
+"""The bench reports exactly the faults that a faulty server has."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from app.bench import BenchFailed, Load, attached, measure
 pytestmark = pytest.mark.slow
 
 LOST = {"grace_s": 1}
-"""Where events are lost, all the grace is waited for them."""
+"""Options for tests in which events are lost, because the bench waits for them during the whole grace."""
 
 
 async def measured(server, verb="fanout", **options):
-    """A short measurement of a server."""
+    """Return the result of a short measurement of a server."""
     load = Load(verb, **{"receivers": 3, "seconds": 0.5, "warm_up_s": 0, "rate": 40, **options})
     async with asyncio.timeout(30):
         return await measure(load, attached(server.url))
 
 
 def faults(result):
-    """What keeps a result from being clean; all of a `Result` is too long to be shown."""
+    """Describe the faults in a result, for messages; a whole `Result` would be too long."""
     return f"{result.lost} lost, {result.repeated} repeated, {result.errors}"
 
 
@@ -39,7 +39,7 @@ async def test_all_is_well_with_a_server_that_does_nothing_wrong(rate, style):
 
 
 async def test_a_warm_up_is_not_counted():
-    """What is published before the measurement begins is neither in it nor confused with it."""
+    """Events published before the measurement are not counted in it, and not mistaken for its own."""
     async with faulty() as server:
         result = await measured(server, warm_up_s=0.3)
     assert result.is_clean, faults(result)
@@ -49,7 +49,7 @@ async def test_a_warm_up_is_not_counted():
 
 @pytest.mark.parametrize("rate", [40, 0], ids=["open", "closed"])
 async def test_lost_events_are_counted(rate):
-    """The second event reaches nobody: three are lost; a closed loop goes on without them."""
+    """If the second event reaches none of three receivers, three are lost; a closed loop continues without them."""
     async with faulty(spoil=lambda number, data: [] if number == 2 else [data]) as server:
         result = await measured(server, rate=rate, seconds=0.5 if rate else 3, **LOST)
     assert not result.is_clean
@@ -59,7 +59,7 @@ async def test_lost_events_are_counted(rate):
 
 
 async def test_repeated_events_are_counted_once():
-    """The second event comes twice to each receiver; that is no delivery, and hides no loss."""
+    """An event that each receiver gets twice counts as one delivery, and does not hide the loss of another."""
 
     def spoil(number, data):
         return [data] * (2 if number == 2 else 0 if number == 3 else 1)
@@ -71,7 +71,7 @@ async def test_repeated_events_are_counted_once():
 
 
 async def test_events_in_another_order_are_all_there():
-    """Each second event comes after the one that follows it; nothing is lost by that."""
+    """Events that arrive in another order, each even one before the odd one before it, do not count as lost."""
     kept = {}
 
     def spoil(number, data):
@@ -83,7 +83,7 @@ async def test_events_in_another_order_are_all_there():
     async with faulty(spoil=spoil) as server:
         result = await measured(server, **LOST)
     assert result.repeated == 0
-    assert result.lost == 3 * (result.published % 2)  # of an odd number, the last one stays with the server
+    assert result.lost == 3 * (result.published % 2)  # if their number is odd, the server keeps the last one
     assert not result.errors
 
 
@@ -97,7 +97,7 @@ async def test_events_in_another_order_are_all_there():
     ids=["other group", "mangled", "invented"],
 )
 async def test_wrong_events_are_errors(change, error):
-    """What was meant for others, is unreadable or was never sent is named, and does not count as delivered."""
+    """An event for others, one that is unreadable, and one never sent are errors, and do not count as delivered."""
 
     def spoil(number, data):
         return [data, {**data, "mark": change(data["mark"])}] if number == 2 else [data]
@@ -109,7 +109,7 @@ async def test_wrong_events_are_errors(change, error):
 
 
 async def test_refused_publishes_are_errors():
-    """A publish that is refused is not acknowledged, and its deliveries are missing."""
+    """A refused publish is an error, does not count as acknowledged, and its deliveries count as lost."""
     async with faulty(refuses=lambda number: number == 2) as server:
         result = await measured(server, **LOST)
     assert result.errors == {"publish refused": 1}
@@ -118,7 +118,7 @@ async def test_refused_publishes_are_errors():
 
 
 async def test_each_receiver_of_one_to_one_is_accounted_for():
-    """Six channels, three receivers with two each: the lost event is missed by the one who should have got it."""
+    """With two of six channels for each of three receivers, a lost event is missing at one of them only."""
     async with faulty(spoil=lambda number, data: [] if number == 4 else [data]) as server:
         result = await measured(server, "one-to-one", channels=6, publishers=2, **LOST)
     assert (result.lost, result.repeated, result.errors) == (1, 0, {})
@@ -128,7 +128,7 @@ async def test_each_receiver_of_one_to_one_is_accounted_for():
 @pytest.mark.parametrize(("verb", "receivers", "hearers"), [("publish", 0, 0), ("fanout", 7, 7), ("one-to-one", 7, 1)])
 @pytest.mark.parametrize("rate", [40, 0], ids=["open", "closed"])
 async def test_several_processes_add_up(rate, verb, receivers, hearers):
-    """Receivers in three processes get every event that is theirs, and the sums are right."""
+    """Receivers in three processes get all events meant for them, and the sums over the processes are right."""
     async with faulty() as server:
         result = await measured(
             server, verb, rate=rate, receivers=receivers, channels=max(receivers, 1), publishers=3, processes=3
@@ -140,23 +140,23 @@ async def test_several_processes_add_up(rate, verb, receivers, hearers):
 
 
 async def test_latency_counts_from_the_time_that_was_due():
-    """An open loop has no coordinated omission: while one answer takes 0.4 s, what was due meanwhile waits too."""
+    """An open loop has no coordinated omission: while one reply takes 0.4 s, events due meanwhile count as waiting."""
     async with faulty(delays_s={2: 0.4}) as server:
         result = await measured(server, receivers=1, rate=50, seconds=1)
     assert result.is_clean, faults(result)
-    # Of 50 events, 20 were due in the 0.4 s; a quarter of all was at least 0.1 s late, though one publish was slow.
+    # Of 50 events, 20 were due in these 0.4 s; a quarter of all were at least 0.1 s late, though one publish was slow.
     assert result.latency_ms["p90"] > 100
 
 
 async def test_a_server_that_leaves_ends_the_measurement():
-    """When every connection is gone there is no result, but a sentence."""
+    """If every connection is lost, the measurement fails with a message."""
     async with faulty(leaves_at=3) as server:
         with pytest.raises(BenchFailed, match="the server has closed every connection"):
             await measured(server, seconds=20)
 
 
 async def test_a_server_that_writes_no_length_cannot_be_measured():
-    """A response without an end is not waited for."""
+    """A response without a length is an error; the bench does not wait for its end."""
     async with faulty(style="endless") as server:
-        with pytest.raises(BenchFailed, match="closed a connection while it was opened"):
+        with pytest.raises(BenchFailed, match="closed a connection while it was being opened"):
             await measured(server)

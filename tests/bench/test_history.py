@@ -1,4 +1,4 @@
-"""`halley bench history` as its users meet it, and that the bench leaves no log behind."""
+"""`halley bench history` as a user runs it: its figures, its table, and that it leaves no log behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOADS = ["single", "batched", "received", "steady"]
 
 
 async def finished(*arguments, cwd):
-    """Run the bench to its end; it takes a server for each load."""
+    """Run the bench to its end, and return its output; it starts a server for each load."""
     async with started("bench", "history", *QUICK, *arguments, cwd=cwd) as process:
         code = await process.exit_code(LONGEST_S)
         assert code == DONE, process.lines
@@ -32,7 +32,7 @@ def left_behind():
 
 
 def check_figures(found):
-    """What holds for every result, however slow the machine is."""
+    """Check what holds for every result, however slow the machine is."""
     assert found["wrong"] == []
     assert list(found["medians"]) == LOADS
     for load, by_switch in found["medians"].items():
@@ -49,9 +49,9 @@ def check_figures(found):
 
 
 async def test_the_same_loads_with_the_history_and_without_it(tmp_path):
-    """Figures of every load with and without, and of reads, as JSON; then a table, compared; no log is left behind.
+    """The result has figures of every load, with and without, and of reads, as JSON or compared in a table.
 
-    Figures of a log that is on no disk say nothing of one that is, so they are marked.
+    No log is left behind. There is a warning if the log was not on a disk, since its figures would mislead.
     """
     output, lines = await finished("--stored", "500", "--json", "--data-dir", ".", cwd=tmp_path)
     assert lines == []
@@ -64,11 +64,11 @@ async def test_the_same_loads_with_the_history_and_without_it(tmp_path):
     output, _ = await finished("--stored", "500", "--data-dir", MEMORY, "--compare", "before.json", cwd=tmp_path)
     assert output[0] == "history at halley: 4 publishers, closed loop; medians of 1 round of 0.3 s"
     shown = {line.strip().partition("  ")[0]: line for line in output}
-    assert re.search(r"[\d.,]+/s +[\d.,]+/s +\d+\.\d\d x$", shown["publishes acknowledged, 3 a request"])
+    assert re.search(r"[\d.,]+/s +[\d.,]+/s +\d+\.\d\d x$", shown["publishes acknowledged, 3 per request"])
     assert re.search(r"ms +[+-]\d+\.\d\d ms$", shown["publish to receive, 1 to 1, p50"])
     assert re.search(r"\d ms$", shown["newest 100 of a channel, 500 stored, p50"])
     assert re.search(r"\d ms$", shown["page of 20,000 channels, 500 stored, p50"])
-    assert re.search(r"\d ms$", shown["page of 100 events for us in 20,000 channels, 500 stored, p50"])
+    assert re.search(r"\d ms$", shown["page of 100 readable events in 20,000 channels, 500 stored, p50"])
     assert any(line.startswith("medians.single.on.publishes_per_s") for line in output)
     is_told = "The log was in memory, not on a disk: use --data-dir." in output
     assert is_told is (MEMORY != ".")
@@ -76,7 +76,7 @@ async def test_the_same_loads_with_the_history_and_without_it(tmp_path):
 
 
 async def test_what_is_asked_wrongly(tmp_path):
-    """Sizes that are none, and a folder that is not there."""
+    """Sizes that are not numbers, and a folder that does not exist, are errors."""
     for options, sentence in ((("--stored", "few"), "numbers like"), (("--data-dir", "nowhere"), "does not exist")):
         code, _, lines = await ended("bench", "history", *options, cwd=tmp_path)
         assert code == WRONG_USE
@@ -84,7 +84,7 @@ async def test_what_is_asked_wrongly(tmp_path):
 
 
 async def test_batches_are_answered_event_by_event(tmp_path):
-    """Every event of a batch is acknowledged, closed loop or open; there is no history and no folder of one."""
+    """Every event of a batch is acknowledged, in a closed and an open loop; no folder for a history is made."""
     for more in ((), ("--rate", "100")):
         options = ("--publishers", "2", "--batch", "5", "--seconds", "0.5", "--warm-up", "0.1", *more)
         code, output, _ = await ended("bench", "publish", *options, "--json", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""`halley bench nt4` as its users meet it: the table, the ratios, and that nothing goes wrong unnoticed."""
+"""`halley bench nt4` as a user runs it: its table and ratios, and that faults are noticed."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ TOLD = {
 
 
 async def measured(folder, fault="", python=None):
-    """What is found at a stand-in for ntcore alone, or at that Python's."""
+    """Measure only a stand-in for ntcore, or ntcore itself in the given Python, and return the figures."""
     short = {"subscribers": 3, "rounds": 1, "seconds": 0.3, "warm_up_s": 0, "rates": (2_000,), "grace_s": 0.3}
     plan = Nt4Plan(**short, ntcore=python or stand_in(folder, *STAND_IN, fault), is_pinned=False, data_dir=folder)
     return await measure_nt4(plan, servers=[NTCORE])
 
 
 async def test_halley_with_its_history_and_without(tmp_path):
-    """Both get all rates and keep every value; the table has their ratio; a later run is compared; no log stays."""
+    """Both get all rates and deliver every value; the table has their ratio; a later run is compared."""
     found, output = await two_runs(tmp_path, "nt4", *QUICK, first=("--history", "on"))
     assert found["wrong"] == []
     assert list(found["medians"]) == ["1000", "5000"]
@@ -52,7 +52,7 @@ async def test_halley_with_its_history_and_without(tmp_path):
 
 
 async def test_beside_ntcore(tmp_path):
-    """With --ntcore there is a column for it, and Halley is held against it."""
+    """With --ntcore, the table has a column for ntcore and one for Halley's ratio to it."""
     program = stand_in(tmp_path, *STAND_IN)
     code, output, lines = await ended("bench", "nt4", *QUICK, "--ntcore", str(program), cwd=tmp_path)
     assert code == DONE, lines
@@ -61,7 +61,7 @@ async def test_beside_ntcore(tmp_path):
 
 
 async def test_ntcore_itself(tmp_path):
-    """The real one starts, takes every value and passes each on once."""
+    """The real ntcore starts, accepts every value, and delivers each one once."""
     require_module("ntcore", "pip install -r tests/clients/requirements.txt")
     found = await measured(tmp_path, python=Path(sys.executable))
     assert found.is_clean
@@ -69,7 +69,7 @@ async def test_ntcore_itself(tmp_path):
 
 
 async def test_a_healthy_server_is_clean(tmp_path):
-    """What is offered is what was asked for, and each value comes to each subscriber once."""
+    """The rate is reached, and each subscriber gets each value once."""
     found = await measured(tmp_path)
     assert found.is_clean
     assert found.figures["2000"][NTCORE]["kept"] == [1]
@@ -78,7 +78,7 @@ async def test_a_healthy_server_is_clean(tmp_path):
 
 
 async def test_values_that_do_not_come_are_no_fault(tmp_path):
-    """They may have been replaced by newer ones; the share that came is shown."""
+    """Missing values are not a fault, as newer ones may have replaced them; the share that arrived is shown."""
     found = await measured(tmp_path, "lose")
     assert found.is_clean
     assert 0.8 < found.figures["2000"][NTCORE]["kept"][0] < 1
@@ -94,18 +94,18 @@ async def test_values_that_come_twice_are(tmp_path):
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("drop", r"ntcore: the server has ended by itself \(exit code 9\)"),
-        ("refuse", r"ntcore: the server speaks no v4\.1\.networktables\.first\.wpi\.edu: HTTP/1\.1 404"),
+        ("drop", r"ntcore: the server ended unexpectedly \(exit code 9\)"),
+        ("refuse", r"ntcore: the server does not speak v4\.1\.networktables\.first\.wpi\.edu: HTTP/1\.1 404"),
     ],
 )
 async def test_a_server_that_cannot_be_measured(fault, said, tmp_path):
-    """There is no result, but a sentence that names the server."""
+    """The measurement fails with a message that names the server."""
     with pytest.raises(BenchFailed, match=said):
         await measured(tmp_path, fault)
 
 
 async def test_what_is_asked_wrongly(tmp_path):
-    """A Python that is not there, a rate that is none."""
+    """A Python that does not exist, and a rate that is not a number, are errors."""
     for wrong, said in ((("--ntcore", "nowhere"), "does not exist"), (("--rates", "many"), "expected numbers")):
         code, _, lines = await ended("bench", "nt4", *wrong, cwd=tmp_path)
         assert code == WRONG_USE
@@ -113,14 +113,14 @@ async def test_what_is_asked_wrongly(tmp_path):
 
 
 def test_what_makes_figures_doubtful_is_told():
-    """The load's core full and the server's not; a server that does not take what is offered; a core that is shared."""
+    """There are warnings if the load was the limit, the server accepted less than was due, or its core was shared."""
     found = Nt4Figures(plan={}, date="")
     found.take(100, OFF, TOLD | {"load_cpu_share": 1.0}, Usage(0.0, 1), Usage(0.5, 1), 2)
     found.take(200, OFF, TOLD, Usage(0.0, 1), Usage(1.0, 1), 2)
     found.take(100, NTCORE, TOLD, Usage(0.0, 1, 0.0), Usage(1.0, 1, 0.25), 2)
     assert found.warnings == [
         "100/s at halley: the load generator was the limit",
-        "200/s at halley: the server took only 100 values/s",
+        "200/s at halley: the server accepted only 100 values/s",
         "100/s at ntcore: something else used the server's core 25% of the time",
     ]
     assert found.median("100", OFF, "us_per_delivery") == 2_500

@@ -1,4 +1,4 @@
-"""The comparison with other servers: what its table says of given figures, and that the peers can be measured."""
+"""The comparison with other servers: its table for given figures, and that the peers can be measured."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from app.bench import Load
 
 
 def lines_of(results):
-    """The table by the name of the figure."""
+    """Return the table's lines by the name of the figure."""
     return {line[0]: line[1:] for line in peers.rows(results, list(peers.PEERS))}
 
 
 def fanouts(halley_us, faye_us, cometd_us):
-    """Results of the fan-out with these CPU times per delivery."""
+    """Return results of the fan-out with these CPU times per delivery."""
     names = {peers.HALLEY: halley_us, "Faye": faye_us, "cometd-nodejs": cometd_us}
     return {("fanout", name): [result(server_cpu_us=float(each)) for each in found] for name, found in names.items()}
 
@@ -37,7 +37,7 @@ def fanouts(halley_us, faye_us, cometd_us):
     ],
 )
 def test_a_cost_is_compared_with_the_better_peer(halley_us, ratio, verdict):
-    """Medians, their ratio to the smaller of the peers', and what that means."""
+    """A cost has medians, Halley's ratio to the smaller one of the peers, and a verdict."""
     line = lines_of(fanouts(halley_us, [80, 70, 1], [90]))["CPU per delivery, 1 to 1,000"]
     assert line[:2] == ["<= 0.25 x", "<= 0.2 x"]
     assert line[2:] == [f"{median(halley_us):.1f} us", "70.0 us", "90.0 us", ratio, verdict]
@@ -47,14 +47,14 @@ def test_a_cost_is_compared_with_the_better_peer(halley_us, ratio, verdict):
     ("halley_us", "ratio", "verdict"), [(8, "3.75", "stretch met"), (11, "2.73", "met"), (15, "2.00", "missed")]
 )
 def test_a_rate_is_compared_with_the_better_peer(halley_us, ratio, verdict):
-    """More is better there: the better peer is the faster one."""
+    """For a rate, more is better, so the better peer is the faster one."""
     costs = {peers.HALLEY: halley_us, "Faye": 30, "cometd-nodejs": 40}
     results = {("publish", name): [result(server_cpu_us=float(cost))] for name, cost in costs.items()}
     assert lines_of(results)["publishes per CPU-second"][-2:] == [ratio, verdict]
 
 
 def test_bounds_need_no_peer():
-    """Where only Halley is measured, a figure is held against its bound; without a peer there is no ratio."""
+    """If only Halley is measured, a figure is compared with its bound; without a peer there is no ratio."""
     crowd = result(rss_mb=[(0.0, 200.0), (1.0, 260.0)], connects_per_s=3_100.0, latency_ms={"p99": 499.0})
     lines = lines_of({("crowd", peers.HALLEY): [crowd]})
     assert lines["10,000 held polls: memory"] == ["<= 250 MB", "-", "260.0 MB", "-", "-", "-", "missed"]
@@ -65,7 +65,7 @@ def test_bounds_need_no_peer():
 
 
 def test_the_table_goes_where_the_readme_wants_it(tmp_path):
-    """Between the two comments and nowhere else, as often as it is made; no place, no change."""
+    """The table replaces the text between the two comments and nothing else; without them, nothing is changed."""
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{peers.BEGIN}\nold\n{peers.END}\nafter\n")
     for table in ("first", "second"):
@@ -78,7 +78,7 @@ def test_the_table_goes_where_the_readme_wants_it(tmp_path):
 
 
 def test_the_readme_has_a_place_for_the_table():
-    """The comments are there, in that order."""
+    """The README has both comments, in the right order."""
     assert (
         0
         < peers.README.read_text(encoding="utf-8").find(peers.BEGIN)
@@ -88,11 +88,11 @@ def test_the_readme_has_a_place_for_the_table():
 
 @pytest.mark.node
 async def test_the_peers_get_the_same_load(monkeypatch):
-    """One short round over all servers: nothing is lost anywhere, and the figures of all three are in the table."""
+    """In one short round over all servers, nothing is lost, and the figures of all three are in the table."""
     require_program("node")
     if not (peers.HERE / "node_modules").is_dir():
         unavailable("the peers are missing: npm ci --prefix tests/bench")
-    monkeypatch.delenv("TESTS_NO_SKIP", raising=False)  # to the server that is started it would be a wrong setting
+    monkeypatch.delenv("TESTS_NO_SKIP", raising=False)  # not to be passed on to the servers
     short = replace(Load("fanout", receivers=5, rate=20), seconds=0.5, warm_up_s=0.2)
     results = await peers.compare({"fanout": short}, {peers.HALLEY: peers.halley_command(), **peers.PEERS}, 1)
     assert all(each.is_clean and each.deliveries == 5 * each.published > 0 for (each,) in results.values())
@@ -100,7 +100,7 @@ async def test_the_peers_get_the_same_load(monkeypatch):
 
 
 async def test_a_halley_that_does_not_start_ends_the_comparison():
-    """Exit code 1 and which load at which server it was."""
+    """The exit code is 1, and the message names the load and the server."""
     if not (peers.HERE / "node_modules").is_dir():
         unavailable("the peers are missing: npm ci --prefix tests/bench")
     process = await asyncio.create_subprocess_exec(
@@ -109,4 +109,4 @@ async def test_a_halley_that_does_not_start_ends_the_comparison():
     )  # fmt: skip
     output, complaint = await process.communicate()
     assert (process.returncode, output) == (1, b"")
-    assert complaint == b"peers.py: fanout at Halley: the server has ended by itself (exit code 1)\n"
+    assert complaint == b"peers.py: fanout at Halley: the server ended unexpectedly (exit code 1)\n"

@@ -1,6 +1,6 @@
-"""`halley bench pipeline`: every figure that it is asked for, and no figure where there is none.
+"""`halley bench pipeline`: its figures, and that none is shown where nothing was measured.
 
-A whole run starts Spark three times, so it is left out unless `TESTS_NO_SKIP=1` asks for everything.
+A whole run starts Spark three times, so it is skipped unless `TESTS_NO_SKIP=1` is set.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LAKE = {
 
 
 def figures(**changed):
-    """What a run of three rounds on four cores has found, with some of it changed."""
+    """Return the figures of a run with three rounds on four cores, with `changed` ones."""
     found = {
         "plan": {"stored": 3_000, "rounds": 3, "rate": 200.0, "seconds": 3.0, "warm_up_s": 1.0, "master": "local[2]"},
         "date": "2026-11-22T12:00:00+00:00",
@@ -63,18 +63,18 @@ def figures(**changed):
 
 
 def rows(text):
-    """The cells of a table by their names."""
+    """Return the cells of a table by the names of their rows."""
     lines = (re.fullmatch(r"  (\S.*?) {2,}(\S.*)", line) for line in text.splitlines())
     return {match[1]: match[2] for match in lines if match}
 
 
 def titles(text):
-    """The conditions, by the part that was measured under them."""
+    """Return the conditions in the titles of a table's parts, by the name of the part."""
     return dict(line.split(": ", 1) for line in text.splitlines() if re.match("(lake|rollups|replies): ", line))
 
 
 async def test_a_whole_run(tmp_path):
-    """Every figure that the pipeline is judged by, as JSON and in the table, compared; nothing is left on the disk."""
+    """All figures are in the JSON and in the table, and are compared; nothing is left on the disk."""
     if os.environ.get("TESTS_NO_SKIP") != "1":
         unavailable("a whole run starts Spark three times: TESTS_NO_SKIP=1")
     (tmp_path / "lakes").mkdir()
@@ -111,11 +111,11 @@ async def test_a_whole_run(tmp_path):
         assert re.fullmatch(r"[\d.]+ s, 2 rows; \d+ files read, \d+ skipped", cell)
     assert re.fullmatch(r"[\d,]+ ms", shown["publish to rollup, p95"])
     assert re.fullmatch(SWITCHED, shown["reply, p99"])
-    assert re.fullmatch(r"[\d,]+ events, [\d.]+ s of them", shown["then not yet ingested"])
+    assert re.fullmatch(r"[\d,]+ events, [\d.]+ s of publishes", shown["not yet ingested at the end"])
 
 
 def test_medians_are_what_counts():
-    """Of the rounds, odd ones out have no weight; ingest's first batch, in which Spark warms up, is left out."""
+    """Figures are medians of the rounds; ingest's first batch, in which Spark warms up, is left out."""
     medians = figures().as_json()["medians"]
     assert {name: medians[name] for name in ("source", "ingest", "compact")} == {
         "source": 100.0,
@@ -130,12 +130,13 @@ def test_medians_are_what_counts():
 
 
 def test_the_table_says_under_which_conditions():
-    """Of each part: how much of what, and which cores were whose."""
+    """The title of each part has its sizes, its load, and the cores that were used."""
     text = pipeline_table(figures())
     assert titles(text) == {
-        "lake": "3,000 events stored; master local[2], nothing beside it; medians of 3 rounds",
-        "rollups": "200 publishes/s for 3 s after 1 s; server, load and pipeline on the same 4 cores",
-        "replies": "200 publishes/s for 3 s after 1 s; the server on a core of its own, load and pipeline on 3 cores",
+        "lake": "3,000 events stored; master local[2], nothing else running; medians of 3 rounds",
+        "rollups": "200 publishes/s for 3 s after a warm-up of 1 s; server, load and pipeline on the same 4 cores",
+        "replies": "200 publishes/s for 3 s after a warm-up of 1 s; the server on its own core, load and pipeline on "
+        "3 cores",
     }
     assert rows(text) == {
         "read from the log": "100 rows/s",
@@ -147,7 +148,7 @@ def test_the_table_says_under_which_conditions():
         "publish to rollup, p95": "19 ms",
         "reply, p50": "1.00 ms, with the pipeline 1.50 ms, 1.50 x",
         "reply, p99": "4.00 ms, with the pipeline 6.00 ms, 1.50 x",
-        "then not yet ingested": "300 events, 1.5 s of them",
+        "not yet ingested at the end": "300 events, 1.5 s of publishes",
     }
     assert titles(pipeline_table(figures(is_pinned=False)))["replies"].endswith("load and pipeline on the same 4 cores")
     assert titles(pipeline_table(figures(cores=2)))["replies"].endswith("load and pipeline on 1 core")
@@ -164,11 +165,11 @@ def test_the_table_says_under_which_conditions():
         ({"rollup_ms": []}, "publish to rollup, p50"),
         ({"rollups_missed": 2}, "publish to rollup, p95"),
         ({"reply_ms": {"off": {"p50": 1.0, "p99": 4.0}, "on": {"p50": 1.0}}}, "reply, p99"),
-        ({"behind": None}, "then not yet ingested"),
+        ({"behind": None}, "not yet ingested at the end"),
     ],
 )
 def test_what_was_not_measured_is_no_figure(changed, name):
-    """No rate of nothing, or of a first batch only; no percentile among what has never come."""
+    """There is no rate without rows, or of a first batch only, and no percentile that falls among missed rollups."""
     before, shown = rows(pipeline_table(figures())), rows(pipeline_table(figures(**changed)))
     assert {each for each in shown if shown[each] == NONE} == {name} if "rollup_ms" not in changed else {NONE}
     assert shown[name] == NONE
@@ -176,7 +177,7 @@ def test_what_was_not_measured_is_no_figure(changed, name):
 
 
 def test_a_rate_that_was_not_reached_is_not_told_as_one():
-    """The title has what was reached, and a line says why."""
+    """The title has the rate that was reached, and warnings explain why."""
     found = figures(reply_ms={})
     for phase in ("off", "on", "rollups"):
         unsent = 20 if phase == "on" else 0
@@ -185,21 +186,21 @@ def test_a_rate_that_was_not_reached_is_not_told_as_one():
     assert titles(text)["rollups"].startswith("200 publishes/s ")
     assert titles(text)["replies"].startswith("180 of 200 publishes/s ")
     assert text.splitlines()[-2:] == [
-        "replies with the pipeline: 20 publishes that were due found no free publisher",
+        "replies with the pipeline: 20 due publishes were not sent, because no publisher was free",
         "replies with the pipeline: the load generator was the limit",
     ]
     assert found.is_clean
 
 
 def test_what_is_wrong_is_told_and_the_exit_code_says_so(capsys):
-    """Lost events, errors, and rollups that did not come: in the table, in the JSON, on standard error, exit code 1."""
+    """Errors and missed rollups are in the table, in the JSON and on standard error, and the exit code is 1."""
     found = figures(is_in_memory=True)
     for phase in ("off", "on", "rollups"):
         found.take_load(phase, result(errors={"503": 2} if phase == "on" else {}))
     found.take_rollups(Rollups([5.0] * 9, 1, 30.0))
     wrong = [
         "replies with the pipeline: 0 lost, 0 repeated, errors {'503': 2}",
-        "rollups: 1 of 10 publishes were in none after 30 s",
+        "rollups: 1 of 10 publishes were not in a rollup after 30 s",
     ]
     text = pipeline_table(found)
     assert text.splitlines()[-3:] == ["The log and the lake were in memory, not on a disk: use --data-dir.", *wrong]
@@ -210,7 +211,7 @@ def test_what_is_wrong_is_told_and_the_exit_code_says_so(capsys):
 
 
 def test_two_results_are_compared_by_their_medians():
-    """Not by each round and each rollup, of which there are as many as it happens."""
+    """Single rounds and rollups, whose number varies, are not compared."""
     lines = comparison(figures().as_json(), figures().as_json()).splitlines()
     names = {line.split("  ")[0] for line in lines}
     assert {"medians.ingest", "medians.rollup_ms.p95", "reply_ms.on.p99"} <= names
@@ -218,7 +219,7 @@ def test_two_results_are_compared_by_their_medians():
 
 
 async def counting(server, ready, leaves_out=()):
-    """Stands for the pipeline: says that of each event of the bench, but for some, there is a rollup."""
+    """Stand in for the pipeline: publish a rollup for each event of the bench, except on `leaves_out`."""
     async with Client(server) as client:
         await client.subscribe("/bench/**")
         ready.set()
@@ -228,7 +229,7 @@ async def counting(server, ready, leaves_out=()):
 
 
 async def test_a_rollup_that_never_comes_is_counted():
-    """The others have their times; it ends all the same."""
+    """The other rollups have their times, and the measurement ends."""
     async with serving() as server, asyncio.timeout(DEADLINE_S):
         url, ready = f"http://127.0.0.1:{server.port}", asyncio.Event()
         answering = asyncio.create_task(counting(url, ready, leaves_out=["/bench/probe/2"]))
@@ -242,14 +243,14 @@ async def test_a_rollup_that_never_comes_is_counted():
 
 
 async def test_a_server_that_does_not_say_how_far_the_pipeline_is():
-    """It has no log, so nothing can have been read from it."""
+    """A server without a log cannot report the pipeline's progress, which is an error."""
     async with serving() as server:
-        with pytest.raises(BenchFailed, match=r"the server does not say how far the pipeline is: .*404"):
+        with pytest.raises(BenchFailed, match=r"cannot read the pipeline's progress from the server: .*404"):
             await behind(f"http://127.0.0.1:{server.port}")
 
 
 async def test_jobs_that_end_by_themselves_end_it():
-    """At once, and with what they have said last: nobody waits for a rollup that cannot come."""
+    """If the jobs end, the measurement fails immediately, with the last line that they printed."""
     with tempfile.TemporaryFile() as said:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", "import sys; print('at 1', file=sys.stderr); sys.exit('no Java')", stderr=said
@@ -257,11 +258,11 @@ async def test_jobs_that_end_by_themselves_end_it():
         async with asyncio.timeout(DEADLINE_S):
             with pytest.raises(BenchFailed) as failed:
                 await Jobs(process, said).during(asyncio.sleep(600))
-    assert str(failed.value) == "the pipeline has ended by itself (exit code 1): no Java"
+    assert str(failed.value) == "the pipeline ended unexpectedly (exit code 1): no Java"
 
 
 async def test_what_is_asked_wrongly(tmp_path):
-    """Nothing is started."""
+    """Wrong options are errors, and nothing is started."""
     for options, sentence in ((("--rate", "0"), "--rate"), (("--data-dir", "nowhere"), "does not exist")):
         code, output, lines = await ended("bench", "pipeline", *options, cwd=tmp_path)
         assert (code, output) == (WRONG_USE, [])
@@ -269,7 +270,7 @@ async def test_what_is_asked_wrongly(tmp_path):
 
 
 def test_without_the_pipeline_there_is_nothing_to_measure(monkeypatch):
-    """That is said before a log of millions is made."""
+    """If the pipeline is not installed, there is an error before a log of millions of events is made."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     told = CliRunner().invoke(main, ["bench", "pipeline"])
     assert (told.exit_code, told.stdout) == (WRONG_USE, "")

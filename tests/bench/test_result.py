@@ -1,4 +1,4 @@
-"""What is made of the counts: percentiles, slopes, shares, ratios, and who was the limit."""
+"""What is computed from the counts: percentiles, slopes, shares, ratios, and what limited the rate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.bench.tally import percentiles
 
 
 def result(**changed):
-    """A result of a fan-out, with some of it changed."""
+    """Return a result of a fan-out, with `changed` figures."""
     figures = {
         "load": Load("fanout", receivers=2, rate=4),
         "server": "halley",
@@ -59,12 +59,12 @@ def result(**changed):
     ],
 )
 def test_who_was_the_limit(load, server, is_closed, who):
-    """A load process that uses up its core while the server does not: the figures are not the server's."""
+    """The load was the limit if a load process used up its core while the server did not."""
     assert limit(load, server, is_closed=is_closed) == who
 
 
 def test_the_table_warns_when_the_load_was_the_limit():
-    """In words, with the share of a core that gave it away."""
+    """The table has a warning with the load process' share of a core."""
     assert "The load generator was the limit (97% of a core)" in table(
         result(limit="load", load_cpu_shares=[0.2, 0.97])
     )
@@ -72,19 +72,19 @@ def test_the_table_warns_when_the_load_was_the_limit():
 
 
 def test_the_table_warns_when_the_machine_was_shared():
-    """Rates and latencies of a server that something else kept off its core are not its own."""
+    """The table warns of rates and latencies that were measured while something else used the server's core."""
     assert "Something else used the server's core for 30% of the time" in table(result(server_waited_share=0.3))
     assert "Something else" not in table(result(server_waited_share=None))
 
 
 def test_the_table_warns_when_the_rate_was_not_reached():
-    """Events that were due and not sent are no success."""
-    assert "1,000 events that were due found no free publisher" in table(result(unsent=1_000))
+    """The table warns if events were due but not sent."""
+    assert "1,000 due events were not sent, because no publisher was free" in table(result(unsent=1_000))
 
 
 @given(st.lists(st.integers(0, 10_000_000), min_size=1, max_size=300))
 def test_percentiles_are_latencies_that_occurred(latencies_us):
-    """p50 is the least latency that half of all do not exceed, and so on: the nearest-rank definition."""
+    """Percentiles have the nearest-rank definition: p50 is the least latency that half of all do not exceed."""
     found = percentiles(Counter(latencies_us))
     ordered = sorted(latencies_us)
     for name, per_mille in (("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999), ("max", 1_000)):
@@ -93,12 +93,12 @@ def test_percentiles_are_latencies_that_occurred(latencies_us):
 
 
 def test_nothing_timed_has_no_percentiles():
-    """No number is made up."""
+    """Without latencies there are no percentiles."""
     assert percentiles({}) == {}
 
 
 def test_the_slope_is_that_of_the_steady_part():
-    """6 KB in 6 s are 60 KB a minute; what happens in the first fifth does not count; two points are no line."""
+    """6 KB in 6 s are 60 KB per minute; the first fifth is left out; two samples are too few."""
     assert slope_per_minute([(float(at), 100.0 + at) for at in range(10)]) == pytest.approx(60)
     assert slope_per_minute([(0.0, -1e6), *((float(at), 100.0) for at in range(1, 5))]) == pytest.approx(0)
     assert slope_per_minute([(0.0, 1.0), (1.0, 2.0)]) is None
@@ -112,7 +112,7 @@ def test_the_slope_is_that_of_the_steady_part():
     processes=st.integers(1, 8),
 )
 def test_the_shares_make_up_the_load(verb, receivers, publishers, more_channels, processes):
-    """Nobody is left out or counted twice, each channel has one receiver, and the rates add up."""
+    """The shares' receivers, publishers and rates add up to the load's, and each channel has one receiver."""
     receivers = 0 if verb == "publish" else receivers
     channels = receivers + more_channels if verb == "one-to-one" else 1
     load = Load(verb, receivers, publishers, channels, rate=100.0, processes=processes)
@@ -128,7 +128,7 @@ def test_the_shares_make_up_the_load(verb, receivers, publishers, more_channels,
 
 
 def test_ratios_of_two_results():
-    """Every figure that both have, and the second through the first."""
+    """Each figure that both results have is shown with the ratio of the second to the first."""
     lines = comparison(result().as_json(), result(server_cpu_us=10.0, lost=5).as_json()).splitlines()
     shown = {line.split()[0]: line.split()[1:] for line in lines[1:]}
     assert shown["server_cpu_us"] == ["20.00", "10.00", "0.50"]
@@ -137,10 +137,10 @@ def test_ratios_of_two_results():
 
 
 def test_ratios_of_different_loads_are_doubted():
-    """It says so below them."""
+    """If the loads differ, there is a warning below the ratios."""
     other = result(load=Load("fanout", receivers=3, rate=4))
-    assert comparison(result().as_json(), other.as_json()).endswith("The loads differ: the ratios say little.")
-    assert comparison({"a": "b"}, other.as_json()) == "The two results have nothing in common."
+    assert comparison(result().as_json(), other.as_json()).endswith("The loads differ, so the ratios mean little.")
+    assert comparison({"a": "b"}, other.as_json()) == "The two results have no figures in common."
 
 
 BODY = b"5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"
@@ -148,19 +148,19 @@ BODY = b"5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"
 
 @pytest.mark.parametrize("end", range(len(BODY)))
 def test_a_chunked_body_is_waited_for(end):
-    """Whatever part of it is there, it is complete only with its last byte."""
+    """A chunked body is complete only with its last byte."""
     assert unchunk(BODY[:end], 0) is None
 
 
 def test_a_chunked_body():
-    """Its chunks together, and where the next response begins."""
+    """The result is the joined chunks, and the position at which the next response begins."""
     assert unchunk(BODY + b"HTTP", 0) == (b"hello world", len(BODY))
     with pytest.raises(NotHttp):
         unchunk(b"hello\r\n", 0)
 
 
 def test_heads():
-    """Status and length, whatever the case; what is no HTTP is refused."""
+    """Status and length are found regardless of upper and lower case; other protocols are refused."""
     assert framing(b"HTTP/1.1 200 OK\r\nCONTENT-LENGTH: 12") == (200, 12)
     assert framing(b"HTTP/1.1 503 Full\r\nDate: x\r\ncontent-length:3\r\nA: b") == (503, 3)
     with pytest.raises(NotHttp):

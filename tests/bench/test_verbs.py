@@ -1,4 +1,4 @@
-"""`halley bench` as its users meet it: what it prints, how it ends, and what it leaves behind."""
+"""`halley bench` as a user runs it: its output, its exit codes, and that it leaves no process behind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VERBS = {
 
 
 def check_figures(result):
-    """What holds for every result of a healthy server, however slow it is."""
+    """Check what holds for every result of a healthy server, however slow it is."""
     hearers = {"publish": 0, "fanout": 5, "one-to-one": 1, "idle": 5}[result["load"]["verb"]]
     assert result["published"] == result["acknowledged"] > 0
     assert result["deliveries"] == result["published"] * hearers
@@ -49,13 +49,13 @@ def check_figures(result):
 
 
 def rows(output):
-    """The lines of a table, as name and value; warnings, as of a busy machine, are no lines of it."""
+    """Return the lines of a table, as names and values; warnings, such as of a busy machine, are left out."""
     return [re.split(r"  +", line.strip(), maxsplit=1) for line in output if line.startswith("  ")]
 
 
 @pytest.mark.parametrize("verb", VERBS)
 async def test_a_started_server_is_measured(verb, tmp_path):
-    """Without --server one is started; every publish is acknowledged, delivered to whom it should be, and timed."""
+    """Without --server, a server is started; every publish is acknowledged, delivered as the verb needs, and timed."""
     code, output, lines = await ended("bench", *VERBS[verb], "--json", cwd=tmp_path)
     assert (code, lines) == (DONE, [])
     result = json.loads(output[0])
@@ -66,7 +66,7 @@ async def test_a_started_server_is_measured(verb, tmp_path):
 
 
 async def test_a_running_server_is_measured(tmp_path):
-    """With --server it is that one; it tells CPU and memory by --metrics or --pid, or they are unknown."""
+    """With --server, that one is measured; its CPU and memory are read by --metrics or --pid, or else unknown."""
     async with launched(cwd=tmp_path) as server:
         common = ("bench", *VERBS["fanout"], "--server", f"http://127.0.0.1:{server.port}", "--json")
         metrics = f"http://127.0.0.1:{server.operations_port}/metrics"
@@ -83,7 +83,7 @@ async def test_a_running_server_is_measured(tmp_path):
 
 
 async def test_a_table_for_people(tmp_path):
-    """Without --json there is a table with all that the JSON has."""
+    """Without --json, a table is printed."""
     code, output, lines = await ended("bench", *VERBS["fanout, open"], cwd=tmp_path)
     assert (code, lines) == (DONE, [])
     assert output[0].startswith("fanout at halley: 1 publish to 5 held polls; open loop, 20 publishes/s; 0.")
@@ -93,7 +93,7 @@ async def test_a_table_for_people(tmp_path):
 
 
 async def test_results_are_compared(tmp_path):
-    """--compare prints the ratio of every figure to a saved one; the same loads have the same sessions."""
+    """--compare prints the ratio of every figure to the saved one."""
     _, output, _ = await ended("bench", *VERBS["fanout, open"], "--json", cwd=tmp_path)
     (tmp_path / "before.json").write_text(output[0])
     code, output, lines = await ended(
@@ -108,7 +108,7 @@ async def test_results_are_compared(tmp_path):
 
 
 async def test_idle_shows_memory_over_time(tmp_path):
-    """Memory at intervals and its slope, so that a leak shows."""
+    """The table of `idle` has memory at intervals and its slope, which show a leak."""
     code, output, _ = await ended("bench", "idle", "--receivers", "5", "--seconds", "2.2", cwd=tmp_path)
     assert code == DONE
     shown = dict(rows(output))
@@ -117,7 +117,7 @@ async def test_idle_shows_memory_over_time(tmp_path):
 
 
 async def test_growth_is_drawn(tmp_path):
-    """One line for each point, and an SVG that is one."""
+    """The output has a line for each point, and the picture is an SVG file."""
     require_module("matplotlib", "pip install '.[bench]'")
     options = ("--receivers", "1,3", "--channels", "2,4", "--seconds", "0.5", "--plot", "growth.svg")
     async with started("bench", "growth", *options, cwd=tmp_path) as bench:
@@ -127,7 +127,7 @@ async def test_growth_is_drawn(tmp_path):
 
 
 async def test_lost_events_fail_it(tmp_path):
-    """A result with losses is printed, and the exit code is 1."""
+    """If events were lost, the result is printed, and the exit code is 1."""
     async with faulty(spoil=lambda number, data: [] if number == 2 else [data]) as server:
         code, output, lines = await ended(
             "bench", "fanout", "--receivers", "2", "--rate", "20", "--seconds", "0.5", "--warm-up", "0", "--server",
@@ -138,7 +138,7 @@ async def test_lost_events_fail_it(tmp_path):
 
 
 async def test_nobody_listens(tmp_path):
-    """No server, no result: a sentence and exit code 1."""
+    """If no server listens, there is an error and exit code 1."""
     code, output, lines = await ended("bench", "idle", "--server", "http://127.0.0.1:9", cwd=tmp_path)
     assert (code, output) == (FAILED, [])
     assert lines == ["halley: cannot connect to 127.0.0.1:9: Connection refused"] or "cannot connect" in lines[0]
@@ -160,18 +160,18 @@ async def test_nobody_listens(tmp_path):
     ],
 )
 async def test_wrong_use(arguments, complaint, tmp_path):
-    """It says what is wrong and does nothing; exit code 2."""
+    """Wrong options are explained, nothing is measured, and the exit code is 2."""
     code, output, lines = await ended("bench", *arguments, cwd=tmp_path)
     assert (code, output) == (WRONG_USE, [])
     assert complaint in " ".join(lines)
 
 
 async def test_a_server_that_does_not_start(tmp_path):
-    """What the server said last is what the bench says."""
+    """The bench prints the last line that the server printed."""
     (tmp_path / "bad.toml").write_text("port = 'x'\n")
     code, output, lines = await ended("bench", "idle", "--config", "bad.toml", cwd=tmp_path)
     assert (code, output) == (FAILED, [])
-    assert "the server has ended by itself (exit code 2): halley: " in lines[0]
+    assert "the server ended unexpectedly (exit code 2): halley: " in lines[0]
 
 
 def command_line(pid):
@@ -186,9 +186,9 @@ def children_of(pid):
 
 
 async def children(process, count):
-    """The processes that a process has started, once there are as many: their command lines by id.
+    """Wait until a process has `count` children, and return their command lines by process id.
 
-    A child that has yet to become what it was started for still shows its parent's command line, or none.
+    A child that has not yet executed its program still has its parent's command line, or none, and is waited for.
     """
     not_yet = ("", command_line(process.process.pid))
     async with asyncio.timeout(DEADLINE_S):
@@ -209,13 +209,13 @@ def is_alive(pid):
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        (" serve ", "the server has ended by itself (SIGKILL)"),
-        ("worker", "a load process has ended unexpectedly"),
+        (" serve ", "the server ended unexpectedly (SIGKILL)"),
+        ("worker", "a load process ended unexpectedly"),
     ],
     ids=["server", "load"],
 )
 async def test_a_process_that_dies_midway(word, sentence, tmp_path):
-    """There is no result, but a sentence; nothing waits for the end of the time, and the other process is ended too."""
+    """The measurement fails immediately with a message, and the other process is ended too."""
     async with started("bench", "idle", "--receivers", "5", "--seconds", "60", cwd=tmp_path) as bench:
         running = await children(bench, 2)
         os.kill(next(pid for pid, command in running.items() if word in command), signal.SIGKILL)
@@ -226,7 +226,7 @@ async def test_a_process_that_dies_midway(word, sentence, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_an_interrupted_bench_leaves_no_process_behind(number, tmp_path):
-    """Ctrl-C ends it with 130, and with it the load processes and the server."""
+    """Ctrl-C ends the bench with exit code 130, and ends its load processes and server."""
     arguments = ("fanout", "--receivers", "5", "--processes", "2", "--rate", "20", "--seconds", "60")
     async with started("bench", *arguments, cwd=tmp_path) as bench:
         running = await children(bench, 3)
@@ -237,7 +237,7 @@ async def test_an_interrupted_bench_leaves_no_process_behind(number, tmp_path):
 
 
 async def test_a_bench_that_is_killed_leaves_no_load_behind(tmp_path):
-    """Load processes end with whoever started them, even without a word."""
+    """Load processes end when the bench that started them is killed."""
     async with faulty() as server:
         arguments = ("bench", "idle", "--receivers", "5", "--seconds", "60", "--server", server.url)
         async with started(*arguments, cwd=tmp_path) as bench:
@@ -250,7 +250,7 @@ async def test_a_bench_that_is_killed_leaves_no_load_behind(tmp_path):
 
 
 async def test_progress_is_shown_at_a_terminal(tmp_path):
-    """Opening, warming up and measuring have a bar each, on standard error."""
+    """At a terminal, opening, warming up and measuring each have a progress bar on standard error."""
     with terminal() as shown:
         options = {"through": LOGIN, "stdin": shown.line, "stdout": shown.line, "stderr": shown.line}
         arguments = ("fanout", "--receivers", "300", "--rate", "20", "--seconds", "1", "--warm-up", "0.5")

@@ -1,4 +1,4 @@
-"""`halley bench wamp` as its users meet it: the table, the ratios, and that nothing goes wrong unnoticed."""
+"""`halley bench wamp` as a user runs it: its table and ratios, and that faults are noticed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PHASES = ["window", "single", "paced"]
 
 
 async def measured(folder, monkeypatch, fault=""):
-    """What is found at a stand-in for crossbar alone."""
+    """Measure only a stand-in for crossbar, and return the figures."""
     monkeypatch.delenv("TESTS_NO_SKIP", raising=False)
     short = {"subscribers": 5, "rounds": 1, "seconds": 0.3, "warm_up_s": 0, "rate": 50, "grace_s": 0.5}
     plan = WampPlan(**short, crossbar=stand_in(folder, *STAND_IN, fault), is_pinned=False)
@@ -32,7 +32,7 @@ async def measured(folder, monkeypatch, fault=""):
 
 
 async def test_halley_with_its_history_and_without(tmp_path):
-    """Both get all three phases and lose nothing; the table has their ratio; a later run is compared; no log stays."""
+    """Both get all three phases and lose nothing; the table has their ratio; a later run is compared."""
     found, output = await two_runs(tmp_path, "wamp", *QUICK)
     assert found["wrong"] == []
     assert list(found["medians"]) == PHASES
@@ -48,7 +48,7 @@ async def test_halley_with_its_history_and_without(tmp_path):
 
 
 async def test_beside_crossbar(tmp_path):
-    """With --crossbar there are three columns, and Halley's two are held against the third."""
+    """With --crossbar, the table has three servers, and the ratios of Halley's two to crossbar."""
     program = stand_in(tmp_path, *STAND_IN)
     code, output, lines = await ended("bench", "wamp", *QUICK, "--crossbar", str(program), cwd=tmp_path)
     assert code == DONE, lines
@@ -59,7 +59,7 @@ async def test_beside_crossbar(tmp_path):
 
 
 async def test_a_healthy_router_is_clean(tmp_path, monkeypatch):
-    """Every phase publishes, and each publication comes to each subscriber once and in order."""
+    """Every phase publishes, and each subscriber gets each event once and in order."""
     found = await measured(tmp_path, monkeypatch)
     assert found.is_clean
     assert list(found.figures) == PHASES
@@ -77,25 +77,25 @@ async def test_what_goes_wrong_is_said(fault, said, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("abort", r"crossbar: the server has ended by itself \(exit code 9\)"),
-        ("refuse", r"crossbar: the router said \[3, {}, \"wamp.error.no_such_realm\"\]"),
+        ("abort", r"crossbar: the server ended unexpectedly \(exit code 9\)"),
+        ("refuse", r"crossbar: unexpected message from the router: \[3, {}, \"wamp.error.no_such_realm\"\]"),
     ],
 )
 async def test_a_router_that_cannot_be_measured(fault, said, tmp_path, monkeypatch):
-    """There is no result, but a sentence that names the server."""
+    """The measurement fails with a message that names the server."""
     with pytest.raises(BenchFailed, match=said):
         await measured(tmp_path, monkeypatch, fault)
 
 
 async def test_what_is_asked_wrongly(tmp_path):
-    """A crossbar that is not there."""
+    """A crossbar that does not exist is an error."""
     code, _, lines = await ended("bench", "wamp", "--crossbar", "nowhere", cwd=tmp_path)
     assert code == WRONG_USE
     assert any("does not exist" in line for line in lines), lines
 
 
 def test_what_makes_figures_doubtful_is_told():
-    """The load's core full and the server's not: the figures are the load's. A core that the server had to share."""
+    """There are warnings if the load was the limit, or the server had to share its core."""
     found = WampFigures(plan={}, date="", is_in_memory=False)
     told = {
         "deliveries": 100, "deliveries_per_s": 100.0, "seconds": 1.0, "latency_ms": {}, "load_cpu_share": 1.0,

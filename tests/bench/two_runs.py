@@ -1,4 +1,4 @@
-"""Two runs of one verb of `halley bench`, the later of which is compared to the earlier."""
+"""Two runs of one verb of `halley bench`, of which the second is compared with the first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 async def two_runs(folder: Path, *verb: str, first: tuple[str, ...] = ()) -> tuple[dict[str, Any], list[str]]:
-    """The result of the first, which has these options too, and what the second prints. No log of theirs stays."""
+    """Run a verb twice; return the result of the first run and the printed lines of the second.
+
+    The first run also gets the options `first`. Fails if a run leaves a log behind.
+    """
     code, output, lines = await ended("bench", *verb, *first, "--json", "--data-dir", ".", cwd=folder)
     assert (code, lines) == (0, [])
     assert os.listdir(folder) == []  # noqa: PTH208 - nothing blocks there

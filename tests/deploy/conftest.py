@@ -1,4 +1,4 @@
-"""The image that is shipped, built once for all tests that look into it."""
+"""The shipped image, which is built once for all tests that use it."""
 
 import shutil
 
@@ -13,7 +13,7 @@ def store(tmp_path_factory):
     store = Store(folder)
     store.build()
     yield store
-    shutil.rmtree(folder)  # a gigabyte, which nobody looks at later
+    shutil.rmtree(folder)  # a gigabyte that is not needed any more
 
 
 @pytest.fixture

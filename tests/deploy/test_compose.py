@@ -1,4 +1,4 @@
-"""The compose file that is shipped: the Compose specification's schema, and that its parts fit each other."""
+"""The shipped compose file: that it follows the Compose specification's schema, and that its parts fit together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE = FOLDER / "compose.yaml"
 
 @pytest.fixture(scope="module")
 def services():
-    """By name; anchors and merges resolved."""
+    """Return the services by name, with anchors and merges resolved."""
     return parsed()["services"]
 
 
@@ -30,7 +30,7 @@ def parsed():
 
 
 def test_it_is_a_compose_file():
-    """The specification's own schema."""
+    """The file follows the schema of the Compose specification."""
     require_module("check_jsonschema", "pip install '.[deploy]'")
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", FILE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -38,7 +38,7 @@ def test_it_is_a_compose_file():
 
 
 def test_every_service_is_walled_in(services):
-    """Read-only, without capabilities; but nginx' own, which gives them up."""
+    """Every service is read-only and without capabilities, except for those that nginx needs at its start."""
     assert {*services} == {"halley", "nginx", "spark-master", "spark-worker", "pipeline"}
     for name, service in services.items():
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
@@ -52,7 +52,7 @@ def test_only_nginx_can_be_reached_from_outside(services):
 
 
 def test_the_files_that_it_mounts_are_there(services):
-    """Each at its place beside the compose file; the certificate is the operator's."""
+    """Mounted files of the repository exist; the certificate is provided by the operator."""
     mounted = [mount.split(":")[0] for service in services.values() for mount in service["volumes"]]
     files = [FOLDER / each for each in mounted if each.startswith("..")]
     assert len(files) == 3
@@ -61,7 +61,7 @@ def test_the_files_that_it_mounts_are_there(services):
 
 
 def test_halley_believes_nginx_and_has_time_to_leave(services):
-    """Its address is fixed, and the one that is listed."""
+    """Halley trusts nginx' address, which is fixed, and the stop grace period covers the drain."""
     environment = services["halley"]["environment"] | {"HALLEY_DRAIN_NOT_READY_S": "5"}
     settings = load(TOP / "deploy/settings/halley.toml", environment, {}).settings
     assert settings.proxies == (services["nginx"]["networks"]["front"]["ipv4_address"],)
@@ -72,7 +72,7 @@ def test_halley_believes_nginx_and_has_time_to_leave(services):
 
 @pytest.mark.parametrize("name", ["spark-master", "spark-worker", "pipeline"])
 def test_command_lines_have_options_that_there_are(name, services):
-    """As the programs' own `--help` lists them."""
+    """The options in the command lines are those that the programs' `--help` lists."""
     if name == "pipeline":
         program, given = ["-m", "app", "pipeline", "run"], services[name]["command"][2:]
     else:

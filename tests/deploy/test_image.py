@@ -1,4 +1,4 @@
-"""The container image that is shipped: what its linter says, what is in it, and how it runs behind its walls."""
+"""The shipped container image: its linter, its content, and how it runs without privileges."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ USER = 10001
 
 
 def test_the_linter_has_nothing_against_it():
-    """Hadolint, with its own rules."""
+    """Hadolint finds nothing wrong, with its default rules."""
     linter = require_wheel("hadolint", "pip install '.[deploy]'")
     done = subprocess.run([linter, DOCKERFILE], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_nothing_but_what_it_needs_is_sent_to_the_builder():
-    """Neither a history nor a key that lies about can get into an image."""
+    """Only what the Dockerfile copies is sent, so that no history or key in the folder can get into an image."""
     allowed = [line[1:] for line in (TOP / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     copied = re.findall(r"^COPY (?!--from)(?:--\S+ )?(.+) \S+$", DOCKERFILE.read_text(), re.MULTILINE)
     assert sorted(allowed) == sorted(" ".join(copied).split())
@@ -35,12 +35,12 @@ def test_nothing_but_what_it_needs_is_sent_to_the_builder():
 
 
 def image_variables():
-    """What the Dockerfile sets in the environment for Halley."""
+    """Return the environment variables that the Dockerfile sets for Halley."""
     return dict(re.findall(r"^ +(HALLEY_\w+)=(\S+?)(?: \\)?$", DOCKERFILE.read_text(), re.MULTILINE))
 
 
 def test_what_it_says_agrees_with_the_settings():
-    """Variables are settings, and the ports are theirs."""
+    """The image's variables are settings, and its ports are those of the settings."""
     settings = load(TOP / "deploy" / "settings" / "halley.toml", image_variables(), {}).settings
     assert (settings.host, settings.data_dir, settings.drain.not_ready_s) == ("0.0.0.0", "/data", 5)
     assert f"EXPOSE {settings.port}\n" in DOCKERFILE.read_text()
@@ -48,7 +48,7 @@ def test_what_it_says_agrees_with_the_settings():
 
 
 def test_what_is_in_it(image):
-    """The wheel and nothing of what made it; nothing but /data is the server's own."""
+    """The image has the installed wheel and no build tools, and the server owns only /data."""
     assert (image.root / "opt/halley/bin/halley").exists()
     for absent in ("source", "wheels", "tools", "opt/halley/bin/pip", "root/.cache", "usr/bin/gcc"):
         assert not (image.root / absent).exists()
@@ -60,7 +60,7 @@ def test_what_is_in_it(image):
 
 
 async def test_it_runs_behind_its_walls(image, tmp_path):
-    """As 10001 on a read-only root: it is healthy, is not while it drains, and leaves in good order on SIGTERM."""
+    """As user 10001 on a read-only root it is healthy, becomes unhealthy while it drains, and exits 0 on SIGTERM."""
     data = tmp_path / "data"
     data.mkdir()
     data.chmod(0o700)

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests that are shipped: Kubernetes' own schemas, and the numbers and walls that matter."""
+"""The shipped Kubernetes manifests: Kubernetes' schemas, and the values on which operation and security depend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UID = 10001
 
 @cache
 def manifests(folder):
-    """What `kubectl apply -k` would send, by kind and name; skips where what reads it is missing."""
+    """Return what `kubectl apply -k` would send, by kind and name; skip the test if kubectl or PyYAML is missing."""
     require_module("yaml", "pip install '.[deploy]'")
     import yaml
 
@@ -32,7 +32,7 @@ def manifests(folder):
 
 @pytest.fixture(scope="module")
 def server():
-    """Halley's own."""
+    """Return the manifests of the server."""
     return manifests(MANIFESTS)
 
 
@@ -49,7 +49,7 @@ def container(pod):
 
 @pytest.fixture(scope="module")
 def settings(server, container):
-    """What Halley is told in the pod: by the ConfigMap's file, the image's environment and the pod's."""
+    """Return Halley's settings in the pod, from the ConfigMap's file and the environments of the image and the pod."""
     (file,) = [each for (kind, _), each in server.items() if kind == "ConfigMap"]
     assert file["data"]["halley.toml"] == (TOP / "deploy/settings/halley.toml").read_text()
     of_image = dict(re.findall(r"^ +(HALLEY_\w+)=(\S+?)(?: \\)?$", DOCKERFILE.read_text(), re.MULTILINE))
@@ -60,7 +60,7 @@ def settings(server, container):
 
 @pytest.mark.parametrize("folder", [MANIFESTS, MANIFESTS / "pipeline"], ids=["server", "pipeline"])
 def test_kubernetes_would_take_them(folder):
-    """Its own schemas, strictly: an unknown field is an error."""
+    """The manifests follow Kubernetes' schemas; unknown fields are errors."""
     require_module("kubernetes_validate", "pip install '.[deploy]'")
     import kubernetes_validate
 
@@ -71,7 +71,7 @@ def test_kubernetes_would_take_them(folder):
 
 @pytest.mark.parametrize("folder", [MANIFESTS, MANIFESTS / "pipeline"], ids=["server", "pipeline"])
 def test_pods_are_restricted(folder):
-    """Kubernetes' Pod Security Standard `restricted`, and beyond it no API token and a read-only root."""
+    """Pods follow Kubernetes' Pod Security Standard `restricted`, have no API token, and have a read-only root."""
     (deployment,) = [each for (kind, _), each in manifests(folder).items() if kind == "Deployment"]
     pod = deployment["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
@@ -97,13 +97,13 @@ def test_the_namespace_insists_on_it(server):
 
 
 def test_there_is_one_writer(server):
-    """The old pod goes before the new one comes."""
+    """The old pod is stopped before the new one is started, since both would write the same history."""
     spec = server["Deployment", "halley"]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
 
 
 def test_ports_are_what_the_settings_say(server, container, settings):
-    """Of the container, its probes, the service, the ingress and what scrapes."""
+    """The ports of the container, its probes, the service and Prometheus' annotations are those of the settings."""
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"http": settings.port, "operations": settings.operations.port}
     assert settings.operations.host == settings.host == "0.0.0.0"
@@ -118,7 +118,7 @@ def test_ports_are_what_the_settings_say(server, container, settings):
 
 
 def test_there_is_time_to_leave(pod, container, settings):
-    """The grace covers preStop, the whole drain and the slowest write; and it covers the longest poll and a margin."""
+    """The grace period covers preStop, the whole drain and the slowest write; it also covers the longest poll."""
     pre_stop_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     leaving_s = settings.drain.not_ready_s + settings.drain.spread_s + settings.drain.grace_s
     assert (pre_stop_s, settings.drain.not_ready_s) == (5, 5)
@@ -127,27 +127,27 @@ def test_there_is_time_to_leave(pod, container, settings):
 
 
 def test_readiness_fails_at_once_and_liveness_slowly(container, settings):
-    """Readiness is seen to fall within drain.not_ready_s; a restart takes half a minute of standing still."""
+    """Kubernetes notices within drain.not_ready_s that a pod is not ready, but restarts it only after 30 s."""
     ready, live = container["readinessProbe"], container["livenessProbe"]
     assert ready["periodSeconds"] * ready["failureThreshold"] < settings.drain.not_ready_s
     assert live["periodSeconds"] * live["failureThreshold"] >= 30
 
 
 def test_the_volume_holds_the_history(server, settings):
-    """Half as much again as max_bytes while consumers are slow, and the floor."""
+    """The volume has room for 1.5 times max_bytes, which slow consumers can cause, and for free_bytes."""
     size = server["PersistentVolumeClaim", "halley-history"]["spec"]["resources"]["requests"]["storage"]
     assert int(size[:-2]) * BYTES[size[-2:]] > 1.5 * settings.history.max_bytes + settings.history.free_bytes
 
 
 async def test_a_service_of_that_name_does_not_change_settings(pod, tmp_path):
-    """Service links would set HALLEY_PORT to a URL: Halley would not start, so there are none."""
+    """Service links are off, since they would set HALLEY_PORT to a URL, with which Halley would not start."""
     assert pod["enableServiceLinks"] is False
     linked = await ended("check-config", cwd=tmp_path, HALLEY_PORT="tcp://10.0.0.1:8080")
     assert linked.code == 2
 
 
 def test_who_may_connect(server):
-    """Clients by the ingress and the pipeline, monitoring to the operations port; Halley itself to nobody."""
+    """Only listed peers may connect, monitoring to the operations port; Halley itself may not connect anywhere."""
     policy = server["NetworkPolicy", "halley"]["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert not policy.get("egress")

@@ -1,4 +1,4 @@
-"""The nginx configuration that is shipped, in a real nginx before a real server."""
+"""The shipped nginx configuration, in a real nginx in front of a real server."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HOLD_S = 0.5
 LONG_HOLD = {"HALLEY_BAYEUX_HOLD_S": "3600"}
-MOST_CONNECTIONS = 400  # of one address, as the configuration says
+MOST_CONNECTIONS = 400  # per address, as in the configuration
 OTHERS = [f"127.0.0.{number}" for number in range(2, 32)]
 
 
 @asynccontextmanager
 async def behind(folder, *arguments, **settings):
-    """A server, and nginx before it: as the configuration's comment tells the server of its proxy."""
+    """Run a server with nginx in front of it, with the settings that the configuration's comment recommends."""
     told = {"HALLEY_PROXIES": "127.0.0.1", "HALLEY_HOSTS": HOST, "HALLEY_OPEN": "true"}
     async with (
         launched("--history", "off", *arguments, cwd=folder, **(told | settings)) as server,
@@ -38,14 +38,14 @@ async def behind(folder, *arguments, **settings):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def both(tmp_path_factory):
-    """A server with short holds and NetworkTables, and its nginx."""
+    """Run a server with short holds and NetworkTables, with nginx in front of it."""
     folder = tmp_path_factory.mktemp("nginx")
     async with behind(folder, "--nt4", "--nt4-port", "0", HALLEY_BAYEUX_HOLD_S=str(HOLD_S)) as pair:
         yield pair
 
 
 async def session(front, *channels, source=""):
-    """A session that subscribes to these channels, and whose next connect would be held: connection and clientId."""
+    """Open a session that subscribes to `channels`, and whose next connect is held; return its connection and id."""
     wire = await front.wire(source)
     client_id = (await wire.post(HANDSHAKE, host=HOST)).messages[0]["clientId"]
     if channels:
@@ -55,14 +55,14 @@ async def session(front, *channels, source=""):
 
 
 async def hold(front, *channels, source=""):
-    """The connection of a session whose poll has been sent."""
+    """Open a session, send a poll that is held, and return the connection."""
     wire, client_id = await session(front, *channels, source=source)
     await wire.send(post(json.dumps([connect(client_id)]).encode(), host=HOST))
     return wire
 
 
 async def test_a_poll_is_held_for_its_time(both):
-    """It waits as long as Halley does, and the answer is Halley's."""
+    """The proxy waits as long as Halley holds a poll, and returns Halley's response."""
     _, front = both
     wire, client_id = await session(front)
     began = asyncio.get_running_loop().time()
@@ -72,7 +72,7 @@ async def test_a_poll_is_held_for_its_time(both):
 
 
 async def test_the_cookie_is_for_https_alone_though_halley_speaks_http(both):
-    """Its Secure follows X-Forwarded-Proto, which is nginx' word and not the client's."""
+    """The cookie is Secure by X-Forwarded-Proto, which nginx sets, regardless of what the client sent."""
     server, front = both
     told = await (await front.wire()).post(HANDSHAKE, host=HOST, x_forwarded_proto="http")
     assert "Secure" in told.set_cookies[0]
@@ -81,7 +81,7 @@ async def test_the_cookie_is_for_https_alone_though_halley_speaks_http(both):
 
 
 async def test_the_client_is_who_nginx_sees(tmp_path):
-    """In the log is the client's address: not the proxy's, and not the one that the client has made up."""
+    """The log has the client's real address: not the proxy's, and not one that the client sent in a header."""
     async with behind(tmp_path) as (server, front):
         await (await front.wire("127.0.0.77")).post(HANDSHAKE, host=HOST, x_forwarded_for="203.0.113.9")
         await server.until_logged("session_opened")
@@ -90,7 +90,7 @@ async def test_the_client_is_who_nginx_sees(tmp_path):
 
 
 async def test_a_page_of_the_site_may_and_another_may_not(both):
-    """Host comes through with its port, and the scheme: so Halley knows the page's own origin."""
+    """Host is passed on with its port, and the scheme too, so Halley can compare the page's origin with them."""
     _, front = both
     host = f"{HOST}:{front.https_port}"
     own = await (await front.wire()).post(HANDSHAKE, host=host, origin=f"https://{host}")
@@ -100,7 +100,7 @@ async def test_a_page_of_the_site_may_and_another_may_not(both):
 
 
 async def test_jsonp_works_and_what_it_says_is_in_no_log(both):
-    """Session ids and messages stand in the query."""
+    """JSONP requests are logged without their query, which has session ids and messages."""
     _, front = both
     wire = await front.wire()
     answer = await wire.get(HANDSHAKE | {"supportedConnectionTypes": ["callback-polling"]}, callback="cb", host=HOST)
@@ -114,7 +114,7 @@ async def test_jsonp_works_and_what_it_says_is_in_no_log(both):
 
 
 async def test_a_websocket_of_wamp_goes_through(both):
-    """Upgraded, and used both ways."""
+    """The connection is upgraded, and messages are sent in both directions."""
     _, front = both
     async with connect_websocket(
         f"wss://localhost:{front.https_port}/ws",
@@ -133,7 +133,7 @@ async def test_a_websocket_of_wamp_goes_through(both):
 
 
 async def test_a_websocket_of_networktables_goes_through(both):
-    """On the public listener's /nt/NAME, by wss."""
+    """A NetworkTables client connects to /nt/NAME of the public listener, by wss."""
     _, front = both
     async with connect_websocket(
         f"wss://localhost:{front.https_port}/nt/robot",
@@ -151,14 +151,14 @@ async def test_a_websocket_of_networktables_goes_through(both):
 
 
 async def test_http_is_sent_to_https(both):
-    """With the same path and query; 308 keeps a POST a POST."""
+    """HTTP is redirected to the same path and query with status 308, which preserves the method."""
     server, front = both
     answer = await (await server.wire(front.http_port)).request(request("GET", "/history/a?limit=1", host=HOST))
     assert (answer.status, answer.headers["location"]) == (308, f"https://{HOST}/history/a?limit=1")
 
 
 async def test_a_body_over_the_limit_goes_no_further(both):
-    """413 is nginx' own answer, to a client that has sent the head alone; one at the limit is Halley's to judge."""
+    """The response is nginx' own 413, as soon as it has the head; a body of exactly the limit is passed to Halley."""
     server, front = both
     wire = await front.wire()
     await wire.send(post(b"", host=HOST, content_length="262145"))
@@ -171,7 +171,7 @@ async def test_a_body_over_the_limit_goes_no_further(both):
 
 
 async def test_hundreds_of_polls_of_one_address_and_no_more(tmp_path):
-    """All that the address may have are held; the next is refused by nginx; one event answers them all."""
+    """Up to the limit per address, polls are held; nginx refuses the next; one event ends all held polls."""
     async with behind(tmp_path, **LONG_HOLD) as (server, front):
         polls = await asyncio.gather(*(hold(front, "/a") for _ in range(MOST_CONNECTIONS)))
         await server.until_held(MOST_CONNECTIONS)
@@ -184,7 +184,7 @@ async def test_hundreds_of_polls_of_one_address_and_no_more(tmp_path):
 
 
 async def test_a_client_that_leaves_is_seen_to_leave(tmp_path):
-    """Its poll is closed behind nginx too, and what is published then waits for the next."""
+    """The poll of a client that disconnected is closed behind nginx too, and later events wait for the next poll."""
     async with behind(tmp_path, **LONG_HOLD) as (server, front):
         wire, client_id = await session(front, "/a")
         await wire.send(post(json.dumps([connect(client_id)]).encode(), host=HOST))
@@ -198,7 +198,7 @@ async def test_a_client_that_leaves_is_seen_to_leave(tmp_path):
 
 
 async def test_leaving_through_nginx(tmp_path):
-    """SIGTERM: each held poll is answered 200 and told to come again; the server goes with 0; then nginx says 502."""
+    """On SIGTERM, held polls end with 200 and the advice to retry, the server exits 0, and then nginx responds 502."""
     async with behind(tmp_path, **LONG_HOLD) as (server, front):
         polls = await asyncio.gather(*(hold(front) for _ in range(100)))
         await server.until_held(100)
@@ -211,7 +211,7 @@ async def test_leaving_through_nginx(tmp_path):
 
 
 async def test_a_post_is_never_sent_twice(tmp_path):
-    """Two servers that die over a request: it has come to one of them, once, and the client is told 502."""
+    """With two servers that abort every request, a POST reaches one of them once, and the client gets 502."""
     came = []
 
     async def die(reader, writer):
@@ -229,14 +229,14 @@ async def test_a_post_is_never_sent_twice(tmp_path):
 
 
 async def sessions_opened(server):
-    """How many, as its metrics say: of very many at once its log tells only some."""
+    """Return the number of opened sessions by the metrics, since the log omits lines if there are very many."""
     answer = await (await server.wire(server.operations_port)).request(request("GET", "/metrics"))
     (count,) = re.findall(r'^halley_sessions_opened_total{protocol="bayeux"} (\S+)$', answer.text, re.MULTILINE)
     return int(float(count))
 
 
 async def test_with_two_servers_an_address_keeps_to_one(tmp_path):
-    """Every connection of a client leads to where its session is, with the cookie or without; both have clients."""
+    """All connections from an address go to the server with its session, and both servers have clients."""
     folders = tmp_path / "one", tmp_path / "other"
     for folder in folders:
         folder.mkdir()

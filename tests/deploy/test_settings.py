@@ -1,4 +1,4 @@
-"""The settings file that is shipped, and that what is shipped beside it agrees with the settings."""
+"""The shipped settings file, and that the files shipped with it agree with the settings."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ ELSEWHERE = {"HALLEY_HOST": "0.0.0.0", "HALLEY_PROXIES": "172.30.80.10"}
 
 
 def directives(name):
-    """What the shipped nginx configuration says, in order."""
+    """Return the values of a directive in the shipped nginx configuration, in their order."""
     return re.findall(rf"^ *{name} ([^;]+);", (SHIPPED / "halley.conf").read_text(), re.MULTILINE)
 
 
 def directive(name):
-    """What it says in only one place."""
+    """Return the value of a directive that the configuration has only once."""
     (value,) = directives(name)
     return value
 
 
 def seconds(name):
-    """The same as a time."""
+    """Return the value of a directive that the configuration has only once, in seconds."""
     return in_seconds(directive(name))
 
 
 def in_seconds(text):
-    """As nginx writes it."""
+    """Return the seconds in a time such as `60s`."""
     return int(text.removesuffix("s"))
 
 
 async def test_a_server_that_others_reach_starts_with_it(tmp_path):
-    """`halley check-config` has nothing against it, with the listener of a container; without it, it has."""
+    """`halley check-config` accepts a container's listener with the file, and refuses it without the file."""
     assert (await ended("check-config", "--config", str(SETTINGS), cwd=tmp_path, **ELSEWHERE)).code == 0
     bare = await ended("check-config", cwd=tmp_path, **ELSEWHERE)
     assert bare.code == 2
@@ -70,18 +70,18 @@ async def test_a_server_that_others_reach_starts_with_it(tmp_path):
     ],
 )
 def test_nobody_may_more_than_they_need(role, verb, channel, is_allowed):
-    """As `halley check-config --role R --verb V --channel C` says."""
+    """The rules grant each role what it needs and no more, as `halley check-config --role --verb --channel` shows."""
     assert may(load(SETTINGS, {}, {}), role, verb, channel)[0] is is_allowed
 
 
 def test_nobody_has_a_token_yet():
-    """A secret that is shipped is none."""
+    """The file has no tokens, users or keys, since a published secret is useless."""
     shipped = tomllib.loads(SETTINGS.read_text())
     assert not {"tokens", "user", "jwt"} & shipped.keys()
 
 
 async def test_probes_come_by_the_address_of_a_pod(tmp_path):
-    """The operations listener answers whatever the Host: kubelets name the pod's address."""
+    """The operations listener accepts any Host header, since kubelets send the pod's address."""
     elsewhere = {"HALLEY_OPERATIONS_HOST": "0.0.0.0", "HALLEY_OPERATIONS_PORT": "0"}
     async with launched("--history", "off", "--config", str(SETTINGS), cwd=tmp_path, **elsewhere) as server:
         line = await server.until_logged("health and metrics")
@@ -91,7 +91,7 @@ async def test_probes_come_by_the_address_of_a_pod(tmp_path):
 
 
 def test_nginx_waits_longer_than_halley_does():
-    """A poll is held, a ping is waited for, a kept connection is open: all less than nginx' patience."""
+    """The proxy waits longer than Halley's polls and pings take, and closes idle connections to Halley before it."""
     settings = Settings()
     assert seconds("proxy_read_timeout") > 2 * settings.bayeux.hold_s
     assert seconds("proxy_read_timeout") > settings.wamp.ping_s + settings.wamp.pong_s
@@ -102,7 +102,7 @@ def test_nginx_waits_longer_than_halley_does():
 
 
 def test_nginx_bounds_are_halleys():
-    """What nginx lets through Halley would take, and the other way round."""
+    """The limits of nginx and Halley are the same, so neither refuses what the other accepts."""
     limits = Settings().limits
     assert int(directive("client_max_body_size").removesuffix("k")) * 1_024 == limits.body_bytes
     assert seconds("client_header_timeout") == limits.head_s

@@ -1,4 +1,4 @@
-"""The systemd unit that is shipped: what systemd's own tools say of it, and how it runs under a real systemd."""
+"""The shipped systemd unit: the findings of systemd's own tools, and how it runs under a real systemd."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.settings import Settings
 
 UNIT = TOP / "deploy" / "systemd" / "halley.service"
 INSTALLED = "/opt/halley/bin/halley"
-MOST_EXPOSED = 2.0  # of 10, as `systemd-analyze security` counts
+MOST_EXPOSED = 2.0  # of 10, by `systemd-analyze security`
 BOOT_S = 240
 
 TRY = """\
@@ -44,7 +44,7 @@ stat --format '%a %n' /var/lib/private/halley
 
 
 def analyzed(tmp_path, *arguments):
-    """What `systemd-analyze` makes of the unit, with a program in it that is here: exit code, and all it says."""
+    """Run `systemd-analyze` on the unit, with an existing program in it; return its exit code and all its output."""
     unit = tmp_path / "halley.service"
     text = UNIT.read_text()
     assert INSTALLED in text
@@ -55,19 +55,19 @@ def analyzed(tmp_path, *arguments):
 
 
 def test_systemd_understands_it(tmp_path):
-    """Every line of it: an unknown one would be said."""
+    """Every line of the unit is understood, or else systemd would print a message."""
     assert analyzed(tmp_path, "verify") == (0, "")
 
 
 def test_it_leaves_little_open(tmp_path):
-    """As systemd counts what a service could still do."""
+    """The unit's exposure, as systemd rates it, is low."""
     _, said = analyzed(tmp_path, "security", "--offline=true", "--no-pager")
     (exposure,) = re.findall(r"Overall exposure level for halley\.service: ([\d.]+)", said)
     assert float(exposure) < MOST_EXPOSED
 
 
 def test_it_waits_until_halley_has_left():
-    """No drain is cut short by systemd, and the slowest write is within it too."""
+    """The time limit of systemd covers the whole drain and the slowest write."""
     settings = Settings()
     (stop_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), re.MULTILINE)
     (not_ready_s,) = re.findall(r"HALLEY_DRAIN_NOT_READY_S=(\d+)", UNIT.read_text())
@@ -76,7 +76,7 @@ def test_it_waits_until_halley_has_left():
 
 
 def test_it_runs_under_systemd(image):
-    """Booted in a container: it starts, is ready, is reloaded, leaves with 0; bad settings are refused by name."""
+    """In a booted container, it starts, gets ready, reloads and exits 0; an error names the setting that is wrong."""
     units = image.root / "etc/systemd/system"
     (image.root / "etc/halley/halley.toml").chmod(0o600)
     (units / "halley.service").write_text(UNIT.read_text())

@@ -1,4 +1,4 @@
-"""The embedding API beyond the README's examples: what programs can see of sessions, and what may go wrong in them."""
+"""The embedding API beyond the page's examples: what programs can do with sessions, and failures of their code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def connect(client_id, **more):
 
 
 async def joined(served, *channels):
-    """A connection with a session that has connected once and subscribed."""
+    """Open a session that has connected once and subscribed to `channels`; return its connection and id."""
     wire = await served.wire()
     client_id = (await wire.post(HANDSHAKE, user_agent="tester/1")).messages[0]["clientId"]
     await wire.post(connect(client_id))
@@ -30,14 +30,14 @@ async def joined(served, *channels):
 
 
 async def hold(served, wire, client_id):
-    """Send a connect and wait until it is held; the task is its response."""
+    """Send a connect and wait until it is held; return a task whose result is the response."""
     answer = asyncio.create_task(wire.post(connect(client_id)))
     await served.until(lambda: served.house.engine.holds == 1)
     return answer
 
 
 async def test_a_program_sees_sessions_and_acts_on_them():
-    """B27: who it is, what it hears; deliver, subscribe and unsubscribe for it; its own attributes stay its own."""
+    """B27: a program can read a session's data, deliver to it, change its subscriptions, and keep attributes in it."""
     async with serving() as served:
         wire, client_id = await joined(served, "/a/*", "/b")
         session = served.halley.session(client_id)
@@ -62,7 +62,7 @@ async def test_a_program_sees_sessions_and_acts_on_them():
 
 
 async def test_a_program_disconnects_a_session_whose_connect_is_held():
-    """B13, B14: the held connect is answered with /meta/disconnect and `none`; afterwards nothing is delivered."""
+    """B13, B14: the held connect ends with /meta/disconnect and advice `none`; afterwards nothing is delivered."""
     async with serving() as served:
         wire, client_id = await joined(served)
         answer = await hold(served, wire, client_id)
@@ -78,7 +78,7 @@ async def test_a_program_disconnects_a_session_whose_connect_is_held():
 
 
 async def test_changed_terms_are_advised_and_kept():
-    """B3, E24: a hold and interval set by the program show in the next reply's advice."""
+    """B3, E24: a hold and interval that the program sets are in the next reply's advice, and only there."""
     async with serving() as served:
         wire, client_id = await joined(served, "/a")
         session = served.halley.session(client_id)
@@ -91,7 +91,7 @@ async def test_changed_terms_are_advised_and_kept():
 
 
 async def test_a_batch_reaches_the_client_in_one_answer():
-    """B7: while a batch is open a held connect is not woken; then all comes together."""
+    """B7: while a batch is open, a held connect stays held; then all events are delivered in one response."""
     async with serving() as served:
         wire, client_id = await joined(served, "/a")
         answer = await hold(served, wire, client_id)
@@ -104,7 +104,7 @@ async def test_a_batch_reaches_the_client_in_one_answer():
 
 
 async def test_occasions_are_told_in_order():
-    """B12, B24, B27: open, create, subscribe, hold, resume, unsubscribe, close with its reason."""
+    """B12, B24, B27: the hooks of a session's occasions are called in order, up to its close with the reason."""
     told = []
 
     def register(halley):
@@ -135,7 +135,7 @@ async def test_occasions_are_told_in_order():
 
 
 async def test_authorizers_decide_about_their_part_of_the_channels():
-    """B23, E55: none over a channel grants; only silent ones deny; one denial beats a grant; others are untouched."""
+    """B23, E55: a channel needs a grant if authorizers cover it; a denial overrides grants; other channels are free."""
 
     def register(halley):
         halley.authorizer("/mine/**")(lambda session, operation, channel, message: operation != "publish" or None)
@@ -161,7 +161,7 @@ async def test_authorizers_decide_about_their_part_of_the_channels():
 
 
 async def test_hooks_that_fail_do_not_fail_the_request():
-    """A listener counts as silent, a service as without answer, a policy and an authorizer as no."""
+    """If a hook raises, a listener and a service have no effect, and a policy and an authorizer count as denials."""
 
     def fail(*_):
         raise RuntimeError("a program's own mistake")
@@ -187,7 +187,7 @@ async def test_hooks_that_fail_do_not_fail_the_request():
 
 
 async def test_a_policy_that_takes_too_long_counts_as_no():
-    """The deadline of a policy means no, and the session is as it was."""
+    """A policy that exceeds its deadline counts as a denial, and the session is unchanged."""
 
     class Policy:
         async def can_subscribe(self, session, channel, message):
@@ -203,7 +203,7 @@ async def test_a_policy_that_takes_too_long_counts_as_no():
 
 
 async def test_a_session_that_ends_while_a_policy_thinks_is_not_subscribed():
-    """E27: what was asked for a session that is gone by now is refused."""
+    """E27: if a session ends while its policy is asked about a subscription, the subscription is refused."""
     asked, go_on = asyncio.Event(), asyncio.Event()
 
     class Policy:
@@ -225,7 +225,7 @@ async def test_a_session_that_ends_while_a_policy_thinks_is_not_subscribed():
 
 
 async def test_a_listener_may_publish_and_say_why_it_refuses():
-    """E49, B22: nested publishes arrive; `Refused` puts the program's words into the reply."""
+    """E49, B22: events that a listener publishes are delivered; the reply has the text of its `Refused`."""
 
     def register(halley):
         @halley.listener("/orders")
@@ -243,7 +243,7 @@ async def test_a_listener_may_publish_and_say_why_it_refuses():
 
 
 async def test_local_sessions_hear_in_order_and_survive_what_they_call():
-    """B31: a local session hears by patterns, in order, also when one callback fails; closed, it hears no more."""
+    """B31: a local session gets events in order, even if a callback fails, and none after it is closed."""
     heard = []
     async with serving() as served:
         local = served.halley.local_session("auditor")
@@ -253,7 +253,7 @@ async def test_local_sessions_hear_in_order_and_survive_what_they_call():
 
         local.subscribe("/a/**", fail)
         local.subscribe("/a/*", lambda channel, data: heard.append((channel, data)))
-        for number in range(2500):  # more than one outbox holds
+        for number in range(2500):  # more than fit in one outbox
             local.publish("/a/b", number)
         await served.until(lambda: len(heard) == 2500)
         assert heard == [("/a/b", number) for number in range(2500)]
@@ -267,7 +267,7 @@ async def test_local_sessions_hear_in_order_and_survive_what_they_call():
 
 
 async def test_the_programs_own_publishes_pass_listeners_and_asynchronous_services():
-    """B31: same road as remote ones; a publish that must wait answers when it is through."""
+    """B31: a program's publishes pass listeners and services, and return when asynchronous services are done."""
     seen = []
 
     def register(halley):
@@ -285,7 +285,7 @@ async def test_the_programs_own_publishes_pass_listeners_and_asynchronous_servic
 
 
 async def test_the_clientid_of_a_local_session_opens_nothing_over_http():
-    """A program's own session has rights that no remote client may borrow."""
+    """A remote client cannot use a program's local session, which has more rights."""
     async with serving() as served:
         local = served.halley.local_session("own")
         wire = await served.wire()
@@ -294,7 +294,7 @@ async def test_the_clientid_of_a_local_session_opens_nothing_over_http():
 
 
 async def test_a_sweeper_that_meets_an_error_goes_on():
-    """F5: one failing sweep neither ends the sweeper nor the deadlines after it (CometD #1627)."""
+    """F5: an error in one sweep does not stop later sweeps, so deadlines are still enforced (CometD #1627)."""
     async with serving(brisk(bayeux={"max_interval_s": 0.3})) as served:
         calls = []
 
@@ -310,7 +310,7 @@ async def test_a_sweeper_that_meets_an_error_goes_on():
 
 
 def test_a_host_that_others_can_reach_needs_a_word_of_consent():
-    """No listener is open to others by accident."""
+    """A host that others can reach is an error without `open`, so that no server is exposed by accident."""
     with pytest.raises(NotProtected, match="or use --open"):
         Halley(Settings(host="0.0.0.0"))
     assert Halley(Settings(host="0.0.0.0", open=True)).house.rights.anonymous_publish is False
@@ -318,13 +318,13 @@ def test_a_host_that_others_can_reach_needs_a_word_of_consent():
 
 @pytest.mark.parametrize("channel", ["/chat", "service/x", "/service/"])
 def test_a_service_lives_below_service(channel):
-    """A mistake in a program's channel is told at once."""
+    """A service on a channel outside of /service/ is an error at its registration."""
     with pytest.raises(ValueError, match=r"channel|service"):
         Halley().service(channel)
 
 
 def test_hooks_that_must_answer_at_once_are_no_coroutine_functions():
-    """A coroutine would count as True without ever running."""
+    """Registering a coroutine function is an error, since its coroutine would count as True and not run."""
 
     async def slow(*_):
         return False
@@ -336,7 +336,7 @@ def test_hooks_that_must_answer_at_once_are_no_coroutine_functions():
 
 
 def test_load_calls_a_function_of_a_module_in_the_working_directory(tmp_path, monkeypatch):
-    """`--load MODULE:FUNCTION` finds what lies where the server was started, and says what is missing."""
+    """`--load MODULE:FUNCTION` finds modules in the working directory, and its errors name what is missing."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "my_chat.py").write_text("def setup(halley):\n    halley.loaded = True\n")
@@ -350,7 +350,7 @@ def test_load_calls_a_function_of_a_module_in_the_working_directory(tmp_path, mo
 
 
 async def test_a_background_task_runs_with_the_server_and_ends_with_it():
-    """`background`: begun at the start, cancelled at the end; one that fails takes nothing with it."""
+    """A `background` task begins with the server and is cancelled at its end; one that fails affects nothing else."""
     states = []
 
     def register(halley):

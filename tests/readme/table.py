@@ -1,4 +1,4 @@
-"""Which test runs which block of which page. `test_every_block.py` compares it with the pages and the tests."""
+"""The table of the pages' blocks and the tests that run them; `test_every_block.py` checks it against both."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from support.readme import blocks_of, page
 
 
 class Row(NamedTuple):
-    """A block, by its page, the title above it and its first line, and what runs it: a file and a function in it."""
+    """A block, by its page, the title above it and its first line, and what runs it: `FILE::FUNCTION`, or `CI`."""
 
     page: str
     title: str
@@ -29,7 +29,7 @@ PIPELINE = "app/pipeline/README.md"
 BENCH_PAGE = "tests/bench/README.md"
 DEPLOY = "deploy/README.md"
 
-CI = ".ci/run"  # word for word in a fresh clone, since these two install what all others run
+CI = ".ci/run"  # in a fresh clone and unchanged, since these two blocks install what all others run
 TOUR = "tests/readme/test_five_minutes.py::"
 CODE = "tests/readme/test_server_side_code.py::"
 BENCH = "tests/readme/test_bench.py::"
@@ -151,7 +151,7 @@ ROWS = {
 
 
 def block(name: str) -> str:
-    """The text of the block of that name."""
+    """Return the text of the block with that name."""
     row = ROWS[name]
     (found,) = (
         each for each in blocks_of(page(row.page)) if (each.title, each.first_line) == (row.title, row.first_line)

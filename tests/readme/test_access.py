@@ -1,4 +1,4 @@
-"""The README's access rules, run as they stand there."""
+"""The access rules of the page on access, run unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DENIED = "403:denied_by_security_policy:"
 
 
 def settings(folder):
-    """The example with a real token; returns that token."""
+    """Write the example with a real token as `halley.toml`, and return that token."""
     token = new_token()
     text, count = re.subn(r"sha256:0+", hash_of(token), block("access"))
     assert count == 1
@@ -25,7 +25,7 @@ def settings(folder):
 
 
 async def test_the_rules_do_what_the_readme_says(tmp_path):
-    """With rules a listener that others reach starts; staff talk, publishing and the rest are guarded."""
+    """The server grants and denies publishes and subscriptions as the rules of the example say."""
     token = settings(tmp_path)
     async with launched("--host", "127.0.0.1", cwd=tmp_path) as server:
         wire = await server.wire()
@@ -64,7 +64,7 @@ async def test_the_rules_do_what_the_readme_says(tmp_path):
 
 
 async def test_check_config_says_what_the_readme_says(tmp_path):
-    """Each question of the console example gets the answer that stands under it."""
+    """Each command of the console example prints the output that is shown below it."""
     settings(tmp_path)
     dialogue = questions_of(block("access-asked"))
     assert len(dialogue) == 3
@@ -74,7 +74,7 @@ async def test_check_config_says_what_the_readme_says(tmp_path):
 
 
 def test_the_jwt_example_is_a_settings_file(tmp_path):
-    """Every key of it exists; the commented one too."""
+    """All settings in the example exist, including the one in a comment."""
     file = tmp_path / "halley.toml"
     file.write_text(block("jwt").replace("# secret", "secret"))
     jwt = load(file, {}, {}).settings.jwt

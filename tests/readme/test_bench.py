@@ -1,4 +1,4 @@
-"""The README's measurements, made of little: each line is a command that measures and finds nothing wrong."""
+"""The measurements on the page about the bench, in small sizes: each line runs, and reports no faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINES = block("bench").splitlines()
 
 @pytest.mark.parametrize("line", LINES, ids=[line.split()[2] for line in LINES])
 async def test_each_line_measures(line, tmp_path):
-    """It ends with 0, which it does not where an event was lost or repeated, and prints a table."""
+    """Each line prints a table and exits 0, so no event was lost or repeated."""
     if "--plot" in line:
         require_module("matplotlib", "pip install '.[bench]'")
     if "bench pipeline" in line and os.environ.get("TESTS_NO_SKIP") != "1":
@@ -31,7 +31,7 @@ async def test_each_line_measures(line, tmp_path):
 
 
 async def test_beside_crossbar(tmp_path):
-    """What is started is a stand-in: crossbar needs an environment of its own, which the line makes."""
+    """The line for crossbar runs with a stand-in, since crossbar needs a separate environment."""
     bin_folder = tmp_path / "peer" / "bin"
     bin_folder.mkdir(parents=True)
     stand_in(bin_folder, "crossbar", "stand_in_router.py")
@@ -41,7 +41,7 @@ async def test_beside_crossbar(tmp_path):
 
 
 async def test_beside_ntcore(tmp_path):
-    """The real one, where pyntcore is installed beside the tests."""
+    """The line for ntcore runs with the real one, if pyntcore is installed."""
     require_module("ntcore", "pip install -r tests/clients/requirements.txt")
     bin_folder = tmp_path / "peer" / "bin"
     bin_folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Each block of every page is run by a test, and each test of one asks for it by its name."""
+"""Each block of every page is run by a test, which gets the block by its name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LANGUAGES = {"sh", "console", "js", "html", "python", "toml"}
 
 
 def test_each_block_has_one_row_and_each_row_its_block():
-    """A new block needs a test; one that was removed, or begins otherwise, leaves none behind."""
+    """A new block needs a row and a test; the row of a block that was removed or changed must be updated."""
     there = Counter((path, each.title, each.first_line) for path in PAGES for each in blocks_of(page(path)))
     in_table = Counter((row.page, row.title, row.first_line) for row in ROWS.values())
     assert in_table - there == Counter(), "rows without a block"
@@ -21,7 +21,7 @@ def test_each_block_has_one_row_and_each_row_its_block():
 
 
 def test_each_row_names_a_test_that_takes_its_block():
-    """The test exists; its file asks for the block by the row's name."""
+    """The test that a row names exists, and its file gets the block by the row's name."""
     for name, row in ROWS.items():
         file, _, test = row.run_by.partition("::")
         source = (ROOT / file).read_text(encoding="utf-8")
@@ -34,11 +34,11 @@ def test_each_row_names_a_test_that_takes_its_block():
 
 @pytest.mark.parametrize("path", PAGES)
 def test_blocks_are_of_languages_that_somebody_can_run(path):
-    """A fence without a language, or with another, would be a block for nobody."""
+    """All blocks have a language for which there are tests."""
     assert {each.language for each in blocks_of(page(path))} <= LANGUAGES
     assert page(path).count("\n```") == 2 * len(blocks_of(page(path)))
 
 
 def test_a_block_is_found_by_its_name():
-    """Not by its place, and with all of its lines."""
+    """`block` returns all lines of a block, by its name."""
     assert block("test").splitlines() == [ROWS["test"].first_line]

@@ -1,4 +1,4 @@
-"""The README's tour, as a reader takes it: every block pasted where it belongs, and what it shows looked at."""
+"""The README's tour, as a reader takes it: every block is pasted where it belongs, and its output is checked."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _NT4 = re.compile(r"networktables: ws://127\.0\.0\.1:(\d+)")
 
 @pytest.fixture
 async def server(tmp_path):
-    """What a reader has started, on other ports."""
+    """Run the server that a reader has started, on other ports."""
     async with launched("--nt4", "--nt4-port", "0", cwd=tmp_path) as running:
         yield running
 
 
 @asynccontextmanager
 async def opened(chromium, url):
-    """A page of Chromium's, and what is written to its console."""
+    """Open a page in Chromium; yield it, and a queue of the lines in its console."""
     context = await chromium.new_context()
     page, said = await context.new_page(), asyncio.Queue()
     page.on("console", lambda message: said.put_nowait(message.text))
@@ -48,20 +48,20 @@ async def opened(chromium, url):
 
 
 async def said_by_curl(server):
-    """Somebody else says hello in the lobby."""
+    """Publish `hello` to /chat/lobby, as the README's curl command does."""
     wire = await server.wire()
     (reply,) = (await wire.post(publish("/chat/lobby", "hello"))).messages
     assert reply["successful"] is True
 
 
 def require_npm():
-    """The clients that npm has installed."""
+    """Skip the test, or fail it, if npm has not installed the clients."""
     if not NODE_MODULES.is_dir():
         unavailable("the npm clients are missing: run `npm ci` in tests/clients")
 
 
 async def test_a_server_is_started(tmp_path):
-    """The line as it stands, but for the ports; it says where it listens, and leaves when it is told to."""
+    """The line starts a server, on other ports; it logs where it listens, and exits 0 on SIGTERM."""
     shell = Shell(tmp_path)
     started = Process(await shell.begin(block("serve")))
     try:
@@ -73,7 +73,7 @@ async def test_a_server_is_started(tmp_path):
 
 
 async def test_the_demo_says_what_to_open(tmp_path):
-    """As it stands, but for ports and Spark: there is a page at that address, and a chat, a market, a robot."""
+    """The line starts the demo, without Spark: a page at the printed address, a chat, a market and a robot."""
     started = Process(await Shell(tmp_path).begin(block("demo")))
     try:
         (line,) = await started.until_printed(1)
@@ -91,7 +91,7 @@ async def test_the_demo_says_what_to_open(tmp_path):
 
 
 async def test_curl(server, tmp_path):
-    """What is published is answered, and read, as it is printed there."""
+    """The commands for curl print what the README shows."""
     require_program("curl")
     await Shell(tmp_path, server.port).answers(block("curl"))
 
@@ -100,7 +100,7 @@ async def test_curl(server, tmp_path):
 @pytest.mark.browser
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_page(chromium, tmp_path):
-    """Two pages from another origin than the server's: what is typed on one is on both."""
+    """In two pages from another origin than the server's, text typed on one appears on both."""
     async with launched(cwd=tmp_path) as server:
         site = tmp_path / "site"
         shutil.copytree(ROOT / "static" / "client", site / "client")
@@ -125,7 +125,7 @@ async def test_a_page(chromium, tmp_path):
 @pytest.mark.node
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_page_with_cometd(chromium, tmp_path):
-    """As a module of a page that finds npm's package under its name; it prints what curl says."""
+    """The module runs in a page that imports npm's package by its name, and prints what curl publishes."""
     require_npm()
     async with launched(cwd=tmp_path) as server:
         site = tmp_path / "site"
@@ -149,7 +149,7 @@ async def test_a_page_with_cometd(chromium, tmp_path):
 @pytest.mark.browser
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_page_of_scripts(chromium, tmp_path):
-    """From a file, so from no origin at all: it shows what curl says, and goes on."""
+    """The page, opened from a file and so without an origin, shows what curl publishes, and polls again."""
     async with launched(cwd=tmp_path) as server:
         page_file = tmp_path / "page.html"
         page_file.write_text(Shell(tmp_path, server.port).here(block("jsonp")))
@@ -163,7 +163,7 @@ async def test_a_page_of_scripts(chromium, tmp_path):
 
 @pytest.mark.node
 async def test_a_wamp_client(server, tmp_path):
-    """Under Node.js, with npm's package: it prints its own event, and then what curl says."""
+    """The client, run by Node.js with npm's package, prints its own event, and then what curl publishes."""
     require_npm()
     node = require_program("node")
     (tmp_path / "node_modules").symlink_to(NODE_MODULES)
@@ -176,7 +176,7 @@ async def test_a_wamp_client(server, tmp_path):
 
 @pytest.mark.slow
 async def test_a_robot(server, tmp_path):
-    """Typed into Python; its value is in the history, and curl sets another, as is printed there."""
+    """The lines, typed into Python, set a value that is in the history; curl sets another, as the page shows."""
     require_module("ntcore", "pip install -r tests/clients/requirements.txt")
     require_program("curl")
     nt4_port = next(int(found[1]) for found in map(_NT4.search, server.lines) if found)

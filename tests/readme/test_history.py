@@ -1,4 +1,4 @@
-"""The page on the history: its lines pasted into a shell, its rules given to a server, its table of filters."""
+"""The page on the history: its commands run in a shell, its rules in a server, and its table of filters."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from app.transports.history_query import EXPECTED
 
 
 async def pasted(shell, lines):
-    """What comes of lines that succeed, and say nothing on standard error."""
+    """Run lines and return their output; fail if they fail, or print to standard error."""
     printed = await shell.paste(lines)
     assert (printed.code, printed.errors) == (0, "")
     return printed.output
 
 
 async def test_the_lines_to_try_work_when_pasted(tmp_path):
-    """Publish, read a channel, a pattern, JSON lines, and the same from the command line."""
+    """The lines publish an event, and read it by channel, by pattern, as JSON lines, and on the command line."""
     require_program("curl")
     async with launched(cwd=tmp_path) as server:
         shell = Shell(tmp_path, server.port)
@@ -40,7 +40,7 @@ async def test_the_lines_to_try_work_when_pasted(tmp_path):
 
 
 async def test_the_first_rule_that_covers_a_channel_decides(tmp_path):
-    """Prices are recorded, but not on disk when they are answered; typing is not recorded; anything else is durable."""
+    """Prices are recorded, but acknowledged before they are on disk; typing is not recorded; all else is durable."""
     (tmp_path / "halley.toml").write_text(block("record"))
     async with launched(cwd=tmp_path) as server:
         wire = await server.wire()
@@ -54,7 +54,7 @@ async def test_the_first_rule_that_covers_a_channel_decides(tmp_path):
 
 
 async def test_a_repeat_is_answered_as_the_first_and_delivers_nothing(tmp_path):
-    """The line pasted twice, and once more after a restart."""
+    """The line, pasted twice and once more after a restart, gets the same reply and makes one event."""
     require_program("curl")
     async with launched(cwd=tmp_path) as server:
         wire = await server.wire()
@@ -75,7 +75,7 @@ async def test_a_repeat_is_answered_as_the_first_and_delivers_nothing(tmp_path):
 
 
 async def test_curl_replays(tmp_path):
-    """All lines as one: a session that comes after the event is given it, with its position."""
+    """The lines open a session after an event was published, and it gets the event with its position."""
     require_program("curl")
     async with launched(cwd=tmp_path) as server:
         lines = (await pasted(Shell(tmp_path, server.port), block("replay"))).splitlines()
@@ -90,7 +90,7 @@ async def test_curl_replays(tmp_path):
 
 
 def test_every_filter_is_in_the_table():
-    """And no other."""
+    """The table has all filters of the history over HTTP, and no others."""
     rows = [line for line in section("app/history/README.md", "GET /history/CHANNEL").splitlines() if "| `" in line[:3]]
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     assert named == EXPECTED.keys() - {"cursor"}

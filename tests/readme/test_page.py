@@ -1,4 +1,4 @@
-"""What the pages refer to exists: titles, pages, files of the repository, fields of what the server publishes."""
+"""The pages refer only to what exists: titles, pages, files of the repository, and fields that the server publishes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ABOUT_A_ROOM = [
 
 
 def links_of(path):
-    """Where the links and pictures of a page lead, except those to other sites."""
+    """Return the targets of a page's links and pictures, except those on other sites."""
     links = re.findall(r"\]\(([^)\s]+)\)", without_blocks(page(path)))
     return [link for link in links if not link.startswith(("http://", "https://"))]
 
 
 @pytest.mark.parametrize("path", PAGES)
 def test_every_link_leads_somewhere(path):
-    """To a file or folder of the repository and, after a `#`, to a title of that page."""
+    """Every link leads to a file or folder of the repository and, after a `#`, to a title of that page."""
     for link in links_of(path):
         file, _, at = link.partition("#")
         target = (ROOT / path).parent / file if file else ROOT / path
@@ -41,30 +41,33 @@ def test_every_link_leads_somewhere(path):
 
 
 def test_the_readme_is_one_page():
-    """At most 250 lines."""
+    """The README has at most 250 lines."""
     assert page("README.md").count("\n") <= 250
 
 
 def test_the_readme_names_the_page_that_a_link_leads_to():
-    """PyPI shows it too, where links to files lead nowhere; they cannot be absolute, as the project has no address."""
+    """Links have their target as text, since PyPI shows the README too, where links to files do not work.
+
+    They cannot be absolute, as the project has no address.
+    """
     links = re.findall(r"(?<!!)\[([^]]+)\]\(([^)#\s]+)\)", without_blocks(page("README.md")))
     assert [(text, target) for text, target in links if "://" not in target and text != f"`{target}`"] == []
 
 
 def test_the_readme_leads_to_every_other_page():
-    """Its last table is the map; pages for people who work on the tests are found from there."""
+    """The README links to every page, except for pages for people who work on the tests."""
     on_the_map = {path for path in PAGES if not path.startswith("tests/")} | {"tests/bench/README.md"}
     assert {link.partition("#")[0] for link in links_of("README.md")} >= on_the_map - {"README.md"}
 
 
 @pytest.mark.parametrize("path", ABOUT_A_ROOM)
 def test_pages_about_a_room_have_the_same_order(path):
-    """What it is for, an example, the reference, the limits."""
+    """Pages about a room have the same titles: what it is for, an example, the reference, the limits."""
     assert titles_of(page(path), level=2) == ORDER
 
 
 def test_the_glossary_is_short():
-    """At most 40 words, each once."""
+    """The glossary has at most 40 words, each once."""
     words = re.findall(r"^\| ([^`|]+) \|", section("app/README.md", "The words"), re.MULTILINE)[1:]
     assert 20 < len(words) <= 40
     assert len(set(words)) == len(words)
@@ -72,13 +75,13 @@ def test_the_glossary_is_short():
 
 @pytest.mark.parametrize("path", PAGES)
 def test_no_title_is_on_a_page_twice(path):
-    """Each has an address of its own."""
+    """Titles of a page differ, so that each has its own anchor."""
     titles = titles_of(page(path))
     assert sorted(set(titles)) == sorted(titles)
 
 
 def test_files_that_are_named_are_there():
-    """Files and folders of the repository, on any page."""
+    """Files and folders of the repository that a page names exist."""
     named = {
         (path, name)
         for path in PAGES
@@ -89,21 +92,21 @@ def test_files_that_are_named_are_there():
 
 
 def test_every_page_is_a_part_of_the_source_distribution():
-    """So that links lead somewhere there too; what is below `app` and `static` is in the wheel as well."""
+    """Every page is in the source distribution, so that its links work there too."""
     build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
     included = tuple(build["targets"]["sdist"]["include"])
     assert [path for path in PAGES if not f"/{path}".startswith(included)] == []
 
 
 def keys(value):
-    """All names in a JSON value."""
+    """Return all names of members in a JSON value."""
     if isinstance(value, list):
         return {key for each in value for key in keys(each)}
     return value.keys() | {key for each in value.values() for key in keys(each)} if isinstance(value, dict) else set()
 
 
 async def test_what_the_server_tells_has_the_fields_that_the_page_names(tmp_path):
-    """A real server with a session that listens; all fields of the three topics and of GET /rights are written."""
+    """The page names all fields that a real server has in its three topics and in GET /rights."""
     told = {}
     async with launched("--nt4", "--nt4-port", "0", cwd=tmp_path) as server:
         wire = await server.wire()

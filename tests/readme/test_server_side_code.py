@@ -1,4 +1,4 @@
-"""The README's examples of server-side code, run as they stand there."""
+"""The examples of server-side code on the pages, run unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HANDSHAKE = {"channel": "/meta/handshake", "version": "1.0", "supportedConnectio
 
 
 def defined(source):
-    """What running a block defines."""
+    """Run a block and return the names that it defines."""
     names: dict[str, object] = {}
     exec(compile(source, "README.md", "exec"), names)
     return names
@@ -27,7 +27,7 @@ async def handshake(wire, **more):
 
 
 async def test_a_service_answers_the_sender():
-    """B28: the answer comes on the service's channel with the id of the question."""
+    """B28: the sender gets the answer on the service's channel, with the id of its message."""
     async with serving(register=defined(block("service"))["setup"]) as served:
         wire = await served.wire()
         client_id = (await handshake(wire))["clientId"]
@@ -38,7 +38,7 @@ async def test_a_service_answers_the_sender():
 
 
 async def test_a_listener_changes_and_vetoes():
-    """B21, B22: what it changed is what subscribers get; what it vetoed nobody gets."""
+    """B21, B22: subscribers get messages as the listener changed them, and none that it vetoed."""
     async with serving(register=defined(block("listener"))["setup"]) as served:
         wire = await served.wire()
         client_id = (await handshake(wire))["clientId"]
@@ -52,12 +52,12 @@ async def test_a_listener_changes_and_vetoes():
 
 
 def test_the_listener_of_the_top_page_is_the_same():
-    """As the one on the page about server-side code, which the test above runs."""
+    """The README has the same listener as the page about server-side code, which the test above runs."""
     assert block("polite") == block("listener")
 
 
 async def test_a_policy_answers_the_four_questions():
-    """B23, E21: its refusals, with its own words and advice, are the replies."""
+    """B23, E21: replies have the policy's refusals, with its error texts and advice."""
     async with serving(register=defined(block("policy"))["setup"]) as served:
         wire = await served.wire()
         refused = await handshake(wire)
@@ -86,7 +86,7 @@ async def test_a_policy_answers_the_four_questions():
 
 
 async def test_an_extension_sees_both_ways():
-    """B19: what it adds arrives at the client, on replies and events alike."""
+    """B19: the extension's additions to replies and events reach the client."""
     async with serving(register=defined(block("extension"))["setup"]) as served:
         wire = await served.wire()
         client_id = (await handshake(wire))["clientId"]
@@ -97,7 +97,7 @@ async def test_an_extension_sees_both_ways():
 
 
 async def test_a_local_session_publishes_and_subscribes():
-    """B31: the program's own session hears a client's publish, and the client hears its answer."""
+    """B31: the program's local session gets a client's publish, and the client gets the session's answer."""
     async with serving(register=defined(block("local session"))["setup"]) as served:
         wire = await served.wire()
         client_id = (await handshake(wire))["clientId"]
@@ -110,11 +110,11 @@ async def test_a_local_session_publishes_and_subscribes():
 
 
 async def test_halley_is_mounted_in_a_program_under_another_server(tmp_path, monkeypatch):
-    """A Starlette program under plain uvicorn: its own page publishes, a client below the mount hears it."""
-    monkeypatch.chdir(tmp_path)  # where its history goes
+    """In a Starlette program under plain uvicorn, its own page publishes, and a client below the mount gets that."""
+    monkeypatch.chdir(tmp_path)  # where its history is written
     app = defined(block("program"))["app"]
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, ws="none"))
-    server.capture_signals = contextlib.nullcontext  # signals are the test runner's
+    server.capture_signals = contextlib.nullcontext  # the test runner handles signals
     running = asyncio.create_task(server.serve())
     async with asyncio.timeout(DEADLINE_S):
         while not server.started:

@@ -1,4 +1,4 @@
-"""The README's settings files, given to `halley check-config` and to a server."""
+"""The settings files on the pages, given to `halley check-config` and to a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.configuration import load
 
 
 async def checked(folder, text):
-    """What `halley check-config` prints about such a file, where it has nothing to complain of."""
+    """Return what `halley check-config` prints for a settings file; fail if it reports an error."""
     (folder / "halley.toml").write_text(text)
     printed = await Shell(folder).paste("halley check-config")
     assert (printed.code, printed.errors) == (0, "")
@@ -23,7 +23,7 @@ async def checked(folder, text):
 
 
 async def test_a_file_says_what_holds(tmp_path):
-    """Each of its settings is shown as the file's, and no other; `connect_delivery_only` and the origins do hold."""
+    """The file's settings, and no others, are shown as set by it; a server uses its hold time and origins."""
     text = block("settings")
     shown = await checked(tmp_path, text)
     named = re.findall(r"^(\w+) = ", text, re.MULTILINE)
@@ -37,7 +37,7 @@ async def test_a_file_says_what_holds(tmp_path):
 
 
 async def test_realms_and_users(tmp_path):
-    """With the key that `halley user` makes for Ann it is a settings file, and says what the section says."""
+    """With the key that `halley user` makes for Ann, the example has the realms and users of its section."""
     made = await ended("user", "ann", "staff", cwd=tmp_path, stdin=b"a long secret\n")
     assert made.code == 0, made.lines
     text = block("realms")
@@ -53,7 +53,7 @@ async def test_realms_and_users(tmp_path):
 
 
 async def test_behind_a_proxy(tmp_path):
-    """Halley starts; under the host's name it answers, under another it does not; the proxies are those two."""
+    """Halley starts with the two proxies, serves requests for the listed host, and refuses those for others."""
     await checked(tmp_path, block("proxies"))
     settings = load(tmp_path / "halley.toml", {}, {}).settings
     assert [str(each) for each in settings.proxies] == ["10.0.0.0/8", "192.0.2.7"]

@@ -1,4 +1,4 @@
-"""The README's lines for a WAMP session, in one of autobahn-python's."""
+"""The lines for a WAMP session on the page about WAMP, run in a session of autobahn-python."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ApplicationRunner(sys.argv[1], "realm1").run(Reader)
 
 @pytest.mark.slow
 async def test_autobahn_reads_the_history(tmp_path):
-    """The newest fifty, and then what is before them: nothing is left out, nothing twice."""
+    """The lines read the newest fifty events, and then those before them, without gaps or repeats."""
     require_module("autobahn", "pip install -r tests/clients/requirements.txt")
     async with launched(cwd=tmp_path) as server:
         wire = await server.wire()

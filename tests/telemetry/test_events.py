@@ -1,4 +1,4 @@
-"""The table of events: the code writes these and no others, and a page shows them."""
+"""The table of log events: the code writes exactly these, and a page shows them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEVELS = {"debug", "info", "warning", "error"}
 
 
 def written():
-    """Every name that some call gives to a level of the log, as `log.info("name")` or `write("name")`."""
+    """Yield every event name that the code logs, as in `log.info("name")` or `write("name")`."""
     for path in FOLDER.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and is_log(node.func):
@@ -39,16 +39,16 @@ def is_log(function):
 
 
 def test_the_code_writes_the_events_of_the_table():
-    """One word for one thing: none that is not listed, none that is listed and never written."""
+    """Every event that the code logs is in the table, and every event in the table is logged."""
     assert set(written()) == set(EVENTS)
 
 
 def test_the_page_shows_the_table():
-    """What operators read there is what the code says."""
+    """The page for operators has the current table."""
     table = TABLES["log events"]
     assert page(table.page) == table.written(page(table.page)), "out of date: python tests/support/generated.py"
 
 
 def test_a_kind_is_never_a_peers_own_word():
-    """The throttle keeps a count for each kind."""
+    """Kinds are not from clients' data, since the throttle keeps a count for each kind."""
     assert {event.kind for event in EVENTS.values()} == {"", "status", "reason", "verb", "limit", "what"}

@@ -1,4 +1,4 @@
-"""What a running house tells operators of by itself."""
+"""What a running server logs for operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def told(served, event):
 
 
 async def test_a_full_server_says_which_limit_was_reached(monkeypatch):
-    """S22: the setting by its name, and how often it has said no, gathered so that nobody can fill the log."""
+    """S22: the log names the setting and has counts of refusals, not a line for each, so clients cannot fill it."""
     monkeypatch.setattr(app.sweeper, "_SLOW_SWEEP_S", 0.1)
     async with serving(brisk(limits={"sessions": 1})) as served:
         await served.open_session()
@@ -27,7 +27,7 @@ async def test_a_full_server_says_which_limit_was_reached(monkeypatch):
 
 
 async def test_a_process_that_stood_still_says_how_long(monkeypatch):
-    """D5: no session is ended for it, and the operator learns why others were slow."""
+    """D5: a stall is logged with its length, so that operators know why clients had to wait."""
     monkeypatch.setattr(app.sweeper, "_STALL_S", 0.1)
     async with serving() as served:
         time.sleep(0.3)  # noqa: ASYNC251 - this is the stall
@@ -36,7 +36,7 @@ async def test_a_process_that_stood_still_says_how_long(monkeypatch):
 
 
 async def test_every_part_is_read_again_even_if_one_fails():
-    """SIGHUP: a part that raises is a fault, and the others get their turn."""
+    """On SIGHUP, a part that raises is logged as a fault, and the others are still reloaded."""
     read = []
 
     def fail():
@@ -50,7 +50,7 @@ async def test_every_part_is_read_again_even_if_one_fails():
 
 
 async def test_one_sessions_fault_keeps_no_answer_from_the_others(monkeypatch):
-    """Whatever goes wrong with one session's events, who is behind it hears in the next turn."""
+    """If delivering to one session raises, the sessions after it still get their events."""
     async with serving() as served:
         broken, sound = [await served.open_session("/a") for _ in range(2)]
         held = await served.hold(sound)
@@ -68,7 +68,7 @@ async def test_one_sessions_fault_keeps_no_answer_from_the_others(monkeypatch):
 
 
 async def test_events_that_a_session_never_got_are_counted_when_it_ends():
-    """P7: whoever expires while the server leaves loses events too, and these are in the last line."""
+    """P7: events of a session that expires while the server shuts down are counted in the last line of the log."""
     async with serving(brisk(bayeux={"max_interval_s": 0.2})) as served:
         client_id = await served.open_session("/a")
         served.house._is_leaving = True

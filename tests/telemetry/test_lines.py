@@ -1,4 +1,4 @@
-"""What is done to a line of the log: it is cut, escaped, and left out where there are too many."""
+"""What is done to log lines: they are cut, escaped, and dropped if there are too many."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.telemetry.lines import Shortener, Throttle
 
 @given(st.text(max_size=300), st.integers(16, 100))
 def test_no_text_is_long_or_can_steer_a_terminal(text, most_chars):
-    """S41: printable characters only, and not many; what is short and harmless stays as it is."""
+    """S41: logged strings are cut and have printable characters only; short printable ones are unchanged."""
     tame = Shortener(most_chars)(None, "info", {"event": text})["event"]
     assert tame.isprintable()
     assert len(tame) <= most_chars + len("...")
@@ -23,7 +23,7 @@ def test_no_text_is_long_or_can_steer_a_terminal(text, most_chars):
 
 @given(st.text(max_size=3_000))
 def test_a_trace_keeps_its_lines_and_its_end(text):
-    """The last line of a trace says most."""
+    """A traceback keeps its line breaks and is cut at its beginning, since its last lines matter most."""
     trace = Shortener(16)(None, "error", {"exception": text})["exception"]
     assert all(line.isprintable() for line in trace.split("\n"))
     assert len(trace) <= 20 * 16
@@ -39,7 +39,7 @@ class Clock:
 
 
 def passed(throttle, *lines, level="info"):
-    """Those of the lines that get through."""
+    """Return the lines that the throttle lets through."""
     through = []
     for line in lines:
         try:
@@ -51,7 +51,7 @@ def passed(throttle, *lines, level="info"):
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_so_many_lines_of_an_event_pass_in_a_second(event):
-    """The first ones; in the next second as many again; the others are counted once."""
+    """The first lines of each second pass, up to the event's limit; the others are counted, and reported once."""
     clock, most = Clock(), min(EVENTS[event].per_s, 100)
     throttle = Throttle(clock)
     lines = [{"event": event}] * 100
@@ -63,18 +63,18 @@ def test_so_many_lines_of_an_event_pass_in_a_second(event):
 
 
 def test_a_flood_of_one_kind_does_not_hide_another():
-    """Ten thousand requests without Host are one line, and so is the one that was too large."""
+    """Ten thousand requests without Host make one line, and so does a single one that was too large."""
     refused = [{"event": "request_refused", "status": status} for status in [400] * 10_000 + [413]]
     assert [line["status"] for line in passed(Throttle(Clock()), *refused)] == [400, 413]
 
 
 def test_whoever_asks_for_debug_gets_all():
-    """Level debug is for a person who looks for one request."""
+    """At level debug no line is dropped, since it is used to look for single requests."""
     assert len(passed(Throttle(Clock()), *[{"event": "request_refused"}] * 100, level="debug")) == 100
 
 
 def test_a_librarys_lines_are_bounded_together():
-    """Events that are not in the table share one allowance, so that its books cannot grow."""
+    """Events that are not in the table share one limit, so that the throttle's counts do not grow."""
     throttle = Throttle(Clock())
     assert len(passed(throttle, *({"event": f"library {number}"} for number in range(100)))) == 10
     assert dict(throttle.dropped()) == {"library": 90}
