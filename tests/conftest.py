@@ -47,16 +47,21 @@ _TESTS = Path(__file__).parent
 
 
 class _Scheduling(LoadFileScheduling):
-    """The tests of a file run in one worker, and all files that use Spark in the same: a session takes seconds."""
+    """The tests of a file run in one worker; so do all files with a fixture that takes long and is made once."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return "spark" if file.startswith("tests/pipeline/") and _uses_spark(file) else file
+        folder = file.split("/")[1]
+        return _SHARED[folder] if folder in _SHARED and _uses(file, _SHARED[folder]) else file
+
+
+_SHARED = {"pipeline": "spark", "deploy": "image"}
+"""By folder the fixture: a Spark session takes seconds to start, and an image minutes to build."""
 
 
 @functools.cache
-def _uses_spark(file: str) -> bool:
-    return re.search(r"\bspark[,)]", (_TESTS.parent / file).read_text(encoding="utf-8")) is not None
+def _uses(file: str, fixture: str) -> bool:
+    return re.search(rf"\b{fixture}[,)]", (_TESTS.parent / file).read_text(encoding="utf-8")) is not None
 
 
 def pytest_xdist_make_scheduler(config, log):
