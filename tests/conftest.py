@@ -11,6 +11,7 @@ import functools
 import os
 import re
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -46,22 +47,34 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script has run this i
 _TESTS = Path(__file__).parent
 
 
-class _Scheduling(LoadFileScheduling):
-    """The tests of a file run in one worker; so do all files with a fixture that takes long and is made once."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        folder = file.split("/")[1]
-        return _SHARED[folder] if folder in _SHARED and _uses(file, _SHARED[folder]) else file
-
-
 _SHARED = {"pipeline": "spark", "deploy": "image"}
-"""By folder the fixture: a Spark session takes seconds to start, and an image minutes to build."""
+"""By folder a fixture that is made once: a Spark session takes seconds to start, and an image minutes to build."""
+
+_LONGEST = (
+    "spark",
+    "image",
+    "tests/cluster/test_standalone.py",
+    "tests/readme/test_bench.py",
+    "tests/bench/test_history.py",
+)
+"""Fixtures and files that are begun first, so that no worker is left alone with one of them."""
+
+
+def _unit(nodeid: str) -> str:
+    """Return what all tests of one worker have in common: their file, or a fixture that takes long."""
+    file = nodeid.split("::", maxsplit=1)[0]
+    folder = file.split("/")[1]
+    return _SHARED[folder] if folder in _SHARED and _uses(file, _SHARED[folder]) else file
 
 
 @functools.cache
 def _uses(file: str, fixture: str) -> bool:
     return re.search(rf"\b{fixture}[,)]", (_TESTS.parent / file).read_text(encoding="utf-8")) is not None
+
+
+class _Scheduling(LoadFileScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return _unit(nodeid)
 
 
 def pytest_xdist_make_scheduler(config, log):
@@ -97,7 +110,18 @@ def pytest_ignore_collect(collection_path, config):
     return True if is_slow and config.option.markexpr == "not slow" else None
 
 
+def pytest_itemcollected(item):
+    if item.path.relative_to(_TESTS).parts[0] in _SLOW_FOLDERS:
+        item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(trylast=True)  # when those that are not to be run have been taken out
 def pytest_collection_modifyitems(items):
-    for item in items:
-        if item.path.relative_to(_TESTS).parts[0] in _SLOW_FOLDERS:
-            item.add_marker(pytest.mark.slow)
+    """Begin with what takes longest, then with the files that have most tests."""
+    count = Counter(_unit(item.nodeid) for item in items)
+
+    def place(item):
+        unit = _unit(item.nodeid)
+        return (_LONGEST.index(unit) if unit in _LONGEST else len(_LONGEST), -count[unit])
+
+    items.sort(key=place)
