@@ -41,7 +41,7 @@ async def test_without_history_nothing_is_written(tmp_path):
         assert (await wire.post(publish("/a", 1))).messages == [{"channel": "/a", "successful": True}]
         assert (await wire.request(request("GET", "/history/a"))).status == 404
         assert "ext" not in (await wire.post(HANDSHAKE)).messages[0]
-        assert "history: off, in memory alone" in server.lines
+        assert "history: off, events are kept in memory only" in server.lines
     assert list(tmp_path.iterdir()) == []
 
 
