@@ -1,4 +1,4 @@
-"""Every event that has a line in the log, with its meaning. The README shows this table."""
+"""Every event that has a line in the log, with its meaning. `deploy/README.md` shows this table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LogEvent(NamedTuple):
     kind: str = ""
 
 
-LIFE = 1_000_000  # nobody outside can cause these often
+LIFE = 1_000_000  # clients cannot cause these often
 SESSIONS = 20
 
 EVENTS: dict[str, LogEvent] = {

@@ -201,7 +201,7 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
         ('tls.key = "a.pem"', "tls.key: expected tls.cert (--tls-cert) too"),
         ('proxies = ["proxy"]\nopen = true', f'proxies: {PROXY_NEED}, found "proxy"'),
         ('proxies = ["10.0.0.1/8"]\nopen = true', f'proxies: {PROXY_NEED}, found "10.0.0.1/8"'),
-        ('proxies = ["::/0"]\nopen = true', "proxies: ::/0 is everyone, and anyone could claim any address"),
+        ('proxies = ["::/0"]\nopen = true', "proxies: ::/0 is every address: any client could claim any address"),
         (
             'proxies = ["10.0.0.0/8"]',
             "proxies: expected open = true (--open) too, as proxies let others read and publish everything",
@@ -221,7 +221,7 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
         ('cors.origins = ["https://u@a.b"]', f'cors.origins: {ORIGIN_NEED}, found "https://u@a.b"'),
         (
             'cors.origins = ["https://a.b:443"]',
-            'cors.origins: expected "https://a.b", as browsers leave the usual port away, found "https://a.b:443"',
+            'cors.origins: expected "https://a.b", since browsers omit the default port, found "https://a.b:443"',
         ),
         # where to listen
         ('host = ""', 'host: expected a host name or an address without a port, found ""'),
@@ -237,7 +237,7 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
                 "read and publish everything"
             ),
         ),
-        ("operations.port = 8080", "operations.port: expected a port of its own, found port's (8080)"),
+        ("operations.port = 8080", "operations.port: expected another port than port (8080)"),
         ('nt4.host = "ws://a"', 'nt4.host: expected a host name or an address without a port, found "ws://a"'),
         (
             'nt4 = {enabled = true, host = "0.0.0.0"}',
@@ -246,8 +246,8 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
                 "machines read and publish everything"
             ),
         ),
-        ("nt4 = {enabled = true, port = 8080}", "nt4.port: expected a port of its own, found port's (8080)"),
-        ("nt4 = {enabled = true, port = 8081}", "nt4.port: expected a port of its own, found operations.port's (8081)"),
+        ("nt4 = {enabled = true, port = 8080}", "nt4.port: expected another port than port (8080)"),
+        ("nt4 = {enabled = true, port = 8081}", "nt4.port: expected another port than operations.port (8081)"),
         (
             'hosts = ["https://a.b"]',
             'hosts: expected host names without scheme or port, found "https://a.b"',
@@ -277,11 +277,11 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
         ('nt4.origins = ["file:///a"]', f'nt4.origins: {ORIGIN_NEED}, found "file:///a"'),
         (
             'nt4.bridge_out = ["SmartDashboard"]',
-            'nt4.bridge_out: expected names that begin with "/", which alone others know, found "SmartDashboard"',
+            'nt4.bridge_out: expected names that begin with "/", as those of all shared topics, found "SmartDashboard"',
         ),
         (
             'nt4.bridge_in = [""]',
-            'nt4.bridge_in: expected names that begin with "/", which alone others know, found ""',
+            'nt4.bridge_in: expected names that begin with "/", as those of all shared topics, found ""',
         ),
         ("bayeux.superseded_status = 301", "bayeux.superseded_status: expected 200, or 400 to 599, found 301"),
         # cookies that browsers would throw away
@@ -311,7 +311,7 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
         ),
         (
             'cookie.domain = "a;b"',
-            'cookie.domain: expected a domain, or "" for the host alone, found "a;b"',
+            'cookie.domain: expected a domain, or "" for only the host itself, found "a;b"',
         ),
         ("limits.queue_bytes = 2048", "limits.queue_bytes: expected at least limits.data_bytes (65536)"),
         (

@@ -131,7 +131,7 @@ async def test_a_second_server_on_the_same_folder_does_not_start(tmp_path):
     ("record", "setting", "sentence"),
     [
         ('pattern = "chat"', "record.pattern", "expected a channel or pattern like /chat/room"),
-        ('pattern = "/meta/**"', "record.pattern", "no rule can change what is done on meta channels"),
+        ('pattern = "/meta/**"', "record.pattern", "rules do not apply to meta channels"),
         ('pattern = "/a"\nage = "soon"', "record.age", 'expected an age such as "90s", "30m", "72h" or "7d"'),
         ('pattern = "/a"\n[history]\nmax_bytes = 1048576', "history.max_bytes", "expected at least twice"),
     ],
