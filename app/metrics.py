@@ -1,7 +1,7 @@
 """Prometheus metrics: the plain counts of broker, engine and host, read at each scrape.
 
-No label value comes from a client, so no client can make the number of series grow. The names of the log's consumers
-come from programs that have the right to read all of the log, and `history.consumers` bounds their number.
+No label value is chosen by a client, so no client can make the number of series grow. The names of the log's consumers
+are chosen by programs that have the right to read all of the log, and `history.consumers` bounds their number.
 """
 
 from __future__ import annotations
