@@ -147,7 +147,7 @@ async def test_s25_what_networktables_clients_may_others_may_not():
 
 
 async def test_a_listener_that_others_reach_takes_any_name():
-    """Clients use a robot's address: loopback's rules apply if nt4.host is loopback, on the public listener if host is."""
+    """Clients use a robot's address: loopback's rules apply if the listener's host (nt4.host or host) is loopback."""
     async with doors({"host": "0.0.0.0"}, open=True) as open_doors:
         for door, status in (("own", 101), ("public", 400)):
             asked = opening("/nt/robot", NEW, host="10.12.34.2:5810")
