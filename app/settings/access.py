@@ -57,5 +57,5 @@ class Jwt:
         10.0, unit="s", low=0, high=300, zero="clocks must agree exactly", why="tolerance for clocks that differ"
     )
     keys_check_s: float = knob(
-        1.0, unit="s", low=0.1, why="how often the files are checked; an unknown key makes them read at most this often"
+        1.0, unit="s", low=0.1, why="how often the files are checked, and at most read again for an unknown key"
     )

@@ -36,14 +36,14 @@ class History:
         why="of the whole log on disk; beyond it the oldest segments are deleted",
     )
     segment_bytes: int = knob(
-        67_108_864, unit="bytes", low=65_536, why="size at which a segment is sealed; retention deletes whole segments"
+        67_108_864, unit="bytes", low=65_536, why="after which a segment is sealed; retention deletes whole segments"
     )
     free_bytes: int = knob(
         268_435_456,
         unit="bytes",
         low=0,
         zero="no minimum",
-        why="free space of the disk; below it durable publishes are refused",
+        why="of free disk space; below it durable publishes are refused",
     )
     inbox_bytes: int = knob(
         67_108_864, unit="bytes", low=65_536, why="of events that wait to be written; beyond it publishes get 503"

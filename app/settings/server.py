@@ -33,7 +33,13 @@ class Operations:
     """The listener for health checks and metrics, apart from the public one."""
 
     host: str = knob("127.0.0.1", why="only this machine can read metrics unless another host is set")
-    port: int = knob(8081, low=0, high=65_535, zero="a free one is picked and printed", why="next to the public port")
+    port: int = knob(
+        8081,
+        low=0,
+        high=65_535,
+        zero="a free one is picked and printed",
+        why="the port for health checks and metrics, next to the public one",
+    )
     enabled: bool = knob(default=True, why="off: for programs that have their own health checks")
 
 
@@ -52,7 +58,7 @@ class Drain:
         why="clients are disconnected over this time, so that they do not all reconnect at once",
     )
     clients_per_s: float = knob(
-        500.0, unit="clients/s", low=1, why="few clients are disconnected faster: in less time than spread_s"
+        500.0, unit="clients/s", low=1, why="few clients are disconnected at this rate, in less time than spread_s"
     )
     grace_s: float = knob(
         15.0,

@@ -53,7 +53,7 @@ class Wamp:
     )
     hello_s: float = knob(10.0, unit="s", low=0.1, why="a connection that has no session by then is aborted")
     ping_s: float = knob(
-        20.0, unit="s", low=0.1, why="a WebSocket that is silent for this long is pinged; the value of websockets"
+        20.0, unit="s", low=0.1, why="a WebSocket that is silent for this long is pinged; as in the websockets library"
     )
     pong_s: float = knob(20.0, unit="s", low=0.1, why="a WebSocket that does not reply to a ping by then is closed")
     pings_per_s: float = knob(20.0, unit="pings/s", low=1, why="of one client; then it is closed with 1008")
