@@ -123,7 +123,7 @@ def _tell(url: str, nt4_url: str, plan: Plan, say: Callable[[str], None], show: 
     *people, last = (name for name in PEOPLE if name != BY_JSONP)
     say(f"chat: {', '.join(people)} and {last} over Bayeux, {BY_JSONP} over JSONP, channels /chat/*")
     say("market: a ticker over WAMP, with news and sometimes a halt, channels /market/*")
-    say(f"robot: NetworkTables at {nt4_url}, channels /robot/*; to send it to a place, set /robot/setpoint to [12, 3]")
+    say(f"robot: NetworkTables at {nt4_url}, channels /robot/*; set /robot/setpoint to [12, 3] to move it")
     if plan.has_pipeline:
         say("pipeline: Spark is starting")
     say(f"history: {plan.data_dir}" if plan.data_dir else "history: in a temporary folder, which is deleted at the end")

@@ -1,8 +1,8 @@
 """The short way: Bayeux' hot requests are served where they are parsed, without a scope, a task or a future for each.
 
 A POST to one of Bayeux' paths is passed from the parser's callback through the guard to the engine, and its response is
-sent in one write. A held connect is only a `Hold` in a slot of the connection object; nothing else watches its peer
-than `connection_lost`. An unusual request (a query, chunks, `Expect`, HTTP/1.0, another request before it, a head that
+sent in one write. A held connect is only a `Hold` in a slot of the connection object; its peer is watched by
+`connection_lost` alone. An unusual request (a query, chunks, `Expect`, HTTP/1.0, another request before it, a head that
 the guard refuses) is passed to the application instead, which uses the same engine by the same rules and returns the
 same bytes: the whole wire suite runs over both.
 """
