@@ -1,7 +1,7 @@
 """Prometheus metrics: the plain counts of broker, engine and host, read at each scrape.
 
-No label value comes from a client, so no client can make the number of series grow. The names of the log's consumers
-come from programs that have the right to read all of the log, and `history.consumers` bounds their number.
+No label value is chosen by a client, so no client can make the number of series grow. The names of the log's consumers
+are chosen by programs that have the right to read all of the log, and `history.consumers` bounds their number.
 """
 
 from __future__ import annotations
@@ -99,7 +99,11 @@ class HalleyCollector(Collector):
         cut = sum(watch.cut for watch in watches)
         tls_failed = sum(watch.tls_failed for watch in watches)
         yield _gauge("halley_connections", "Open connections.", connections)
-        yield _counter("halley_connections_cut", "Connections cut without an answer, mostly for being too slow.", cut)
+        yield _counter(
+            "halley_connections_cut",
+            "Connections aborted without a complete response: too slow, too many bytes sent ahead, or a replaced poll.",
+            cut,
+        )
         yield _counter("halley_tls_failed", "Connections whose TLS handshake failed.", tls_failed)
         yield _counters(
             "halley_requests_refused", "Requests refused before they were complete, by HTTP status.", "status", refused

@@ -82,7 +82,7 @@ class NetworkTables:
     def _permission(
         self, verb: Verb, patterns: list[Pattern | None], context: Context
     ) -> list[bool] | Awaitable[list[bool]]:
-        """Ask the policy about each pattern (`Server`): return the answers, or an awaitable of them."""
+        """Return the policy's decision on each pattern (`Server`), or an awaitable of them."""
         verdicts = [True if each is None else self._permissions(verb, each, context) for each in patterns]
         decided = [each for each in verdicts if isinstance(each, bool)]
         return decided if len(decided) == len(verdicts) else _all(verdicts)

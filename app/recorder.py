@@ -1,6 +1,6 @@
 """The history on the event loop: opened with the server, fed by the broker, read by threads, closed at the end.
 
-The log's writer has a thread of its own. Its reports are carried from there to the loop, in order, once a turn
+The log's writer has its own thread. Its reports are carried from there to the loop, in order, once a turn
 regardless of their number. Reads, and other work that blocks, are done by a few threads, each with a deadline.
 """
 
@@ -114,7 +114,7 @@ class Recorder:
         self._take_reports()
 
     async def close(self) -> None:
-        """Write what waits, report it to the broker, and close the log."""
+        """Write the queued events, report them to the broker, and close the log."""
         self.history.hand_over(None)
         await asyncio.to_thread(self.history.close)
         while self._reports:
@@ -192,7 +192,7 @@ class Recorder:
         return self.history.rows(first, last)
 
     async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
-        """Erase events in a thread of its own; see `Archive.purge`.
+        """Erase events in a separate thread; see `Archive.purge`.
 
         Their idempotency keys are remembered nevertheless: a repeat must not bring back what was erased.
         """

@@ -41,7 +41,7 @@ class Waits:
     def wait(
         self, awaitable: Awaitable[Any], limit_s: float, resume: Callable[[Any, Exception | None, float], None]
     ) -> None:
-        """Await something for `limit_s` seconds at most, then call `resume`; returns at once.
+        """Await something for `limit_s` seconds at most, then call `resume`; returns immediately.
 
         `resume` gets the value or None, the error (`TimeoutError` at the deadline) or None, and the monotonic time.
         """
@@ -74,7 +74,7 @@ class Permissions:
     """Asks a program's policy and authorizers about publications and subscriptions in WAMP.
 
     The session argument is None; a policy that uses the session raises then, and an exception counts as a denial.
-    Policies see Bayeux channels, so only the first realm is asked about. A WAMP pattern is given as the narrowest
+    Policies see Bayeux channels, so they decide on the first realm only. A WAMP pattern is given as the narrowest
     Bayeux pattern that covers it.
     """
 
@@ -82,7 +82,7 @@ class Permissions:
         self._hooks = hooks
 
     def __call__(self, verb: Verb, what: str | Pattern, context: Context) -> bool | Awaitable[bool]:
-        """Return whether the policy and the authorizers allow it, or an awaitable of that answer.
+        """Return whether the policy and the authorizers allow it, or an awaitable of that result.
 
         `what` is a topic or a pattern to publish or subscribe to.
         """
@@ -171,7 +171,7 @@ class ReservedIds:
     """Reserves subscription ids in a file next to the history, so that none is assigned twice.
 
     `folder` is the folder of the history, if there is one. Without it, or if the file is damaged, ids begin with the
-    number of seconds since 2026: earlier runs have not assigned that many. In a new folder ids begin with 1.
+    number of seconds since 2026: earlier runs have not assigned so large ones. In a new folder ids begin with 1.
     """
 
     def __init__(self, folder: Path | None) -> None:

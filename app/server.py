@@ -344,8 +344,8 @@ class House:
     async def drain(self, is_forced: Callable[[], bool] = lambda: False) -> None:
         """Release all clients: answer the held connects, spread over time and in random order.
 
-        Events published before a hold is answered are sent with the answer. Clients that connect meanwhile are
-        answered at once with their waiting events, and with advice when to reconnect. All waiting ends as soon as
+        Events published before a hold is answered are sent with the reply. Clients that connect meanwhile are
+        answered immediately with their waiting events, and with advice when to reconnect. All waiting ends as soon as
         `is_forced` returns True.
         """
         if self._is_leaving:

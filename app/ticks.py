@@ -2,7 +2,7 @@
 
 Each is published only while it has subscribers.
 
-    /halley/rates    throughput by protocol, and what waits
+    /halley/rates    throughput by protocol, and the numbers of queued events
         {"time", "every_s", "protocols": {NAME: {"sessions", "published", "delivered", "published_per_s",
         "delivered_per_s", "delay_ms": {"p50", "p99"} or null}}, "sessions", "subscriptions", "holds", "queued",
         "put_back", "conflated", "overflows", "dropped", "memory_bytes", "limits_hit": {LIMIT: TIMES},

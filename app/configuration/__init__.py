@@ -1,8 +1,8 @@
 """Where settings come from: defaults < TOML file < environment < flags.
 
-`load` checks every value against its declaration in `settings.py`, then what must hold between several of them
-(`rules.py`), and remembers for each where it came from. All that is wrong is reported at once. It reads one file and
-the mappings it is given, and changes nothing.
+`load` checks every value against its declaration in `app/settings/`, then the rules between several settings
+(`rules.py`), and notes the source of each. All mistakes are reported together. It reads one file and the mappings that
+it is given, and changes nothing.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings, their values by key ("bayeux.hold_s"), and where each came from.
+    """The settings, their values by key ("bayeux.hold_s"), and the place where each was set.
 
-    A place is "default", "halley.toml:3", the name of an environment variable or that of a flag. Lists of tables are
-    values too; each of their entries has a place ("access[0]").
+    A place is "default", "halley.toml:3", or the name of an environment variable or a flag. Lists of tables are values
+    too; each of their entries has a place ("access[0]").
     """
 
     settings: Settings
@@ -52,15 +52,15 @@ class Configuration:
 
     @property
     def changes(self) -> dict[str, str]:
-        """The places of those that somebody has set."""
+        """The places of the settings that are not defaults, by key."""
         return {key: place for key, place in self.places.items() if place != DEFAULT}
 
 
 def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Configuration:
     """Read all settings.
 
-    `file` is a TOML file or None; of `environment` only the variables that begin with HALLEY_ are looked at; `flags`
-    are values by key, without those that were not given. Raises `BadSettings` with everything that is wrong.
+    `file` is a TOML file or None; of `environment` only the variables that begin with HALLEY_ are read; `flags` are
+    values by key, without flags that were not given. Raises `BadSettings` with all mistakes.
     """
     values = {key: knob.default for key, knob in KNOBS.items()} | dict.fromkeys(LISTS, ())
     places = dict.fromkeys(KNOBS, DEFAULT)

@@ -1,4 +1,4 @@
-"""Lists of tables, such as [[access]]: what an entry takes, and the entries that a settings file has."""
+"""Lists of tables, such as [[access]]: the settings of an entry, and the entries of a settings file."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"\[\d+\]")
 
 ENTRIES: Mapping[str, Mapping[str, Knob]] = {key: declared(kind) for key, kind in LISTS.items()}
-"""For each list of tables what an entry of it takes, by name."""
+"""The settings of an entry, by name, for each list of tables."""
 
 
 def entry_key(key: str, number: int, name: str = "") -> str:
-    """What stands for an entry, or for one of its settings, where keys do: access[0], access[0].role."""
+    """Return the key of an entry, or of one of its settings: access[0], access[0].role."""
     return f"{key}[{number}]" + (f".{toml_key(name)}" if name else "")
 
 
 def plain_key(key: str) -> str:
-    """The name of such a thing without its number, which says less than its line: access[0].role is access.role."""
+    """Return such a key without numbers, for messages that give the line: access.role for access[0].role."""
     return _NUMBER.sub("", key)
 
 
 def read_entries(key: str, value: Any, place: Callable[[str], str]) -> tuple[tuple[Any, ...], list[Problem]]:
-    """The entries of the list `key`, as far as they are sound, and what is wrong with the others."""
+    """Return the valid entries of the list `key`, and the problems of the others; `place` maps a key to its place."""
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         return (), [Problem(place(key), key, f"expected tables, each under [[{key}]]")]
     entries, problems = [], []

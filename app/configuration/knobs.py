@@ -1,7 +1,7 @@
-"""The declarations of `settings.py`, flattened: one `Knob` for each setting, by its key.
+"""The declarations of `app/settings/`, flattened: one `Knob` for each setting, by its key.
 
-A key is the path of a setting, "port" or "bayeux.hold_s"; so it stands in the settings file, and as HALLEY_PORT or
-HALLEY_BAYEUX_HOLD_S in the environment.
+A key is the path of a setting in the settings file, "port" or "bayeux.hold_s"; the environment has it as HALLEY_PORT or
+HALLEY_BAYEUX_HOLD_S.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PREFIX = "HALLEY_"
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One setting: its key, its type, and what `settings.knob` says about it."""
+    """One setting: its key, its type, and what `app.settings.knob` declares."""
 
     key: str
     kind: Any
@@ -33,12 +33,12 @@ class Knob:
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
+        """The name of the setting's environment variable."""
         return PREFIX + self.key.replace(".", "_").upper()
 
 
 def _tables(table: type, prefix: str = "") -> Iterator[tuple[str, type]]:
-    """Every table of settings by the prefix of its keys: "" and Settings, "bayeux." and Bayeux ..."""
+    """Yield every table of settings with the prefix of its keys: "" and Settings, "bayeux." and Bayeux ..."""
     yield prefix, table
     for name, kind in get_type_hints(table).items():
         if isinstance(kind, type) and is_dataclass(kind):
@@ -46,7 +46,7 @@ def _tables(table: type, prefix: str = "") -> Iterator[tuple[str, type]]:
 
 
 def _knobs(prefix: str, table: type) -> Iterator[tuple[str, Knob]]:
-    """What of a table is neither a table nor a list of them."""
+    """Yield the settings of a table, without inner tables and lists of tables."""
     kinds = get_type_hints(table)
     for field in fields(table):
         if field.metadata:
@@ -55,7 +55,7 @@ def _knobs(prefix: str, table: type) -> Iterator[tuple[str, Knob]]:
 
 
 def _lists(table: type) -> Iterator[tuple[str, type]]:
-    """The lists of tables in a table, each with the class of its entries."""
+    """Yield the lists of tables in a table, each with the class of its entries."""
     for name, kind in get_type_hints(table).items():
         entry = get_args(kind)[0] if get_origin(kind) is tuple else None
         if isinstance(entry, type) and is_dataclass(entry):
@@ -63,7 +63,7 @@ def _lists(table: type) -> Iterator[tuple[str, type]]:
 
 
 def declared(table: type) -> Mapping[str, Knob]:
-    """The settings of an entry of a list, by name."""
+    """Return the settings of an entry of a list, by name."""
     return dict(_knobs("", table))
 
 
@@ -73,14 +73,14 @@ LISTS = dict(_lists(Settings))
 _TABLES = dict(_tables(Settings))
 
 TABLES = tuple(prefix.removesuffix(".") for prefix in _TABLES if prefix)
-"""The names of all tables of the settings file, but for lists of them."""
+"""The names of all tables of the settings file, without lists of tables."""
 
 KNOBS: Mapping[str, Knob] = {key: knob for prefix, table in _TABLES.items() for key, knob in _knobs(prefix, table)}
 """Every setting by its key, in the order of their declaration."""
 
 
 def assemble(values: Mapping[str, Any], prefix: str = "") -> Any:
-    """The `Settings` of which `values` has every one by its key; below a `prefix`, the table of that name."""
+    """Make the `Settings` from `values`, all settings by key; with a `prefix`, only the table of that name."""
     return _TABLES[prefix](
         **{
             field.name: assemble(values, f"{prefix}{field.name}.")

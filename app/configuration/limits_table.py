@@ -1,4 +1,4 @@
-"""The README's table of limits, written from the declarations: it cannot say anything else than what holds."""
+"""The table of limits in `app/settings/README.md`, generated from the declarations so that it is always true."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TABLE = "limits."
 
 
 def limits_table() -> Iterator[str]:
-    """The lines of a Markdown table: every setting of `[limits]`, and those of other tables that bound clients too."""
+    """Yield the lines of a Markdown table: all settings of `[limits]`, and those of other tables that limit clients."""
     yield "| setting | default | why, and what happens beyond |"
     yield "|---|---|---|"
     for knob in _limits():

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in the words its operator reads."""
+"""The mistakes in a configuration, as their operator reads them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Problem:
 
 
 class BadSettings(Exception):
-    """The settings cannot be used; `problems` are all the mistakes that were found, `str()` one a line."""
+    """The settings cannot be used; `problems` has all mistakes, `str()` gives one per line."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -31,7 +31,7 @@ class BadSettings(Exception):
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
-    """That there is no such thing, and what was probably meant: the nearest of the names that end most alike."""
+    """Return a message about an unknown name; it suggests the nearest of the names whose last part is similar."""
     endings = {_ending(key) for key in known}
     likely = get_close_matches(_ending(name), endings, n=1)
     namesakes = [key for key in known if _ending(key) in likely]

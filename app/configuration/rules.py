@@ -1,6 +1,6 @@
-"""What must hold beyond the type of each setting: names and addresses that work, and settings that fit each other.
+"""Rules beyond the type of each setting: names and addresses must be valid, and settings must fit each other.
 
-`broken_rules` looks at settings however they were made; a program that makes its own may ask it too.
+`broken_rules` checks `Settings` from any source; a program that makes its own can call it too.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _USUAL_PORTS = {"http": "80", "https": "443"}
 
 
 def broken_rules(settings: Settings) -> Broken:
-    """The keys of the settings that cannot be used, each with what was expected."""
+    """Yield the keys of the settings that cannot be used, each with what was expected."""
     yield from _listeners(settings)
     yield from _proxies(settings)
     if settings.tls.key and not settings.tls.cert:
@@ -78,7 +78,7 @@ def _listeners(settings: Settings) -> Broken:
     operations, nt4 = settings.operations, settings.nt4
     for_clients = ("host", "nt4.host") if nt4.enabled else ("host",)
     for key, host in (("host", settings.host), ("operations.host", operations.host), ("nt4.host", nt4.host)):
-        if not _HOST_NAME.fullmatch(host):  # an empty one would listen everywhere
+        if not _HOST_NAME.fullmatch(host):  # an empty one would listen on all addresses
             yield key, f"expected a host name or an address without a port, found {shown(host)}"
         elif key in for_clients and not (settings.access or settings.open or is_loopback(host)):
             yield (
@@ -92,7 +92,7 @@ def _listeners(settings: Settings) -> Broken:
     for key, listener in (("operations.port", operations), ("nt4.port", nt4)):
         owner = taken.setdefault((listener.host, listener.port), key) if listener.enabled and listener.port else key
         if owner != key:
-            yield key, f"expected a port of its own, found {owner}'s ({listener.port})"
+            yield key, f"expected another port than {owner} ({listener.port})"
     for name in settings.hosts:
         if not _HOST_NAME.fullmatch(name):
             yield "hosts", f"expected host names without scheme or port, found {shown(name)}"
@@ -109,7 +109,7 @@ def _proxies(settings: Settings) -> Broken:
             yield "proxies", f"expected addresses, or networks like 10.0.0.0/8, found {shown(proxy)}"
         else:
             if network.prefixlen == 0:
-                yield "proxies", f"{proxy} is everyone, and anyone could claim any address"
+                yield "proxies", f"{proxy} is every address: any client could claim any address"
     if settings.proxies and not (settings.open or settings.access) and is_loopback(settings.host):
         yield "proxies", "expected open = true (--open) too, as proxies let others read and publish everything"
 
@@ -136,13 +136,13 @@ def _wamp(settings: Settings) -> Broken:
 
 def _nt4(settings: Settings) -> Broken:
     nt4 = settings.nt4
-    if not nt4.ping_s < nt4.pong_s:  # else nobody could answer in time
+    if not nt4.ping_s < nt4.pong_s:  # else no client could reply in time
         yield "nt4.pong_s", f"expected more than nt4.ping_s ({nt4.ping_s:g})"
     yield from _origins("nt4.origins", (origin for origin in nt4.origins if origin != "file://"))
     for key, prefixes in (("nt4.bridge_out", nt4.bridge_out), ("nt4.bridge_in", nt4.bridge_in)):
         for prefix in prefixes:
             if not prefix.startswith("/"):
-                yield key, f'expected names that begin with "/", which alone others know, found {shown(prefix)}'
+                yield key, f'expected names that begin with "/", as those of all shared topics, found {shown(prefix)}'
     if nt4.enabled:
         for key, paths in (("bayeux.paths", settings.bayeux.paths), ("wamp.paths", settings.wamp.paths)):
             for path in paths:
@@ -160,7 +160,7 @@ def _realms(settings: Settings) -> Broken:
         except InvalidName:
             yield key, f"expected a URI like com.example.realm, found {shown(realm.name)}"
         if realm.name in seen:
-            yield key, f"expected a realm of its own, found that of an earlier entry ({shown(realm.name)})"
+            yield key, f"duplicate realm: {shown(realm.name)}"
         seen.add(realm.name)
 
 
@@ -176,7 +176,7 @@ def _users(users: tuple[User, ...]) -> Broken:
         if not _is_name(user.id):
             yield entry_key("user", number, "id"), f"expected 1 to {_ID_CHARS} characters, found {shown(user.id)}"
         elif user.id in seen:
-            yield entry_key("user", number, "id"), f"expected a user of its own, found {shown(user.id)} again"
+            yield entry_key("user", number, "id"), f"duplicate user: {shown(user.id)}"
         seen.add(user.id)
         if not can_be_given(user.role):
             yield (
@@ -199,8 +199,8 @@ def _cookie(cookie: Cookie) -> Broken:
     if not _COOKIE_PATH.fullmatch(cookie.path):
         yield "cookie.path", f"expected a path that begins with / and has no semicolon, found {shown(cookie.path)}"
     if cookie.domain and not _HOST_NAME.fullmatch(cookie.domain):
-        yield "cookie.domain", f'expected a domain, or "" for the host alone, found {shown(cookie.domain)}'
-    if cookie.secure == "off":  # browsers throw such cookies away, and every request would begin a new browser
+        yield "cookie.domain", f'expected a domain, or "" for only the host itself, found {shown(cookie.domain)}'
+    if cookie.secure == "off":  # browsers discard such cookies, and every request would count as a new browser
         if cookie.same_site == "None":
             yield "cookie.secure", 'expected "auto" or "on", which cookie.same_site "None" needs, found "off"'
         if cookie.partitioned:
@@ -214,17 +214,17 @@ def _cookie(cookie: Cookie) -> Broken:
 def _origins(key: str, origins: Iterable[str]) -> Broken:
     for origin in origins:
         if origin in ("*", "null"):
-            # Any page, sandboxed ones of an attacker too, could act with its visitors' cookies.
+            # Any page, even a sandboxed one of an attacker, could act with its visitors' cookies.
             yield key, f'"{origin}" cannot be allowed, since requests carry credentials: list each origin'
         elif not (parts := _ORIGIN.fullmatch(origin)) or int(parts["port"] or 0) > 65_535:
             yield key, f"expected scheme://host[:port] without a path, found {shown(origin)}"
         elif parts["port"] is not None and parts["port"] == _USUAL_PORTS.get(parts["scheme"].lower()):
             usual = origin.removesuffix(f":{parts['port']}")
-            yield key, f'expected "{usual}", as browsers leave the usual port away, found {shown(origin)}'
+            yield key, f'expected "{usual}", since browsers omit the default port, found {shown(origin)}'
 
 
 def _limits(limits: Limits) -> Broken:
-    if limits.queue_bytes < limits.data_bytes:  # the largest event would end every session that should get it
+    if limits.queue_bytes < limits.data_bytes:  # the largest event would end every session that it is delivered to
         yield "limits.queue_bytes", f"expected at least limits.data_bytes ({limits.data_bytes})"
     for network in limits.exempt:
         try:
@@ -237,7 +237,7 @@ def _access(settings: Settings) -> Broken:
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
     for number, rule in enumerate(settings.access):
         if rule.role == SERVER:
-            yield entry_key("access", number, "role"), f'"{SERVER}" may do everything, and no rule can change that'
+            yield entry_key("access", number, "role"), f'"{SERVER}" is allowed everything; no rule can change that'
         elif rule.role != "*" and not is_role(rule.role):
             yield entry_key("access", number, "role"), f"{_ROLE_NEED}, found {shown(rule.role)}"
         yield from _pattern(entry_key("access", number, "pattern"), rule.pattern, bounds)
@@ -254,7 +254,7 @@ def _record(settings: Settings) -> Broken:
         except ValueError as error:
             yield entry_key("record", number, "age"), str(error)
     history = settings.history
-    if history.max_bytes < 2 * history.segment_bytes:  # what goes, goes by segments, and never the newest
+    if history.max_bytes < 2 * history.segment_bytes:  # retention deletes whole segments, and never the newest
         yield "history.max_bytes", f"expected at least twice history.segment_bytes ({history.segment_bytes})"
 
 
@@ -267,11 +267,14 @@ def _lift(settings: Settings) -> Broken:
             yield entry_key("lift", number, "pointer"), f"expected a JSON Pointer, found {shown(lift.pointer)}"
         key = entry_key("lift", number, "column")
         if not _COLUMN.fullmatch(lift.column):
-            yield key, "expected up to 64 small letters, digits and _, a letter first"
+            yield key, "expected up to 64 lowercase letters, digits and _, beginning with a letter"
         elif lift.column in (*COLUMNS, *_LAKE_COLUMNS):
-            yield key, f"expected a name that no column has yet, found {shown(lift.column)}"
+            yield key, f"expected a name that is not a column of the lake already, found {shown(lift.column)}"
         elif types.setdefault(lift.column, lift.type) != lift.type:
-            yield entry_key("lift", number, "type"), f"expected {types[lift.column]}, as of that column elsewhere"
+            yield (
+                entry_key("lift", number, "type"),
+                f"expected {types[lift.column]}, as in an earlier entry for this column",
+            )
     if len(types) > _MOST_COLUMNS:
         yield "lift", f"expected at most {_MOST_COLUMNS} columns"
 
@@ -282,7 +285,7 @@ def _pipeline(settings: Settings) -> Broken:
     except ValueError as error:
         yield "pipeline.vacuum_age", str(error)
     else:
-        if not is_long:  # files of a commit that is under way look like those of a dead one
+        if not is_long:  # the files of a running commit look like those of one that has failed
             yield "pipeline.vacuum_age", "expected at least 1d"
 
 
@@ -293,7 +296,7 @@ def _pattern(key: str, pattern: str, bounds: Bounds) -> Broken:
         yield key, f"expected a channel or pattern like /chat/room, /chat/* or /chat/**, found {shown(pattern)}"
     else:
         if pattern.startswith(META):
-            yield key, "no rule can change what is done on meta channels"
+            yield key, "rules do not apply to meta channels"
 
 
 def _tokens(tokens: tuple[Token, ...]) -> Broken:
@@ -306,10 +309,10 @@ def _tokens(tokens: tuple[Token, ...]) -> Broken:
                 entry_key("tokens", number, "role"),
                 f"{_ROLE_NEED} and none of {_RESERVED}, found {shown(token.role)}",
             )
-        if not is_hash(token.hash):  # never shown: who misunderstood has pasted the token itself
+        if not is_hash(token.hash):  # never shown: it may be the token itself, pasted by mistake
             yield entry_key("tokens", number, "hash"), "expected sha256: and 64 hexadecimal digits (see halley token)"
         elif token.hash in seen:
-            yield entry_key("tokens", number, "hash"), "expected a token of its own, found that of an earlier entry"
+            yield entry_key("tokens", number, "hash"), "duplicate token: an earlier entry has this hash"
         seen.add(token.hash)
 
 
@@ -322,9 +325,9 @@ def _jwt(jwt: Jwt) -> Broken:
     if jwt.jwks or jwt.secret:
         for name in ("issuer", "audience", "role_claim"):
             if not getattr(jwt, name):
-                yield f"jwt.{name}", 'expected a text, since tokens are accepted, found ""'
+                yield f"jwt.{name}", 'expected a string that is not empty, since tokens are accepted, found ""'
         for name, served in (("jwks", {"RS256", "ES256"}), ("secret", {"HS256"})):
             if getattr(jwt, name) and not served & set(jwt.algorithms):
                 yield "jwt.algorithms", f"expected {' or '.join(sorted(served))} too, since jwt.{name} is set"
-    elif jwt.issuer or jwt.audience:  # half a setting must not look like a whole one
+    elif jwt.issuer or jwt.audience:  # an incomplete configuration must not look complete
         yield "jwt.issuer" if jwt.issuer else "jwt.audience", "expected jwt.jwks or jwt.secret too"

@@ -1,4 +1,4 @@
-"""The three places where an operator sets something: a TOML file, the environment, the command line."""
+"""The three sources of settings: a TOML file, the environment and the command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SYNTAX_ERROR = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d
 
 @dataclass(slots=True)
 class Source:
-    """What one of them says: values and their places by key, and what is wrong."""
+    """The settings of one source: values and their places by key, and mistakes."""
 
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Source:
 
 
 def from_flags(flags: Mapping[str, Any]) -> Source:
-    """What the command line says, by key."""
+    """Read the flags of the command line, which are given by key."""
     source = Source()
     for key, value in flags.items():
         flag = key.removesuffix(".enabled").replace(".", "-").replace("_", "-")
@@ -61,7 +61,7 @@ def from_flags(flags: Mapping[str, Any]) -> Source:
 
 
 def from_environment(environment: Mapping[str, str]) -> Source:
-    """What the variables say; one that begins with HALLEY_ and sets nothing is a mistake."""
+    """Read environment variables; an unknown one that begins with HALLEY_ is a mistake."""
     source = Source()
     keys = {knob.variable: key for key, knob in KNOBS.items()}
     for variable, text in environment.items():
@@ -73,7 +73,7 @@ def from_environment(environment: Mapping[str, str]) -> Source:
 
 
 def from_file(file: Path | None) -> Source:
-    """What a TOML file says."""
+    """Read a TOML file; None: no file."""
     source = Source()
     if file is None:
         return source
@@ -113,10 +113,10 @@ def _read_table(source: Source, table: Mapping[str, Any], prefix: str, place: Ca
 
 
 def key_lines(text: str) -> dict[str, int]:
-    """The line on which each key and table of a TOML text begins; the text must be valid.
+    """Return the line on which each key and table of a TOML text begins; the text must be valid.
 
-    Each statement is parsed by itself below the table header it stands under. One that is not whole yet, as an array
-    over several lines, does not parse, and gets the next line too. The tables of a list are numbered: access[0].
+    Each statement is parsed separately, behind the header of its table. An incomplete one, such as the first line of an
+    array, does not parse; the next line is then appended. The tables of a list are numbered: access[0].
     """
     lines: dict[str, int] = {}
     counts: Counter[str] = Counter()  # of the tables under [[...]] so far
@@ -140,7 +140,7 @@ def key_lines(text: str) -> dict[str, int]:
 
 
 def _list_of(tables: Mapping[str, Any]) -> str:
-    """The key of the list to which a header in [[...]] adds a table, once it is parsed by itself."""
+    """Return the key of the list to which a header [[...]] adds a table; `tables` is the header, parsed."""
     parts = []
     inner: Any = tables
     while isinstance(inner, dict):
@@ -150,7 +150,7 @@ def _list_of(tables: Mapping[str, Any]) -> str:
 
 
 def _note_lines(lines: dict[str, int], table: Mapping[str, Any], prefix: str, line: int, counts: Counter[str]) -> None:
-    """Note where what is in `table` begins; `counts` are the tables of each list so far, the last of which is meant."""
+    """Note the line of all that is in `table`; `counts` has the number of tables of each list so far."""
     for name, value in table.items():
         key = prefix + toml_key(name)
         lines.setdefault(key, line)

@@ -1,4 +1,4 @@
-"""Whether a value is what a setting expects; the same for files, variables and flags."""
+"""Checks and conversions of a setting's value, the same for files, variables and flags."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PLAIN_WORDS = {
 
 
 def conform(knob: Knob, value: Any) -> Any:
-    """`value` in the setting's own type. Raises `ValueError`, whose text says what was expected."""
+    """Return `value` in the setting's type. Raises `ValueError`, whose text says what was expected."""
     if not (_is_kind(knob.kind, value) and _is_within(knob, value)):
         raise ValueError(f"expected {expected(knob)}, found {shown(value)}")
     if knob.kind is float:
@@ -32,7 +32,7 @@ def conform(knob: Knob, value: Any) -> Any:
 
 
 def parse(knob: Knob, text: str) -> Any:
-    """The value that `text`, an environment variable, stands for; as `conform`."""
+    """Return the value of an environment variable's text. Raises `ValueError` as `conform`."""
     value: Any = text
     if knob.kind is bool:
         value = _WORDS.get(text.lower(), text)
@@ -47,7 +47,7 @@ def parse(knob: Knob, text: str) -> Any:
 
 
 def expected(knob: Knob) -> str:
-    """What a setting takes, in words."""
+    """Return a description of the values that a setting accepts."""
     if knob.kind in _PLAIN_WORDS:
         return _PLAIN_WORDS[knob.kind]
     if get_origin(knob.kind) is Literal:
@@ -66,7 +66,7 @@ def _is_kind(kind: Any, value: Any) -> bool:
         return isinstance(value, kind)
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    if kind is float:  # a number that a float can hold: neither "not a number" nor infinite
+    if kind is float:  # neither NaN nor infinite, nor too large for a float
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return is_number and abs(value) <= sys.float_info.max
     if get_origin(kind) is Literal:
@@ -74,7 +74,7 @@ def _is_kind(kind: Any, value: Any) -> bool:
     if get_origin(kind) is tuple:
         return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
     assert kind == _MOMENT
-    # Without an offset it would mean another moment on every machine.
+    # Without an offset it would mean another time on every machine.
     return isinstance(value, datetime) and value.tzinfo is not None
 
 
@@ -83,12 +83,12 @@ def _is_within(knob: Knob, value: Any) -> bool:
 
 
 def toml_key(name: str) -> str:
-    """One part of a key as TOML writes it, so that a quoted "a.b" is not taken for b in the table a."""
+    """Return one part of a key as TOML has it: a name such as "a.b" is quoted, so that it is not b in the table a."""
     return name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
 def shown(value: Any) -> str:
-    """A value as a settings file would write it, cut where it is long."""
+    """Return a value as a settings file would have it; long ones are cut."""
     if isinstance(value, dict):
         return "a table"
     text = json.dumps(value, ensure_ascii=False, default=str)

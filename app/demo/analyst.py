@@ -1,4 +1,4 @@
-"""The analyst: hears every trade over WAMP, by a pattern, and publishes `market.index`, the mean of all prices."""
+"""The analyst: receives every trade over WAMP, by a pattern, and publishes `market.index`, the mean of all prices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EVERY_S = 2.0
 
 
 async def analyst(server: str, random: Random) -> None:
-    """Tell how the market does as a whole, until cancelled."""
+    """Publish the market's index until cancelled."""
     await come_back(lambda: _visit(server), random)
 
 

@@ -1,4 +1,4 @@
-"""What is done beside something else, and how both end."""
+"""Running a coroutine while a block runs, and ending both."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def beside(work: Coroutine[None, None, None]) -> AsyncIterator[asyncio.Task[None]]:
-    """Within the block that is done too, and cancelled at its end. What it raises is raised there.
+    """Run `work` in a task during the block and cancel it at the end of the block; its exception is raised then.
 
-    Its end is waited for, unless whoever does the block is in haste.
+    The end of the task is waited for, unless the current task is in haste (`is_in_haste`).
     """
     task = asyncio.create_task(work)
     try:
@@ -29,6 +29,6 @@ async def beside(work: Coroutine[None, None, None]) -> AsyncIterator[asyncio.Tas
 
 
 def is_in_haste() -> bool:
-    """Whether the current task was cancelled twice, so that it has to wait for nobody."""
+    """Whether the current task was cancelled twice, so that it waits for nothing any more."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 1

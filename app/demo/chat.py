@@ -1,4 +1,4 @@
-"""The chat: four people over long-polling and one on an old page by JSONP, who listen and answer each other."""
+"""The chat: four people over long-polling and one on an old page with JSONP, who answer each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WHERE = {
 
 
 async def chat(server: str, random: Random) -> None:
-    """Let all of them talk at that server, until cancelled."""
+    """Let all of them chat at a server, until cancelled."""
     async with asyncio.TaskGroup() as group:
         for name in PEOPLE:
             own = Random(random.random())  # noqa: S311 - chatter
@@ -32,7 +32,7 @@ async def chat(server: str, random: Random) -> None:
 
 
 async def _visit(server: str, name: str, random: Random) -> None:
-    """Take part until the connection is lost for good."""
+    """Take part until the connection is lost and cannot be restored."""
     clock = asyncio.get_running_loop().time
     async with ScriptPage(server) if name == BY_JSONP else Client(server) as page:
         person = Person(name, _WHERE[name], random, clock())

@@ -1,4 +1,4 @@
-"""A verb of ours in a process of its own: what it says on standard error, and how it ends."""
+"""A `halley` command in its own process: its lines on standard error, and its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OURS = "halley: "
 
 
 class Child:
-    """Make it with `running`. `lines` are the last that it said."""
+    """A process, made with `running`. `lines` are its last lines on standard error."""
 
     def __init__(self, process: Process) -> None:
         self.lines: deque[str] = deque(maxlen=_LINES_KEPT)
@@ -35,7 +35,7 @@ class Child:
         self._reading = asyncio.create_task(self._read())
 
     async def says(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Wait for a line like that; None if it ends before. A line that has been pushed out of `lines` is missed."""
+        """Wait for a line that matches; None if the process ends before. A line no longer in `lines` is missed."""
         while True:
             for line in self.lines:
                 if match := pattern.fullmatch(line):
@@ -46,12 +46,12 @@ class Child:
             await self._news.wait()
 
     async def ended(self) -> int:
-        """Wait for its end; returns the exit code, negative where a signal has ended it."""
-        await asyncio.wait([self._reading])  # what it said last, too
+        """Wait for the end of the process; return its exit code, negative if a signal has ended it."""
+        await asyncio.wait([self._reading])  # so that `lines` has the last ones
         return await self._process.wait()
 
     def words(self) -> list[str]:
-        """What it said to people, last of all; its log is not for them."""
+        """Return its last messages for people, without its log."""
         return [line.removeprefix(_OURS) for line in self.lines if line.startswith(_OURS)]
 
     async def _read(self) -> None:
@@ -60,7 +60,7 @@ class Child:
             while True:
                 try:
                     line = await self._process.stderr.readline()
-                except ValueError:  # a line too long to be for anybody
+                except ValueError:  # an overlong line, which is not a message for people
                     continue
                 if not line:
                     return
@@ -70,9 +70,9 @@ class Child:
             self._news.set()
 
     async def end(self, within_s: float) -> None:
-        """Tell it to leave, and wait for that; then kill it and all its children.
+        """Send SIGTERM and wait `within_s` seconds for the end; then kill the process and all its children.
 
-        Whoever was told twice to leave has no time: cancelled while it waits, or twice before, it kills at once.
+        Kills immediately if it is cancelled while it waits, or if the current task was cancelled twice before.
         """
         try:
             self._signal(signal.SIGTERM)
@@ -81,15 +81,15 @@ class Child:
             await self._kill()
 
     def _signal(self, number: signal.Signals) -> None:
-        # Not by `Process.send_signal`: it polls first, and takes the end of a dead child from whoever waits for it.
+        # Not with `Process.send_signal`: it polls first, which takes the exit status from the task that waits for it.
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
     async def _kill(self) -> None:
-        """Also what it may have left: the group is its own, and its number is no other's while anything is in it."""
+        """Kill the process' group, with children that it left: no other group has its number while it has members."""
         deadline_s = asyncio.get_running_loop().time() + _KILLED_S
-        with suppress(ProcessLookupError, PermissionError):  # macOS' word where only the dead are left
+        with suppress(ProcessLookupError, PermissionError):  # raised by macOS if only dead processes are left
             while asyncio.get_running_loop().time() < deadline_s:
                 os.killpg(self._process.pid, signal.SIGKILL)
                 await asyncio.sleep(_LOOK_S)
@@ -99,9 +99,9 @@ class Child:
 
 @asynccontextmanager
 async def running(*arguments: str, leave_s: float) -> AsyncIterator[Child]:
-    """`halley` with these arguments, without any settings of the user's; told to leave when the block ends.
+    """Run `halley` with these arguments, without the user's settings; it has `leave_s` seconds to end with the block.
 
-    It is in a session of its own: Ctrl-C is for us alone, and we end it when its turn comes.
+    It runs in its own session, so that Ctrl-C does not reach it, and it is ended when its turn comes.
     """
     environment = {name: value for name, value in module_environment().items() if not name.startswith("HALLEY_")}
     process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""How each piece of the traffic comes back when its connection was lost, or was ended by somebody."""
+"""How each part of the traffic reconnects after its connection was lost or ended."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 _FIRST_S = 0.5
 _MOST_S = 15.0
 _STEADY_S = 10.0
-"""What has lasted so long was no failure to come back."""
+"""A connection that lasted this long counts as a success: the next pause is the first one again."""
 
 
 class Away(Exception):
-    """The server is not there, or has no more use for us."""
+    """The server cannot be reached, or has refused or ended the session."""
 
 
 _LOSSES = (Away, ClientError, httpx.HTTPError, WebSocketException, OSError, TimeoutError)
 
 
 async def come_back(visit: Callable[[], Awaitable[None]], random: Random, first_s: float = _FIRST_S) -> None:
-    """Do it again and again, after a pause that doubles while it fails; other errors than a loss are raised."""
+    """Repeat `visit`, after pauses that double while it fails; errors other than a lost connection are raised."""
     clock = asyncio.get_running_loop().time
     pause_s = first_s
     while True:

@@ -1,4 +1,4 @@
-"""Somebody on a train, who follows the market over a bad connection: polls seldom, so that events wait for them."""
+"""A person on a train, who follows the market over a bad connection: polls are rare, so that events queue up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from random import Random
 
 _PAUSE_S = (2.0, 7.0)
-"""Between two polls; after 10 s without one the server would take it for gone."""
+"""The pause between two polls; after 10 s without one the session would end."""
 
 
 async def commuter(server: str, random: Random) -> None:

@@ -1,7 +1,7 @@
-"""The whole: the server first, then the traffic and the pipeline, and all of it gone in the end.
+"""The whole demo: it starts the server, the pipeline and the traffic, and ends all of them.
 
-Whoever cancels it ends it in order: the traffic says goodbye, then the pipeline leaves, then the server. Cancelled once
-more it waits for nobody.
+When it is cancelled, the traffic ends first, then the pipeline, then the server. When it is cancelled again, it waits
+for nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WRONG_USE = 2
 
 
 class Plan(NamedTuple):
-    """What is wanted. Without `data_dir` a folder for this once; `for_s` is None for as long as nobody ends it."""
+    """The options of a run. `data_dir` None: a temporary folder; `for_s` None: run until cancelled."""
 
     port: int
     nt4_port: int
@@ -47,7 +47,7 @@ class Plan(NamedTuple):
 
 
 class DemoFailed(Exception):
-    """The server did not start, or has ended by itself; `is_wrong_use` where other options would have helped."""
+    """The server did not start, or has ended by itself; with `is_wrong_use` other options could help."""
 
     def __init__(self, text: str, *, is_wrong_use: bool = False) -> None:
         super().__init__(text)
@@ -55,9 +55,9 @@ class DemoFailed(Exception):
 
 
 async def run(plan: Plan, say: Callable[[str], None], show: Callable[[str], None]) -> None:
-    """Run until the time is over. Raises `DemoFailed`.
+    """Run the demo for `plan.for_s` seconds. Raises `DemoFailed`.
 
-    `say` tells people a line of what goes on, `show` where to look.
+    `say` prints a line about what happens, `show` the line with the address to open.
     """
     async with AsyncExitStack() as stack:
         folder = plan.data_dir
@@ -80,7 +80,7 @@ async def _traffic(url: str, nt4_url: str) -> None:
 
 
 async def _served(stack: AsyncExitStack, plan: Plan, folder: str) -> tuple[Child, str, str]:
-    """The server, and where it listens for browsers and for robots. Raises `DemoFailed`."""
+    """Start the server; return it with its URLs for browsers and for robots. Raises `DemoFailed`."""
     ports = ("--port", str(plan.port), "--operations-port", "0", "--nt4", "--nt4-port", str(plan.nt4_port))
     server = await stack.enter_async_context(
         running("serve", *ports, "--data-dir", folder, "--history", "on", leave_s=_SERVER_LEAVES_S)
@@ -89,31 +89,31 @@ async def _served(stack: AsyncExitStack, plan: Plan, folder: str) -> tuple[Child
         async with asyncio.timeout(_START_S):
             listening = await server.says(_CONSOLE)
     except TimeoutError:
-        raise DemoFailed(f"the server has not started within {_START_S:g} s") from None
+        raise DemoFailed(f"the server did not start within {_START_S:g} s") from None
     if listening is None:
         code = await server.ended()
-        raise DemoFailed("; ".join(server.words()) or "the server has not started", is_wrong_use=code == _WRONG_USE)
+        raise DemoFailed("; ".join(server.words()) or "the server did not start", is_wrong_use=code == _WRONG_USE)
     robots = await server.says(_NT4)
-    assert robots is not None  # it is said before
+    assert robots is not None  # that line is printed before the other
     return server, listening[1], robots[1]
 
 
 async def _watch(server: Child) -> None:
-    """Raises `DemoFailed` when it ends."""
+    """Wait for the server's end; then raise `DemoFailed`."""
     await server.ended()
     raise DemoFailed(": ".join(["the server has ended by itself", *server.words()[-1:]]))
 
 
 async def _pipeline(stack: AsyncExitStack, folder: str, url: str, say: Callable[[str], None]) -> None:
-    """Start it. When it ends by itself the rest goes on."""
+    """Start the pipeline. If it ends by itself, the rest continues."""
     arguments = ("pipeline", "run", "--data-dir", folder, "--server", url)
     pipeline = await stack.enter_async_context(running(*arguments, leave_s=_PIPELINE_LEAVES_S))
 
     async def watch() -> None:
         if await pipeline.says(_AT_WORK):
-            say("pipeline: at work, channels /stats/10s/**, /stats/1m/**, and /alerts/** after two minutes")
+            say("pipeline: running, channels /stats/10s/**, /stats/1m/**, and /alerts/** after two minutes")
         await pipeline.ended()
-        say(": ".join(["pipeline: it has ended by itself, the rest goes on", *pipeline.words()[-1:]]))
+        say(": ".join(["pipeline: it has ended by itself, the rest continues", *pipeline.words()[-1:]]))
 
     await stack.enter_async_context(beside(watch()))
 
@@ -122,9 +122,9 @@ def _tell(url: str, nt4_url: str, plan: Plan, say: Callable[[str], None], show: 
     show(f"open {url}/")
     *people, last = (name for name in PEOPLE if name != BY_JSONP)
     say(f"chat: {', '.join(people)} and {last} over Bayeux, {BY_JSONP} over JSONP, channels /chat/*")
-    say("market: a ticker over WAMP, with news and now and then a halt, channels /market/*")
-    say(f"robot: NetworkTables at {nt4_url}, channels /robot/*; send it by /robot/setpoint [12, 3]")
+    say("market: a ticker over WAMP, with news and sometimes a halt, channels /market/*")
+    say(f"robot: NetworkTables at {nt4_url}, channels /robot/*; set /robot/setpoint to [12, 3] to move it")
     if plan.has_pipeline:
         say("pipeline: Spark is starting")
-    say(f"history: {plan.data_dir}" if plan.data_dir else "history: in a temporary folder, until the end")
+    say(f"history: {plan.data_dir}" if plan.data_dir else "history: in a temporary folder, which is deleted at the end")
     say("end it with Ctrl-C" if plan.for_s is None else f"it ends after {plan.for_s:g} s, or with Ctrl-C")

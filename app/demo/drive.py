@@ -1,4 +1,4 @@
-"""A robot that drives around its field, or where it is told to. Pure: how much time has passed, is an argument."""
+"""A robot that drives around its field, or where it is sent. Pure: the time that has passed is an argument."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TURN_RAD_S = 2.2
 _NEAR_M = 0.4
 _WHEELS_APART_M = 0.6
 _REST_S = 5.0
-"""Where it was sent, before it goes on with its tour."""
+"""The time for which it rests where it was sent, before it resumes its tour."""
 
 _FULL_V, _EMPTY_V = 12.9, 11.4
 _DRAIN_V_M = 0.0015
@@ -28,9 +28,9 @@ _NOISE_V = 0.01
 
 
 class Drive:
-    """Where the robot is (metres, radians), how fast, and how its battery is doing.
+    """The state of the robot: its place (metres, radians), its speed and its battery.
 
-    `wish` is where somebody wants it to be, `laps` counts tours.
+    `wish` is the place to which it was sent, `laps` counts tours.
     """
 
     def __init__(self, random: Random) -> None:
@@ -48,17 +48,17 @@ class Drive:
 
     @property
     def voltage_v(self) -> float:
-        """Of the battery, which sags while the robot drives."""
+        """The voltage of the battery, which sags while the robot drives."""
         sag_v = _SAG_V * self._speed_m_s / _FASTEST_M_S
         return round(self._charge_v - sag_v + self._random.gauss(0, _NOISE_V), 3)
 
     def send_to(self, x_m: float, y_m: float) -> None:
-        """Go there, or as near as the field allows."""
+        """Drive to a place, or as near to it as the field allows."""
         self.wish = min(max(x_m, 0.0), WIDTH_M), min(max(y_m, 0.0), HEIGHT_M)
         self._rest_s = 0.0
 
     def step(self, passed_s: float) -> None:
-        """So much time has passed."""
+        """Move by the time that has passed, in seconds."""
         x_m, y_m = self.wish or _TOUR[self._stop]
         away_m = math.hypot(x_m - self.x_m, y_m - self.y_m)
         is_there = away_m < _NEAR_M
@@ -81,7 +81,7 @@ class Drive:
         self.left_m_s, self.right_m_s = self._speed_m_s - lead_m_s, self._speed_m_s + lead_m_s
         self._charge_v -= _DRAIN_V_M * way_m
         if self._charge_v < _EMPTY_V:
-            self._charge_v = _FULL_V  # somebody has put in another
+            self._charge_v = _FULL_V  # the battery is replaced
 
     def _arrive(self, passed_s: float) -> None:
         if self.wish is not None:
@@ -93,7 +93,7 @@ class Drive:
         self.laps += self._stop == 0
 
     def ranges_m(self, rays: int) -> list[float]:
-        """How far the field's walls are, all around."""
+        """Return the distances to the walls of the field, in `rays` directions all around."""
         return [self._range_m(self.heading_rad + math.tau * ray / rays) for ray in range(rays)]
 
     def _range_m(self, at_rad: float) -> float:

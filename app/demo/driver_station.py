@@ -1,4 +1,4 @@
-"""The driver station: hears over NetworkTables all that the robot tells, as the people beside the field do."""
+"""The driver station: receives over NetworkTables everything that the robot publishes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def driver_station(server: str, random: Random) -> None:
-    """Watch the robot, at the server with that `ws://` address, until cancelled."""
+    """Watch the robot until cancelled; `server` is a `ws://` address."""
     await come_back(lambda: _visit(server), random)
 
 

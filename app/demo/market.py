@@ -1,7 +1,7 @@
 """The market: ten shares whose prices walk at random, a news flash every minute or so, and a halt now and then.
 
 News makes one share trade many times as often for a while, which is a spike; a halt makes one silent for longer than
-steady channels are. Pure: when it is, is an argument.
+a steady channel ever is. Pure: the time is an argument.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SHARES = {
     "ACORN": 48.20, "BASIL": 131.75, "CEDAR": 17.40, "DELFT": 212.10, "EMBER": 9.85,
     "FJORD": 76.30, "GULL": 34.55, "HAZEL": 154.90, "IRIS": 61.05, "JUNO": 420.00,
 }  # fmt: skip
-"""What each costs at first."""
+"""The first price of each."""
 
 _HEADLINES = (
     "{} has found a buyer for its old warehouse",
@@ -28,7 +28,7 @@ _HEADLINES = (
     "Rumours of a merger: {} says nothing",
 )
 _APART_S = (0.5, 2.0)
-"""The mean time between two trades of a share: the busiest, the calmest."""
+"""The mean time between two trades: of the busiest share and of the calmest."""
 
 _FLASH_S = (45.0, 75.0)
 _RUSH_S = 20.0
@@ -36,7 +36,7 @@ _RUSH_TIMES = 15.0
 _HALT_AFTER_S = (240.0, 420.0)
 _HALT_S = (75.0, 90.0)
 _STEP = 0.0008
-"""How far a price goes from one trade to the next, as a share of it."""
+"""The standard deviation of a price from one trade to the next, relative to the price."""
 
 _LOWEST = 0.5
 _LOTS = (1, 5, 10, 25, 50, 100, 250, 500)
@@ -51,7 +51,7 @@ class _Share:
 
 
 class Market:
-    """It opens now. What happens, is asked for by `until`."""
+    """A market that opens at `now_s`; `until` returns what happens there."""
 
     def __init__(self, random: Random, now_s: float) -> None:
         self._random = random
@@ -64,11 +64,11 @@ class Market:
 
     @property
     def next_s(self) -> float:
-        """When something happens next."""
+        """The time of the next event."""
         return min(self._flash_s, self._halt_s, *(share.next_s for share in self._shares.values()))
 
     def until(self, now_s: float) -> Iterator[tuple[str, dict[str, Any]]]:
-        """What has happened until now: a symbol or `NEWS`, and what is published of it."""
+        """Yield what has happened until now: a symbol or `NEWS`, and the data to publish."""
         if self._flash_s <= now_s:
             self._flash_s = now_s + self._random.uniform(*_FLASH_S)
             symbol = self._random.choice([*SHARES])
@@ -81,7 +81,7 @@ class Market:
                 yield symbol, self._trade(symbol, share)
 
     def rush(self, symbol: object, now_s: float) -> None:
-        """News of a share has been heard, from whomever: everybody wants it, or to be rid of it."""
+        """Make a share trade often for a while, after news about it; any other symbol is ignored."""
         share = self._shares.get(symbol) if isinstance(symbol, str) else None
         if share is not None:
             share.rush_until_s = now_s + _RUSH_S

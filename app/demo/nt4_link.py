@@ -1,4 +1,4 @@
-"""One NetworkTables 4.1 client over a WebSocket, as a robot needs it: publishes values, and hears a few topics."""
+"""A NetworkTables 4.1 client over a WebSocket with what a robot needs: it publishes values and subscribes to topics."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _ANSWER_S = 10.0
 
 
 class Nt4Link:
-    """Make it with `linked`, which also sees that it speaks in the server's time; `listen` has to run meanwhile.
+    """A client, made with `linked`, which also sets its clock by the server's; `listen` has to run meanwhile.
 
-    `topics` are what it publishes: names and types.
+    `topics` are those that it publishes: names and types.
     """
 
     def __init__(self, socket: ClientConnection, topics: Mapping[str, str]) -> None:
@@ -36,7 +36,7 @@ class Nt4Link:
         self._behind_us = 0
 
     async def begin(self, topics: Mapping[str, str], wanted: Sequence[str]) -> None:
-        """Ask the server for its time, publish those topics, and hear others."""
+        """Request the server's time, announce the published topics, and subscribe to the wanted ones."""
         asked_us = _now_us()
         await self._socket.send(msgpack.packb([_TIME_ID, 0, _TYPES["int"], asked_us]))
         async with asyncio.timeout(_ANSWER_S):
@@ -52,7 +52,7 @@ class Nt4Link:
         await self._socket.send(json.dumps([*messages, {"method": "subscribe", "params": hear}]))
 
     async def put(self, values: Mapping[str, Any]) -> None:
-        """Publish values by the names of their topics, all as of now and in one frame."""
+        """Publish values by the names of their topics, all with the current time and in one frame."""
         now_us = _now_us() + self._behind_us
         packed = []
         for name, value in values.items():
@@ -61,7 +61,7 @@ class Nt4Link:
         await self._socket.send(b"".join(packed))
 
     async def listen(self, hear: Callable[[str, Any], object]) -> None:
-        """Call `hear` with name and value of what is published. Raises websockets' `ConnectionClosed` in the end."""
+        """Call `hear` with the name and value of each update. Raises websockets' `ConnectionClosed` in the end."""
         while True:
             data = await self._socket.recv()
             if isinstance(data, str):
@@ -84,11 +84,11 @@ class Nt4Link:
 
 @asynccontextmanager
 async def linked(server: str, name: str, topics: Mapping[str, str], wanted: Sequence[str]) -> AsyncIterator[Nt4Link]:
-    """A client of that name at `ws://HOST:PORT`. Raises `Away`, `OSError`, what websockets raises."""
-    # The server asks by pings whether we are there; two that ask tell no more.
+    """Connect a client to `ws://HOST:PORT`. Raises `Away`, `OSError`, and what websockets raises."""
+    # The server pings; pings from both sides would not tell more.
     async with connect(f"{server}/nt/{name}", subprotocols=[_SUBPROTOCOL], ping_interval=None) as socket:
         if socket.subprotocol != _SUBPROTOCOL:
-            raise Away("the server speaks no NetworkTables 4.1")
+            raise Away("the server does not support NetworkTables 4.1")
         link = Nt4Link(socket, topics)
         await link.begin(topics, wanted)
         yield link

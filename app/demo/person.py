@@ -1,7 +1,7 @@
-"""Somebody in the chat: hears what is said in a few rooms, and now and then says something.
+"""A person in the chat, who listens in a few rooms and says something from time to time.
 
-Everybody who hears a question makes up an answer and waits a moment. Whoever is first says it, and the others, hearing
-that, keep theirs to themselves. Pure: when it is, is an argument.
+All who hear a sentence think of an answer and wait a moment. The first one says it; the others hear that and drop
+theirs. Pure: the time is an argument.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PEOPLE = ("Ada", "Bruno", "Chiara", "Dev", "Edda")
 _FIRST_S = (0.5, 6.0)
 _ANSWER_S = (1.5, 6.0)
 _TOPIC_S = (10.0, 60.0)
-"""How long a room is quiet before somebody thinks of something new."""
+"""How long a room is quiet before a person begins a new talk."""
 
 
 class _Plan(NamedTuple):
@@ -28,7 +28,7 @@ class _Plan(NamedTuple):
 
 
 class Person:
-    """One of `PEOPLE`, in those rooms."""
+    """One of `PEOPLE`, who is in some rooms."""
 
     def __init__(self, name: str, rooms: Iterable[str], random: Random, now_s: float) -> None:
         self.name = name
@@ -37,16 +37,16 @@ class Person:
 
     @property
     def rooms(self) -> list[str]:
-        """Where to listen."""
+        """The rooms to listen in."""
         return [*self._plans]
 
     @property
     def speaks_at_s(self) -> float:
-        """When there is something to say, if nobody says anything before."""
+        """The time at which this person speaks, if no other does before."""
         return min(plan.at_s for plan in self._plans.values())
 
     def hear(self, room: str, data: Any, now_s: float) -> None:
-        """Somebody has said something: whatever was to be said in that room would no longer fit."""
+        """Hear what was said in a room: plan an answer, and drop what was planned there before."""
         if room not in self._plans:
             return
         speaker, text = _said(data)
@@ -57,7 +57,7 @@ class Person:
             self._plans[room] = self._new_topic(room, now_s, _TOPIC_S)
 
     def speak(self, now_s: float) -> Iterable[tuple[str, dict[str, str]]]:
-        """What is to be said now, and where."""
+        """Yield what this person says now: the room and the data to publish."""
         for room, plan in self._plans.items():
             if plan.at_s <= now_s:
                 self._plans[room] = self._new_topic(room, now_s, _TOPIC_S)
@@ -69,7 +69,7 @@ class Person:
 
 
 def _said(data: Any) -> tuple[str, str]:
-    """Who has said what, as far as it is to be understood: anybody may publish anything."""
+    """Return the speaker and the text of an event; each is empty if unknown, since anything can be published there."""
     if isinstance(data, dict):
         speaker, text = data.get("from"), data.get("text")
         return speaker if isinstance(speaker, str) else "", text if isinstance(text, str) else ""

@@ -1,4 +1,4 @@
-"""The robot: tells over NetworkTables where it is and how it does, and obeys `/robot/mode` and `/robot/setpoint`."""
+"""The robot: publishes its state over NetworkTables, and obeys `/robot/mode` and `/robot/setpoint`."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ TOPICS: Mapping[str, str] = MappingProxyType({
 
 _TICK_S = 0.02
 _LONGEST_S = 0.1
-"""What the robot may be behind by, of a machine that was busy."""
+"""The longest time for which one step moves the robot; on a busy machine the rest is skipped."""
 
 _POSE_TICKS, _WHEELS_TICKS, _SLOW_TICKS = 10, 50, 100
-"""Between two values: five poses a second are enough to see it move, and leave room for others in the console."""
+"""Ticks between two values: five poses a second show it move, and leave room for other events in the console."""
 
 _RAYS = 36
 
 
 async def robot(server: str, random: Random) -> None:
-    """Drive, at the server with that `ws://` address, until cancelled."""
+    """Drive until cancelled; `server` is a `ws://` address."""
     drive = Drive(random)
     await come_back(lambda: _visit(server, drive), random)
 
@@ -56,7 +56,7 @@ async def _visit(server: str, drive: Drive) -> None:
 
 
 def obey(drive: Drive, name: str, value: Any) -> None:
-    """Do what somebody has set, if it can be done."""
+    """Obey a value that was set; invalid ones are ignored."""
     if name == _MODE and value in MODES:
         drive.mode = value
     elif name == _SETPOINT and isinstance(value, list) and len(value) == 2 and all(map(math.isfinite, value)):
@@ -81,7 +81,7 @@ async def _tell(link: Nt4Link, drive: Drive, listening: asyncio.Task[None]) -> N
 
 
 def _values(drive: Drive, tick: int) -> dict[str, Any]:
-    """What is told over and over. The pose is x and y in metres and the heading in radians."""
+    """Return the values that are due regularly. The pose is x and y in metres and the heading in radians."""
     values: dict[str, Any] = {}
     if tick % _POSE_TICKS == 0:
         values["/robot/pose"] = [round(drive.x_m, 3), round(drive.y_m, 3), round(drive.heading_rad, 3)]
@@ -94,7 +94,7 @@ def _values(drive: Drive, tick: int) -> dict[str, Any]:
 
 
 def _seldom(drive: Drive) -> dict[str, Any]:
-    """What is told when it changes; also what was set, once it is done."""
+    """Return the values that are published when they change; a setpoint that was reached becomes empty."""
     return {
         "/robot/enabled": drive.mode != "disabled",
         "/robot/laps": drive.laps,

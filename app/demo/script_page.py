@@ -1,6 +1,6 @@
-"""A page of old times: a Bayeux client that can do nothing but load scripts (JSONP, Bayeux 1.0, 6.2).
+"""An old web page: a Bayeux client that can only load scripts (JSONP, Bayeux 1.0, 6.2).
 
-It has the methods of `app.client.Client` that the chat needs. It does not come back by itself: whoever uses it does.
+It has the methods of `app.client.Client` that the chat needs. It does not reconnect: its caller makes a new one.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _SCRIPT = re.compile(r"/\*\*/([\w.]+)\((.*)\);", re.DOTALL)
 _ANSWER_S = 10.0
 _GOODBYE_S = 2.0
 _HOLD_S = 60.0
-"""Longer than any hold of a server's."""
+"""Longer than a server holds a poll."""
 
 _EVENTS_KEPT = 1_000
 
 
 class ScriptPage:
-    """A session from `async with` to its end; `pause_s` tells how long to rest before each next poll.
+    """A session that lasts as long as its `async with` block; `pause_s` returns the pause before each next poll.
 
-    Entering it, its methods and reading events raise `Away` when the server does not answer, or has ended the session.
+    Entering it, its methods and reading events raise `Away` if the server does not respond or has ended the session.
     """
 
     def __init__(self, server: str, pause_s: Callable[[], float] = lambda: 0.0) -> None:
@@ -65,7 +65,7 @@ class ScriptPage:
             await self._http.aclose()
 
     async def subscribe(self, pattern: str) -> None:
-        """Hear what is published there."""
+        """Subscribe to a pattern."""
         await self._ask("/meta/subscribe", subscription=pattern)
 
     async def publish(self, channel: str, data: Any) -> None:
@@ -76,7 +76,7 @@ class ScriptPage:
         return self
 
     async def __anext__(self) -> Event:
-        """The next event."""
+        """Wait for the next event."""
         event = await self._events.get()
         if isinstance(event, Exception):
             raise event
@@ -87,11 +87,11 @@ class ScriptPage:
             while True:
                 await self._ask("/meta/connect", within_s=_HOLD_S, connectionType="callback-polling")
                 await asyncio.sleep(self._pause_s())
-        except Exception as error:  # noqa: BLE001 - also a mistake of ours must reach whoever reads
+        except Exception as error:  # noqa: BLE001 - any error must reach the reader of events
             await self._events.put(error)
 
     async def _ask(self, channel: str, within_s: float = _ANSWER_S, **fields: Any) -> dict[str, Any]:
-        """Load a script; returns the answer to our message, and keeps the events that came beside it."""
+        """Send a message by loading a script; return the reply to it, and keep the events in the script."""
         number = next(self._numbers)
         message = {"id": str(number), "channel": channel, **fields}
         if self._client_id:
@@ -112,9 +112,9 @@ class ScriptPage:
 
 
 def _read(script: str, callback: str) -> list[dict[str, Any]]:
-    """What the script would call our function with. Raises `ValueError` where it would do anything else."""
+    """Return the messages that a script passes to the callback. Raises `ValueError` if it does anything else."""
     match = _SCRIPT.fullmatch(script)
     if match is None or match[1] != callback:
-        raise ValueError("no script of a Bayeux server's")
+        raise ValueError("not a script of a Bayeux server")
     answers: list[dict[str, Any]] = json.loads(match[2])
     return answers

@@ -1,6 +1,6 @@
-"""What people say in the chat's rooms: talks, each a row of turns, and each turn a choice of sentences.
+"""What people say in the chat's rooms: talks, each a sequence of turns, and each turn a choice of sentences.
 
-Whoever hears a sentence knows by it what may be said next. No sentence stands in two places.
+A sentence determines which ones can follow, so none is in two turns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ticker: tells over WAMP what the market does, `market.SYMBOL` and `market.news`; Bayeux sees `/market/SYMBOL`."""
+"""The ticker: publishes the market over WAMP, `market.SYMBOL` and `market.news`; Bayeux shows `/market/SYMBOL`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from random import Random
 
 _LEAST_S, _MOST_S = 0.05, 1.0
-"""Between two looks at the market: what happens within is sent together; news of others' may come at any time."""
+"""Times between two looks at the market: what happens meanwhile is sent together. Others can publish news any time."""
 
 _ACKNOWLEDGED_SHARE = 0.05
-"""Of trades: only those wait for the disk, and so would show that it is slow."""
+"""The share of publishes that wait for an acknowledgement, so for the disk: they show if it is slow."""
 
 
 async def ticker(server: str, random: Random) -> None:
-    """Tell what the market does, until cancelled."""
+    """Publish what happens in the market until cancelled."""
     await come_back(lambda: _visit(server, random), random)
 
 
@@ -40,5 +40,5 @@ async def _visit(server: str, random: Random) -> None:
                 is_acknowledged = random.random() < _ACKNOWLEDGED_SHARE
                 await session.publish(f"market.{name}", data, is_acknowledged=is_acknowledged)
                 if name == NEWS:
-                    hear(data)  # a publisher does not hear itself
+                    hear(data)  # a publisher does not receive its own events
             await asyncio.sleep(min(max(market.next_s - clock(), _LEAST_S), _MOST_S))

@@ -1,4 +1,4 @@
-"""One WAMP session over a WebSocket (wamp.2.json), as a ticker needs it: publishes, and hears a few topics."""
+"""A WAMP session over a WebSocket (wamp.2.json) with what a ticker needs: it publishes and subscribes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ANSWER_S = 10.0
 
 
 class WampSession:
-    """Make it with `joined`; `listen` has to run meanwhile. It raises `Away` where there is no good answer."""
+    """A session, made with `joined`; `listen` has to run meanwhile. Methods raise `Away` if the router refuses."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
@@ -34,7 +34,7 @@ class WampSession:
         self._heard: dict[int, Callable[[Any], object]] = {}
 
     async def publish(self, topic: str, value: Any, *, is_acknowledged: bool = False) -> None:
-        """Publish one value, and wait for the broker's word if that is wanted."""
+        """Publish one value; with `is_acknowledged` wait for the acknowledgement."""
         if is_acknowledged:
             await self._ask(_PUBLISH, {"acknowledge": True}, topic, [value])
         else:
@@ -45,34 +45,34 @@ class WampSession:
         self._heard[await self._ask(_SUBSCRIBE, {"match": match}, topic)] = hear
 
     async def join(self) -> None:
-        """Begin the session, before anything is heard."""
+        """Begin the session; call it before `listen`."""
         await self._send(_HELLO, _REALM, {"roles": _ROLES})
         async with asyncio.timeout(_ANSWER_S):
             answer = json.loads(await self._socket.recv())
         if answer[0] != _WELCOME:
-            raise Away(f"the router said {answer}")
+            raise Away(f"the router replied {answer}")
 
     async def listen(self) -> None:
-        """Take what comes. Raises websockets' `ConnectionClosed` in the end, `Away` when something is refused."""
+        """Process messages. Raises websockets' `ConnectionClosed` in the end, `Away` if a request is refused."""
         try:
             while True:
                 self._take(json.loads(await self._socket.recv()))
         finally:
             for answer in self._asked.values():
                 if not answer.done():
-                    answer.set_exception(Away("no answer will come"))
+                    answer.set_exception(Away("the session has ended"))
 
     def _take(self, message: list[Any]) -> None:
         match message:
             case [code, request, answer] if code in (_PUBLISHED, _SUBSCRIBED):
                 asked = self._asked.get(request)
-                if asked is not None and not asked.done():  # there may be an answer when its time is over
+                if asked is not None and not asked.done():  # a reply can arrive after the deadline
                     asked.set_result(answer)
             case [code, subscription, _, _, *payload] if code == _EVENT:
                 if subscription in self._heard:
                     self._heard[subscription](payload[0][0] if payload and payload[0] else None)
             case refusal:
-                raise Away(f"the router said {refusal}")
+                raise Away(f"the router replied {refusal}")
 
     async def _ask(self, code: int, *rest: Any) -> Any:
         request = next(self._requests)
@@ -90,9 +90,9 @@ class WampSession:
 
 @asynccontextmanager
 async def joined(server: str) -> AsyncIterator[WampSession]:
-    """A session at the server with that `http://` address. Raises `Away`, `OSError`, what websockets raises."""
+    """Open a session; `server` is an `http://` address. Raises `Away`, `OSError`, and what websockets raises."""
     url = f"ws{server.removeprefix('http')}/ws"
-    # The server asks by pings whether we are there; two that ask tell no more.
+    # The server pings; pings from both sides would not tell more.
     async with connect(url, subprotocols=[_SUBPROTOCOL], ping_interval=None) as socket:
         session = WampSession(socket)
         await session.join()

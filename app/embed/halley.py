@@ -33,9 +33,9 @@ _WAYS = ("incoming", "outgoing")
 class Halley:
     """A server inside a program.
 
-    The settings' `host` must be the one that the program listens on: it decides what anonymous clients may do; see the
-    README's limits. `app` is the ASGI application. Pass `lifespan` to the program's own application, or background
-    tasks do not run and clients are not disconnected when the program ends.
+    The settings' `host` must be the one that the program listens on: it decides what anonymous clients can do (see
+    "Listeners and protection" in `app/settings/README.md`). `app` is the ASGI application. Pass `lifespan` to the
+    program's own application, or background tasks do not run and clients are not disconnected when the program ends.
     """
 
     def __init__(self, settings: Settings | None = None) -> None:

@@ -1,1 +1,1 @@
-"""What the ASGI server lacks: bounds on heads and bodies, deadlines, knowledge of what reached the socket, draining."""
+"""What uvicorn lacks: limits for heads and bodies, deadlines, knowing what reached the socket, WebSockets, draining."""

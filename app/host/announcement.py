@@ -1,4 +1,4 @@
-"""What the server says when it has begun: where it listens, and what to try."""
+"""What the server prints when it has started: its addresses, and commands to try."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def announce(house: House, listeners: Listeners) -> None:
-    """Tell whoever started us what to try; the last line is where we listen."""
+    """Print the addresses and commands to try, log the listeners, and notify the supervisor."""
     settings, tls = house.settings, house.settings.tls
     url = url_of(listeners.public, "https" if tls.cert else "http")
     urls = [url]
     path = settings.bayeux.paths[0]
     console = f"{url}/" if "/bayeux" in settings.bayeux.paths else f"{url}/?server={path}"
     recorder = house.recorder
-    lines = [f"history: {recorder.folder}" if recorder is not None else "history: off, in memory alone"]
+    lines = [f"history: {recorder.folder}" if recorder is not None else "history: off, events are kept in memory only"]
     if listeners.operations is not None:
         urls.append(url_of(listeners.operations))
         lines.append(f"health and metrics: {urls[-1]}/health/ready, /metrics")
@@ -33,19 +33,19 @@ def announce(house: House, listeners: Listeners) -> None:
     for listens in urls:
         telemetry.log.info("listening", url=listens)
     trust = f"--cacert {shlex.quote(tls.cert)} " if tls.cert else ""
-    tries = [] if settings.access else try_next(trust + url + path)  # which would be refused
+    tries = [] if settings.access else try_next(trust + url + path)  # access rules could refuse them
     lines += [f"console: {console}", *tries, f"halley is listening on {url}"]
-    print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201 - the one who started us reads it
+    print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201 - for the terminal that the server was started in
     supervisor.tell(supervisor.READY)
 
 
 def try_next(bayeux: str) -> list[str]:
-    """Three curl lines that work when pasted, each by itself; `bayeux` is the address, after options it may need."""
+    """Return lines with three curl commands; `bayeux` is the address, after any options that it needs."""
     handshake = '{"channel":"/meta/handshake","version":"1.0","supportedConnectionTypes":["long-polling"]}'
     batch = """[{\\"channel\\":\\"/meta/subscribe\\",\\"subscription\\":\\"/hello\\",\\"clientId\\":\\"$id\\"},"""
     batch += """{\\"channel\\":\\"/hello\\",\\"data\\":\\"world\\"}]"""
     return [
-        "try (and watch by: halley subscribe /hello)",
+        "try (and watch with: halley subscribe /hello)",
         f"""  curl {bayeux} -d '{{"channel":"/hello","data":"world"}}'""",
         f"""  id=$(curl -s {bayeux} -d '{handshake}' | grep -o '[0-9a-f]\\{{40\\}}'); curl {bayeux} -d "{batch}\"""",
         f"""  curl -G {bayeux} --data-urlencode jsonp=show --data-urlencode 'message={handshake}'""",

@@ -1,4 +1,4 @@
-"""The server's certificate and key: read, checked, and read again when told to. Nothing here knows of connections."""
+"""The server's certificate and key: read, checked, and read again on request. Knows nothing of connections."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
     from app.settings import Tls
 
 _MISMATCHES = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
-"""OpenSSL's words for another pair's key; the last when it is of another kind."""
+"""OpenSSL's reasons when the key does not belong to the certificate; the last one is for another type of key."""
 
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 class BadCertificate(Exception):
-    """The files cannot be used; the text says which and why, in one sentence."""
+    """A file of the certificate or key cannot be used; the text names it and says why."""
 
 
 class Certificate:
-    """What new connections are made with: `context`. Raises `BadCertificate`."""
+    """The server's certificate; new connections use its `context`. Raises `BadCertificate`."""
 
     def __init__(self, options: Tls) -> None:
         self._options = options
         self.context = _context(options)
 
     def reload(self) -> None:
-        """Read the files again, for new connections; keep what there is if they cannot be used."""
+        """Read the files again, for new connections; if they cannot be used, log that and keep the old certificate."""
         try:
-            # A new context: one that had an RSA certificate would go on offering it beside a new one of another kind.
+            # A new context: the old one would go on offering an RSA certificate next to a new one of another type.
             self.context = _context(self._options)
         except BadCertificate as error:
             telemetry.log.error("reload_failed", what="certificate", reason=str(error))
@@ -42,15 +42,15 @@ class Certificate:
 def _context(options: Tls) -> ssl.SSLContext:
     cert, key = options.cert, options.key or options.cert
     if "-----BEGIN CERTIFICATE-----" not in _text(cert):
-        raise BadCertificate(f"{cert} has no certificate in it (expected PEM)")
+        raise BadCertificate(f"{cert} contains no certificate (expected PEM)")
     if "PRIVATE KEY-----" not in (text := _text(key)):
-        hint = "" if options.key else "; name its file by --tls-key"
-        raise BadCertificate(f"{key} has no private key in it (expected PEM){hint}")
+        hint = "" if options.key else "; name its file with --tls-key"
+        raise BadCertificate(f"{key} contains no private key (expected PEM){hint}")
     if "ENCRYPTED" in text:
-        raise BadCertificate(f"the key in {key} is encrypted; a server that starts by itself needs it plain")
+        raise BadCertificate(f"the key in {key} is encrypted (expected an unencrypted key)")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[options.min_version]
-    context.options |= ssl.OP_NO_RENEGOTIATION  # a client could make us do the costly half again and again
+    context.options |= ssl.OP_NO_RENEGOTIATION  # else a client could repeat the part that is costly for the server
     context.set_alpn_protocols(["http/1.1"])
     try:
         context.load_cert_chain(cert, key)

@@ -1,12 +1,13 @@
 """One HTTP connection: uvicorn's httptools protocol with the guards it lacks.
 
-* Head: size, number of headers and a deadline; bytes are counted as they come, before any parser has buffered them.
-* Body: a deadline; chunked framing is bounded along with the content.
-* While a request is being answered nothing further is parsed: bytes that come meanwhile are kept, up to one head and
-  body, so that a peer that closes is noticed at once, whatever it sent before.
+* Head: limits for its size and number of headers, and a deadline; bytes are counted when they are received, before any
+  parser has buffered them.
+* Body: a deadline; the size limit includes the framing of chunks.
+* While a request is being processed nothing further is parsed: bytes received meanwhile are kept, up to the size of one
+  head and body. So reading never stops, and a peer that closes is noticed immediately.
 
-What becomes of answers is in `peer.py`. It knows nothing of Bayeux. ASGI applications find it as
-`scope["extensions"]["halley"]`; a subclass may take requests from the application and answer them itself.
+How responses are written is in `peer.py`. Nothing here knows of Bayeux. ASGI applications find the connection as
+`scope["extensions"]["halley"]`; a subclass can respond to some requests itself, without the application.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _HUGE_LENGTH = re.compile(rb"^content-length:[ \t]*[0-9]{19,}[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 _PIECE_BYTES = 16_384
-"""Fed to the parser at once, so that a body's framing is counted to within so much."""
+"""The largest piece fed to the parser: a body's framing is counted after each piece, so to this precision."""
 _PIPELINED_REQUESTS = 16
 _DISCARDED_BYTES = 1_048_576
 
@@ -43,9 +44,9 @@ class _Refused(Exception):
 
 
 class Connection(Peer):
-    """A guarded connection, which feeds the parser and asks the application one request after the other.
+    """A guarded connection, which feeds the parser and passes the application one request after the other.
 
-    A subclass may answer some itself: `_takes`, `_serve` and `respond` are for that.
+    A subclass can take some requests and respond itself: `_takes`, `_serve` and `respond` are for that.
     """
 
     __slots__ = (
@@ -70,35 +71,35 @@ class Connection(Peer):
         super().__init__(*arguments, **named)
 
         # Per-connection state
-        self._is_answering = False  # a request that was taken from the application
-        self._is_stuck = False  # with an answer of ours that the peer does not read
-        self._kept: bytearray | None = None  # came meanwhile
-        self._quiet_since = 0.0  # its latest answer of ours has left
-        self._has_served = False  # a request has come in whole, some time
+        self._is_answering = False  # a request that the subclass took is not answered yet
+        self._is_stuck = False  # the peer does not read the response that the subclass wrote
+        self._kept: bytearray | None = None  # received while a request was being processed
+        self._quiet_since = 0.0  # when the subclass' latest response was sent
+        self._has_served = False  # at least one whole request was received
         self._is_feeding = False
-        self._is_leaving = False  # along with the server
-        self._successor: WebSocket | None = None  # has the connection now
+        self._is_leaving = False  # the server is shutting down
+        self._successor: WebSocket | None = None  # the WebSocket that the connection has become
 
         # Per-request state
-        self._is_in_head = True  # of a request, or before one
+        self._is_in_head = True  # the parser is in the head of a request, or before one
         self._has_begun = False  # part of a head has been parsed
-        self._lacks_body = False  # asked for an upgrade, for which httptools skips the body
-        self._may_take = False  # no request came ahead of this one in the same piece
-        self._body: bytes | bytearray | None = None  # of a request that was taken, as far as it has come
-        self._opening: tuple[WebSocket, bytes] | None = None  # what it asked for and is granted
-        self._fed_bytes = 0  # of this head, or of this body with its framing
+        self._lacks_body = False  # the request asks for an upgrade, and httptools skips the body of such a request
+        self._may_take = False  # no other request precedes this one in the same piece
+        self._body: bytes | bytearray | None = None  # the received part of the body, if the subclass took the request
+        self._opening: tuple[WebSocket, bytes] | None = None  # the WebSocket that the request opens, and the response
+        self._fed_bytes = 0  # bytes of this head, or of this body with its framing
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A peer has connected; its first request is under the deadline at once."""
+        """A peer has connected; the deadline of its first request starts now."""
         super().connection_made(transport)
         self._quiet_since = monotonic()
         self.watch.idle.watch(self, self._quiet_since)
         self._mind_time()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came: parse them, keep them for later, or throw them away."""
+        """Parse the received bytes, keep them for later, or discard them."""
         if self._discarded_bytes is not None:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > _DISCARDED_BYTES:
@@ -113,7 +114,7 @@ class Connection(Peer):
                 self.cut("too_much_ahead")
 
     def resume_writing(self) -> None:
-        """All that was written has left: the next request's turn."""
+        """All written bytes are in the kernel: go on with the next request."""
         super().resume_writing()
         if self._is_stuck:
             self._is_stuck = self._is_answering = False
@@ -121,37 +122,40 @@ class Connection(Peer):
                 self._go_on()
 
     def shutdown(self) -> None:
-        """The server leaves: an idle connection closes now, any other after its answer."""
+        """Close the connection because the server shuts down: now if it is idle, else after its response."""
         self._is_leaving = True
         if not self._is_answering and self._body is None:
             super().shutdown()
 
     def is_idle(self, since: float) -> bool:
-        """Whether nothing has been asked or answered since then; of the application uvicorn keeps watch itself."""
+        """Whether there was no request or response since the time `since`.
+
+        False after a response of the application: uvicorn's own keep-alive timer runs then.
+        """
         is_at_rest = not self._is_busy() and self._is_in_head and not self._has_begun and self._body is None
         return is_at_rest and self.timeout_keep_alive_task is None and self._quiet_since <= since
 
     def timeout_keep_alive_handler(self) -> None:
-        """Nothing has been asked since the application's latest answer."""
+        """Close the connection: there was no request since the application's latest response."""
         self.watch.hits["keep_alive_s"] += 1
         super().timeout_keep_alive_handler()
 
-    # What a subclass may answer itself
+    # For subclasses that respond to requests themselves
 
     def _takes(self, fields: dict[bytes, bytes]) -> bool:  # noqa: ARG002 - for subclasses
-        """Whether the request whose head has come is one to `_serve`; its body is then collected.
+        """Whether `_serve` is to be called with the request whose head was received, once its body is complete.
 
-        `fields` has its headers by lower-case name, the last of each.
+        `fields` has its headers by lower-case name; of repeated ones, the last.
         """
         return False
 
     def _serve(self, body: bytes) -> None:
-        """The request has come in whole: `respond` to it, now or later."""
+        """Process a request that was taken and is complete: call `respond`, now or later."""
 
     def respond(self, response: bytes, *, closes: bool) -> bool:
-        """Write the answer to a request that was taken; True if it has left for the kernel.
+        """Write the response to a request that was taken; True if all of it is in the kernel.
 
-        What came meanwhile is looked at as soon as it has.
+        Bytes received meanwhile are parsed as soon as it is.
         """
         if self._is_lost or self._discarded_bytes is not None:
             return False
@@ -180,7 +184,7 @@ class Connection(Peer):
     # Parsing
 
     def _is_busy(self) -> bool:
-        """Whether a request has come in whole and is not answered yet."""
+        """Whether a whole request was received and is not answered yet."""
         if self._is_answering:
             return True
         running = self._running
@@ -201,14 +205,14 @@ class Connection(Peer):
         except httptools.HttpParserUpgrade as upgrade:
             self._pass_over(data, upgrade.args[0])
         except httptools.HttpParserError:
-            if self._is_in_head and _HUGE_LENGTH.search(data):  # more than the parser can count
+            if self._is_in_head and _HUGE_LENGTH.search(data):  # a number too large for the parser
                 self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large", limit="body_bytes")
             else:
                 self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
         self._is_feeding = False
         if self._is_in_head and not (self.pipeline or self._fed_bytes or self._has_begun or self._running):
-            return  # one request that was taken, and nothing else
-        if self._fed_bytes:  # of something that is not whole yet
+            return  # the piece was one request, which the subclass took
+        if self._fed_bytes:  # of an incomplete head or body
             self._check_fed()
         if self.pipeline:
             if len(self.pipeline) > _PIPELINED_REQUESTS:
@@ -224,7 +228,7 @@ class Connection(Peer):
             self._mind_time()
 
     def _pass_over(self, data: bytes, parsed_bytes: int) -> None:
-        """What was asked for is switched to; if nothing is (RFC 9110, 7.8: "MAY ignore"), HTTP/1.1 goes on."""
+        """Switch to the requested WebSocket; other upgrades are ignored (RFC 9110, 7.8), and HTTP/1.1 goes on."""
         if self._opening is not None:
             self._hand_over(*self._opening, data[parsed_bytes:])
             return
@@ -236,7 +240,7 @@ class Connection(Peer):
             self.data_received(rest)
 
     def _hand_over(self, successor: WebSocket, accepted: bytes, rest: bytes) -> None:
-        """It is a WebSocket from now on."""
+        """Make the connection a WebSocket."""
         self._opening, self._successor, self._is_lost = None, successor, True
         self.watch.idle.forget(self)
         self._be_under(None)
@@ -244,7 +248,7 @@ class Connection(Peer):
         self.flow.resume_reading()
         successor.begin(self.transport, accepted, rest)
         self.connections.discard(self)
-        self.parser = None  # type: ignore[assignment]  # which knows us, and we it
+        self.parser = None  # type: ignore[assignment]  # breaks a reference cycle
 
     def _check_fed(self) -> None:
         limits = self.watch.limits
@@ -258,12 +262,12 @@ class Connection(Peer):
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def _body_head(self) -> bytes:
-        """A head that makes a new parser expect the body of the request at hand; nothing else of it is read."""
+        """Return a head that makes a new parser expect the body of the current request; only its framing is read."""
         framing = [(name, value) for name, value in self.headers if name in (b"content-length", b"transfer-encoding")]
         return b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(b"%b: %b\r\n" % header for header in framing)
 
     def _mind_time(self) -> None:
-        """Put the connection under the deadline of what it is waited for; while it waits for us there is none."""
+        """Start the deadline for what the peer must send next, if anything; none runs while a request is processed."""
         watch = self.watch
         reaper: Reaper[Peer] | None = None
         if self._is_lost or self._discarded_bytes is not None or self._is_busy():
@@ -278,7 +282,7 @@ class Connection(Peer):
     # Parser callbacks
 
     def on_message_begin(self) -> None:
-        """A request begins. Its scope is made once it is clear that the application will answer it."""
+        """A request begins. Its scope is made only once it is known that the application will respond to it."""
         if self._lacks_body:
             return
         self.url = b""
@@ -286,23 +290,23 @@ class Connection(Peer):
         self._has_begun = True
 
     def on_url(self, url: bytes) -> None:
-        """A piece of the request target."""
+        """Append a piece of the request target."""
         if not self._lacks_body:
             self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header, whole; trailers, which come after the body, are nobody's."""
+        """Add one complete header; trailers, which follow the body, are ignored."""
         if self._is_in_head and not self._lacks_body:
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """The head is whole: check what only the raw head shows, then let the application begin."""
+        """The head is complete: check its limits, then open a WebSocket or begin a request, maybe of a subclass."""
         if self._lacks_body:
             self._lacks_body = False
             return
         fields = dict(self.headers)
         limits = self.watch.limits
-        is_sound = self._fed_bytes <= limits.head_bytes and len(fields) <= limits.headers  # else looked at below
+        is_sound = self._fed_bytes <= limits.head_bytes and len(fields) <= limits.headers  # else `_check_head` decides
         self._is_in_head = self._has_begun = False
         if self._reaper is not None:
             self._be_under(None)
@@ -314,7 +318,7 @@ class Connection(Peer):
         self._check_head(fields)
         self._fed_bytes = 0
         url, headers = self.url, self.headers
-        super().on_message_begin()  # makes the scope, and forgets what has come
+        super().on_message_begin()  # makes the scope, and clears url and headers
         self.url = url
         self.headers.extend(headers)
         self.expect_100_continue = fields.get(b"expect", b"").lower() == b"100-continue"
@@ -326,7 +330,7 @@ class Connection(Peer):
         )
 
     def _opens_socket(self, fields: dict[bytes, bytes]) -> bool:
-        """Whether the request whose head has come is granted a WebSocket; raises `_Refused` if it asks in vain."""
+        """Whether the current request opens a WebSocket. Raises `_Refused` if it asks for one in vain."""
         if fields.get(b"upgrade", b"").lower() == b"websocket" and self.parser.should_upgrade():
             try:
                 self._opening = open_socket(self)
@@ -339,7 +343,7 @@ class Connection(Peer):
         limits = self.watch.limits
         if len(self.headers) > limits.headers:
             self._refuse_head(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers", "headers")
-        if self._fed_bytes > limits.head_bytes:  # along with what followed the head; now exactly
+        if self._fed_bytes > limits.head_bytes:  # may include bytes behind the head: count exactly
             head_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if head_bytes > limits.head_bytes:
                 self._refuse_head(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large", "head_bytes")
@@ -348,11 +352,11 @@ class Connection(Peer):
         if b"transfer-encoding" in fields:
             codings = [value for name, value in self.headers if name == b"transfer-encoding"]
             if len(codings) > 1 or codings[0].strip().lower() != b"chunked":
-                # What an intermediary reads differently from us is how requests are smuggled.
+                # A proxy may read such framing differently, which lets requests be smuggled.
                 self._refuse_head(HTTPStatus.BAD_REQUEST, "transfer encoding not supported")
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
+        """Append a piece of the body."""
         if self._body is None:
             super().on_body(body)
         elif not self._body:
@@ -362,7 +366,7 @@ class Connection(Peer):
             self._body += body
 
     def on_message_complete(self) -> None:
-        """The request has come in whole."""
+        """The request is complete: serve it, or pass it to the application."""
         if self._lacks_body:
             return
         self._is_in_head = self._has_served = True
@@ -372,24 +376,24 @@ class Connection(Peer):
             self._be_under(None)
         if self._body is not None:
             body, self._body = bytes(self._body), None
-            if self._opening is None:  # else it is handed over as soon as the parser has let go
+            if self._opening is None:  # else `_pass_over` hands the connection over
                 self._is_answering = True
                 self._serve(body)
             return
         super().on_message_complete()
-        if self._running is not None and self._running.response_complete:  # it was answered before it was whole
+        if self._running is not None and self._running.response_complete:  # it was answered before it was complete
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
 
     def on_response_complete(self) -> None:
-        """The application has answered a request: go on with what came meanwhile."""
+        """The application has responded: parse the bytes received meanwhile."""
         super().on_response_complete()
         if not self.transport.is_closing():
             self._look_at_kept()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        if self._is_answering:  # something that was taken, and comes first
+        if self._is_answering:  # a request that was taken, and whose response is sent first
             self.pipeline.appendleft((cycle, app))
             return
         self._running = cycle

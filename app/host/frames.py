@@ -18,7 +18,7 @@ _CODE = struct.Struct(">H")
 
 
 def frame(opcode: int, message: bytes) -> bytes:
-    """A message in one frame."""
+    """Return a message as one frame."""
     nbytes = len(message)
     if nbytes < 126:
         return _HEADERS[opcode][nbytes] + message
@@ -32,5 +32,5 @@ binary_frame = partial(frame, BINARY)
 
 
 def close_frame(code: int, reason: str) -> bytes:
-    """The farewell; a reason that is too long loses its end."""
+    """Return a close frame; a reason that is too long is cut at its end."""
     return frame(CLOSE, _CODE.pack(code) + reason_bytes(reason))

@@ -1,4 +1,4 @@
-"""TCP's own way to find out that a peer has left without a word, where the protocol spoken has none (NA7)."""
+"""TCP keepalive, which finds peers that are gone without closing, for protocols that have no pings (NA7)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     import asyncio
 
 _IDLE_S, _INTERVAL_S, _PROBES = 10, 5, 3
-"""A peer that is silent for so long is asked by its machine, so often, and is lost when so many went unanswered: it is
-gone after 25 s. A robot that lost its power says nothing, and its topics must not outlive it for hours.
+"""The kernel sends probes to a peer that was silent for 10 s, 5 s apart; after 3 without a reply, 25 s in all, the
+connection is lost. A robot that loses its power closes nothing, and its topics must not outlive it for hours.
 """
 
 _OPTIONS = (
@@ -19,11 +19,11 @@ _OPTIONS = (
     ("TCP_KEEPINTVL", _INTERVAL_S),
     ("TCP_KEEPCNT", _PROBES),
 )
-"""Of TCP, as far as a platform has them; macOS has another name for the first."""
+"""TCP's options; those that the platform has are set. macOS has another name for the first."""
 
 
 def probe(transport: asyncio.Transport) -> None:
-    """Have the machine ask a connection's peer whether it is there."""
+    """Turn TCP keepalive on for a connection."""
     bound: socket.socket | None = transport.get_extra_info("socket")
     if bound is None:
         return

@@ -1,4 +1,4 @@
-"""Where the server listens: its sockets, bound before anything else is begun."""
+"""The listening sockets of the server, which are bound before anything is served."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 
 
 class CannotListen(Exception):
-    """A port is taken, or an address is not this machine's."""
+    """A listener cannot be bound: its port is taken or not allowed, or its address does not belong to this machine."""
 
 
 class Listeners(NamedTuple):
-    """The listening sockets: for clients, and those of what is turned on beside."""
+    """The listening sockets: the public one, and those for operations and NetworkTables, None where turned off."""
 
     public: socket.socket
     operations: socket.socket | None
@@ -28,7 +28,7 @@ class Listeners(NamedTuple):
 
 
 def listen(settings: Settings) -> Listeners:
-    """Bind all that the settings ask for, or none. Raises `CannotListen`."""
+    """Bind all listeners of the settings. Raises `CannotListen`; then none stays bound."""
     operations, nt4 = settings.operations, settings.nt4
     bound: list[socket.socket] = []
     try:
@@ -47,21 +47,21 @@ def listen(settings: Settings) -> Listeners:
 
 
 def close(listeners: Iterable[socket.socket | None]) -> None:
-    """Listen no longer."""
+    """Close all listeners."""
     for bound in listeners:
         if bound is not None:
             bound.close()
 
 
 def bind(host: str, port: int, flag: str) -> socket.socket:
-    """A listening socket. Raises `CannotListen`, which names the flag that would help where another port would."""
+    """Return a listening socket. Raises `CannotListen`; where another port could help, its text names `flag`."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
-            bound.listen(_BACKLOG)  # from now on clients wait instead of being refused
+            bound.listen(_BACKLOG)  # from now on clients wait to be accepted instead of being refused
         except OSError:
             bound.close()
             raise
@@ -73,12 +73,12 @@ def bind(host: str, port: int, flag: str) -> socket.socket:
 
 
 def let_wait(sockets: Iterable[socket.socket] | None) -> None:
-    """Let clients wait to be accepted, many at a time; the event loop has just set it otherwise."""
+    """Set the sockets' backlog again: uvicorn has just set another one."""
     for bound in sockets or ():
         bound.listen(_BACKLOG)
 
 
 def url_of(bound: socket.socket, scheme: str = "http") -> str:
-    """The address of a bound socket as a browser takes it."""
+    """Return the URL of a bound socket."""
     host, port = bound.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

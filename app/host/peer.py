@@ -1,9 +1,9 @@
-"""The writing half of an HTTP connection: what its peer has taken of what was written, and ways to end it.
+"""The writing half of an HTTP connection: whether written bytes have reached the kernel, and ways to end it.
 
-* `settle` tells when what was written has left for the kernel, or that it never will. The write buffer's limit is 0,
-  so that "not paused" means "all gone".
-* A request refused half-way is answered before the connection is cut, and the sender has a moment to read why.
-* One reaper at a time has its eye on the connection for what it waits for; another for what it has written.
+* `settle` reports when all written bytes are in the kernel, or that they never will be. The write buffer's limit is 0,
+  so that "not paused" means that all were written.
+* A request that is refused before it is complete gets a response, and its sender has `linger_s` to read it.
+* The connection is watched by one reaper at a time for what the peer must send, and by another for what it must read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Peer(HttpToolsProtocol):
-    """One connection's other end. `watch` is what it shares with all others of the server."""
+    """The peer of one connection. `watch` is shared by all connections of a server."""
 
     __slots__ = (
         "_discarded_bytes",
@@ -48,12 +48,12 @@ class Peer(HttpToolsProtocol):
         self.watch = watch
         self._running: RequestResponseCycle | None = None  # the request that the application is answering
         self._settling: list[Callable[[bool], None]] = []
-        self._unread_bytes = 0  # when the writes' deadline last came up
+        self._unread_bytes = 0  # when the write deadline was last checked
         self._has_ended = False  # the peer has ended its stream
         self._is_lost = False
         self._was_cut = False
-        self._discarded_bytes: int | None = None  # counts once the connection has been refused
-        self._reaper: Reaper[Peer] | None = None  # of heads, bodies or idle ones, whichever we are under
+        self._discarded_bytes: int | None = None  # received since a request was refused; None before
+        self._reaper: Reaper[Peer] | None = None  # the one whose deadline runs: for heads or for bodies
 
     # asyncio.Protocol
 
@@ -64,24 +64,24 @@ class Peer(HttpToolsProtocol):
         self.watch.connections += 1
 
     def eof_received(self) -> None:
-        """The peer sends no more: it counts as gone, and the transport closes once it has sent what was written."""
+        """The peer has ended its stream: it counts as gone, and the transport closes once its buffer is sent."""
         self._has_ended = True
 
     def pause_writing(self) -> None:
-        """The peer does not keep up with reading."""
+        """Start the write deadline: the peer reads more slowly than we write."""
         super().pause_writing()
         self._unread_bytes = unread_bytes(self.transport)
         self.watch.writes.watch(self, monotonic())
 
     def resume_writing(self) -> None:
-        """All that was written has left."""
+        """All written bytes are in the kernel: end the write deadline, and report that."""
         super().resume_writing()
         self.watch.writes.forget(self)
         if not self.transport.is_closing():
             self._settle(is_written=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is over; whoever is answering a request, or waits to, is told."""
+        """The connection is closed: notify the application, for running and for queued requests."""
         self._is_lost = True
         self.watch.connections -= 1
         self.watch.writes.forget(self)
@@ -95,16 +95,16 @@ class Peer(HttpToolsProtocol):
                 cycle.disconnected = True
             cycle.message_event.set()
         super().connection_lost(exc)
-        # Without an error, and not cut by us, the transport has flushed its buffer before it closed.
+        # A transport that closes without an error, and is not aborted by us, has flushed its buffer.
         self._settle(is_written=exc is None and not self._was_cut)
 
     # What applications and the sweeper call
 
     def settle(self, report: Callable[[bool], None]) -> None:
-        """Have `report(True)` called when what was written just now has left for the kernel.
+        """Call `report(True)` when all bytes written until now are in the kernel.
 
-        `report(False)` when the connection is lost first. At once if either is known now: what is written after the
-        peer has ended its stream, or been refused, goes nowhere.
+        Calls `report(False)` if the connection is lost before that. Reports immediately what is known now: nothing
+        arrives that is written after the peer has ended its stream, or was refused.
         """
         if self._is_lost or self._has_ended or self._discarded_bytes is not None:
             report(False)  # noqa: FBT003 - the callback's one meaning
@@ -115,31 +115,31 @@ class Peer(HttpToolsProtocol):
 
     @property
     def address(self) -> str:
-        """The peer's, or that of the proxy before it."""
+        """The IP address of the peer, which may be a proxy; empty if unknown."""
         return self.client[0] if self.client else ""
 
     @property
     def port(self) -> int:
-        """Likewise; 0 where there is none."""
+        """The port of the peer, which may be a proxy; 0 if unknown."""
         return self.client[1] if self.client else 0
 
     def has_no_tls(self, reason: str) -> None:
-        """The peer does not speak TLS, or not as we do."""
+        """Count and log a failed TLS handshake; `reason` is OpenSSL's."""
         self.watch.tls_failed += 1
         telemetry.log.info("tls_failed", reason=reason, address=self.address)
 
     def cut(self, reason: str) -> None:
-        """End the connection without a further byte; what the transport still buffered is lost."""
+        """Abort the connection and log the `reason`: bytes in the transport's buffer are lost."""
         self.watch.cut += 1
         telemetry.log.info("connection_cut", reason=reason, address=self.address)
         self._abort()
 
     def is_idle(self, since: float) -> bool:
-        """Whether nothing has happened since then."""
+        """Whether nothing has happened on the connection since the time `since`."""
         raise NotImplementedError
 
     def is_read_from(self) -> bool:
-        """Whether the peer has taken anything of what waits for it since this was last asked."""
+        """Whether the peer has read any of the bytes written to it since the last call."""
         before, self._unread_bytes = self._unread_bytes, unread_bytes(self.transport)
         return self._unread_bytes < before
 
@@ -152,16 +152,16 @@ class Peer(HttpToolsProtocol):
         limit: str = "",
         is_logged: bool = False,
     ) -> None:
-        """Answer a request that has not come in whole, then close: at once to writing, soon to reading.
+        """Respond to an incomplete request, then close the connection: now for writing, after `linger_s` for reading.
 
-        `limit` is the setting that said no, to be counted here.
-        Closed at once, unread bytes would make the kernel reset the connection, and the peer would not see the answer.
+        If it were closed for reading now, unread bytes would make the kernel reset it, and the response would be lost.
+        `limit` is the setting that the request exceeded, which is counted here. `is_logged`: it was logged before.
         """
         if self._discarded_bytes is not None:
             return
         if self.transport.is_closing():
             if self._running is not None:
-                self._running.disconnected = True  # it gets no answer, and that is nobody's fault
+                self._running.disconnected = True  # it gets no response, and that is not a fault
             return
         self.watch.refused[status] = self.watch.refused.get(status, 0) + 1
         if limit:
@@ -173,12 +173,12 @@ class Peer(HttpToolsProtocol):
         self._be_under(None)
         answered = self._running is not None and self._running.response_started
         if self._running is not None and not self._running.response_complete:
-            self._running.disconnected = True  # the application is not asked for an answer any more
+            self._running.disconnected = True  # the application need not respond any more
             self._running.message_event.set()
         if not answered:
             self.transport.write(text_response(status, text, headers))
         if self.transport.can_write_eof():
-            with suppress(OSError):  # the peer may have reset the connection, and we not heard of it yet
+            with suppress(OSError):  # the peer may have reset the connection
                 self.transport.write_eof()
         self.loop.call_later(self.watch.limits.linger_s, self._end_linger)
 
@@ -198,7 +198,7 @@ class Peer(HttpToolsProtocol):
                 report(is_written)
 
     def _be_under(self, reaper: Reaper[Peer] | None) -> None:
-        """Let this reaper's clock run, and no other's."""
+        """Start this reaper's deadline and end any other's."""
         if reaper is not self._reaper:
             if self._reaper is not None:
                 self._reaper.forget(self)
@@ -208,15 +208,15 @@ class Peer(HttpToolsProtocol):
 
 
 def unread_bytes(transport: asyncio.Transport) -> int:
-    """What waits for the peer here and in the kernel.
+    """Return the number of bytes that the peer has not read, in the transport's buffer and in the kernel's.
 
-    The kernel takes nothing from us until a third of its buffer is free, and that may be megabytes: by our own buffer
-    alone, whoever reads slowly would look like one who does not read.
+    The kernel accepts nothing until a third of its buffer is free, which can be megabytes. Judged by the transport's
+    buffer alone, a slow reader would look like a peer that does not read.
     """
     nbytes = transport.get_write_buffer_size()
     with suppress(ImportError, OSError):
         import fcntl  # noqa: PLC0415 - not on Windows
-        import termios  # noqa: PLC0415 - likewise
+        import termios  # noqa: PLC0415 - not on Windows
 
         waiting = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
         nbytes += int.from_bytes(waiting, sys.byteorder)

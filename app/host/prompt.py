@@ -1,7 +1,7 @@
-"""uvicorn's server, made prompt: it leaves when it is told to, and has left when its last connection has.
+"""uvicorn's server, made prompt: it begins to shut down on request, and ends when its last connection is closed.
 
-uvicorn looks at a clock instead: ten times a second whether to leave, a tenth of a second for connections to close, and
-ten times a second whether they have. An idle server here does nothing at all.
+uvicorn polls instead: ten times a second whether to shut down, and ten times a second whether all connections are
+closed. Here an idle server does nothing at all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger("uvicorn.error")
 
 
 class _Members(set[Any]):
-    """A set that tells when its last member has gone; members leave by `discard`."""
+    """A set that calls `emptied` when its last member is removed with `discard`."""
 
     def __init__(self, emptied: Callable[[], None]) -> None:
         super().__init__()
@@ -34,9 +34,10 @@ class _Members(set[Any]):
 
 
 class PromptServer(uvicorn.Server):
-    """Served by `serve`, ended by `leave`. What uvicorn does on its ticks beside (a Date header, a limit of requests,
-    a callback) Halley has not turned on.
-    """  # noqa: D205 - two sentences that belong together
+    """A server that `serve` runs and `leave` ends.
+
+    uvicorn's polling also serves a Date header, a limit of requests and a callback; Halley uses none of them.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -45,18 +46,18 @@ class PromptServer(uvicorn.Server):
         self.server_state.tasks = _Members(self._news.set)
 
     def leave(self, *, is_forced: bool = False) -> None:
-        """Begin to leave, or if `is_forced` leave without waiting for anyone any more. Belongs to the event loop."""
+        """Begin to shut down; if `is_forced`, stop waiting for requests. Call it from the event loop."""
         self.should_exit = True
         self.force_exit = self.force_exit or is_forced
         self._news.set()
 
     async def main_loop(self) -> None:
-        """Returns when it is time to leave."""
+        """Wait until the server is to shut down."""
         self.server_state.default_headers = self.config.encoded_headers
         await self._until(lambda: self.should_exit)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept nobody any more, let requests under way end within the grace, and close the application."""
+        """Stop accepting, wait for running requests until the grace period ends, and shut down the application."""
         await self._stop_accepting()
         for bound in sockets or ():
             bound.close()
@@ -66,22 +67,22 @@ class PromptServer(uvicorn.Server):
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
                 await self._until(lambda: self.force_exit or self._is_empty())
         except TimeoutError:
-            _log.error("%d requests under way are cut: their grace is over", len(self.server_state.tasks))
+            _log.error("%d running requests are cancelled: the grace period has ended", len(self.server_state.tasks))
             for task in list(self.server_state.tasks):
                 task.cancel()
         if not self.force_exit:
             await self.lifespan.shutdown()
 
     async def _stop_accepting(self) -> None:
-        """Close the listeners. Whoever they have just accepted is among the connections when this returns.
+        """Close the listeners. A connection that was just accepted is in `connections` when this returns.
 
-        asyncio takes two turns for that, one to make the transport, which fails if the listener has closed meanwhile,
-        and one to make the connection. Nobody would tell a connection that comes later that the server leaves.
+        asyncio needs two turns to make one: the first makes the transport, which fails if the listener is closed by
+        then, the second the connection. A connection made later would not be closed when the server shuts down.
         """
         loop = asyncio.get_running_loop()
         for listener in self.servers:
             for bound in listener.sockets:
-                with suppress(NotImplementedError):  # Windows' loop accepts by another way
+                with suppress(NotImplementedError):  # Windows' loop has no readers
                     loop.remove_reader(bound.fileno())
         await asyncio.sleep(0)
         for listener in self.servers:

@@ -1,7 +1,7 @@
-"""Deadlines for connections: one queue for each thing that may take only so long.
+"""Deadlines for connections: one queue for each kind of deadline.
 
-All entries of a queue have the same time to live, so they come due in the order they were added: adding and removing
-are dictionary operations, and a sweep touches only what is overdue.
+All entries of a queue have the same time limit, so they become overdue in the order in which they were added: adding
+and removing are dictionary operations, and a sweep touches only overdue entries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Watched = TypeVar("Watched")
 
 
 class Reaper(Generic[Watched]):
-    """Connections that must get something done within `limit_s`."""
+    """Connections that must do something within `limit_s` seconds."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -25,15 +25,15 @@ class Reaper(Generic[Watched]):
         return len(self._since)
 
     def watch(self, connection: Watched, now: float) -> None:
-        """Start the clock, unless it runs already: a byte a second must not buy more time."""
+        """Start the deadline, unless it runs already: a peer must not gain time by sending a byte a second."""
         self._since.setdefault(connection, now)
 
     def forget(self, connection: Watched) -> None:
-        """It is done, or gone."""
+        """End the deadline, if one runs."""
         self._since.pop(connection, None)
 
     def overdue(self, now: float) -> Iterator[Watched]:
-        """Each connection whose time is up, once."""
+        """Yield each connection whose deadline has passed, and forget it."""
         while self._since:
             connection, since = next(iter(self._since.items()))
             if since + self.limit_s > now:

@@ -1,7 +1,8 @@
-"""What the process takes of its machine, looked at once a second: memory, and files.
+"""The memory and open files of the process, checked once a second.
 
-The broker refuses what would make it grow while more than `limits.memory_share` of the memory is taken; it is the last
-line behind all other bounds, and off where the system does not tell. It frees nothing and ends nobody.
+While more than `limits.memory_share` of the memory is used, the broker refuses requests that would make it grow. This
+is the last limit behind all others; it frees nothing and ends no session. It is off where the system does not report
+how much memory there is.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
 
 
 class Resources:
-    """Tells the broker how much memory the process has, and the operator when there are no more files."""
+    """Reports the memory in use to the broker, and logs when the process can open no more files."""
 
     def __init__(
         self,
@@ -43,26 +44,26 @@ class Resources:
             broker.memory = Watermark(share * available)
 
     def sweep(self, now: float) -> None:
-        """Look, if it is time."""
+        """Check the memory and the files, at most once a second; `now` is monotonic, in seconds."""
         if now - self._looked_at < _EVERY_S:
             return
         self._looked_at = now
         try:
             self._broker.memory.move_to(self._resident_bytes())
         except OSError as error:
-            # New connections are closed at once, or wait; existing ones are served. Nothing else would tell why.
+            # New connections are closed or wait, existing ones are served; nothing else would log why.
             if error.errno in OUT_OF_FILES:
                 telemetry.log.warning("out_of_files", reason=error.strerror)
 
 
 def own_resident_bytes() -> int:
-    """The memory that this process has. Raises `OSError` where that cannot be read."""
+    """Return the bytes of memory that this process uses. Raises `OSError` where that cannot be read."""
     pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def memory_bytes(root: Path = Path("/")) -> int | None:
-    """The memory that this process may have: its cgroup's or the machine's, whichever is less; None if unknown."""
+    """Return the bytes of memory that this process can use: the least limit of cgroup and machine; None if unknown."""
     return min(_limits(root), default=None)
 
 
@@ -81,7 +82,7 @@ def _limits(root: Path) -> Iterator[int]:
 
 
 def _cgroup_limits(hierarchy: Path, group: str, name: str) -> Iterator[int]:
-    """The limit of a cgroup and of those above it; in a container its own is often shown as the root."""
+    """Yield the limits of a cgroup and of its parents; in a container its own is often shown as the root."""
     folder = hierarchy / group.lstrip("/")
     for place in (folder, *folder.parents):
         with suppress(OSError, ValueError):  # ValueError: "max"

@@ -1,4 +1,4 @@
-"""HTTP responses as bytes, for what is answered without ASGI; in lower case and in this order, as uvicorn does."""
+"""HTTP responses as bytes, for requests that are served without ASGI; in the form that uvicorn writes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".enc
 
 
 def begin(status: int, headers: Iterable[Header]) -> bytes:
-    """A response up to the value of its Content-Length; that, an empty line and the body complete it."""
+    """Return the part of a response that ends before the value of its Content-Length."""
     lines = [name + b": " + value + b"\r\n" for name, value in headers]
     return STATUS_LINES[status] + b"".join(lines) + b"content-length: "
 
 
 def response(status: int, headers: Iterable[Header], body: bytes) -> bytes:
-    """A whole response."""
+    """Return a whole response."""
     return b"%b%d\r\n\r\n%b" % (begin(status, headers), len(body), body)
 
 
 def text_response(status: int, text: str, headers: Iterable[Header]) -> bytes:
-    """A response that only says why there is no other, and that the connection ends."""
+    """Return an error response with a plain text; it announces that the connection is closed."""
     return response(status, (*TEXT_HEADERS, *headers, (b"connection", b"close")), text.encode())

@@ -1,8 +1,8 @@
-"""Halley's own server process: its listeners, one event loop, and a leave-taking that loses nobody.
+"""Halley's own server process: its listeners, one event loop, and a shutdown that drains clients.
 
-SIGTERM (or Ctrl-C) drains: holds are answered, requests under way are finished, then the process goes with 0 (130). A
-second signal ends it at once; its exit code is then a shell's word for a process that a signal ended, since requests
-may have been cut. SIGHUP reads certificates again, and whatever else has registered with `House.on_reload`.
+SIGTERM (or Ctrl-C) drains: holds are answered, running requests are finished, then the process exits with 0 (130). A
+second signal ends it immediately; requests may have been cut, so the exit code is then 128 plus the signal's number.
+SIGHUP reloads the certificate, and everything else that is registered with `House.on_reload`.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ if TYPE_CHECKING:
     from app.settings import Settings
 
 _SCRAPE_S = 1
-"""For a request for metrics or health that is under way when all else is over."""
+"""Grace period of the operations listener: for requests for metrics or health that run at the very end."""
 _COLLECT_AFTER = (50_000, 20, 100)
 _OK, _WRONG_USE, _SIGNALLED, _INTERRUPTED = 0, 2, 128, 130
 
 
 _WRONG = (BadCertificate, BadKeys, BadRecord, NotProtected, CannotListen, FolderLocked, FolderUnusable, ImportError)
-"""Why there is nothing to serve: all of it is for whoever started us to put right."""
+"""Errors that keep the server from starting and that the operator can correct."""
 
 
 def run(settings: Settings, origins: Mapping[str, str] | None = None) -> int:
-    """Serve until told to stop; returns the process' exit code.
+    """Serve until a signal ends the server; return the process' exit code.
 
-    `origins` tells, for the log, where those settings come from that are not the usual ones.
+    `origins` is for the log: the sources of the settings that are not defaults, by key.
     """
     telemetry.configure(settings.log)
     open_files = raise_file_limit()
@@ -72,7 +72,7 @@ def run(settings: Settings, origins: Mapping[str, str] | None = None) -> int:
         halley.house.open()
     except _WRONG as error:
         close(listeners or ())
-        print(f"halley: {error}", file=sys.stderr)  # noqa: T201 - the one who started us reads it
+        print(f"halley: {error}", file=sys.stderr)  # noqa: T201 - for the terminal that the server was started in
         return _WRONG_USE
     telemetry.log.info(
         "started",
@@ -82,14 +82,14 @@ def run(settings: Settings, origins: Mapping[str, str] | None = None) -> int:
         open_files=open_files,
         settings=dict(origins or {}),
     )
-    # What lives as long as the process need not be looked at again and again; nor does every burst of a few hundred
-    # messages deserve a collection: a pass over all sessions costs more than all of a burst's deliveries.
+    # Objects that live as long as the process need not be collected. Nor should each burst of a few hundred messages
+    # cause a collection: a pass over all sessions costs more than all deliveries of a burst.
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_serve(halley, listeners, certificate))
-    except KeyboardInterrupt:  # once more, when all was over
+    except KeyboardInterrupt:  # another Ctrl-C, after serving has ended
         return _INTERRUPTED
 
 
@@ -117,9 +117,9 @@ async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate 
 
 
 def exit_code(signals: Sequence[int]) -> int:
-    """What the process says of its end, by the signals that came: 0, or 130 for Ctrl-C, if it left in good order.
+    """Return the process' exit code for the received signals: 0, or 130 if the first one was Ctrl-C (SIGINT).
 
-    Cut short by a second signal, it says what a shell says of a process that a signal has ended: 128 and its number.
+    If a second signal cut the shutdown short: 128 plus its number, as shells report a process that a signal ended.
     """
     if len(signals) > 1:
         return _SIGNALLED + signals[1]
@@ -127,7 +127,7 @@ def exit_code(signals: Sequence[int]) -> int:
 
 
 def _protocol(house: House, watch: Watch, certificate: Certificate | None) -> Callable[..., asyncio.Protocol]:
-    """What makes the protocol of each new connection of clients."""
+    """Return the factory of the protocols for new public connections."""
     plain: Callable[..., Connection] = partial(Connection, watch=watch)
     if house.settings.short_way:
         plain = partial(BayeuxConnection, watch=watch, short_way=ShortWay(house))
@@ -142,7 +142,7 @@ def _protocol(house: House, watch: Watch, certificate: Certificate | None) -> Ca
 
 
 class HalleyServer(PromptServer):
-    """uvicorn's server, which drains before it shuts down. `signals` are those that came, in order."""
+    """The public server, which drains before it closes. `signals` are the received ones, in order."""
 
     def __init__(self, house: House, watch: Watch, certificate: Certificate | None = None) -> None:
         super().__init__(config_of(house, house.settings, _protocol(house, watch, certificate)))
@@ -158,12 +158,12 @@ class HalleyServer(PromptServer):
         self._loop: asyncio.AbstractEventLoop
         self.signals: list[int] = []
         self.on_startup: Callable[[], None] = lambda: None
-        self.beside: SideServer | None = None  # of clients too, so it begins and leaves along with this one
+        self.beside: SideServer | None = None  # NetworkTables' own server, which starts and shuts down with this one
         self._house = house
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals while serving; unlike uvicorn's own, exit with a code of ours and not by the signal."""
+        """Handle signals while serving; unlike uvicorn, without raising them again afterwards."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -179,20 +179,20 @@ class HalleyServer(PromptServer):
                 signal.signal(wanted, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal.signal's form
-        """The first signal asks to leave, any further one to leave now."""
+        """Begin to shut down on the first signal; exit immediately on any further one."""
         self.force_exit = self.should_exit
         self.should_exit = True
         self.signals.append(sig)
-        self._loop.call_soon_threadsafe(partial(self.leave, is_forced=self.force_exit))  # wakes who waits for that
-        self._log_soon(sig, "leaves at once" if self.force_exit else "leaves")
+        self._loop.call_soon_threadsafe(partial(self.leave, is_forced=self.force_exit))
+        self._log_soon(sig, "exits immediately" if self.force_exit else "shuts down")
 
     def handle_reload(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal.signal's form
-        """Read certificates and the like again."""
+        """Reload certificates and everything else that is registered with `House.on_reload`."""
         self._log_soon(sig, "reloads")
         self._loop.call_soon_threadsafe(self._house.reload)
 
     def _log_soon(self, sig: int, then: str) -> None:
-        """Not at once: the signal may have come in the middle of a line."""
+        """Log a signal on the event loop: it may have interrupted the writing of another line."""
         name = signal.Signals(sig).name
         self._loop.call_soon_threadsafe(partial(telemetry.log.info, "signal", name=name, then=then))
 
@@ -203,7 +203,7 @@ class HalleyServer(PromptServer):
             self.beside.leave(is_forced=True)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to serve, and say so: from then on signals are handled."""
+        """Begin to serve, and announce it."""
         await super().startup(sockets)
         let_wait(sockets)
         if self.beside is not None:
@@ -211,28 +211,28 @@ class HalleyServer(PromptServer):
         self.on_startup()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer the holds while still listening, then close."""
+        """Drain while still listening, then close everything."""
         supervisor.tell(supervisor.STOPPING)
         await self._house.drain(is_forced=lambda: self.force_exit)
         for bound in sockets or ():
             telemetry.log.info("not_listening", url=url_of(bound, self._scheme))
         if self.beside is not None:
             telemetry.log.info("not_listening", url=self.beside.url)
-            await self.beside.end()  # before the sweeper, which cuts who does not go
+            await self.beside.end()  # before the sweeper ends: it cuts peers that do not close
         await super().shutdown(sockets)
-        if self.force_exit:  # then the application was left as it was
+        if self.force_exit:  # then `super().shutdown` did not shut down the application
             await self._house.stop(is_cut_short=True)
             await self.lifespan.shutdown()
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What the event loop has nobody to tell of; that there are no more files, `Resources` says."""
+    """Log an exception that nothing handles; `Resources` logs that the process can open no more files."""
     if getattr(context.get("exception"), "errno", None) not in OUT_OF_FILES:
         loop.default_exception_handler(context)
 
 
 def raise_file_limit() -> int | None:
-    """Let as many connections be open as the system allows: each is a file. How many that are, if there is a limit."""
+    """Raise the limit of open files, of which each connection is one, to its maximum; return it, None if unlimited."""
     with suppress(ImportError, ValueError, OSError):
         import resource  # noqa: PLC0415 - not on Windows
 

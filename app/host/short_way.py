@@ -1,10 +1,10 @@
-"""The short way: Bayeux' hot requests answered where they are parsed, without a scope, a task or a future for each.
+"""The short way: Bayeux' hot requests are served where they are parsed, without a scope, a task or a future for each.
 
-A POST to one of Bayeux' paths goes from the parser's callback through the guard to the engine, and its answer into the
-socket in one write. A held connect is nothing but its `Hold` in a slot of the connection object; that the connection is
-lost is all there is to watching for its peer. Whatever is unusual about a request (a query, chunks, `Expect`, HTTP/1.0,
-another request before it, a head that the guard does not like) goes to the application instead, which serves the same
-engine by the same rules and gives the same bytes: the whole wire suite runs over both.
+A POST to one of Bayeux' paths is passed from the parser's callback through the guard to the engine, and its response is
+sent in one write. A held connect is only a `Hold` in a slot of the connection object; its peer is watched by
+`connection_lost` alone. An unusual request (a query, chunks, `Expect`, HTTP/1.0, another request before it, a head that
+the guard refuses) is passed to the application instead, which uses the same engine by the same rules and returns the
+same bytes: the whole wire suite runs over both.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NO_FIELDS: dict[bytes, bytes] = {}
 
 
 class ShortWay:
-    """What the connections of one server share on it: the house's rooms, and which paths are Bayeux'."""
+    """What all connections of one server share for the short way: parts of the house, and the paths of Bayeux."""
 
     def __init__(self, house: House) -> None:
         self.engine = house.engine
@@ -58,7 +58,7 @@ class ShortWay:
 
 
 class BayeuxConnection(Connection):
-    """A connection that serves hot requests itself. To the engine it is the `connection` of each of them."""
+    """A connection that serves hot requests itself. The engine knows it as the `connection` of each of them."""
 
     __slots__ = ("_cors", "_fields", "_hold", "_is_proxy", "_seen", "_way")
 
@@ -69,10 +69,10 @@ class BayeuxConnection(Connection):
         self._fields: dict[bytes, bytes] = {}  # the headers of the request that was taken
         self._seen = ("", "http")  # the client's address and scheme
         self._is_proxy = False
-        self._cors: tuple[Header, ...] = ()  # what its answer must have
+        self._cors: tuple[Header, ...] = ()  # CORS headers for its response
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A peer has connected; perhaps a proxy, which tells for whom with each request."""
+        """A peer has connected; if it is a proxy, each request names the client."""
         super().connection_made(transport)
         self._seen = (self.address, self.scheme or "http")
         self._is_proxy = self.address in self._way.proxies
@@ -101,7 +101,7 @@ class BayeuxConnection(Connection):
 
     def _serve(self, body: bytes) -> None:
         way, fields = self._way, self._fields
-        self.headers, self._fields = _NO_HEADERS, _NO_FIELDS  # a held connect needs them no more
+        self.headers, self._fields = _NO_HEADERS, _NO_FIELDS  # a held connect needs them no longer
         now = monotonic()
         try:
             message = plain_message(body, fields.get(b"content-type", b""), way.limits)
@@ -117,7 +117,7 @@ class BayeuxConnection(Connection):
         self._serve_any(self._head(fields), body, now)
 
     def _serve_any(self, head: Head, body: bytes, now: float) -> None:
-        """Have the engine work through a request that is not plain."""
+        """Pass a request that is not hot to the engine."""
         way = self._way
         try:
             outcome = way.engine.receive(way.endpoint.request(head, body, self), now)
@@ -126,13 +126,13 @@ class BayeuxConnection(Connection):
             self._fail(error, head)
 
     async def _wait(self, outcome: Outcome) -> None:
-        """A hook of the program is being waited for; here a task is worth its price."""
+        """Wait for a hook of the embedding program; only this needs a task."""
         engine = self._way.engine
         try:
             while isinstance(outcome, Wait):
                 outcome = engine.resume(outcome, await verdict_on(outcome, engine.options.policy_s), monotonic())
             self._take_outcome(outcome)
-        except asyncio.CancelledError:  # the server leaves, and its patience is at an end
+        except asyncio.CancelledError:  # the server shuts down, and the grace period has ended
             reason = leaving()
             self.refuse(reason.status, reason.text, reason.headers)
         except Exception as error:  # noqa: BLE001 - see `_fail`
@@ -154,7 +154,7 @@ class BayeuxConnection(Connection):
             task.add_done_callback(self.tasks.discard)
 
     def answer(self, outcome: Outcome | None) -> None:
-        """What was waited for has come; None means that a newer connect makes this connection useless."""
+        """Send the response of a held connect; None: a newer connect has replaced it, so the connection is cut."""
         self._hold = None
         if outcome is None:
             self.cut("replaced")
@@ -162,11 +162,11 @@ class BayeuxConnection(Connection):
             self._take_outcome(outcome)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The peer of a held connect may be the one who left."""
+        """The connection is closed: if a connect was held on it, notify the engine."""
         super().connection_lost(exc)
         hold, self._hold = self._hold, None
         if hold is not None:
-            self._way.engine.gone(hold, monotonic())  # nothing, if it has been answered
+            self._way.engine.gone(hold, monotonic())  # does nothing if it has been answered
 
     def _write(self, reply: Reply) -> None:
         engine = self._way.engine
@@ -182,7 +182,7 @@ class BayeuxConnection(Connection):
             self.settle(lambda is_written: engine.written(reply) if is_written else engine.unwritten(reply))
 
     def _fail(self, error: Exception, head: Head | None = None) -> None:
-        """Say why there is no answer: what the request is lacking, or nothing where the fault is ours."""
+        """Respond with the reason for which a request was rejected, or with 500 for any other error."""
         if isinstance(error, Rejection) and head is not None:
             self._way.endpoint.note(error, head)
             rejection = error

@@ -1,4 +1,4 @@
-"""The servers of one process: how uvicorn is set up for each, and those that run beside the public one."""
+"""The servers of one process: how uvicorn is configured, and the servers that run in addition to the public one."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from app.settings import Settings
 
 _ACCEPTED_AT_ONCE = 1
-"""What asyncio's own loop takes for the backlog: out of files it fails as often in a row, each time with a log entry
-and a timer that does it again. The sockets' real backlog is set beside it.
+"""The backlog that asyncio's own loop is given. It tries to accept that often in a row, and when no files are left each
+try writes a log entry and starts a timer that tries again. `let_wait` sets the real backlog of the sockets.
 """
 
 
 def config_of(app: ASGIApp, settings: Settings, protocol: Callable[..., asyncio.Protocol]) -> uvicorn.Config:
-    """How uvicorn is to serve an application: with connections of ours, and nothing that we do better."""
+    """Return uvicorn's configuration for an application, without the features that Halley replaces."""
     return uvicorn.Config(
         app,
         http=cast("type[asyncio.Protocol]", protocol),
@@ -50,7 +50,7 @@ def config_of(app: ASGIApp, settings: Settings, protocol: Callable[..., asyncio.
 
 
 class SideServer(PromptServer):
-    """A listener's server beside the public one, to which it leaves the signals. `watch` is that of its connections."""
+    """The server of a listener other than the public one. It handles no signals; its connections share `watch`."""
 
     def __init__(self, app: ASGIApp, house: House, bound: socket.socket, *, scheme: str, grace_s: float) -> None:
         self.watch = Watch(house.settings.limits, house.broker.hits)
@@ -63,18 +63,18 @@ class SideServer(PromptServer):
         self._running: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Serve from now on."""
+        """Start to serve, in a task."""
         self._running = asyncio.create_task(self.serve([self._bound]))
 
     async def end(self) -> None:
-        """Leave; returns when everybody has, or has had the grace."""
+        """Shut down; return when all connections are closed or the grace period has ended."""
         if self._running is not None:
             self.leave()
             await self._running
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """See `uvicorn.Server`; they are not for this one."""
+        """Handle no signals: the public server does."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -84,7 +84,7 @@ class SideServer(PromptServer):
 
 
 def nt4_server(house: House, bound: socket.socket) -> SideServer:
-    """NetworkTables' own. It is plain, as its clients are; `wss` is the public one's, at the same paths."""
+    """Return the server of NetworkTables' own port, without TLS; the public one serves the same paths with `wss`."""
     server = SideServer(own_page(), house, bound, scheme="ws", grace_s=house.settings.drain.grace_s)
     if house.nt4 is not None:
         sockets = Sockets(house.nt4.own_family, house.proxies, server.watch)

@@ -1,4 +1,4 @@
-"""What all WebSockets of one family share on Halley's own host: deadlines, and how an HTTP connection becomes one."""
+"""What all WebSockets of one family share on Halley's own host: deadlines, and the opening handshake."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KEY_BYTES = 16
 
 
 class Sockets:
-    """The WebSockets of one family. `connections` are all of the server's, which it tells when it leaves."""
+    """The WebSockets of one family. `connections` are all of the server; it closes them when it shuts down."""
 
     def __init__(self, family: Family, proxies: Proxies, watch: Watch) -> None:
         self.family = family
@@ -45,11 +45,11 @@ class Sockets:
         self._looks: Reaper[WebSocket] = Reaper(family.look_s)
 
     def leads_to(self, url: bytes) -> bool:
-        """Whether a request target is one of its paths, with whatever query."""
+        """Whether a request target is one of the family's paths, with any query."""
         return self.family.leads_to(url.partition(b"?")[0].decode("latin-1"))
 
     def open(self, asked_by: Connection) -> tuple[WebSocket, bytes]:
-        """See `open_socket`."""
+        """Make the WebSocket that a request asks for, and the response that accepts it. Raises `Rejection`."""
         headers, parser = asked_by.headers, asked_by.parser
         seen: tuple[str, str] = (asked_by.address, asked_by.scheme or "http")
         port = asked_by.port
@@ -64,19 +64,19 @@ class Sockets:
             raise Rejection(405, "only GET opens a WebSocket", headers=((b"allow", b"GET"),))
         key = _key(headers)
         if parser.get_http_version() != "1.1" or _framed(head.fields):
-            raise Rejection(400, "a WebSocket is opened by HTTP/1.1, without a body")
+            raise Rejection(400, "a WebSocket is opened with HTTP/1.1 and without a body")
         if _all(headers, _VERSION[0]) != [_VERSION[1]]:
-            raise Rejection(426, "only version 13 of WebSocket is spoken", headers=(_VERSION, _UPGRADE))
+            raise Rejection(426, "only version 13 of WebSocket is supported", headers=(_VERSION, _UPGRADE))
         accepted = _ACCEPTED.format(accept_key(key), subprotocol).encode()
         return WebSocket(head, subprotocol, self), accepted
 
     def add(self, socket: WebSocket, now: float) -> None:
-        """One more, in the place of the HTTP connection that it was."""
+        """Add a WebSocket that has replaced its HTTP connection."""
         self.connections.add(socket)
         self._looks.watch(socket, now)
 
     def remove(self, socket: WebSocket) -> None:
-        """One is gone, and its connection with it."""
+        """Remove a WebSocket whose connection is closed."""
         self.watch.connections -= 1
         self.watch.writes.forget(socket)
         self.leaving.forget(socket)
@@ -84,7 +84,7 @@ class Sockets:
         self.connections.discard(socket)
 
     def sweep(self, now: float) -> None:
-        """Ask the silent ones, and end those that have been told to go."""
+        """Ping silent peers, and cut those that have not closed in time."""
         for socket in list(self._looks.overdue(now)):
             socket.look(now)
             self._looks.watch(socket, now)
@@ -94,10 +94,10 @@ class Sockets:
 
 
 def open_socket(asked_by: Connection) -> tuple[WebSocket, bytes] | None:
-    """The socket that a request whose head has come asks for, and what to answer; None if its path knows of none.
+    """Make the WebSocket that a request asks for, and the response that accepts it; None if its path has none.
 
-    None too while an answer of the connection's has not left: its writer would not hear of it. Raises `Rejection`
-    (RFC 6455, 4.2).
+    Also None while an earlier response of the connection is not in the kernel: nothing would report when it is. Raises
+    `Rejection` if the request is not a valid opening handshake (RFC 6455, 4.2).
     """
     if asked_by.flow.write_paused:
         return None
@@ -109,16 +109,16 @@ def _all(headers: Sequence[Header], wanted: bytes) -> list[bytes]:
 
 
 def _framed(fields: dict[bytes, bytes]) -> bool:
-    """Whether a body comes along."""
+    """Whether the request has a body."""
     return b"transfer-encoding" in fields or bool(fields.get(b"content-length", b"0").strip(b"0"))
 
 
 def _key(headers: Sequence[Header]) -> str:
-    """Raises `Rejection`."""
+    """Return the handshake's key. Raises `Rejection`."""
     keys = _all(headers, b"sec-websocket-key")
     try:
         if len(keys) == 1 and len(base64.b64decode(keys[0], validate=True)) == _KEY_BYTES:
             return keys[0].decode()
     except binascii.Error:
         pass
-    raise Rejection(400, "one Sec-WebSocket-Key of 16 bytes in base64 is needed")
+    raise Rejection(400, "expected one Sec-WebSocket-Key: 16 bytes in base64")

@@ -1,6 +1,6 @@
-"""What has started the process and watches over it, as far as it wants to be told: systemd with `Type=notify`.
+"""Notifications for the supervisor of the process: systemd with `Type=notify`, see sd_notify(3).
 
-See sd_notify(3). Where nobody asks to be told, nothing happens.
+Without `NOTIFY_SOCKET` in the environment nothing is sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ STOPPING = b"STOPPING=1"
 
 
 def tell(state: bytes) -> None:
-    """Send a state to the socket that the environment names. A supervisor that does not take it is not waited for."""
+    """Send a state to the socket that the environment names; a supervisor that does not read it is not waited for."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -1,11 +1,11 @@
-"""TLS between a socket and a connection: a protocol to the one, a transport to the other.
+"""TLS between a socket and a connection: a protocol for the socket, a transport for the connection.
 
-The event loop's own layer keeps what the kernel does not take in a buffer that its user cannot see. So nobody would
-know what has been written, and a peer that reads nothing would never be late. This one keeps nothing: the connection
-sees the socket's own buffer, its pauses and its limits, with TLS as without.
+The event loop's own TLS layer keeps bytes that the kernel does not accept in a buffer that its user cannot see. So
+nothing would know what has been written, and no deadline would notice a peer that reads nothing. This layer keeps
+nothing: with TLS as without, the connection sees the socket's own buffer, its pauses and its limits.
 
-There is no handshake of its own to wait for either. A connection exists from its first byte on, and the deadline of
-its first request's head runs meanwhile. Cryptography is OpenSSL's alone; here bytes are only carried.
+Nor is there a separate wait for the handshake: a connection exists from its first byte on, and the deadline of its
+first request's head runs during the handshake. OpenSSL does all cryptography; this module only moves bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _READ_BYTES = 65_536
-_PLAIN_HTTP = "HTTP_REQUEST"  # OpenSSL's word for what a browser sends that was told http://
+_PLAIN_HTTP = "HTTP_REQUEST"  # OpenSSL's reason when a client sends plain HTTP
 _SPEAKS_HTTPS = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 29\r\n"
     b"connection: close\r\n\r\nthis port speaks only https:\n"
@@ -27,7 +27,7 @@ _SPEAKS_HTTPS = (
 
 
 class Tls(asyncio.Transport, asyncio.Protocol):
-    """One connection's TLS; `on_failure` is told OpenSSL's word for why there was none."""
+    """The TLS of one connection; `on_failure` is called with OpenSSL's reason when TLS fails."""
 
     def __init__(self, above: asyncio.Protocol, context: ssl.SSLContext, on_failure: Callable[[str], None]) -> None:
         super().__init__()
@@ -37,18 +37,18 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         self._engine = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._below: asyncio.Transport
         self._is_agreed = False  # the handshake is over
-        self._has_left = False  # TLS' farewell has been sent: nothing can follow it
+        self._has_left = False  # close_notify was sent: nothing can follow it
 
     # The protocol of the socket
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A peer has connected, and has yet to say so in TLS."""
+        """A peer has connected; the handshake follows."""
         self._below = transport
         self._above.connection_made(self)
 
     def data_received(self, data: bytes) -> None:
-        """Records came: some of the handshake, some with bytes for the connection."""
-        if self._has_left:  # what still comes is thrown away; whoever refused it waits only for a moment
+        """Process TLS records: of the handshake, or with bytes for the connection."""
+        if self._has_left:  # further bytes are discarded; the connection above closes soon
             return
         self._incoming.write(data)
         try:
@@ -62,32 +62,32 @@ class Tls(asyncio.Transport, asyncio.Protocol):
                 self._above.data_received(plain)
         except ssl.SSLWantReadError:
             self._flush()
-        except ssl.SSLZeroReturnError:  # the peer's farewell
+        except ssl.SSLZeroReturnError:  # the peer's close_notify
             if not self._above.eof_received():
                 self.close()
         except ssl.SSLError as error:
             self._fail(error.reason or "unknown")
 
     def eof_received(self) -> bool | None:
-        """The peer has ended its stream, without TLS' farewell."""
+        """The peer has ended its stream, without TLS' close_notify."""
         return self._above.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is closed."""
+        """The socket is closed: notify the connection."""
         self._above.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The kernel has not taken all."""
+        """The kernel has not accepted all bytes: notify the connection."""
         self._above.pause_writing()
 
     def resume_writing(self) -> None:
-        """Now it has."""
+        """The kernel has accepted all bytes: notify the connection."""
         self._above.resume_writing()
 
     # The transport of the connection
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send bytes; before the handshake is over nothing can be said to a peer, and nothing after the farewell."""
+        """Encrypt and send bytes; they are dropped before the end of the handshake and after close_notify."""
         if not self._is_agreed or self._has_left or self._below.is_closing():
             return
         rest = memoryview(data)
@@ -96,55 +96,55 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         self._flush()
 
     def can_write_eof(self) -> bool:
-        """As the socket can."""
+        """Whether the socket can be closed for writing only."""
         return self._below.can_write_eof()
 
     def write_eof(self) -> None:
-        """Say that no more will come, and go on reading."""
+        """Send close_notify, close the socket for writing, and go on reading."""
         self._take_leave()
         self._below.write_eof()
 
     def close(self) -> None:
-        """Close once all has been sent; a farewell of the peer's is not waited for."""
+        """Close once all bytes are sent, without waiting for the peer's close_notify."""
         self._take_leave()
         self._below.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close immediately; buffered bytes are lost."""
         self._below.abort()
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or about to be."""
+        """Whether the socket is closed or closing."""
         return self._below.is_closing()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Of the socket's buffer, which is the only one."""
+        """Set the limits of the socket's buffer, which is the only one."""
         self._below.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        """Of what the kernel has not taken."""
+        """Return the number of bytes that the kernel has not accepted."""
         return self._below.get_write_buffer_size()
 
     def pause_reading(self) -> None:
-        """Read no more; what has been read is still passed on."""
+        """Pause reading; bytes that were read already are still passed on."""
         self._below.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Resume reading."""
         self._below.resume_reading()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What is known of the socket, and the `ssl_object`; that there is an `sslcontext` tells https from http."""
+        """Return what is known of the socket, or `ssl_object`, or `sslcontext`, by which uvicorn recognizes https."""
         if name == "sslcontext":
             return self._engine.context
         return self._engine if name == "ssl_object" else self._below.get_extra_info(name, default)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Another takes the connection over."""
+        """Set the protocol above, when a connection becomes a WebSocket."""
         self._above = cast(asyncio.Protocol, protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Whose connection it is."""
+        """Return the protocol above."""
         return self._above
 
     def _flush(self) -> None:
@@ -155,7 +155,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
     def _take_leave(self) -> None:
         if self._is_agreed and not self._has_left:
             self._has_left = True
-            with suppress(ssl.SSLError):  # it wants the peer's farewell, which nobody waits for
+            with suppress(ssl.SSLError):  # raised because the peer's close_notify has not arrived; it is not waited for
                 self._engine.unwrap()
             self._flush()
 
@@ -164,6 +164,6 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         if reason == _PLAIN_HTTP:
             self._below.write(_SPEAKS_HTTPS)
         else:
-            self._flush()  # OpenSSL's alert, which says why
+            self._flush()  # OpenSSL's alert with the reason
         self._has_left = True
         self._below.close()

@@ -1,4 +1,4 @@
-"""What all connections of a server share: limits, deadlines, counts."""
+"""The limits, deadlines and counts that all connections of a server share."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 
 _IDLE_LOOKS = 4
-"""In one `keep_alive_s`. To note each request in a reaper would cost more than reading its head."""
+"""Checks in one `keep_alive_s`. Restarting a reaper's deadline for each request would cost more than its head."""
 
 
 class Writer(Protocol):
-    """Whoever writes to a peer that may not read."""
+    """A connection that writes to a peer that may not read."""
 
     def is_read_from(self) -> bool:
-        """Whether the peer has taken anything of what waits for it since this was last asked."""
+        """Whether the peer has read any of the bytes written to it since the last call."""
 
     def cut(self, reason: str) -> None:
-        """End the connection without a further byte."""
+        """Abort the connection without sending anything."""
 
 
 class Watch:
-    """What all connections of a server share: their limits, the four deadlines, and counts for telemetry.
+    """The limits, the four deadlines and the counts for telemetry that all connections of a server share.
 
-    `hits` counts how often each limit said no, by its setting, as `Broker.hits`, which is given here.
+    `hits` counts how often each limit was reached, by its setting; servers pass `Broker.hits`.
     """
 
     def __init__(self, limits: Limits, hits: Counter[str] | None = None) -> None:
@@ -42,15 +42,15 @@ class Watch:
         self.writes: Reaper[Writer] = Reaper(limits.write_s)
         self.idle: Reaper[Peer] = Reaper(
             limits.keep_alive_s / _IDLE_LOOKS
-        )  # every connection, looked at every so often
-        self.sockets: list[Sockets] = []  # the families of WebSockets that a connection may turn to
+        )  # all connections, each checked at this interval
+        self.sockets: list[Sockets] = []  # the families of WebSockets that a connection can become
         self.connections = 0
         self.refused: dict[int, int] = {}  # by status
-        self.cut = 0  # for being too slow
+        self.cut = 0  # connections that were aborted, mostly for being too slow
         self.tls_failed = 0
 
     def sweep(self, now: float) -> None:
-        """End the connections that took too long."""
+        """End the connections whose deadline has passed; `now` is monotonic, in seconds."""
         for family in self.sockets:
             family.sweep(now)
         for connection in self.heads.overdue(now):

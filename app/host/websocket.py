@@ -1,11 +1,12 @@
-"""One WebSocket (RFC 6455) on Halley's own host: what comes is parsed by `websockets`, what goes is written by us.
+"""One WebSocket (RFC 6455) on Halley's own host: `websockets` parses what is received, this module writes.
 
-The transport's protocol is this object from the 101 on; engines know it as their `Link`. A frame that goes to a hundred
-peers is made once, so writing it is one call of the transport for each of them, and nothing else. There are no
-extensions: what could be won by compressing small messages is paid for in memory and time, for each peer again.
+The transport's protocol is this object once the 101 is sent; engines know it as their `Link`. A frame for a hundred
+peers is made once, so sending it costs one call of the transport for each of them and nothing else. There are no
+extensions: compressing small messages saves little and costs memory and time for each peer.
 
-It ends in one of four ways: the peer says so and is echoed; the engine does, and the peer has `kill_s` to echo; the
-peer breaks the protocol and is told by which code; or the connection is lost. The engine hears of it once.
+A WebSocket ends in one of four ways: the peer sends a close frame, which is echoed; the engine closes it, and the peer
+has `kill_s` to echo; the peer violates the protocol and receives the code for that; or the connection is lost. The
+engine is notified once.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ if TYPE_CHECKING:
     from app.transports.upgrade import Pings
 
 _PIECE_BYTES = 16_384
-"""Parsed at once: parsed frames are larger than their bytes, and a piece may have very many."""
+"""The largest piece that is parsed in one call: parsed frames are larger than their bytes, and can be very many."""
 
 _FRAGMENT_BYTES = 6
-"""Of the smallest fragment's header."""
+"""The size of the smallest fragment's header."""
 
 _INVALID_DATA, _TOO_BIG = 1007, 1009
 _log = logging.getLogger("websockets.server")
-_log.setLevel(logging.WARNING)  # at debug it writes out all that peers send
+_log.setLevel(logging.WARNING)  # at debug it logs everything that peers send
 
 
 class WebSocket(asyncio.Protocol):
-    """A peer. `sockets` are what it shares with the others of its family."""
+    """A peer's WebSocket. `sockets` is shared by all of its family."""
 
     __slots__ = (
         "_asked_at",
@@ -87,20 +88,20 @@ class WebSocket(asyncio.Protocol):
         self._meter = Meter(family.pings_per_s, max(1, round(family.pings_per_s)))
         self._transport: asyncio.Transport
         self._speaker: Speaker
-        self._came: deque[bytes] = deque()  # and is yet to be parsed; b"" stands for the end
-        self._work: Iterator[None] | None = None  # what has come is being taken
-        self._parts = bytearray()  # of a message in fragments
+        self._came: deque[bytes] = deque()  # received and not yet parsed; b"" is the end of the stream
+        self._work: Iterator[None] | None = None  # processes `_came`, while there is any
+        self._parts = bytearray()  # a message in fragments, as far as received
         self._fragments = 0
         self._opcode = Opcode.TEXT  # of that message
         self._heard_at = monotonic()
-        self._asked_at = 0.0  # by the first ping that nothing has come after
-        self._pinged_at = 0.0  # where pings are steady
-        self._unread_bytes = 0  # when the writes' deadline last came up
-        self._has_ended = False  # a close frame, or nothing, is the last that we write
-        self._has_lost = False  # the engine knows
+        self._asked_at = 0.0  # time of the first ping after which nothing was received; 0: none
+        self._pinged_at = 0.0  # time of the latest ping, where they are sent at fixed intervals
+        self._unread_bytes = 0  # when the write deadline was last checked
+        self._has_ended = False  # nothing more is written
+        self._has_lost = False  # the engine was notified of the end
 
     def begin(self, transport: asyncio.Transport, accepted: bytes, rest: bytes) -> None:
-        """Take a connection over: say that it is `accepted`, then read on with what has come behind the head."""
+        """Take over a connection: send `accepted`, then process `rest`, the bytes received behind the head."""
         self._transport = transport
         self._speaker = self._sockets.family.switchboard.connect(self, self._head, self._heard_at)
         self._sockets.add(self, self._heard_at)
@@ -115,11 +116,11 @@ class WebSocket(asyncio.Protocol):
 
     @property
     def backlog_bytes(self) -> int:
-        """What has been written and has not left."""
+        """The number of written bytes that the kernel has not accepted."""
         return self._transport.get_write_buffer_size()
 
     def answer(self, outcome: list[bytes] | Close) -> None:
-        """See `Link`."""
+        """Send frames, or frames and a close frame; see `Link`."""
         if self._has_ended:
             return
         if isinstance(outcome, Close):
@@ -130,32 +131,32 @@ class WebSocket(asyncio.Protocol):
     # asyncio.Protocol
 
     def data_received(self, data: bytes) -> None:
-        """Frames came, or parts of such."""
+        """Process received bytes: frames or parts of them."""
         self._came.append(data)
         if self._work is None:
             self._work = self._take_all()
             self._go_on()
 
     def eof_received(self) -> bool:
-        """The peer sends no more, without a farewell: it counts as gone, once all that came before has been taken."""
+        """The peer has ended its stream: it counts as gone once all bytes received before are processed."""
         self.data_received(b"")
         return True
 
     def pause_writing(self) -> None:
-        """The peer does not keep up with reading."""
+        """Start the write deadline and notify the engine: the peer reads more slowly than we write."""
         self._unread_bytes = unread_bytes(self._transport)
         self._sockets.watch.writes.watch(self, monotonic())
         if not self._has_ended:
             self._speaker.paused()
 
     def resume_writing(self) -> None:
-        """All that was written has left."""
+        """All written bytes are in the kernel: end the write deadline and notify the engine."""
         self._sockets.watch.writes.forget(self)
         if not self._has_ended:
             self._speaker.resumed(monotonic())
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's form
-        """The connection is over."""
+        """The connection is closed: notify the engine."""
         self._came.clear()
         self._sockets.remove(self)
         self._lose()
@@ -163,18 +164,18 @@ class WebSocket(asyncio.Protocol):
     # What the sweeper and the server call
 
     def is_read_from(self) -> bool:
-        """Whether the peer has taken anything of what waits for it since this was last asked."""
+        """Whether the peer has read any of the bytes written to it since the last call."""
         before, self._unread_bytes = self._unread_bytes, unread_bytes(self._transport)
         return self._unread_bytes < before
 
     def cut(self, reason: str) -> None:
-        """End the connection without a further byte."""
+        """Abort the connection without sending anything. Logs the `reason`."""
         self._sockets.watch.cut += 1
         telemetry.log.info("connection_cut", reason=reason, address=self._head.address)
         self._transport.abort()
 
     def look(self, now: float) -> None:
-        """Ask a silent peer whether it is there; end the connection of one that has not answered."""
+        """Ping a silent peer; close the connection if it has not replied in time."""
         pings = self._pings
         if self._has_ended or pings is None:
             return
@@ -185,7 +186,7 @@ class WebSocket(asyncio.Protocol):
             self._asked_at = 0.0
         if self._asked_at:
             if now - self._asked_at >= pings.pong_s:
-                self._fail(INTERNAL_ERROR, "no answer to a ping", "pong_s")
+                self._fail(INTERNAL_ERROR, "no reply to a ping", "pong_s")
         elif now - self._heard_at >= pings.ping_s:
             self._asked_at = now
             self._transport.write(frame(PING, b""))
@@ -193,7 +194,7 @@ class WebSocket(asyncio.Protocol):
     def _ask_steadily(self, pings: Pings, now: float) -> None:
         if self._heard_at > self._asked_at:
             self._asked_at = 0.0
-        # A peer that nobody asked is not to blame for its silence: it may be us who stood still.
+        # A peer that was not pinged is not to blame for its silence: the server may have been stalled.
         was_asked = self._asked_at and now - self._asked_at >= pings.pong_s - pings.ping_s
         if was_asked and now - self._heard_at >= pings.pong_s:
             self._fail(GOING_AWAY, "connection timed out", "pong_s")
@@ -203,13 +204,13 @@ class WebSocket(asyncio.Protocol):
             self._transport.write(frame(PING, b""))
 
     def shutdown(self) -> None:
-        """The server leaves; engines have said so to everybody who has a session."""
-        self._fail(GOING_AWAY, "the server is leaving")
+        """Close the WebSocket because the server shuts down; engines have closed those with a session before."""
+        self._fail(GOING_AWAY, "the server is shutting down")
 
-    # What has come
+    # Receiving
 
     def _go_on(self) -> None:
-        """Take what has come for the length of a turn; what is left then is taken behind the others' turns."""
+        """Process received bytes for at most `TURN_S` seconds; the rest is processed after the turns of others."""
         self._heard_at = monotonic()
         try:
             for _ in self._work or ():
@@ -217,7 +218,7 @@ class WebSocket(asyncio.Protocol):
                     self._transport.pause_reading()
                     asyncio.get_running_loop().call_soon(self._go_on)
                     return
-        except Exception as error:  # noqa: BLE001 - a fault of ours must not end the others' turn
+        except Exception as error:  # noqa: BLE001 - an error here must not affect other connections
             telemetry.fault("websocket", error)
             self._fail(INTERNAL_ERROR, "internal error")
         self._work = None
@@ -225,7 +226,7 @@ class WebSocket(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _take_all(self) -> Iterator[None]:
-        """Take what has come, message by message."""
+        """Process received bytes; yields after each message."""
         while self._came:
             data = self._came.popleft()
             if not data:
@@ -233,7 +234,7 @@ class WebSocket(asyncio.Protocol):
                 self._transport.close()
             for start in range(0, len(data), _PIECE_BYTES):
                 if self._parser.eof_sent:
-                    break  # nothing counts that comes behind a farewell
+                    break  # bytes after a close frame are ignored
                 yield from self._parse(data[start : start + _PIECE_BYTES])
 
     def _parse(self, data: bytes) -> Iterator[None]:
@@ -251,9 +252,9 @@ class WebSocket(asyncio.Protocol):
         self._answer_frames()
 
     def _answer_frames(self) -> None:
-        """Write what the parser has to say."""
+        """Write the parser's own replies: pongs and close frames."""
         parser = self._parser
-        writes = parser.data_to_send()  # pongs; and a close frame, then b"", once the connection is to end
+        writes = parser.data_to_send()  # when the connection is to end, a close frame and then b""
         if not writes:
             return
         if not self._has_ended:
@@ -268,7 +269,7 @@ class WebSocket(asyncio.Protocol):
                 self._linger()
 
     def _messages(self, part: Frame, now: float) -> Iterable[Any]:
-        """What the message has that a frame brings to its end; a fragment may bring none."""
+        """Return the engine's messages in the WebSocket message that a frame completes; none if it is incomplete."""
         data, opcode = cast(bytes, part.data), part.opcode
         if opcode is Opcode.CONT or not part.fin:
             if opcode is not Opcode.CONT:
@@ -287,7 +288,7 @@ class WebSocket(asyncio.Protocol):
         return self._speaker.split(data, now, is_binary=opcode is Opcode.BINARY)
 
     def _take_control(self, each: Frame, now: float) -> None:
-        """A ping, which the parser has answered, or a pong; each costs a token, but for the pong that we wait for."""
+        """Count a ping, to which the parser has replied, or a pong; the pong that is waited for is free."""
         if each.opcode is Opcode.PONG and self._asked_at:
             self._asked_at = 0.0
         elif not self._meter.admits(now):
@@ -296,7 +297,7 @@ class WebSocket(asyncio.Protocol):
     # The end
 
     def _fail(self, code: int, reason: str, limit: str = "") -> None:
-        """The peer has done what no engine need hear of, or nothing for too long."""
+        """Send a close frame and notify the engine of the end; `limit` is the setting that was exceeded."""
         if self._has_ended:
             return
         if limit:
@@ -305,19 +306,19 @@ class WebSocket(asyncio.Protocol):
         self._lose()
 
     def _end(self, code: int, reason: str, frames: list[bytes] | None = None) -> None:
-        """Say farewell; the peer has a while to read it and to say the same."""
+        """Send a close frame; the peer has `kill_s` to read and echo it."""
         self._has_ended = True
         self._parts = bytearray()
         self._transport.write(b"".join((*(frames or ()), close_frame(code, reason))))
         self._sockets.leaving.watch(self, monotonic())
 
     def _linger(self) -> None:
-        """Close to writing, and soon to reading: at once, unread bytes would reset it before the peer has read why."""
+        """Close for writing now and for reading soon: else unread bytes would reset it before the peer has read why."""
         self._sockets.leaving.watch(self, monotonic())
         if self._transport.can_write_eof():
             try:
                 self._transport.write_eof()
-            except OSError:  # the peer may have reset the connection, and we not heard of it yet
+            except OSError:  # the peer may have reset the connection
                 self._transport.abort()
 
     def _lose(self) -> None:

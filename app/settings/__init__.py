@@ -1,8 +1,8 @@
-"""Every number and switch of Halley, each with its unit, what zero means, and why it has this value.
+"""The settings of Halley: every number and switch with its unit, what zero means, and the reason for its default.
 
-Nothing here reads or changes anything: `configuration/` fills these classes from defaults, a TOML file, the
-environment and flags (in that order), and each package takes the part that it needs. It uses the standard library only,
-so that every package may import the types.
+This room only declares them: `app/configuration/` fills these classes from the defaults, a TOML file, the environment
+and flags (in that order), and each room takes the part that it needs. It imports the standard library only, so that
+every room can import its types.
 """
 
 from dataclasses import dataclass, field
@@ -55,16 +55,23 @@ class Settings:
         8080, low=0, high=65_535, zero="a free one is picked and printed", why="the usual port of local servers"
     )
     hosts: tuple[str, ...] = knob(
-        [], why="names that the Host header may carry; empty: any, but on loopback only loopback names (DNS rebinding)"
+        [], why="allowed values of the Host header; empty: any, but on loopback only loopback names (DNS rebinding)"
     )
-    open: bool = knob(default=False, why="a listener that others can reach needs access rules or this setting")
+    open: bool = knob(
+        default=False,
+        why="without access rules, a listener that other machines can reach starts only with this setting",
+    )
     proxies: tuple[str, ...] = knob(
-        [], why="addresses or networks whose X-Forwarded-For and -Proto are believed; from others these are forgeries"
+        [], why="addresses or networks whose X-Forwarded-For and -Proto are trusted; from others they are ignored"
     )
-    data_dir: str = knob("halley-data", why="the folder of what outlives the server; relative to where it was started")
+    data_dir: str = knob(
+        "halley-data", why="the folder for data that outlives the server; relative to the folder where it is started"
+    )
     load: tuple[str, ...] = knob([], why="MODULE:FUNCTION to call with the embedding API before serving")
-    short_way: bool = knob(default=True, why="hot requests without ASGI cost a quarter; off serves the same, slower")
-    sweep_s: float = knob(0.25, unit="s", low=0.01, why="how precisely deadlines are kept; costs a heap peek")
+    short_way: bool = knob(
+        default=True, why="serves frequent requests without ASGI, at a quarter of the cost; off: the same, but slower"
+    )
+    sweep_s: float = knob(0.25, unit="s", low=0.01, why="how often deadlines are checked; each check costs very little")
     bayeux: Bayeux = field(default_factory=Bayeux)
     wamp: Wamp = field(default_factory=Wamp)
     nt4: Nt4 = field(default_factory=Nt4)

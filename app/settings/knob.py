@@ -1,4 +1,4 @@
-"""How a setting is declared."""
+"""The declaration of a setting."""
 
 from dataclasses import MISSING, field
 from typing import Any
@@ -14,10 +14,11 @@ def knob(
     low: float | None = None,
     high: float | None = None,
 ) -> Any:
-    """One setting: its `default`, the reason for it, its unit, and the least and the greatest allowed value.
+    """Declare a setting as a dataclass field: its default, its unit, and the least and greatest allowed value.
 
-    `MISSING` as the default means that it must be given, as some must in each entry of a list of tables. `zero` and
-    `minus_one` say what these values mean where that is something special.
+    `why` describes it and gives the reason for the default; `halley check-config` prints it. With `MISSING` as the
+    default, an entry of a list of tables must give the setting. `zero` and `minus_one` are the meaning of 0 and -1, if
+    it is a special one.
     """
     documented = {"why": why, "unit": unit, "zero": zero, "minus_one": minus_one, "low": low, "high": high}
     if default is MISSING:

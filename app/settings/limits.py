@@ -1,4 +1,4 @@
-"""Settings that bound what clients can use."""
+"""Settings that limit what clients can use."""
 
 from dataclasses import dataclass, fields
 
@@ -7,64 +7,106 @@ from app.settings.knob import knob
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what clients can make the server do or keep."""
+    """Limits for what clients can make the server do or store."""
 
-    head_bytes: int = knob(16_384, unit="bytes", low=512, why="h11's and nginx's order of size; then 431")
+    head_bytes: int = knob(
+        16_384, unit="bytes", low=512, why="of a request head; about the limit of h11 and nginx; then 431"
+    )
     headers: int = knob(100, unit="headers", low=8, why="browsers send about 20; then 431")
-    query_bytes: int = knob(8_192, unit="bytes", low=256, why="JSONP clients stay below 2,000; then 414")
-    body_bytes: int = knob(262_144, unit="bytes", low=1_024, why="parsed JSON is up to 31 times larger; then 413")
-    data_bytes: int = knob(65_536, unit="bytes", low=64, why="one event's data; Centrifugo's frame; refused beyond")
+    query_bytes: int = knob(8_192, unit="bytes", low=256, why="of a query; JSONP clients stay below 2,000; then 414")
+    body_bytes: int = knob(
+        262_144, unit="bytes", low=1_024, why="of a request body; parsed JSON is up to 31 times larger; then 413"
+    )
+    data_bytes: int = knob(
+        65_536, unit="bytes", low=64, why="of one event's data; Centrifugo's limit for a frame; more is refused"
+    )
     messages: int = knob(1_000, unit="messages", low=1, why="in one request; then 413")
-    nesting: int = knob(64, unit="levels", low=4, why="far above honest data, far below what crashes parsers; then 400")
-    nodes: int = knob(20_000, unit="JSON values", low=64, why="in one request; guards memory; then 413")
+    nesting: int = knob(
+        64, unit="levels", low=4, why="of JSON; far above usual data, far below what crashes parsers; then 400"
+    )
+    nodes: int = knob(20_000, unit="JSON values", low=64, why="in one request; limits the memory for parsing; then 413")
     head_s: float = knob(
         10.0,
         unit="s",
         low=0.1,
-        why="a request head, with TLS its handshake too, not there by then is slowloris; closed",
+        why="for a request head, with TLS including the handshake (slowloris); then closed",
     )
-    body_s: float = knob(
-        10.0, unit="s", low=0.1, why="a request body that is not complete by then is slowloris; then 408"
+    body_s: float = knob(10.0, unit="s", low=0.1, why="for a request body to be complete (slowloris); then 408")
+    write_s: float = knob(10.0, unit="s", low=0.1, why="a peer that reads nothing for this long is cut; NATS' value")
+    linger_s: float = knob(
+        1.0, unit="s", low=0, zero="cut immediately", why="time for the sender of a refused request to read the reason"
     )
-    write_s: float = knob(10.0, unit="s", low=0.1, why="a peer that reads nothing for so long is cut (NATS' number)")
-    linger_s: float = knob(1.0, unit="s", low=0, zero="cut at once", why="a refused sender may still read why")
-    keep_alive_s: float = knob(75.0, unit="s", low=1, why="longer than a hold, so that idle connections are reused")
-    sessions: int = knob(20_000, unit="sessions", low=1, why="about 1 GiB when all are busy; then 503")
+    keep_alive_s: float = knob(
+        75.0, unit="s", low=1, why="for an idle connection; longer than a hold, so that connections are reused"
+    )
+    sessions: int = knob(20_000, unit="sessions", low=1, why="they use about 1 GiB if all are busy; then 503")
     sessions_per_address: int = knob(
-        200, unit="sessions", low=1, why="one machine cannot take all; an IPv6 /64 counts as one; then 503"
+        200,
+        unit="sessions",
+        low=1,
+        why="so that one machine cannot take all; an IPv6 /64 counts as one address; then 503",
     )
     exempt: tuple[str, ...] = knob(
-        ["127.0.0.0/8", "::1"], why="networks whose addresses have no limits of their own: programs of this machine"
+        ["127.0.0.0/8", "::1"],
+        why="networks whose addresses have no rate limit and no limit of sessions: programs on this machine",
     )
     publishes_per_s: float = knob(
-        200.0, unit="publishes/s", low=0, zero="no limit", why="of a session, or an address without one; then 403"
+        200.0,
+        unit="publishes/s",
+        low=0,
+        zero="no limit",
+        why="of a session, or of all requests of an address without a session; then 403",
     )
-    publish_burst: int = knob(400, unit="publishes", low=1, why="at once, by one that was silent before")
-    subscriptions: int = knob(128, unit="subscriptions", low=1, why="of one session; Centrifugo's; then 403")
-    patterns: int = knob(16, unit="patterns", low=0, zero="no wildcards", why="wildcards among them; then 403")
-    topic_chars: int = knob(255, unit="characters", low=8, why="Centrifugo's; then 405 or 403")
-    topic_segments: int = knob(16, unit="segments", low=1, why="matching walks them; then 405 or 403")
-    audience_chars: int = knob(4_096, unit="characters", low=64, why="of all names in one publish's audience; then 400")
-    queue_events: int = knob(1_000, unit="events", low=1, why="waiting for one session (Mercure's); then it ends")
+    publish_burst: int = knob(
+        400, unit="publishes", low=1, why="that a session or address can send at once after a silence"
+    )
+    subscriptions: int = knob(128, unit="subscriptions", low=1, why="of one session; Centrifugo's value; then 403")
+    patterns: int = knob(
+        16,
+        unit="patterns",
+        low=0,
+        zero="no wildcards",
+        why="of one session's subscriptions, those with wildcards; then 403",
+    )
+    topic_chars: int = knob(255, unit="characters", low=8, why="of a channel; Centrifugo's value; then 405 or 403")
+    topic_segments: int = knob(
+        16, unit="segments", low=1, why="of a channel; each is a step in matching; then 405 or 403"
+    )
+    audience_chars: int = knob(
+        4_096, unit="characters", low=64, why="of all names in the audience of a publish; then 400"
+    )
+    queue_events: int = knob(1_000, unit="events", low=1, why="queued for one session; Mercure's value; then it ends")
     queue_bytes: int = knob(
-        1_048_576, unit="bytes", low=1_024, why="waiting for one session (Centrifugo's); then it ends"
+        1_048_576, unit="bytes", low=1_024, why="of events queued for one session; Centrifugo's value; then it ends"
     )
     conflated_topics: int = knob(
         10_000,
         unit="topics",
         low=0,
-        zero="values are as other events",
-        why="whose newest NetworkTables value waits apart from a full queue of one session; then it ends",
+        zero="values are queued as other events",
+        why="of which the newest NetworkTables value is kept when a session's queue is full; then the session ends",
     )
-    conflated_bytes: int = knob(1_048_576, unit="bytes", low=1_024, why="of these values; NetworkTables' own bound")
-    token_chars: int = knob(8_192, unit="characters", low=128, why="JWTs with many groups reach 4,000; then refused")
+    conflated_bytes: int = knob(1_048_576, unit="bytes", low=1_024, why="of these values; as nt4.queue_bytes")
+    token_chars: int = knob(
+        8_192, unit="characters", low=128, why="of a token; JWTs with many groups have 4,000; longer ones are refused"
+    )
     waiting_bytes: int = knob(
-        268_435_456, unit="bytes", low=1_024, why="events that wait for anyone, each once; then 503 until 5 % are gone"
+        268_435_456,
+        unit="bytes",
+        low=1_024,
+        why="of all queued events, each counted once; then 503 until it is 5 % lower",
     )
     memory_share: float = knob(
-        0.6, unit="of the memory", low=0, high=1, zero="no limit", why="of cgroup or machine (RabbitMQ's); then 503"
+        0.6,
+        unit="of the memory",
+        low=0,
+        high=1,
+        zero="no limit",
+        why="of cgroup or machine, whichever has less; RabbitMQ's value; then 503",
     )
-    channels: int = knob(100_000, unit="channels", low=1, why="remembered at once; the idle ones go after three sweeps")
+    channels: int = knob(
+        100_000, unit="channels", low=1, why="known at the same time; idle ones are forgotten after three sweeps"
+    )
 
 
 LIMITS = (

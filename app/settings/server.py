@@ -21,10 +21,10 @@ def is_loopback(host: str) -> bool:
 class Tls:
     """https instead of http, for clients; the operations listener stays plain."""
 
-    cert: str = knob("", why="PEM file of the certificate and those that vouch for it; empty: http")
-    key: str = knob("", why="PEM file of the private key; empty: it stands in the certificate's file")
+    cert: str = knob("", why="PEM file of the certificate and its chain; empty: http")
+    key: str = knob("", why="PEM file of the private key; empty: it is in the certificate's file")
     min_version: Literal["1.2", "1.3"] = knob(
-        "1.2", why="older ones are forbidden (RFC 8996); 1.3 shuts old clients out"
+        "1.2", why="older versions are forbidden (RFC 8996); 1.3 excludes old clients"
     )
 
 
@@ -32,35 +32,51 @@ class Tls:
 class Operations:
     """The listener for health checks and metrics, apart from the public one."""
 
-    host: str = knob("127.0.0.1", why="metrics are nobody else's business unless told so")
-    port: int = knob(8081, low=0, high=65_535, zero="a free one is picked and printed", why="beside the public port")
-    enabled: bool = knob(default=True, why="off for programs that bring their own")
+    host: str = knob("127.0.0.1", why="only this machine can read metrics unless another host is set")
+    port: int = knob(
+        8081,
+        low=0,
+        high=65_535,
+        zero="a free one is picked and printed",
+        why="the port for health checks and metrics, next to the public one",
+    )
+    enabled: bool = knob(default=True, why="off: for programs that have their own health checks")
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """How the server leaves after SIGTERM."""
+    """How the server shuts down after SIGTERM."""
 
     not_ready_s: float = knob(
-        0.0, unit="s", low=0, zero="drain at once", why="time for load balancers to see /health/ready fall"
+        0.0, unit="s", low=0, zero="drain immediately", why="time for load balancers to notice that /health/ready fails"
     )
-    spread_s: float = knob(5.0, unit="s", low=0, zero="all at once", why="reconnects arrive elsewhere spread out")
+    spread_s: float = knob(
+        5.0,
+        unit="s",
+        low=0,
+        zero="all at the same time",
+        why="clients are disconnected over this time, so that they do not all reconnect at once",
+    )
     clients_per_s: float = knob(
-        500.0, unit="clients/s", low=1, why="few clients are sent away in less time than the whole spread"
+        500.0, unit="clients/s", low=1, why="few clients are disconnected at this rate, in less time than spread_s"
     )
     grace_s: float = knob(
         15.0,
         unit="s",
         low=0,
-        zero="requests under way are cut",
-        why="for requests under way; below Kubernetes' 30 s together with the rest",
+        zero="running requests are cut",
+        why="for running requests to end; with the rest, below the 30 s of Kubernetes",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What is written to standard error."""
+    """The log, which is written to standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = knob("info", why="one line for each session's begin and end")
+    level: Literal["debug", "info", "warning", "error"] = knob(
+        "info", why="info: includes a line for the begin and the end of each session"
+    )
     format: Literal["auto", "json", "console"] = knob("auto", why="auto: console on a terminal, JSON lines elsewhere")
-    value_chars: int = knob(200, unit="characters", low=16, why="longer values from outside are cut")
+    value_chars: int = knob(
+        200, unit="characters", low=16, why="of a logged value that a client has sent; longer ones are cut"
+    )

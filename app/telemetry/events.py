@@ -1,4 +1,4 @@
-"""Every event that has a line in the log, with its meaning. The README shows this table."""
+"""Every event that has a line in the log, with its meaning. `deploy/README.md` shows this table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LogEvent(NamedTuple):
     kind: str = ""
 
 
-LIFE = 1_000_000  # nobody outside can cause these often
+LIFE = 1_000_000  # clients cannot cause these often
 SESSIONS = 20
 
 EVENTS: dict[str, LogEvent] = {
@@ -58,10 +58,12 @@ EVENTS: dict[str, LogEvent] = {
     "message_refused": LogEvent(
         "a handshake, subscribe, publish or WAMP request was denied: `channel`, `error`", 1, "verb"
     ),
-    "connection_cut": LogEvent("a connection was closed without an answer: `reason`", 1, "reason"),
-    "out_of_files": LogEvent("no files are left, so connections cannot be accepted; they wait: raise `LimitNOFILE`"),
+    "connection_cut": LogEvent("a connection was aborted without a complete response: `reason`", 1, "reason"),
+    "out_of_files": LogEvent(
+        "the process can open no more files, so new connections are not accepted: raise `LimitNOFILE`"
+    ),
     "tls_failed": LogEvent("a TLS handshake failed: OpenSSL's `reason`", 1, "reason"),
-    "limit_reached": LogEvent("a `limit` was reached this many `times` in the last second or so", 1, "limit"),
+    "limit_reached": LogEvent("a `limit` was reached; `times`: how often in the last second or so", 1, "limit"),
     "token_refused": LogEvent("a token is invalid or has expired: `reason`, `detail`", 1, "reason"),
     "keys": LogEvent("a file of keys has changed, or can no longer be used: `what`", LIFE),
     "suppressed": LogEvent("`count` lines of the event `of` were left out in the last second or more", LIFE),

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 _UNLISTED = LogEvent("a library's", 10)
 _WINDOW_S = 1.0
 _TRACE_TO_VALUE = 20
-"""How many times longer than other values a traceback may be; its end is kept, which says most."""
+"""How many times longer than other values a traceback can be; its end is kept, which is the most useful part."""
 
 
 class Shortener:
-    """Cuts long values and escapes control characters, so that no peer can write lines of its own."""
+    """Cuts long values and escapes control characters, so that no peer can write its own lines."""
 
     def __init__(self, most_chars: int) -> None:
         self._most_chars = most_chars

@@ -6,7 +6,7 @@ from __future__ import annotations
 def bearer_token(header: bytes | None) -> str | None:
     """The token of an `Authorization: Bearer` header (RFC 6750, 2.1); None without one.
 
-    Other schemes are ignored: a proxy in front of the server may have asked for them.
+    Other schemes are ignored: a proxy in front of the server may use them.
     """
     if header is None:
         return None

@@ -1,6 +1,6 @@
 """The callback-polling transport (Bayeux 1.0, 6.2), JSONP: messages in a query, replies as a call of a function.
 
-Any page may load a script from here and so read the answer; that is what JSONP is for, and why it can be switched off.
+Any page can load a script from here and so read the response; that is what JSONP is for, and why it can be turned off.
 The guards below stop a callback that is markup or code of its own (CometD #546), a response that a plug-in takes for
 something else (Rosetta Flash, CVE-2014-4671: `/**/` in front, nosniff, attachment), and a response opened as a page.
 """

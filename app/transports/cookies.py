@@ -30,7 +30,7 @@ def lone_cookie(header: bytes, prefix: bytes) -> tuple[str, ...]:
 
 
 def browser_cookie(value: str, options: Cookie, *, is_secure: bool) -> bytes:
-    """The value of a Set-Cookie header; `is_secure` is whether the request came over https."""
+    """The value of a Set-Cookie header; `is_secure` is whether the request used https."""
     parts = [f"{options.name}={value}", f"Path={options.path}"]
     if options.domain:
         parts.append(f"Domain={options.domain}")

@@ -1,4 +1,4 @@
-"""The way in for all HTTP requests that do not take the short way: guard, methods, and an answer to each failure."""
+"""The way in for all HTTP requests that do not take the short way: guard, methods, and a response to each failure."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ PRIVATE = (
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),  # no page of another site embeds it; CORS is another matter
 )
-"""The headers of every answer that contains events or other content of the log."""
+"""The headers of every response that contains events or other content of the log."""
 
 
 class Begun(Exception):
-    """A failure after the answer had begun: the connection must end, so that the answer is not taken for complete."""
+    """A failure after the response had begun: the connection must end, so that it is not taken for complete."""
 
 
 class Visit:
-    """One request that has passed the guard: its `head`, the CORS headers of its answer, and ASGI's three arguments."""
+    """One request that has passed the guard: its `head`, its response's CORS headers, and ASGI's three arguments."""
 
     def __init__(self, head: Head, cors: tuple[Header, ...], scope: Scope, receive: Receive, send: Send) -> None:
         self.head = head
@@ -49,12 +49,12 @@ class Visit:
         return f"{self.head.scheme}://{self.head.fields[b'host'].decode('latin-1')}{root}"
 
     async def answer(self, content_type: bytes, body: bytes, *more: Header) -> None:
-        """Send a complete 200 answer that contains content of the log; `more` are further headers."""
+        """Send a complete 200 response that contains content of the log; `more` are further headers."""
         await respond(self.send, 200, [(b"content-type", content_type), *PRIVATE, *more, *self.cors], body)
 
 
 class Door:
-    """Checks requests by a guard and answers those that fail; `note` logs and counts a rejection."""
+    """Checks requests with a guard and responds to those that fail; `note` logs and counts a rejection."""
 
     def __init__(self, guard: Guard, note: Callable[[Rejection, Head], None]) -> None:
         self._guard = guard
@@ -82,9 +82,9 @@ class Door:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Let `serve` answer a request of one of `methods`; answer OPTIONS and everything that goes wrong here.
+        """Let `serve` respond to a request of one of `methods`; respond to OPTIONS and to all failures here.
 
-        A `Rejection` that `serve` raises is answered as it says, any other exception with 500; neither is raised on.
+        A `Rejection` that `serve` raises is the response; any other exception causes a 500. None is raised on.
         """
         head = Head.of(scope)
         cors: tuple[Header, ...] = ()
@@ -106,7 +106,7 @@ class Door:
 
 
 async def reject(scope: Scope, send: Send, rejection: Rejection) -> None:
-    """Answer a request with a rejection; where it asked for a WebSocket, some ASGI servers can only answer 403."""
+    """Respond with a rejection; some ASGI servers can only reject a WebSocket with 403."""
     socket = socket_of(scope)
     if rejection.closes and socket is not None:
         socket.refuse(rejection.status, rejection.text, rejection.headers, is_logged=True)

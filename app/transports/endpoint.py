@@ -48,7 +48,7 @@ class Endpoint:
     # The ASGI application
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; a bad one too is answered with a status and text of Halley's."""
+        """Respond to one request; a bad one gets a status and text of Halley too."""
         await self.door.let_in(("GET", "POST"), self._serve, scope, receive, send)
 
     async def _serve(self, visit: Visit) -> None:
@@ -103,5 +103,5 @@ class Endpoint:
 
 
 def leaving() -> Rejection:
-    """The answer to a request that is still under way when the server's grace period for it is over."""
+    """Return the rejection of a request that still runs when the server's grace period has ended."""
     return Rejection(503, "the server is shutting down", closes=True, headers=(_RETRY_AFTER,))

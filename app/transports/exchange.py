@@ -41,7 +41,7 @@ class Socket(Protocol):
 
 
 def socket_of(scope: Scope) -> Socket | None:
-    """The connection on which a request came, under Halley's own host; None under another server."""
+    """The connection of a request, under Halley's own host; None under another server."""
     socket: Socket | None = (scope.get("extensions") or {}).get("halley")
     return socket
 
@@ -156,7 +156,7 @@ class Exchange:
 async def verdict_on(wait: Wait, limit_s: float) -> Verdict:
     """Await a program's hook: its value, or the error that it raised.
 
-    `limit_s` is the deadline unless the wait has one of its own; a hook that misses it has raised `TimeoutError`.
+    `limit_s` is the deadline unless the wait has its own; a hook that misses it has raised `TimeoutError`.
     """
     try:
         async with asyncio.timeout(limit_s if wait.limit_s is None else wait.limit_s):

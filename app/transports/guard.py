@@ -36,13 +36,13 @@ TEXT_HEADERS = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
 )
-"""The headers of an answer that consists of an error text."""
+"""The headers of a response that consists of an error text."""
 
 
 class Rejection(Exception):
     """A request that is answered with an HTTP `status` and one fixed sentence, without reaching an engine.
 
-    `closes` asks for the connection to be closed, where the rest of the request must not be read. `limit` is the name
+    `closes`: the connection is to be closed, where the rest of the request must not be read. `limit` is the name
     of the setting that was exceeded, or empty.
     """
 
@@ -91,7 +91,7 @@ class Guard:
     def check(self, head: Head, methods: tuple[str, ...]) -> tuple[Header, ...]:
         """Check everything but the Host of a request to a path that accepts `methods`.
 
-        Returns the CORS headers of its answer, whatever that will be. Raises `Rejection`.
+        Returns the CORS headers for any response to it. Raises `Rejection`.
         """
         if head.method not in methods:
             *others, last = methods
@@ -114,7 +114,7 @@ class Guard:
     def check_origin(self, head: Head) -> tuple[Header, ...]:
         """Check that the page that sends the request, if a page does, may do so.
 
-        Returns the CORS headers of its answer, whatever that will be. Raises `Rejection`.
+        Returns the CORS headers for any response to it. Raises `Rejection`.
         """
         fields = head.fields
         if b"origin" not in fields:  # curl, robots and a page of this server send none
@@ -127,7 +127,7 @@ class Guard:
     def judge_post(self, fields: dict[bytes, bytes], scheme: str) -> tuple[Header, ...] | None:
         """The same as `check_host` and `check`, for a POST in which no header occurs twice.
 
-        Returns the CORS headers of its answer; None for a request that needs those checks in full.
+        Returns the CORS headers of its response; None for a request that needs those checks in full.
         """
         length = fields[b"content-length"]
         if b"content-encoding" in fields or len(length) > 9 or not length.isdigit() or int(length) > self._body_bytes:
@@ -137,7 +137,7 @@ class Guard:
         return self._cors_of(fields[b"origin"], fields[b"host"], scheme) if b"origin" in fields else ()
 
     def preflight(self, cors: tuple[Header, ...], methods: tuple[str, ...]) -> tuple[Header, ...]:
-        """The headers of an answer to OPTIONS."""
+        """The headers of a response to OPTIONS."""
         return (*cors, *self._preflight) if cors else (_allow(methods),)
 
     def check_same_site(self, head: Head) -> None:

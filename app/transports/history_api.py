@@ -1,6 +1,6 @@
 """`GET /history/CHANNEL`: the events of a channel or pattern, page by page, for callers that may subscribe to it.
 
-This module writes the answers; `history_query.py` reads the parameters.
+This module writes the responses; `history_query.py` reads the parameters.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ EXPECTED = {
     "before_position": "a position, a whole number of at least 1",
     "cursor": "a cursor from a next or previous link",
 }
-"""What each parameter expects: the second half of the answer to a bad one."""
+"""What each parameter expects: the second half of the response to a bad one."""
 
 UNKNOWN = f"unknown parameter; expected one of {', '.join(name for name in EXPECTED if name != 'cursor')}"
 TWICE = "duplicate parameter"
@@ -84,7 +84,7 @@ class Reading:
 
     @property
     def is_backward(self) -> bool:
-        """Whether the log is read from its newest events back; the order of the answer may differ."""
+        """Whether the log is read from its newest events back; the order in the response can differ."""
         return self.is_reverse if self.cursor is None else self.cursor.is_before
 
     def query(self, wanted: Pattern, start: int, head: int, visitor: Identity, max_bytes: int) -> Query:
@@ -185,7 +185,7 @@ def whole(given: dict[str, str], name: str, low: int, high: int = _LAST_OFFSET, 
 
 
 def bad(name: str, expected: str = "") -> Rejection:
-    """Make the answer to a bad parameter: its name and what was expected."""
+    """Make the rejection of a bad parameter: its name and what was expected."""
     return Rejection(400, f"{name}: expected {expected or EXPECTED[name]}")
 
 

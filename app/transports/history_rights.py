@@ -49,7 +49,7 @@ async def may_read(hooks: Hooks, channel: str, pattern: Pattern, head: Head, lim
 
 
 async def _answer(hooks: Hooks, limit_s: float, what: str, hook: Callable[..., Any], *arguments: object) -> object:
-    """The answer of a hook within `limit_s` seconds; False if it refuses, raises or takes longer."""
+    """The result of a hook within `limit_s` seconds; False if it refuses, raises or takes longer."""
     try:
         answer = hook(*arguments)
         if inspect.isawaitable(answer):

@@ -1,7 +1,7 @@
 """`/log`: the whole log for programs that have the right to it, and `/log/purge`, which erases from it.
 
 `GET /log` streams every stored row with all of its columns, batch by batch: at most one batch is in memory, and a peer
-that does not read is cut by the deadline for writing. An answer that fails half-way ends without its last chunk, so
+that does not read is cut by the deadline for writing. A response that fails half-way ends without its last chunk, so
 that it is not taken for complete.
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 PATHS = ("/log", "/log/head", "/log/purge")
 MOST_ROWS = 100_000
-"""The most rows in one answer; its `Link` header says where to continue."""
+"""The most rows in one response; its `Link` header says where to continue."""
 
 EVERYTHING = Pattern(Match.DESCENDANTS, "")
 _PROGRESS_S = 0.2
@@ -217,7 +217,7 @@ async def _cut(visit: Visit, gone: asyncio.Future[None]) -> None:
 
 
 def _form(accept: str) -> Format:
-    """The format that an Accept header asks for. Raises `Rejection` (406) if it is not installed."""
+    """The format that an Accept header requests. Raises `Rejection` (406) if it is not installed."""
     if Arrow.content_type.decode() not in accept.lower():
         return JsonLines()
     try:

@@ -1,7 +1,7 @@
 """Health and metrics, on a listener of their own.
 
 `/health/live` fails slowly: only when the event loop or the sweeper has stopped, where a restart helps.
-`/health/ready` fails at once: as soon as new clients should connect to another server.
+`/health/ready` fails immediately: as soon as new clients should connect to another server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One WAMP long-poll connection: a `Link` that keeps the engine's messages until the peer fetches them.
 
 Nothing here waits. The messages that a receive takes must be settled by `written` or `put_back`: if a receive died
-before its answer was written, the next one gets them.
+before its response was written, the next one gets them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Poll:
 
     @property
     def has_news(self) -> bool:
-        """Whether a receive can be answered at once."""
+        """Whether a receive can be answered immediately."""
         return self._is_settled and (bool(self._waiting) or self.is_ending or self._has_lost)
 
     @property
@@ -82,7 +82,7 @@ class Poll:
         return taken
 
     def put_back(self, taken: list[bytes]) -> None:
-        """Put back the messages of a receive that died before its answer was written."""
+        """Put back the messages of a receive that ended before its response was written."""
         self._is_settled = True
         if not self._has_lost:
             self._waiting.extendleft(reversed(taken))

@@ -1,4 +1,4 @@
-"""The real client of a request that came through a proxy listed in the settings.
+"""The real client of a request that was sent through a proxy listed in the settings.
 
 A peer that is not listed can write these headers too, so from it they mean nothing (S44). `X-Forwarded-Host` and
 `Forwarded` are never read: a proxy passes Host on, which is checked as for any other request.
@@ -43,7 +43,7 @@ class Proxies:
         return bool(self._networks) and self._knows(address)
 
     def reveal(self, scope: Scope) -> None:
-        """Put the real client and scheme into the scope of a request that came through a listed proxy."""
+        """Put the real client and scheme into the scope of a request that was sent through a listed proxy."""
         peer = scope.get("client")
         if peer is not None and peer[0] in self:
             address, scope["scheme"] = self.seen_through(peer[0], scope["scheme"], scope["headers"])

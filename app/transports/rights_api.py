@@ -1,7 +1,7 @@
 """`GET /rights`: the identity that the caller's token proves, and for each verb whether its role has any such right.
 
 It is for pages that hide what their reader may not do. Whether a verb is allowed on one channel is decided at the
-request itself, together with a program's own policies, which this answer does not consider.
+request itself, together with a program's own policies, which this response does not consider.
 """
 
 from __future__ import annotations

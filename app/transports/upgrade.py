@@ -1,6 +1,6 @@
 """The subprotocols of WebSockets, and the checks of a request that opens one.
 
-Halley's own host and foreign ones share these checks and answers. A page's scripts may open a WebSocket to any server
+Halley's own host and foreign ones share these checks and responses. A page's scripts may open a WebSocket to any server
 without a preflight, so the Origin must be checked here (S25).
 """
 
@@ -27,7 +27,7 @@ TURN_S = 0.01
 class Pings(NamedTuple):
     """How to find out that a peer is lost without having closed its connection.
 
-    A peer that is silent for `ping_s` is pinged, and has `pong_s` to answer. With `is_steady` each peer is pinged every
+    A peer that is silent for `ping_s` is pinged, and has `pong_s` to reply. With `is_steady` each peer is pinged every
     `ping_s`, since it may itself disconnect from a silent server, and is lost once it is silent for `pong_s`.
     """
 

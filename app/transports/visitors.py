@@ -27,7 +27,7 @@ NOT_ALLOWED = {
     "export": "not allowed: a rule must grant export on /**",
     "erase": "not allowed: a rule must grant erase on all events to be erased",
 }
-"""The answer to a caller that lacks a right, by its verb."""
+"""The response to a caller that lacks a right, by its verb."""
 
 
 class Visitors:

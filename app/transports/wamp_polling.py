@@ -1,11 +1,11 @@
 """WAMP over HTTP long-polling, as autobahn-js uses it where WebSockets do not get through.
 
-`POST <path>/open` answers with the name of a transport, a secret; below it are `send`, `receive` and `close`.
-autobahn-js reads an answer with 200, takes 204 for "nothing", and any other status for the end of the transport: so
-after a receive has fetched the engine's last message the answer is 404. Without batches it takes one message from each
+`POST <path>/open` returns the name of a transport, a secret; below it are `send`, `receive` and `close`. autobahn-js
+reads a response with 200, takes 204 for "nothing", and any other status for the end of the transport: so after a
+receive has fetched the engine's last message the response is 404. Without batches it takes one message from each
 receive.
 
-A receive that a newer one replaces ends empty. The messages of a receive that died before its answer was written are
+A receive that a newer one replaces ends empty. The messages of a receive that ended before its response was written are
 sent with the next.
 """
 

@@ -90,17 +90,17 @@ TOKEN = f'[[tokens]]\nid = "i"\nrole = "r"\nhash = "{HASH}"\n'
         (RULE.replace('"/a"', '"a"'), ["4: access.pattern: expected a channel or pattern like /chat/room, "]),
         (RULE.replace('"/a"', '"/a/*/b"'), ["4: access.pattern: expected a channel or pattern like /chat/room, "]),
         (RULE.replace('"/a"', '"/a/"'), ["4: access.pattern: expected a channel or pattern like /chat/room, "]),
-        (RULE.replace('"/a"', '"/meta/x"'), ["4: access.pattern: no rule can change what is done on meta channels"]),
+        (RULE.replace('"/a"', '"/meta/x"'), ["4: access.pattern: rules do not apply to meta channels"]),
         (RULE.replace('role = "*"', 'role = "a b"'), [f'2: access.role: {ROLE_NEED}, found "a b"']),
         (
             RULE.replace('role = "*"', 'role = "server"'),
-            ['2: access.role: "server" may do everything, and no rule can change that'],
+            ['2: access.role: "server" is allowed everything; no rule can change that'],
         ),
         # tokens
         (TOKEN.replace('"r"', '"server"'), [f"3: tokens.role: {ROLE_NEED} and none of server and anonymous, found "]),
         (TOKEN.replace('"r"', '"*"'), [f'3: tokens.role: {ROLE_NEED} and none of server and anonymous, found "*"']),
         (TOKEN.replace('"i"', '""'), ['2: tokens.id: expected 1 to 255 characters, found ""']),
-        (TOKEN + TOKEN, ["8: tokens.hash: expected a token of its own, found that of an earlier entry"]),
+        (TOKEN + TOKEN, ["8: tokens.hash: duplicate token: an earlier entry has this hash"]),
         (TOKEN + "expires = 2040-01-01", ["5: tokens.expires: expected a date and time with its offset, like 2030-"]),
         (TOKEN + "expires = 2040-01-01T00:00:00", ["5: tokens.expires: expected a date and time with its offset, "]),
         (TOKEN + "expires = 'soon'", ["5: tokens.expires: expected a date and time with its offset, like 2030-12-31T"]),
@@ -110,7 +110,7 @@ TOKEN = f'[[tokens]]\nid = "i"\nrole = "r"\nhash = "{HASH}"\n'
             REALMS + '[[record]]\npattern = "/a"\nrealm = "realm1"',
             ['7: record.realm: expected the name of a realm ("com.first" or "more"), found "realm1"'],
         ),
-        (REALMS + RULE + "realm = 'more'\n[[realm]]\nname = 'more'", ["11: realm.name: expected a realm of its own, "]),
+        (REALMS + RULE + "realm = 'more'\n[[realm]]\nname = 'more'", ["11: realm.name: duplicate realm: "]),
         *(
             (f"[[realm]]\nname = {name}", [f"2: realm.name: expected a URI like com.example.realm, found {name}"])
             for name in ('""', '"a b"', '"a..b"', '".a"', '"a#"')
@@ -120,7 +120,7 @@ TOKEN = f'[[tokens]]\nid = "i"\nrole = "r"\nhash = "{HASH}"\n'
         ("[wamp]\npaths = ['/cometd']", ['2: wamp.paths: expected other paths than bayeux.paths, found "/cometd"']),
         # users
         ("[[user]]\nid = 'i'", ["1: [[user]]: expected role and key and salt too"]),
-        (USER + USER, ['7: user.id: expected a user of its own, found "i" again']),
+        (USER + USER, ['7: user.id: duplicate user: "i"']),
         (USER.replace('"i"', '""'), ['2: user.id: expected 1 to 255 characters, found ""']),
         (USER.replace('"r"', '"server"'), [f"3: user.role: {ROLE_NEED} and none of server and anonymous, found "]),
         (USER.replace('"r"', '"anonymous"'), [f"3: user.role: {ROLE_NEED} and none of server and anonymous, found "]),
@@ -134,8 +134,8 @@ TOKEN = f'[[tokens]]\nid = "i"\nrole = "r"\nhash = "{HASH}"\n'
         (
             "[jwt]\njwks = 'f'",
             [
-                'default: jwt.issuer: expected a text, since tokens are accepted, found ""',
-                'default: jwt.audience: expected a text, since tokens are accepted, found ""',
+                'default: jwt.issuer: expected a string that is not empty, since tokens are accepted, found ""',
+                'default: jwt.audience: expected a string that is not empty, since tokens are accepted, found ""',
             ],
         ),
         ("[jwt]\nissuer = 'i'", ["2: jwt.issuer: expected jwt.jwks or jwt.secret too"]),

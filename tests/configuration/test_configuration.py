@@ -1,4 +1,4 @@
-"""Settings: defaults < file < environment < flags, each value checked, each mistake named by place, key and need."""
+"""Settings: defaults < file < environment < flags; values are checked, and mistakes named by place, key and need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.settings import Settings
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Writes `halley.toml` into an empty working directory and returns its path as a user would give it."""
+    """Returns a function that writes `halley.toml` into an empty working directory and returns its path."""
     monkeypatch.chdir(tmp_path)
 
     def write(text):
@@ -29,21 +29,21 @@ def write(tmp_path, monkeypatch):
 
 
 def problems(file=None, environment=None, flags=None):
-    """Everything that is wrong, as it would be printed."""
+    """Return all mistakes as they would be printed."""
     with pytest.raises(BadSettings) as caught:
         load(file, environment or {}, flags or {})
     return str(caught.value).splitlines()
 
 
 def test_without_a_word_everything_is_as_declared():
-    """Defaults are those of settings.py, and say so."""
+    """Without any source all settings have their declared defaults, and the place "default"."""
     configuration = load(None, {"PATH": "/bin"}, {})
     assert configuration.settings == Settings()
     assert set(configuration.places.values()) == {"default"}
 
 
 def test_each_source_outdoes_the_one_before(write):
-    """Defaults < file < environment < flags, setting by setting, and each remembers its source."""
+    """Defaults < file < environment < flags, for each setting; each has the place of its source."""
     file = write("port = 1\nhost = '127.0.0.1'\n[bayeux]\nhold_s = 2\ninterval_s = 2\n")
     configuration = load(file, {"HALLEY_PORT": "3", "HALLEY_BAYEUX_HOLD_S": "3.5"}, {"port": 4})
     settings, places = configuration.settings, configuration.places
@@ -78,17 +78,17 @@ def test_booleans_in_the_environment_have_many_names(text, expected):
     [("/a", ("/a",)), ("/a,/b", ("/a", "/b")), (" /a , /b ,", ("/a", "/b"))],
 )
 def test_lists_in_the_environment_are_separated_by_commas(text, expected):
-    """Blanks around the items do not count."""
+    """Blanks around the items are ignored."""
     assert load(None, {"HALLEY_BAYEUX_PATHS": text}, {}).settings.bayeux.paths == expected
 
 
 def test_an_empty_variable_is_an_empty_list():
-    """The way to unset a list that the file sets."""
+    """So a list that the file sets can be made empty."""
     assert load(None, {"HALLEY_CORS_ORIGINS": ""}, {}).settings.cors.origins == ()
 
 
 def test_a_whole_number_is_good_where_a_number_is_wanted(write):
-    """Nobody must write 25.0; the setting is a float all the same."""
+    """25 is accepted for 25.0; the setting is a float all the same."""
     hold_s = load(write("bayeux.hold_s = 25"), {}, {}).settings.bayeux.hold_s
     assert isinstance(hold_s, float)
     assert hold_s == 25
@@ -138,12 +138,12 @@ def test_a_whole_number_is_good_where_a_number_is_wanted(write):
     ],
 )
 def test_a_mistake_in_the_file_is_named_by_line_key_and_need(write, text, problem):
-    """One line for the operator: where, which setting, what was expected, what is there."""
+    """One line for the operator: the place, the setting, what was expected and what was found."""
     assert problems(write(text)) == [problem]
 
 
 def test_all_mistakes_are_told_at_once(write):
-    """Of the file, the environment and the command line together, in that order."""
+    """Those of the file, the environment and the command line are reported together, in that order."""
     file = write('port = "x"\n[bayeux]\nhold_s = -1\nwhat = 1\n[cookie]\nsecure = "maybe"\n')
     environment = {"HALLEY_OPEN": "perhaps", "HALLEY_BAYEUX_HOLDS": "1", "HALLEY_LIMITS_NODES": "many"}
     assert problems(file, environment, {"operations.port": -1}) == [
@@ -159,14 +159,14 @@ def test_all_mistakes_are_told_at_once(write):
 
 
 def test_a_value_that_is_outdone_must_be_right_all_the_same(write):
-    """A mistake in the file is told even if a flag hides it: it would come back on another day."""
+    """A mistake in the file is reported even if a flag overrides it: without the flag it would take effect."""
     assert problems(write("port = -1"), flags={"port": 1}) == [
         "halley.toml:1: port: expected a whole number from 0 to 65535, found -1"
     ]
 
 
 def test_a_long_value_is_cut_where_it_is_shown():
-    """A file given for the wrong setting does not fill the terminal."""
+    """A very long value, such as a whole file, does not fill the terminal."""
     [problem] = problems(None, {"HALLEY_PORT": "x" * 10_000})
     assert problem == f'HALLEY_PORT: port: expected a whole number from 0 to 65535, found "{"x" * 59}...'
 
@@ -179,14 +179,14 @@ def test_a_long_value_is_cut_where_it_is_shown():
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch, make, problem):
-    """A file that was asked for must be there."""
+    """A file that was named must be readable."""
     monkeypatch.chdir(tmp_path)
     make(Path("halley.toml"))
     assert problems(Path("halley.toml")) == [problem]
 
 
 def test_the_command_lines_own_variables_are_no_settings():
-    """HALLEY_CONFIG, HALLEY_SERVER and HALLEY_TOKEN are read elsewhere."""
+    """The command line itself reads HALLEY_CONFIG, HALLEY_SERVER and HALLEY_TOKEN."""
     assert load(None, dict.fromkeys(NOT_SETTINGS, "anything"), {}).settings == Settings()
 
 
@@ -201,7 +201,7 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
         ('tls.key = "a.pem"', "tls.key: expected tls.cert (--tls-cert) too"),
         ('proxies = ["proxy"]\nopen = true', f'proxies: {PROXY_NEED}, found "proxy"'),
         ('proxies = ["10.0.0.1/8"]\nopen = true', f'proxies: {PROXY_NEED}, found "10.0.0.1/8"'),
-        ('proxies = ["::/0"]\nopen = true', "proxies: ::/0 is everyone, and anyone could claim any address"),
+        ('proxies = ["::/0"]\nopen = true', "proxies: ::/0 is every address: any client could claim any address"),
         (
             'proxies = ["10.0.0.0/8"]',
             "proxies: expected open = true (--open) too, as proxies let others read and publish everything",
@@ -221,7 +221,7 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
         ('cors.origins = ["https://u@a.b"]', f'cors.origins: {ORIGIN_NEED}, found "https://u@a.b"'),
         (
             'cors.origins = ["https://a.b:443"]',
-            'cors.origins: expected "https://a.b", as browsers leave the usual port away, found "https://a.b:443"',
+            'cors.origins: expected "https://a.b", since browsers omit the default port, found "https://a.b:443"',
         ),
         # where to listen
         ('host = ""', 'host: expected a host name or an address without a port, found ""'),
@@ -237,7 +237,7 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
                 "read and publish everything"
             ),
         ),
-        ("operations.port = 8080", "operations.port: expected a port of its own, found port's (8080)"),
+        ("operations.port = 8080", "operations.port: expected another port than port (8080)"),
         ('nt4.host = "ws://a"', 'nt4.host: expected a host name or an address without a port, found "ws://a"'),
         (
             'nt4 = {enabled = true, host = "0.0.0.0"}',
@@ -246,8 +246,8 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
                 "machines read and publish everything"
             ),
         ),
-        ("nt4 = {enabled = true, port = 8080}", "nt4.port: expected a port of its own, found port's (8080)"),
-        ("nt4 = {enabled = true, port = 8081}", "nt4.port: expected a port of its own, found operations.port's (8081)"),
+        ("nt4 = {enabled = true, port = 8080}", "nt4.port: expected another port than port (8080)"),
+        ("nt4 = {enabled = true, port = 8081}", "nt4.port: expected another port than operations.port (8081)"),
         (
             'hosts = ["https://a.b"]',
             'hosts: expected host names without scheme or port, found "https://a.b"',
@@ -277,11 +277,11 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
         ('nt4.origins = ["file:///a"]', f'nt4.origins: {ORIGIN_NEED}, found "file:///a"'),
         (
             'nt4.bridge_out = ["SmartDashboard"]',
-            'nt4.bridge_out: expected names that begin with "/", which alone others know, found "SmartDashboard"',
+            'nt4.bridge_out: expected names that begin with "/", as those of all shared topics, found "SmartDashboard"',
         ),
         (
             'nt4.bridge_in = [""]',
-            'nt4.bridge_in: expected names that begin with "/", which alone others know, found ""',
+            'nt4.bridge_in: expected names that begin with "/", as those of all shared topics, found ""',
         ),
         ("bayeux.superseded_status = 301", "bayeux.superseded_status: expected 200, or 400 to 599, found 301"),
         # cookies that browsers would throw away
@@ -311,7 +311,7 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
         ),
         (
             'cookie.domain = "a;b"',
-            'cookie.domain: expected a domain, or "" for the host alone, found "a;b"',
+            'cookie.domain: expected a domain, or "" for only the host itself, found "a;b"',
         ),
         ("limits.queue_bytes = 2048", "limits.queue_bytes: expected at least limits.data_bytes (65536)"),
         (
@@ -321,7 +321,7 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
     ],
 )
 def test_settings_that_cannot_work_are_refused(write, text, problem):
-    """What each value's type cannot show: names that browsers or sockets refuse, settings that contradict others."""
+    """Names that browsers or sockets would refuse, and settings that contradict others, are mistakes too."""
     assert problems(write(text)) == [f"halley.toml:1: {problem}"]
 
 
@@ -350,12 +350,12 @@ def test_settings_that_cannot_work_are_refused(write, text, problem):
     ],
 )
 def test_settings_that_work_are_taken(write, text):
-    """The rules refuse nothing that an operator may need."""
+    """The rules accept all values that an operator can need."""
     assert load(write(text), {}, {}).settings != Settings()
 
 
 def test_a_broken_rule_is_blamed_on_the_source_that_broke_it():
-    """An environment variable or a flag is named as such."""
+    """The place of the mistake is the environment variable or the flag."""
     assert problems(None, {"HALLEY_CORS_ORIGINS": "https://a.b,*"})[0].startswith("HALLEY_CORS_ORIGINS: cors.origins: ")
     assert problems(None, {}, {"host": "192.0.2.1"})[0].startswith("--host: host: ")
 
@@ -377,7 +377,7 @@ def test_a_broken_rule_is_blamed_on_the_source_that_broke_it():
     ],
 )
 def test_lines_are_found_whatever_toml_looks_like(text, lines):
-    """Tables, dotted and quoted keys, values over several lines that look like tables themselves."""
+    """Lines are right for tables, dotted and quoted keys, and values over several lines that look like tables."""
     assert key_lines(text) == lines
 
 
@@ -401,7 +401,7 @@ def test_lines_are_found_in_any_mixture(entries):
 
 
 def test_every_setting_is_declared_with_its_reason():
-    """check-config can only be as good as the declarations: a reason each, bounds and units for numbers."""
+    """check-config prints the declarations: each has a reason, and numbers have limits and units."""
     assert len(KNOBS) > 50
     for key, knob in KNOBS.items():
         assert knob.why, key
@@ -414,7 +414,7 @@ def test_every_setting_is_declared_with_its_reason():
 
 
 def test_every_setting_has_a_variable_of_its_own():
-    """Keys are joined by _ in the environment, so two could meet; and none may be a variable of the command line."""
+    """Variables join keys with _, so two could be the same; and none is a variable of the command line itself."""
     variables = [knob.variable for knob in KNOBS.values()]
     assert len(set(variables)) == len(variables)
     assert not NOT_SETTINGS & set(variables)
@@ -423,7 +423,7 @@ def test_every_setting_has_a_variable_of_its_own():
 
 
 def test_settings_have_types_that_can_be_checked():
-    """Each annotation is one that files, variables and check-config know how to read and show."""
+    """Files, variables and check-config can read and show every type."""
     tables = [kind for kind in vars(declarations).values() if isinstance(kind, type) and is_dataclass(kind)]
     annotations = {str(field.type) for table in tables for field in fields(table) if not is_dataclass(field.type)}
     entries = {"access": ("Access", "Token"), "history": ("Record",), "pipeline": ("Lift",), "wamp": ("Realm", "User")}

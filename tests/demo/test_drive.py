@@ -1,4 +1,4 @@
-"""How the robot drives: its tour, where it is sent, and what it does when it may not."""
+"""How the robot drives: its tour, where it is sent, and that it stands still while disabled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def drive():
 
 
 def drove(robot, for_s):
-    """Where it was all the time."""
+    """Drive for a while; return all places where the robot was."""
     way = []
     for _ in range(int(for_s / TICK_S)):
         robot.step(TICK_S)
@@ -28,7 +28,7 @@ def drove(robot, for_s):
 
 
 def test_it_makes_its_rounds_on_its_field():
-    """In two minutes it has been around, never off the field, never faster than it can, and has used its battery."""
+    """In two minutes it makes a tour, stays on the field, keeps its top speed, and uses its battery."""
     robot = drive()
     full_v = robot.voltage_v
     way = drove(robot, 120)
@@ -40,7 +40,7 @@ def test_it_makes_its_rounds_on_its_field():
 
 
 def test_it_goes_where_it_is_sent_rests_and_goes_on():
-    """The wish is over when it has been there for a while."""
+    """It resumes its tour after it has rested there for a while."""
     robot = drive()
     obey(robot, "/robot/setpoint", [12.0, 3.0])
     way = drove(robot, 60)
@@ -53,14 +53,14 @@ def test_it_goes_where_it_is_sent_rests_and_goes_on():
 
 @pytest.mark.parametrize("value", [[], [1.0], [1.0, 2.0, 3.0], [math.nan, 1.0], [1.0, math.inf], "12, 3", None])
 def test_a_setpoint_that_is_no_place_is_ignored(value):
-    """A console can set any doubles."""
+    """Setpoints can be any doubles: a console can set them."""
     robot = drive()
     obey(robot, "/robot/setpoint", value)
     assert robot.wish is None
 
 
 def test_a_place_off_the_field_is_taken_for_the_nearest_on_it():
-    """It goes as near as it can."""
+    """It drives as near to the place as it can."""
     robot = drive()
     obey(robot, "/robot/setpoint", [99.0, -5.0])
     assert robot.wish == (WIDTH_M, 0.0)
@@ -68,7 +68,7 @@ def test_a_place_off_the_field_is_taken_for_the_nearest_on_it():
 
 
 def test_disabled_it_stands_still_and_goes_on_when_it_may():
-    """And what is no mode changes nothing."""
+    """Values that are not a mode are ignored."""
     robot = drive()
     drove(robot, 3)
     obey(robot, "/robot/mode", "disabled")
@@ -81,7 +81,7 @@ def test_disabled_it_stands_still_and_goes_on_when_it_may():
 
 
 def test_it_sees_the_walls():
-    """What its lidar tells are distances within the field."""
+    """Its lidar measures distances within the field."""
     robot = drive()
     drove(robot, 10)
     assert all(0 <= far_m <= math.hypot(WIDTH_M, HEIGHT_M) for far_m in robot.ranges_m(36))
@@ -91,5 +91,5 @@ def test_it_sees_the_walls():
 
 
 def test_every_kind_of_topic_is_there():
-    """For whoever wants to see how the console shows them."""
+    """The robot's topics have every type, so that the console shows them all."""
     assert {*TOPICS.values()} == {"double", "double[]", "boolean", "int", "string", "raw"}

@@ -1,4 +1,4 @@
-"""What the market does: trades at random times, news that make a share busy, halts that make one silent."""
+"""The market: trades at random times, news that make a share busy, halts that make one silent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.settings import Pipeline
 
 
 def played(market, until_s, from_s=0.0, *, hears_news=True):
-    """All that happens until then, with its time."""
+    """Return all that happens in the market until a time, each with its time."""
     happened, now_s = [], from_s
     while (now_s := max(now_s, market.next_s)) < until_s:
         for name, data in market.until(now_s):
@@ -29,7 +29,7 @@ def market_of(seed=1):
 
 
 def test_prices_walk():
-    """Each trade tells its price and how far that is from the last one; every share is traded."""
+    """Each trade has its price and the change from the last one; every share is traded."""
     prices = dict(SHARES)
     for _, name, data in played(market_of(), 300.0):
         if name != NEWS:
@@ -42,7 +42,7 @@ def test_prices_walk():
 
 
 def test_it_is_no_load():
-    """About ten trades a second, of all shares."""
+    """All shares together have about ten trades a second."""
     trades = [name for _, name, _ in played(market_of(), 600.0, hears_news=False) if name != NEWS]
     assert 4 < len(trades) / 600 < 20
     assert {*trades} == {*SHARES}
@@ -50,7 +50,7 @@ def test_it_is_no_load():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_news_make_a_spike_that_the_pipeline_sees(seed):
-    """In some window of ten seconds the share is as busy as an alert takes, compared with what is usual for it."""
+    """In some window of ten seconds the share is busy enough for an alert, compared with its usual rate."""
     market, options = market_of(seed), Pipeline()
     quiet = played(market, 300.0, hears_news=False)
     usual = Counter(name for _, name, _ in quiet)["CEDAR"] * WINDOW_US / 1e6 / 300
@@ -60,7 +60,7 @@ def test_news_make_a_spike_that_the_pipeline_sees(seed):
 
 
 def test_news_come_every_minute_or_so_and_some_stop_a_share():
-    """Headlines name a share, or say that it is halted; then it is silent for longer than an alert takes."""
+    """Headlines name a share, or announce a halt, after which a share is silent for long enough for an alert."""
     happened = played(market_of(), 1_200.0)
     news = [(at_s, data) for at_s, name, data in happened if name == NEWS]
     flashes = [at_s for at_s, data in news if "symbol" in data]
@@ -77,7 +77,7 @@ def test_news_come_every_minute_or_so_and_some_stop_a_share():
 
 @pytest.mark.parametrize("symbol", [None, "NOBODY", 7, ["GULL"], {}])
 def test_news_of_nothing_are_ignored(symbol):
-    """Anybody may publish them."""
+    """Any client can publish news."""
     market = market_of()
     before_s = market.next_s
     market.rush(symbol, 0.0)

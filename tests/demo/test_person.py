@@ -1,4 +1,4 @@
-"""What people say in the chat and when: they answer each other, and only one of them does."""
+"""People in the chat: they answer each other, and only one of them answers a sentence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def room_of(names, seed=1):
 
 
 def overheard(people, until_s, said=()):
-    """What is said in a room in which nobody needs time to be heard; what strangers say comes first, at once."""
+    """Return what is said in a room in which all hear everything immediately; strangers speak first."""
     now_s, talk = 0.0, []
     for data in said:
         for each in people:
@@ -34,7 +34,7 @@ def overheard(people, until_s, said=()):
 
 
 def test_no_sentence_stands_in_two_places():
-    """By a sentence people know what may be said next."""
+    """A sentence determines which ones can follow."""
     sentences = [each for talks in TALKS.values() for talk in talks for turn in talk for each in turn]
     assert len(sentences) == len({*sentences}) == len(ANSWERS)
     assert not {*sentences} & {*WELCOMES}
@@ -42,7 +42,7 @@ def test_no_sentence_stands_in_two_places():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_they_answer_each_other_until_a_talk_is_over(seed):
-    """After each sentence comes one of its answers, from somebody else; after the last of a talk a new one begins."""
+    """A sentence is followed by one of its answers, from another person; after the end of a talk a new one begins."""
     talk = overheard(room_of(PEOPLE, seed), 600.0)
     openings = {sentence for each in TALKS[LOBBY] for sentence in each[0]}
     assert talk[0][2] in openings
@@ -56,32 +56,32 @@ def test_they_answer_each_other_until_a_talk_is_over(seed):
 
 
 def test_it_is_no_flood():
-    """In ten minutes somebody always has something to say, and there is time to read it."""
+    """In ten minutes there is always something new, and there is time to read it."""
     times = [at_s for at_s, _, _ in overheard(room_of(PEOPLE), 600.0)]
     assert 50 < len(times) < 300
     assert max(after - before for before, after in pairwise(times)) < 60
 
 
 def test_strangers_are_answered_once():
-    """Whoever writes from the console gets an answer, that nobody answers again."""
+    """A stranger who writes from the console gets an answer, and no one answers that again."""
     talk = overheard(room_of(PEOPLE), 10.0, [{"from": "Zoe", "text": "I am new."}])
     assert len([text for _, _, text in talk if text in WELCOMES]) == 1
 
 
 def test_strangers_can_ask_what_people_ask():
-    """A question is known by its words, whoever has asked it."""
+    """A question is recognized by its words, also from a stranger."""
     talk = overheard(room_of(PEOPLE), 10.0, [QUESTION])
     assert talk[0][2] in ANSWERS[QUESTION]
 
 
 @pytest.mark.parametrize("data", [None, 7, [], {}, {"from": 1, "text": []}, {"text": {"a": 1}}, ["text"]])
 def test_whatever_is_published_confuses_nobody(data):
-    """Anybody may publish anything there."""
+    """Any client can publish any data there."""
     assert len(overheard(room_of(PEOPLE), 120.0, [data])) > 1
 
 
 def test_other_rooms_are_not_theirs():
-    """What was not listened for is of no consequence."""
+    """Events of a room in which a person is not have no effect."""
     (ada,) = room_of(["Ada"])
     before_s = ada.speaks_at_s
     ada.hear("/chat/cellar", {"from": "Zoe", "text": QUESTION}, 0.0)

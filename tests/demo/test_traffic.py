@@ -1,4 +1,4 @@
-"""The traffic at a real server: what subscribers of each protocol hear of it, and that it comes back."""
+"""The traffic at a real server: what subscribers of each protocol receive, and that it reconnects."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def served():
 
 @asynccontextmanager
 async def going_on(piece, address):
-    """That piece of the traffic, until the block ends."""
+    """Run a part of the traffic until the block ends."""
     task = asyncio.create_task(piece(address, Random(RANDOM.random())))
     try:
         yield
@@ -53,14 +53,14 @@ async def going_on(piece, address):
 
 @pytest.fixture
 def chatty(monkeypatch):
-    """People who think fast."""
+    """Make people answer fast."""
     monkeypatch.setattr(person, "_FIRST_S", (0.01, 0.3))
     monkeypatch.setattr(person, "_ANSWER_S", (0.01, 0.2))
     monkeypatch.setattr(person, "_TOPIC_S", (0.02, 0.4))
 
 
 async def heard(client, is_enough):
-    """The events until there are enough."""
+    """Return the events received until there are enough."""
     events = []
     async with asyncio.timeout(DEADLINE_S):
         while not is_enough(events):
@@ -69,7 +69,7 @@ async def heard(client, is_enough):
 
 
 async def test_people_chat_over_bayeux_and_jsonp(served, chatty):
-    """Everybody is heard, also the one on the old page, in rooms that one subscription covers."""
+    """All people are received, also the one on the old page, in rooms that one subscription covers."""
     async with Client(served.url) as client, relaying(served.port) as proxy:
         await client.subscribe("/chat/*")
         async with going_on(chat, f"http://127.0.0.1:{proxy.port}"):
@@ -81,22 +81,22 @@ async def test_people_chat_over_bayeux_and_jsonp(served, chatty):
 
 
 async def test_people_answer_strangers(served, chatty):
-    """Whoever writes is answered, also a WAMP client: the chat has no borders."""
+    """Every client that writes is answered, also a WAMP client."""
     async with going_on(chat, served.url), await wamp.join(served.url) as stranger:
         await stranger.subscribe("chat.garden")
         async with asyncio.timeout(DEADLINE_S):
             speakers = set()
-            while len(speakers) < 2:  # whoever speaks there listens there
+            while len(speakers) < 2:  # people listen where they speak
                 speakers.add((await stranger.receive())[4][0]["from"])
             text = ""
             while text not in WELCOMES:
-                # Again, if somebody has said something else at the same moment.
+                # Again, if another sentence was published at the same moment.
                 await stranger.publish("chat.garden", [{"from": "Zoe", "text": "I am over here!"}])
                 text = (await stranger.receive())[4][0]["text"]
 
 
 async def test_the_market_is_told_over_wamp(served):
-    """Trades are plain objects for a page and the one argument of an event for WAMP."""
+    """A trade is a plain object for a page, and the one argument of an event for WAMP."""
     async with Client(served.url) as page, await wamp.join(served.url) as other:
         await page.subscribe("/market/*")
         subscription = await other.subscribe("market", match="prefix")
@@ -110,7 +110,7 @@ async def test_the_market_is_told_over_wamp(served):
 
 
 async def test_the_analyst_knows_every_price(served):
-    """A trade that anybody tells moves the index by a tenth of what the share has moved; what is no trade does not."""
+    """A trade of any client moves the index by a tenth of the share's move; other data do not."""
     async with Client(served.url) as page, going_on(analyst, served.url):
         await page.subscribe("/market/index")
         before = (await heard(page, len))[0].data["index"]
@@ -121,7 +121,7 @@ async def test_the_analyst_knows_every_price(served):
 
 
 async def test_the_driver_station_hears_the_robot(served):
-    """It subscribes to all that the robot tells: its client is there, and values are written to it."""
+    """It subscribes to all topics of the robot: its client exists, and values are written to it."""
     address = f"ws://127.0.0.1:{served.nt4_port}"
     tables = served.house.tables.server.tables
     async with going_on(driver_station, address), going_on(robot, address):
@@ -130,7 +130,7 @@ async def test_the_driver_station_hears_the_robot(served):
 
 
 async def test_anybodys_news_make_a_share_busy(served):
-    """Published from a page: the share that it names is traded many times as often."""
+    """News that a page publishes makes its share trade many times as often."""
     async with Client(served.url) as page, going_on(ticker, served.url):
         await page.subscribe("/market/*")
         await heard(page, len)
@@ -142,7 +142,7 @@ async def test_anybodys_news_make_a_share_busy(served):
 
 
 async def test_the_robot_is_seen_by_dashboards_and_pages(served):
-    """Every topic is announced with its type and has values; pages hear them as data."""
+    """Every topic is announced with its type and has values; pages receive them as data."""
     address = f"ws://127.0.0.1:{served.nt4_port}"
     async with await nt4.connect(served.url, "dashboard") as dashboard, Client(served.url) as page:
         await dashboard.subscribe("/robot/", prefix=True)
@@ -163,7 +163,7 @@ async def test_the_robot_is_seen_by_dashboards_and_pages(served):
 
 
 async def test_the_robots_times_are_the_servers(served):
-    """It has asked for them: a value is as old as it is."""
+    """It uses the server's time, so that values have their true age."""
     address = f"ws://127.0.0.1:{served.nt4_port}"
     async with await nt4.connect(served.url, "dashboard") as dashboard, going_on(robot, address):
         await dashboard.subscribe("/robot/pose")
@@ -172,7 +172,7 @@ async def test_the_robots_times_are_the_servers(served):
 
 
 async def test_the_robot_obeys(served):
-    """What a page sets it does, and says so; where it is sent off its field it says where it goes."""
+    """It does what a page sets, and publishes that; sent off its field, it publishes where it drives instead."""
     async with going_on(robot, f"ws://127.0.0.1:{served.nt4_port}"), Client(served.url) as page:
         await page.subscribe("/robot/*")
         await heard(page, len)
@@ -185,7 +185,7 @@ async def test_the_robot_obeys(served):
 
 
 async def test_somebody_reads_slowly(served):
-    """While the one on the train does not poll, trades wait for them, and no session is lost for that."""
+    """While the commuter does not poll, trades are queued, and the session is kept."""
     async with going_on(ticker, served.url), going_on(commuter, served.url):
         broker = served.house.broker
         await until(lambda: len(broker.sessions) == 2)
@@ -195,7 +195,7 @@ async def test_somebody_reads_slowly(served):
 
 
 async def test_all_come_back_when_their_connections_are_cut(served, chatty):
-    """By themselves, as soon as the server can be reached again."""
+    """All parts reconnect by themselves as soon as the server can be reached again."""
     broker = served.house.broker
     async with (
         relaying(served.port) as proxy,
@@ -221,7 +221,7 @@ async def test_all_come_back_when_their_connections_are_cut(served, chatty):
 
 
 async def test_a_script_page_goes_when_its_session_has(served):
-    """Its reader hears so."""
+    """The reader of its events gets `Away`."""
     async with ScriptPage(served.url) as page:
         await page.subscribe("/a")
         await page.publish("/a", [1, {"<": "\u2028"}])
@@ -235,7 +235,7 @@ async def test_a_script_page_goes_when_its_session_has(served):
 
 
 async def test_pauses_double_and_mistakes_are_not_hidden(monkeypatch):
-    """Who is refused asks less and less often; what is no loss of a connection is raised."""
+    """Refused attempts become rarer; errors other than a lost connection are raised."""
     pauses, failures = [], iter([Away("no"), OSError(), TimeoutError(), KeyError("ours")])
 
     async def visit():
@@ -251,7 +251,7 @@ async def test_pauses_double_and_mistakes_are_not_hidden(monkeypatch):
 
 
 async def test_what_is_done_beside_ends_with_the_block_or_is_raised_there():
-    """Neither is forgotten, nor left behind."""
+    """The task ends with the block, and its exception is raised there."""
 
     async def failing():
         raise Away("gone")

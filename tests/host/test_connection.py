@@ -1,6 +1,6 @@
-"""One connection's life over a raw socket: upgrades that are not taken, requests ahead of their answers, and counts.
+"""HTTP connections over a raw socket: upgrades that are ignored, pipelined requests, and counts.
 
-Malformed heads, slow peers and dead ones are in `hardening/`; what becomes of events in `wire/test_dead_polls.py`.
+Malformed heads, slow peers and dead ones are in `hardening/`; what happens to events in `wire/test_dead_polls.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ANSWER = [{"channel": "/a", "successful": True}]
 
 @pytest.mark.parametrize("protocol", ["h2c", "TLS/1.0", "websocket, h2c"])
 async def test_an_upgrade_that_is_not_ours_is_passed_over(protocol):
-    """RFC 9110, 7.8: the request is served as it stands, and so is the next one."""
+    """RFC 9110, 7.8: the request is served without the upgrade, and so is the next one."""
     async with serving() as served:
         wire = await served.wire()
         asked = request("OPTIONS", "/bayeux", upgrade=protocol, connection="upgrade")
@@ -31,7 +31,7 @@ async def test_an_upgrade_that_is_not_ours_is_passed_over(protocol):
 
 @pytest.mark.parametrize("send", [post, chunked])
 async def test_neither_is_the_body_of_a_request_that_asks_for_it(send):
-    """RFC 9110, 7.8: `curl --http2` and Java's HttpClient ask for h2c by a POST, and expect an answer to it."""
+    """RFC 9110, 7.8: `curl --http2` and Java's HttpClient request h2c with a POST, and expect a response to it."""
     async with serving() as served:
         wire = await served.wire()
         for _ in range(2):
@@ -40,7 +40,7 @@ async def test_neither_is_the_body_of_a_request_that_asks_for_it(send):
 
 
 async def test_the_body_of_a_request_that_asks_for_an_upgrade_is_no_request():
-    """S4: a proxy that passes `Upgrade` on takes the body for a body; whoever takes it for a request is smuggled to."""
+    """S4: a proxy that forwards `Upgrade` treats the body as one; a server that parses it allows request smuggling."""
     async with serving() as served:
         wire = await served.wire()
         await wire.send(post(post(BODY), upgrade="h2c", connection="upgrade"))
@@ -51,7 +51,7 @@ async def test_the_body_of_a_request_that_asks_for_an_upgrade_is_no_request():
 
 
 async def test_an_upgrade_to_websocket_is_refused_at_once():
-    """400, so that cometd.js goes on by long-polling; on every mount, by GET as browsers do it."""
+    """400, so that cometd.js continues with long-polling; on every mount, with GET as browsers send it."""
     async with serving() as served:
         for path in ("/bayeux", "/cometd/", "/cometd/connect"):
             wire = await served.wire()
@@ -63,7 +63,7 @@ async def test_an_upgrade_to_websocket_is_refused_at_once():
 
 
 async def test_requests_ahead_of_their_answers_are_answered_in_order():
-    """RFC 9112, 9.3.2: those that came while an earlier one was held wait for it, whatever they ask."""
+    """RFC 9112, 9.3.2: requests of any kind wait for an earlier one that is held."""
     async with serving(brisk(bayeux={"hold_s": 3600})) as served:
         client_id = await served.open_session("/a")
         wire, other = await served.wire(), await served.wire()
@@ -80,7 +80,7 @@ async def test_requests_ahead_of_their_answers_are_answered_in_order():
 
 
 async def test_a_peer_that_asks_on_and_on_without_reading_is_cut():
-    """Requests ahead of their answers are bounded; a browser sends none at all."""
+    """The number of pipelined requests is limited; browsers send none at all."""
     async with serving() as served:
         wire = await served.wire()
         await wire.send(post(BODY) * 100)
@@ -92,7 +92,7 @@ async def test_a_peer_that_asks_on_and_on_without_reading_is_cut():
 
 
 async def test_connections_and_refusals_are_counted():
-    """Telemetry can read how many connections there are, and how many the host refused, by status."""
+    """Telemetry can read the number of connections, and of refused requests by status."""
     async with serving(brisk(limits={"linger_s": 0})) as served:
         first, second = await served.wire(), await served.wire()
         for wire in (first, second):

@@ -1,4 +1,4 @@
-"""Where the server listens: a port of its own, or a word about which flag to change."""
+"""Listening sockets: a port of their own, or an error that names the flag to change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.host.listening import CannotListen, bind, url_of
 
 @pytest.fixture
 def taken():
-    """A socket that listens on a port of its own."""
+    """A listening socket, whose port is taken."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -19,7 +19,7 @@ def taken():
 
 
 def test_port_0_is_a_free_one():
-    """And clients that come before the server runs wait instead of being refused."""
+    """A free port is picked; clients that connect before the server runs wait instead of being refused."""
     with bind("127.0.0.1", 0, "--port") as listener:
         host, port = listener.getsockname()
         assert port != 0
@@ -29,7 +29,7 @@ def test_port_0_is_a_free_one():
 
 @pytest.mark.parametrize("flag", ["--port", "--operations-port"])
 def test_a_port_that_is_taken_names_its_flag(taken, flag):
-    """What to do stands in the message."""
+    """The error names the flag with which to choose another port."""
     port = taken.getsockname()[1]
     with pytest.raises(
         CannotListen, match=rf"^cannot listen on 127\.0\.0\.1:{port} \(.+\); choose another with {flag}$"
@@ -39,13 +39,13 @@ def test_a_port_that_is_taken_names_its_flag(taken, flag):
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
 def test_an_address_that_is_not_this_machines_is_refused(host):
-    """Also a name that nobody knows; never an error of ours."""
+    """So is a host name that cannot be resolved; always with `CannotListen`."""
     with pytest.raises(CannotListen, match=f"cannot listen on {host}"):
         bind(host, 0, "--port")
 
 
 def test_a_port_that_was_just_left_can_be_taken_again():
-    """A restart must not wait for old connections to be forgotten (E33)."""
+    """A restart need not wait until the kernel has forgotten old connections (E33)."""
     with bind("127.0.0.1", 0, "--port") as listener:
         port = listener.getsockname()[1]
         client = socket.create_connection(("127.0.0.1", port), timeout=5)
@@ -58,7 +58,7 @@ def test_a_port_that_was_just_left_can_be_taken_again():
 
 
 def test_an_address_of_ipv6_is_written_as_a_browser_takes_it():
-    """RFC 3986, 3.2.2: in brackets."""
+    """RFC 3986, 3.2.2: the address is in brackets."""
 
     class Bound:
         def getsockname(self):

@@ -1,4 +1,4 @@
-"""NetworkTables' doors on Halley's own host: who is let in by which name, what is spoken, who is asked how often."""
+"""NetworkTables on Halley's own host: names, origins and hosts of clients, subprotocols, pings, and the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("face")
 
 @pytest.fixture(params=DOORS)
 def door(request):
-    """The own listener, and the public one."""
+    """Runs the test on NetworkTables' own listener and on the public one."""
     return request.param
 
 
@@ -48,7 +48,7 @@ def door(request):
     ],
 )
 async def test_na1_the_path_tells_a_clients_name(path, name, door):
-    """NA1: percent-decoded, of up to 1,024 bytes; a slash belongs to it, a query does not."""
+    """NA1: the name is percent-decoded, of up to 1,024 bytes; it can contain slashes, and ends before a query."""
     async with doors() as open_doors:
         answer = await (await open_doors.wire(door)).request(opening(path, NEW))
         assert answer.status == 101
@@ -68,7 +68,7 @@ async def test_na1_the_path_tells_a_clients_name(path, name, door):
     ],
 )
 async def test_na1_a_path_without_a_name_opens_nothing(path, status, named, door):
-    """NA1: no 101 that is then cut, as ntcore has it, but an answer that says why."""
+    """NA1: the response gives the reason; ntcore sends a 101 and closes the connection."""
     async with doors() as open_doors:
         answer = await (await open_doors.wire(door)).request(opening(path, NEW))
         assert answer.status == status
@@ -88,7 +88,7 @@ async def test_na1_a_path_without_a_name_opens_nothing(path, status, named, door
     ],
 )
 async def test_na2_na6_the_newest_that_both_know_is_spoken(offered, spoken, door):
-    """NA2: whatever order the client has (Elastic lists 4.0 first); NA6: AdvantageScope's second socket is welcome."""
+    """NA2: in any order of the client's list (Elastic: 4.0 first); NA6: AdvantageScope can open its second socket."""
     async with doors() as open_doors:
         answer = await (await open_doors.wire(door)).request(opening("/nt/robot", offered))
         assert answer.headers["sec-websocket-protocol"] == spoken
@@ -97,7 +97,7 @@ async def test_na2_na6_the_newest_that_both_know_is_spoken(offered, spoken, door
 
 @pytest.mark.parametrize("offered", ["", "wamp.2.json", f"{NEW}x"])
 async def test_na3_s26_without_a_common_subprotocol_there_is_no_connection(offered, door):
-    """NA3, S26: and the answer lists what is spoken."""
+    """NA3, S26: the response lists the supported subprotocols."""
     async with doors() as open_doors:
         answer = await (await open_doors.wire(door)).request(opening("/nt/robot", offered))
         assert answer.status == 400
@@ -106,7 +106,7 @@ async def test_na3_s26_without_a_common_subprotocol_there_is_no_connection(offer
 
 
 async def test_na10_no_extension_is_agreed_on(door):
-    """NA10: ntcore-ts-client offers compression."""
+    """NA10: ntcore-ts-client offers compression, which is not accepted."""
     async with doors() as open_doors:
         asked = opening("/nt/robot", NEW, sec_websocket_extensions="permessage-deflate; client_max_window_bits")
         assert "sec-websocket-extensions" not in (await (await open_doors.wire(door)).request(asked)).headers
@@ -128,7 +128,7 @@ async def test_na10_no_extension_is_agreed_on(door):
     ],
 )
 async def test_s25_who_may_open_it(headers, status, door):
-    """S25, no DNS rebinding: pyntcore's Host is empty, AdvantageScope's pages come from files; others may not."""
+    """S25, DNS rebinding: an empty Host (pyntcore) and pages from files (AdvantageScope) are allowed, others not."""
     async with doors(cors={"origins": ("https://dashboard.example",)}) as open_doors:
         answer = await (await open_doors.wire(door)).request(opening("/nt/robot", NEW, **headers))
         assert answer.status == status
@@ -136,7 +136,7 @@ async def test_s25_who_may_open_it(headers, status, door):
 
 
 async def test_s25_what_networktables_clients_may_others_may_not():
-    """S25: an empty Host, and pages from files, are refused to all else on the public listener."""
+    """S25: on the public listener an empty Host and pages from files are refused for all other paths."""
     async with doors() as open_doors:
         for asked, status in (
             (request("GET", "/", host=" "), 400),
@@ -147,7 +147,7 @@ async def test_s25_what_networktables_clients_may_others_may_not():
 
 
 async def test_a_listener_that_others_reach_takes_any_name():
-    """Robots are dialled by address: loopback's rules are those of nt4.host there, of host on the public one."""
+    """Clients use a robot's address: loopback's rules apply if the listener's host (nt4.host or host) is loopback."""
     async with doors({"host": "0.0.0.0"}, open=True) as open_doors:
         for door, status in (("own", 101), ("public", 400)):
             asked = opening("/nt/robot", NEW, host="10.12.34.2:5810")
@@ -155,7 +155,7 @@ async def test_a_listener_that_others_reach_takes_any_name():
 
 
 async def test_only_who_wants_networktables_has_them():
-    """Without, `/nt/NAME` is no path of the public listener's."""
+    """If NetworkTables is off, the public listener has no path `/nt/NAME`."""
     async with serving(brisk()) as served:
         assert (await (await served.wire()).request(opening("/nt/robot", NEW))).status == 404
 
@@ -177,7 +177,7 @@ async def test_only_who_wants_networktables_has_them():
     ],
 )
 async def test_na5_its_own_listener_has_one_page(method, path, status):
-    """NA5: AdvantageScope looks for it before it connects, from a page of its own; there is nothing else."""
+    """NA5: AdvantageScope requests it before it connects, from a page of another origin; there are no other pages."""
     async with doors() as open_doors:
         wire = await open_doors.wire()
         await wire.send(request(method, path, origin="file://"))
@@ -187,7 +187,7 @@ async def test_na5_its_own_listener_has_one_page(method, path, status):
 
 
 async def test_on_the_public_one_a_plain_request_hears_what_is_spoken():
-    """RFC 9110, 15.5.22."""
+    """RFC 9110, 15.5.22: the response lists the supported subprotocols."""
     async with doors() as open_doors:
         answer = await (await open_doors.wire("public")).request(request("GET", "/nt/robot"))
         assert (answer.status, answer.headers["upgrade"]) == (426, "websocket")
@@ -198,7 +198,7 @@ async def test_on_the_public_one_a_plain_request_hears_what_is_spoken():
 
 @pytest.mark.parametrize("protocol", [NEW, OLD, RTT])
 async def test_text_and_binary_messages_come_and_go(protocol, door):
-    """NA14, NA21: each as what it is, in order."""
+    """NA14, NA21: each arrives with its type, in order."""
     async with doors() as open_doors:
         wire = await open_doors.shaken(door, protocol)
         messages = [(TEXT, "é".encode()), (BINARY, b"\xff\x00"), (TEXT, b""), (BINARY, b"")]
@@ -209,7 +209,7 @@ async def test_text_and_binary_messages_come_and_go(protocol, door):
 
 
 async def test_na8_a_message_may_come_in_fragments_with_pings_between(door):
-    """NA8: of either kind."""
+    """NA8: text and binary messages."""
     async with doors({"ping_s": 50, "pong_s": 100}) as open_doors:
         wire = await open_doors.shaken(door)
         for opcode in (TEXT, BINARY):
@@ -228,7 +228,7 @@ async def test_na8_a_message_may_come_in_fragments_with_pings_between(door):
     ],
 )
 async def test_na8_what_breaks_the_protocol_is_told_its_code(wrong, code, door):
-    """NA8: message_bytes; a client's frames are masked; text is UTF-8."""
+    """NA8: messages over message_bytes, frames without a mask, and text that is not UTF-8."""
     async with doors({"message_bytes": 1_024}) as open_doors:
         wire = await open_doors.shaken(door)
         await wire.send(wrong)
@@ -238,7 +238,7 @@ async def test_na8_what_breaks_the_protocol_is_told_its_code(wrong, code, door):
 
 
 async def test_na8_the_largest_message_is_taken():
-    """NA8: 2 MiB, ntcore's."""
+    """NA8: 2 MiB, ntcore's limit."""
     async with doors({"ping_s": 50, "pong_s": 100}) as open_doors:
         wire = await open_doors.shaken()
         await wire.send(sent(BINARY, b"x" * 2_097_152))
@@ -246,7 +246,7 @@ async def test_na8_the_largest_message_is_taken():
 
 
 async def test_a_message_is_split_no_further_than_it_is_taken(door):
-    """S32: a message of very many values must not be made all at once, nor keep others waiting."""
+    """S32: a message of very many values is processed in turns, so that other clients do not wait."""
     async with doors() as open_doors:
         wire = await open_doors.shaken(door)
         await wire.send(text(PARTS))
@@ -258,7 +258,7 @@ async def test_a_message_is_split_no_further_than_it_is_taken(door):
 
 
 class Transport(asyncio.Transport):
-    """What a connection would write."""
+    """A transport that keeps what is written to it."""
 
     def __init__(self):
         super().__init__()
@@ -272,7 +272,7 @@ class Transport(asyncio.Transport):
 
 
 class NoTables:
-    """They have an engine that hears nothing but the end."""
+    """A switchboard whose engine counts only the ends of connections."""
 
     def __init__(self):
         self.lost_times = 0
@@ -286,7 +286,7 @@ class NoTables:
 
 @pytest.fixture
 def looked_at():
-    """Makes a socket that speaks a subprotocol; returns it, what it writes, its watch and its engine."""
+    """Returns a function that makes a WebSocket, and returns it with its written frames, its watch and its engine."""
 
     def make(protocol):
         settings, tables, watch = Settings(nt4=Nt4(enabled=True)), NoTables(), Watch(Limits())
@@ -302,20 +302,20 @@ def looked_at():
 
 @pytest.mark.parametrize("protocol", [NEW, RTT])
 def test_na7_a_client_of_4_1_is_asked_steadily(protocol, looked_at):
-    """NA7: every 200 ms, also while it is heard, since it hangs up itself when it has heard nothing for a second."""
+    """NA7: every 200 ms, also while it sends, since it disconnects itself after a second without a message."""
     connection, written, _, tables = looked_at(protocol)
     began = monotonic()
     for step in range(200):
         connection.look(began + step * 0.051)
         if step % 10 == 9:
-            connection._heard_at = began + step * 0.051  # a message, so that it is never silent for long
+            connection._heard_at = began + step * 0.051  # as if a message was received
     assert [frame.opcode for frame in written] == [PING] * 50
     assert tables.lost_times == 0
 
 
 @pytest.mark.parametrize("protocol", [NEW, RTT])
 def test_na7_a_client_of_4_1_that_was_not_heard_for_a_second_has_left(protocol, looked_at):
-    """NA7: 1001 "connection timed out", and counted."""
+    """NA7: it is closed with 1001 "connection timed out", and counted."""
     connection, written, watch, tables = looked_at(protocol)
     heard_at = connection._heard_at
     for step in range(20):
@@ -327,7 +327,7 @@ def test_na7_a_client_of_4_1_that_was_not_heard_for_a_second_has_left(protocol, 
 
 
 def test_na7_nobody_is_blamed_for_a_server_that_stood_still(looked_at):
-    """NA7: after SIGSTOP or a long turn of ours a peer is asked first, and then has as long as ever to answer."""
+    """NA7: after SIGSTOP or a long turn of the server a peer is pinged first, and then has the usual time to reply."""
     connection, written, _, tables = looked_at(NEW)
     heard_at = connection._heard_at
     connection.look(heard_at)
@@ -340,7 +340,7 @@ def test_na7_nobody_is_blamed_for_a_server_that_stood_still(looked_at):
 
 
 def test_na7_a_client_of_4_0_is_never_asked(looked_at):
-    """NA7: it must not be, however long it is silent."""
+    """NA7: it is not pinged even after a long silence."""
     connection, written, _, tables = looked_at(OLD)
     for step in range(10_000):
         connection.look(connection._heard_at + step)
@@ -349,7 +349,7 @@ def test_na7_a_client_of_4_0_is_never_asked(looked_at):
 
 @pytest.mark.parametrize(("protocol", "is_probed"), [(OLD, True), (NEW, False)])
 async def test_na7_tcp_finds_out_that_a_client_of_4_0_has_left(protocol, is_probed, door):
-    """NA7: by keepalive, within half a minute."""
+    """NA7: keepalive finds that out within half a minute."""
     async with doors() as open_doors:
         await open_doors.shaken(door, protocol)
         ours = open_doors.tables.last.link._transport.get_extra_info("socket")
@@ -363,7 +363,7 @@ async def test_na7_tcp_finds_out_that_a_client_of_4_0_has_left(protocol, is_prob
 
 
 async def test_na7_pings_come_in_time_although_the_sweeper_is_slow(door):
-    """NA7: it sweeps as often as NetworkTables' clients need; one that answers stays, one that does not goes."""
+    """NA7: sweeps are as frequent as NetworkTables' clients need; only a client that does not reply is disconnected."""
     async with doors({"ping_s": 0.05, "pong_s": 0.5}, sweep_s=30.0) as open_doors:
         quiet, lively = await open_doors.shaken(door), await open_doors.shaken(door)
         began = monotonic()
@@ -379,7 +379,7 @@ async def test_na7_pings_come_in_time_although_the_sweeper_is_slow(door):
 
 
 async def test_the_engines_close_comes_behind_its_frames(door):
-    """And who does not agree to it is cut after kill_s."""
+    """A client that does not echo the close frame is cut after kill_s."""
     async with doors({"ping_s": 50, "pong_s": 100}) as open_doors:
         wire = await open_doors.shaken(door)
         await wire.send(text(TOLD_TO_CLOSE))
@@ -391,7 +391,7 @@ async def test_the_engines_close_comes_behind_its_frames(door):
 
 
 async def test_the_server_leaves_and_its_clients_are_told(door):
-    """As on SIGTERM: 1001, and whoever does not agree is cut; the listener is gone, and nothing is waited for."""
+    """As on SIGTERM: 1001, then clients that do not echo it are cut; the listener is closed, without further wait."""
     async with doors({"ping_s": 50, "pong_s": 100}) as open_doors:
         wire = await open_doors.shaken(door)
         began = monotonic()
@@ -404,7 +404,7 @@ async def test_the_server_leaves_and_its_clients_are_told(door):
 
 
 async def test_tls_is_the_public_listeners(tmp_path):
-    """`wss` is spoken on /nt/NAME there; its own listener stays plain, as robots' clients are."""
+    """The public listener serves /nt/NAME with `wss`; NetworkTables' own has no TLS, as its clients do not use it."""
     from support import authority
 
     folder = authority.folder()

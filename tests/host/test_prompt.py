@@ -1,4 +1,4 @@
-"""A server leaves promptly, whatever comes to it in that very moment."""
+"""A server shuts down promptly, even if clients connect at that moment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEADLINE_S = 5
 
 
 async def _nothing(scope, receive, send):
-    """No request is made here."""
+    """Fail: no request is sent in these tests."""
     raise AssertionError(scope)
 
 
@@ -34,7 +34,7 @@ async def _connect_while_leaving(turns):
         with warnings.catch_warnings(record=True) as complaints, socket.socket() as client:
             warnings.simplefilter("always")
             client.setblocking(False)
-            with suppress(BlockingIOError):  # to this very machine, the kernel connects at once
+            with suppress(BlockingIOError):  # on one machine the kernel connects immediately
                 client.connect(listener.getsockname())
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -50,6 +50,6 @@ async def _connect_while_leaving(turns):
 @pytest.mark.parametrize("new_loop", [asyncio.SelectorEventLoop, uvloop.new_event_loop])
 @pytest.mark.parametrize("turns", range(6))
 def test_who_connects_while_it_leaves_is_not_left_waiting(turns, new_loop):
-    """E33: accepted a few turns of the loop before the listener closes; the client learns that nobody is there."""
+    """E33: a connection that is accepted a few turns of the loop before the listener closes is closed too."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_connect_while_leaving(turns))

@@ -1,4 +1,4 @@
-"""Deadlines of connections: due in the order they were set, and never set anew by going on slowly."""
+"""Deadlines of connections: overdue in the order in which they were set, and never extended by slow progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIMIT_S = 10
 
 
 class Watching(RuleBasedStateMachine):
-    """A reaper beside a dictionary of when each was first watched."""
+    """A reaper, compared with a dictionary of the time at which each connection was first watched."""
 
     @initialize()
     def start(self):
@@ -22,7 +22,7 @@ class Watching(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def watch(self, name):
-        """S3: the clock of one that is watched already runs on; a byte a second buys no time."""
+        """S3: a deadline that runs already is not extended; a byte a second gains no time."""
         self.reaper.watch(name, self.now)
         self.since.setdefault(name, self.now)
 
@@ -33,7 +33,7 @@ class Watching(RuleBasedStateMachine):
 
     @rule(passed=st.integers(0, 8))
     def sweep(self, passed):
-        """Each that is overdue is told once, oldest first."""
+        """Each overdue connection is yielded once, oldest first."""
         self.now += passed
         expected = [name for name, since in self.since.items() if since + LIMIT_S <= self.now]
         assert list(self.reaper.overdue(self.now)) == expected
@@ -42,7 +42,7 @@ class Watching(RuleBasedStateMachine):
 
     @rule(passed=st.integers(8, 12))
     def sweep_and_end(self, passed):
-        """Ending one connection may forget it, or another that is overdue as well."""
+        """Ending a connection can make the reaper forget it, or another one that is overdue as well."""
         self.now += passed
         ended = []
         for name in self.reaper.overdue(self.now):

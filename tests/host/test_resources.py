@@ -1,4 +1,4 @@
-"""Memory and files, looked at once a second (S22, D6): what the system says, and what is made of it."""
+"""Memory and files, checked once a second (S22, D6): what the system reports, and what follows from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MACHINE = "MemTotal:       16000 kB\nMemFree:  1 kB\n"
 
 @pytest.fixture
 def machine(tmp_path):
-    """A machine as /proc and /sys show it; files by their paths."""
+    """A folder with files of /proc and /sys, which are given by their paths."""
 
     def make(**files):
         for name, text in {"proc/meminfo": MACHINE, **files}.items():
@@ -31,7 +31,7 @@ def machine(tmp_path):
 
 
 def test_s22_without_a_cgroup_the_machines_memory_counts(machine):
-    """S22: 0.6 of all there is."""
+    """S22: without a cgroup the limit is 0.6 of the machine's memory."""
     assert memory_bytes(machine()) == 16_000 * 1024
 
 
@@ -47,18 +47,18 @@ def test_s22_without_a_cgroup_the_machines_memory_counts(machine):
     ids=["container", "own", "parents", "hidden", "version-1"],
 )
 def test_s22_a_cgroups_limit_counts(machine, group, files):
-    """S22: the lowest of its own and those above it, in both versions."""
+    """S22: the least limit of the cgroup and its parents, in both versions of cgroups."""
     assert memory_bytes(machine(**{"proc/self/cgroup": f"1:name=systemd:/x\n{group}\n", **files})) == 5_000
 
 
 def test_s22_no_limit_of_a_cgroup_means_the_machine(machine):
-    """S22: "max", and the huge number of version 1."""
+    """S22: "max", and in version 1 a huge number."""
     files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max\n"}
     assert memory_bytes(machine(**files)) == 16_000 * 1024
 
 
 def test_where_nothing_is_told_nothing_is_limited(tmp_path):
-    """S22: other systems than Linux."""
+    """S22: so on systems other than Linux."""
     assert memory_bytes(tmp_path) is None
     broker = Broker(Limits())
     Resources(broker, available_bytes=lambda: None, resident_bytes=lambda: 10**15).sweep(0.0)
@@ -66,13 +66,13 @@ def test_where_nothing_is_told_nothing_is_limited(tmp_path):
 
 
 def test_this_process_has_some():
-    """S22: in bytes, and what the kernel says elsewhere too."""
+    """S22: in bytes, equal to what the kernel reports elsewhere."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS:"))
     assert own_resident_bytes() == pytest.approx(int(line.split()[1]) * 1024, rel=0.1)
 
 
 def test_s22_over_the_share_until_well_below_it():
-    """S22: 0.6 of the memory; the second mark is 5 % lower. Looked at once a second."""
+    """S22: from 0.6 of the memory until 5 % below that; checked once a second."""
     broker, taken = Broker(Limits()), [599]
     resources = Resources(broker, available_bytes=lambda: 1_000, resident_bytes=lambda: taken[0])
     seen = []
@@ -86,14 +86,14 @@ def test_s22_over_the_share_until_well_below_it():
 
 
 def test_s22_a_share_of_0_is_no_limit():
-    """Settings: `limits.memory_share`."""
+    """Settings: `limits.memory_share` of 0 turns the limit off."""
     broker = Broker(Limits(memory_share=0))
     Resources(broker, available_bytes=lambda: 1, resident_bytes=lambda: 2).sweep(0.0)
     assert not broker.memory.is_over
 
 
 def test_d6_no_more_files_is_said_once_a_second():
-    """D6: the system's own word, whatever else is going on."""
+    """D6: the log has the system's reason, once a second."""
 
     def fail():
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

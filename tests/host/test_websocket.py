@@ -1,4 +1,4 @@
-"""WebSockets on Halley's own host: the opening, frames both ways, silence, flow control, and every kind of end."""
+"""WebSockets on Halley's own host: the handshake, frames both ways, silence, flow control, and every kind of end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("face")
 
 @pytest.fixture(params=[False, True], ids=["plain", "tls"])
 def tls(request):
-    """Without TLS and with."""
+    """Runs the test without TLS and with it."""
     return request.param
 
 
@@ -42,7 +42,7 @@ def tls(request):
 
 
 async def test_the_first_common_subprotocol_of_the_peer_is_echoed(tls):
-    """W58: the client's order counts, and what it offers beside does not; no extension is ever agreed on."""
+    """W58: the client's order counts, and unknown subprotocols are ignored; no extension is ever accepted."""
     async with speaking(tls=tls) as served:
         wire = await served.wire()
         offer = "wamp.2.ubjson, wamp.2.msgpack.batched, wamp.2.json"
@@ -56,7 +56,7 @@ async def test_the_first_common_subprotocol_of_the_peer_is_echoed(tls):
 
 @pytest.mark.parametrize("path", ["/wamp", "/wamp/", "/ws", "/ws/", "/ws?token=1"])
 async def test_a_foreign_client_speaks_on_each_path(tls, path):
-    """W58: the websockets library's client, which offers compression, with and without TLS."""
+    """W58: the client of the websockets library, which offers compression, with and without TLS."""
     async with speaking(tls=tls) as served:
         url = f"{'wss' if tls else 'ws'}://localhost:{served.port}{path}"
         options = {"subprotocols": ["wamp.2.json"], "ssl": authority.context() if tls else None}
@@ -85,7 +85,7 @@ async def test_a_foreign_client_speaks_on_each_path(tls, path):
     ],
 )
 async def test_s25_s26_an_opening_that_is_refused_is_answered_and_opens_nothing(asked, status, named):
-    """S25, S26, RFC 6455 4.2.2: a status and a fixed sentence; no engine hears of it, and the connection ends."""
+    """S25, S26, RFC 6455 4.2.2: a status and a fixed sentence; there is no engine, and the connection is closed."""
     async with speaking(limits={"linger_s": 0.2}) as served:
         wire = await served.wire()
         answer = await wire.request(asked)
@@ -98,7 +98,7 @@ async def test_s25_s26_an_opening_that_is_refused_is_answered_and_opens_nothing(
 
 
 async def test_s25_the_servers_own_pages_and_scripts_may(tls):
-    """S25: an origin that the guard knows is let in, and so is who sends none."""
+    """S25: origins that the guard allows can connect, and so can clients that send none."""
     async with speaking(tls=tls) as served:
         for origin in (f"{served.url}", "http://localhost:1234", ""):
             await shake(await served.wire(), origin=origin if not tls else served.url)
@@ -106,7 +106,7 @@ async def test_s25_the_servers_own_pages_and_scripts_may(tls):
 
 
 async def test_elsewhere_an_upgrade_is_what_it_was():
-    """Refused at once on Bayeux' paths; passed over where there is only a page; below /wamp nothing is."""
+    """Bayeux' paths refuse it immediately; paths of pages ignore it; paths below /wamp do not exist."""
     async with speaking() as served:
         for path, status in (("/bayeux", 400), ("/", 200), ("/wampum", 404)):
             assert (await (await served.wire()).request(opening(path))).status == status
@@ -116,7 +116,7 @@ async def test_elsewhere_an_upgrade_is_what_it_was():
 
 
 async def test_frames_in_the_piece_of_the_head_are_not_lost(tls):
-    """A peer that does not wait for the 101, with more behind it than is parsed at once, is answered in full."""
+    """A peer sends frames before the 101, more than one piece of the parser; all of them are answered."""
     async with speaking(tls=tls) as served:
         wire = await served.wire()
         messages = [json.dumps(["x" * 1_000, number]).encode() for number in range(50)]
@@ -126,7 +126,7 @@ async def test_frames_in_the_piece_of_the_head_are_not_lost(tls):
 
 
 async def test_a_connection_that_served_requests_becomes_a_websocket(tls):
-    """RFC 9110, 7.8: an upgrade may come after other requests on the same connection."""
+    """RFC 9110, 7.8: an upgrade can follow other requests on the same connection."""
     async with speaking(tls=tls, limits={"keep_alive_s": 1}, wamp={"ping_s": 1_000}) as served:
         wire = await served.wire()
         assert (await wire.request(request("GET", "/"))).status == 200
@@ -139,7 +139,7 @@ async def test_a_connection_that_served_requests_becomes_a_websocket(tls):
 
 
 async def test_the_engine_knows_who_is_there():
-    """S44: a listed proxy tells the address and the scheme; header fields are the engine's to read."""
+    """S44: address and scheme are read from a listed proxy; the engine can read the header fields."""
     async with speaking(proxies=("127.0.0.1",), open=True, hosts=("127.0.0.1",)) as served:
         told = {"x_forwarded_for": "203.0.113.9", "x_forwarded_proto": "https", "cookie": "a=b"}
         await shake(await served.wire(), **told)
@@ -149,7 +149,7 @@ async def test_the_engine_knows_who_is_there():
 
 
 async def test_the_engine_knows_the_port_of_a_peer_that_comes_by_itself():
-    """Two connections of one machine differ by it."""
+    """The port distinguishes two connections of one machine."""
     async with speaking() as served:
         wire = await served.wire()
         await shake(wire)
@@ -162,7 +162,7 @@ async def test_the_engine_knows_the_port_of_a_peer_that_comes_by_itself():
 @pytest.mark.parametrize(("protocol", "opcode"), [("wamp.2.json", TEXT), ("wamp.2.msgpack", BINARY)])
 @pytest.mark.parametrize("nbytes", [0, 1, 125, 126, 65_535, 65_536, 262_144])
 async def test_messages_of_every_size_come_and_go(protocol, opcode, nbytes):
-    """RFC 6455, 5.2: all three ways to write a length, up to the largest message that is taken."""
+    """RFC 6455, 5.2: all three forms of a length, up to the largest message that is accepted."""
     async with speaking() as served:
         wire = await served.wire()
         await shake(wire, protocol=protocol)
@@ -171,7 +171,7 @@ async def test_messages_of_every_size_come_and_go(protocol, opcode, nbytes):
 
 
 async def test_a_message_may_come_in_fragments_with_pings_between(tls):
-    """W58: one WAMP message is one WebSocket message; a character may be split; an empty fragment is one."""
+    """W58: one WAMP message is one WebSocket message; fragments can split a character, and can be empty."""
     async with speaking(tls=tls) as served:
         wire = await served.wire()
         await shake(wire)
@@ -184,7 +184,7 @@ async def test_a_message_may_come_in_fragments_with_pings_between(tls):
 
 
 async def test_a_byte_at_a_time_is_as_good():
-    """TCP has no pieces."""
+    """TCP does not preserve the boundaries of writes."""
     async with speaking() as served:
         wire = await served.wire()
         await shake(wire)
@@ -198,7 +198,7 @@ async def test_a_byte_at_a_time_is_as_good():
 
 
 async def test_s32_a_peer_that_does_not_read_pauses_the_engine_and_is_cut(tls):
-    """S32: events wait in the outbox meanwhile; a socket that takes nothing for write_s is closed."""
+    """S32: events wait in the outbox meanwhile; a peer that reads nothing for write_s is cut."""
     async with speaking(tls=tls, limits={"write_s": 0.3}) as served:
         wire = await served.wire(receive_buffer_bytes=4_096)
         await shake(wire)
@@ -211,7 +211,7 @@ async def test_s32_a_peer_that_does_not_read_pauses_the_engine_and_is_cut(tls):
 
 
 async def test_a_peer_that_reads_again_gets_all_and_the_engine_goes_on(tls):
-    """Nothing is lost in a pause."""
+    """No frame is lost in a pause."""
     async with speaking(tls=tls) as served:
         wire = await served.wire(receive_buffer_bytes=4_096)
         await shake(wire)
@@ -226,7 +226,7 @@ async def test_a_peer_that_reads_again_gets_all_and_the_engine_goes_on(tls):
 
 
 async def test_a_silent_peer_is_asked_and_one_that_answers_stays():
-    """A ping by time, none while messages come."""
+    """Pings are sent after a silence; a peer that sends pongs stays connected."""
     async with speaking(wamp={"ping_s": 0.1, "pong_s": 0.3}) as served:
         wire = await served.wire()
         await shake(wire)
@@ -237,7 +237,7 @@ async def test_a_silent_peer_is_asked_and_one_that_answers_stays():
 
 
 async def test_a_peer_that_does_not_answer_is_closed_with_1011():
-    """1011 after pong_s; that it said something else would have done."""
+    """1011 after pong_s without any message; any message, not only a pong, counts as a reply."""
     async with speaking(wamp={"ping_s": 0.1, "pong_s": 0.2, "kill_s": 0.1}) as served:
         wire = await served.wire()
         await shake(wire)
@@ -253,7 +253,7 @@ async def test_a_peer_that_does_not_answer_is_closed_with_1011():
 
 
 async def test_a_peers_close_is_echoed_and_the_connection_ends(tls):
-    """RFC 6455, 5.5.1: the same code comes back, then the server closes; what came before is answered."""
+    """RFC 6455, 5.5.1: the same code is echoed, then the server closes; earlier messages are processed."""
     async with speaking(tls=tls) as served:
         wire = await served.wire()
         await shake(wire)
@@ -265,7 +265,7 @@ async def test_a_peers_close_is_echoed_and_the_connection_ends(tls):
 
 
 async def test_an_empty_close_is_echoed_empty():
-    """RFC 6455, 7.1.5: a code is not owed."""
+    """RFC 6455, 7.1.5: the code is optional."""
     async with speaking() as served:
         wire = await served.wire()
         await shake(wire)
@@ -275,7 +275,7 @@ async def test_an_empty_close_is_echoed_empty():
 
 
 async def test_the_engines_close_comes_behind_its_frames_and_the_echo_is_waited_for(tls):
-    """W8: ABORT or GOODBYE is read before the end; the reason is cut to what a frame holds, between letters."""
+    """W8: ABORT or GOODBYE arrives before the close frame, whose reason is cut to fit, between characters."""
     async with speaking(tls=tls, wamp={"kill_s": 5}) as served:
         wire = await served.wire()
         await shake(wire)
@@ -304,7 +304,7 @@ async def test_who_does_not_answer_the_engines_close_is_cut_after_a_while(tls):
 
 
 async def test_a_peer_that_vanishes_is_lost_once(tls):
-    """A reset and an end of the stream alike; `speaking` looks that it is exactly once."""
+    """After a reset as after an end of the stream; `speaking` checks that the engine is notified exactly once."""
     async with speaking(tls=tls) as served:
         for leave in ("reset", "half_close"):
             wire = await served.wire()
@@ -315,7 +315,7 @@ async def test_a_peer_that_vanishes_is_lost_once(tls):
 
 
 async def test_a_fault_of_ours_ends_one_connection_with_1011():
-    """The peer learns nothing of it, the log all; nobody else is touched."""
+    """The peer receives no details, the log has all; no other connection is affected."""
     async with speaking() as served:
         wire, other = await served.wire(), await served.wire()
         await shake(other)
@@ -328,7 +328,7 @@ async def test_a_fault_of_ours_ends_one_connection_with_1011():
 
 
 async def test_the_server_leaves_and_the_sockets_end_in_time(tls):
-    """1001 for whom no engine has sent away; a peer that says nothing to that does not hold the server up."""
+    """Peers without a session get 1001; one that does not echo it does not delay the end of the server."""
     async with speaking(tls=tls, wamp={"kill_s": 0.1}) as served:
         wire = await served.wire()
         await shake(wire)

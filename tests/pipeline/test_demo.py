@@ -115,7 +115,7 @@ def test_statistics_of_all_that_goes_on(beside):
     """Rollups of each protocol's channels are published; in the end no process, and no folder is left."""
     seen = beside[__name__].result()
     assert "halley: pipeline: Spark is starting" in seen.said
-    assert "halley: pipeline: at work, channels /stats/10s/**" in seen.said
+    assert "halley: pipeline: running, channels /stats/10s/**" in seen.said
     assert [event["channel"].split("/")[3] for event in seen.rollups] == ["chat", "market", "robot"]
     assert all(event["data"]["events"] > 0 for event in seen.rollups)
     assert (seen.code, seen.left) == (DONE, [])
@@ -132,4 +132,4 @@ def test_without_the_pipeline_the_rest_goes_on(tmp_path):
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(DEADLINE_S) == DONE
     (line,) = [line for line in running.said().splitlines() if "the rest goes on" in line]
-    assert re.fullmatch(r"halley: pipeline: it has ended by itself, the rest goes on: .*lake.*", line)
+    assert re.fullmatch(r"halley: pipeline: it has ended by itself, the rest continues: .*lake.*", line)

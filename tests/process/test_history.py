@@ -41,7 +41,7 @@ async def test_without_history_nothing_is_written(tmp_path):
         assert (await wire.post(publish("/a", 1))).messages == [{"channel": "/a", "successful": True}]
         assert (await wire.request(request("GET", "/history/a"))).status == 404
         assert "ext" not in (await wire.post(HANDSHAKE)).messages[0]
-        assert "history: off, in memory alone" in server.lines
+        assert "history: off, events are kept in memory only" in server.lines
     assert list(tmp_path.iterdir()) == []
 
 
@@ -131,7 +131,7 @@ async def test_a_second_server_on_the_same_folder_does_not_start(tmp_path):
     ("record", "setting", "sentence"),
     [
         ('pattern = "chat"', "record.pattern", "expected a channel or pattern like /chat/room"),
-        ('pattern = "/meta/**"', "record.pattern", "no rule can change what is done on meta channels"),
+        ('pattern = "/meta/**"', "record.pattern", "rules do not apply to meta channels"),
         ('pattern = "/a"\nage = "soon"', "record.age", 'expected an age such as "90s", "30m", "72h" or "7d"'),
         ('pattern = "/a"\n[history]\nmax_bytes = 1048576', "history.max_bytes", "expected at least twice"),
     ],

@@ -161,8 +161,8 @@ async def test_a_second_signal_ends_it_at_once(first, second, code, tmp_path):
         assert await server.exit_code() == code
         assert await wire.rest() != b""
     assert [(line["name"], line["then"]) for line in server.logged("signal")] == [
-        (first.name, "leaves"),
-        (second.name, "leaves at once"),
+        (first.name, "shuts down"),
+        (second.name, "exits immediately"),
     ]
     assert only(server, "stopped")["is_cut_short"] is True
     assert not [line for line in server.lines if "Traceback" in line]

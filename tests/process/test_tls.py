@@ -158,8 +158,8 @@ SAID = {
     "no-key": "key.pem cannot be read (No such file or directory)",
     "another's": "the key in key.pem does not belong to the certificate in cert.pem",
     "another-kind's": "the key in key.pem does not belong to the certificate in cert.pem",
-    "swapped": "cert.pem has no certificate in it (expected PEM)",
-    "encrypted": "the key in key.pem is encrypted; a server that starts by itself needs it plain",
+    "swapped": "cert.pem contains no certificate (expected PEM)",
+    "encrypted": "the key in key.pem is encrypted (expected an unencrypted key)",
     "cut": "cert.pem or key.pem is damaged (no valid PEM)",
 }
 
@@ -184,7 +184,7 @@ async def test_the_key_may_stand_in_the_certificates_file(place):
 async def test_a_certificate_alone_is_not_enough(place):
     """The sentence names the flag that is missing."""
     _, _, lines = await ended("serve", "--tls-cert", "cert.pem", "--port", "0", cwd=place)
-    assert lines == ["halley: cert.pem has no private key in it (expected PEM); name its file by --tls-key"]
+    assert lines == ["halley: cert.pem contains no private key (expected PEM); name its file with --tls-key"]
 
 
 async def test_a_key_alone_is_wrong_use(place):

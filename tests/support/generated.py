@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def log_events() -> Iterator[str]:
     """The lines of a Markdown table: every event of the log, and what its line says."""
-    yield "| event | what it says |"
+    yield "| event | meaning |"
     yield "|---|---|"
     for name, event in EVENTS.items():
         yield f"| `{name}` | {event.meaning} |"

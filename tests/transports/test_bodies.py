@@ -1,7 +1,7 @@
-"""From a request's text to its messages: every form says the same, and whatever comes is taken or refused by name.
+"""From the bytes of a request to its messages: all forms give the same messages; all others are refused with a reason.
 
-That each form works over a socket is shown by `wire/test_request_forms.py`, each refusal by `hardening/test_bodies.py`.
-Here random messages and random bytes go through all of them.
+Here random messages and random bytes are tried in all forms. `wire/test_request_forms.py` tests each form over a
+socket, `hardening/test_bodies.py` each refusal.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def read(data, content_type=""):
 
 
 def same(found, expected):
-    """Equal, and of the same types: 1 is not True, and 1.0 is not 1."""
+    """Return whether two values are equal and of the same types: 1 is not True, and 1.0 is not 1."""
     return json.dumps(found) == json.dumps(expected)
 
 
 @given(messages, st.booleans())
 def test_every_form_says_the_same(batch, ascii_only):
-    """A1, A56, A57: an array, a bare object, or a form of one or many values, whatever its Content-Type."""
+    """A1, A56, A57: an array, an object, or a form with one or many values, with any Content-Type."""
     whole = json.dumps(batch, ensure_ascii=ascii_only)
     each = [json.dumps(message, ensure_ascii=ascii_only) for message in batch]
     assert same(read(whole.encode(), "application/json"), batch)
@@ -66,7 +66,7 @@ def test_every_form_says_the_same(batch, ascii_only):
 
 @given(messages, st.sampled_from(["utf-16", "utf-16-le", "utf-32", "gb18030", "utf-8"]))
 def test_every_charset_says_the_same(batch, charset):
-    """A57: for charsets that can write everything, in JSON and inside a form."""
+    """A57: for charsets that can encode all characters, in JSON and in a form."""
     whole = json.dumps(batch, ensure_ascii=False)
     assert same(read(whole.encode(charset), f"application/json; charset={charset}"), batch)
     form = body(whole, encoding=charset).decode().encode(charset)
@@ -80,7 +80,7 @@ def test_every_charset_says_the_same(batch, charset):
     ),
 )
 def test_whatever_bytes_come_are_taken_or_refused(data, content_type):
-    """P8: never another error, and what is taken is a list of objects."""
+    """P8: there is no other error, and accepted bytes are a list of objects."""
     refused = None
     found = []
     try:
@@ -106,7 +106,7 @@ def test_whatever_bytes_come_are_taken_or_refused(data, content_type):
     ],
 )
 def test_what_only_python_calls_a_charset_is_none(content_type):
-    """S8: some are no character sets, some quadratic; 415."""
+    """S8: 415, since some of them are not character sets, and some take quadratic time."""
     with pytest.raises(Rejection) as caught:
         read(b"[{}]", content_type)
     assert caught.value.status == 415
@@ -114,14 +114,14 @@ def test_what_only_python_calls_a_charset_is_none(content_type):
 
 @pytest.mark.parametrize("content_type", ["a/b; charset=", "a/b; charset", "a/b; charset=;x=y", "charsetx"])
 def test_a_charset_that_is_not_named_is_utf_8(content_type):
-    """A57: a broken parameter is none."""
+    """A57: a malformed charset parameter is ignored."""
     assert read(b'[{"a":"\xc3\xa4"}]', content_type) == [{"a": "ä"}]
 
 
 @pytest.mark.parametrize("number", ["18446744073709551616", "-9223372036854775809", "1e400", "-1E+999", "9" * 5_000])
 @pytest.mark.parametrize("before", ["", "1,", '"e99999",'])
 def test_a_number_that_not_everyone_can_carry_is_marked_where_it_stands(number, before):
-    """S11: so that its own message can be refused and the others are not."""
+    """S11: so that only the message with the number is refused."""
     batch = messages_of_body(f'[{{"a":[{before}{number}]}},{{"b":1}}]'.encode(), b"", LIMITS)
     assert batch.has_odd_numbers
     assert isinstance(batch.messages[0]["a"][-1], OutOfRange)
@@ -130,7 +130,7 @@ def test_a_number_that_not_everyone_can_carry_is_marked_where_it_stands(number, 
 
 @given(st.integers(-(2**63), 2**64 - 1))
 def test_a_number_of_64_bits_stays_what_it_is(number):
-    """S11: never altered silently."""
+    """S11: it is never altered silently."""
     (message,) = messages_of_body(b'{"a":%d}' % number, b"", LIMITS).messages
     assert message == {"a": number}
     assert isinstance(message["a"], int)
@@ -138,13 +138,13 @@ def test_a_number_of_64_bits_stays_what_it_is(number):
 
 @pytest.mark.parametrize("data", [b'{"a":[[1]]}', b'{"a":{"b":{"c":1}}}', b'{"a":"[[[[[[[["}'])
 def test_nesting_is_counted_in_levels_not_in_brackets(data):
-    """S10: brackets inside of text are no levels."""
+    """S10: brackets inside strings are not levels."""
     assert parse([data], replace(LIMITS, nesting=4)).messages
 
 
 @pytest.mark.parametrize("data", [b'{"a":[[[[1]]]]}', b'[{"a":{"b":{"c":{}}}}]', b'{"a":[1e400,[[[[]]]]]}'])
 def test_deeper_nesting_is_refused(data):
-    """S10: also behind a number that makes the text be read again."""
+    """S10: also behind a number because of which the text is parsed again."""
     with pytest.raises(Rejection) as caught:
         parse([data], replace(LIMITS, nesting=3))
     assert caught.value.status == 400
@@ -154,14 +154,14 @@ def test_deeper_nesting_is_refused(data):
     "texts", [[b"[{},{},{}]"], [b"{}", b"{}", b"{}"], [b"[{},{}]", b"{}"], [b"{}", b'{"a":[1,2,3,4,5,6,7,8,9]}']]
 )
 def test_messages_and_values_are_counted_over_all_texts(texts):
-    """S10: a form with many values is bounded as one array is."""
+    """S10: a form with many values has the same limits as one array."""
     with pytest.raises(Rejection) as caught:
         parse(texts, replace(LIMITS, messages=2, nodes=10))
     assert caught.value.status == 413
 
 
 def test_form_fields_are_bounded_before_they_are_taken_apart():
-    """S10: a million ampersands must not become a million fields."""
+    """S10: a million ampersands are not split into a million fields."""
     assert len(form_fields(b"&".join([b"a=1"] * 1_000), LIMITS)) == 1_000
     with pytest.raises(Rejection) as caught:
         form_fields(b"&".join([b"a=1"] * 1_100), LIMITS)
@@ -169,7 +169,7 @@ def test_form_fields_are_bounded_before_they_are_taken_apart():
 
 
 def receiver(*events):
-    """An ASGI `receive` that gives these events."""
+    """Return an ASGI `receive` that returns these events."""
     waiting = list(events)
 
     async def receive():
@@ -183,13 +183,13 @@ def piece(content=b"", *, more=True):
 
 
 def test_a_body_may_come_in_pieces():
-    """A56: however many, empty ones too, also without the optional fields of ASGI."""
+    """A56: any number of pieces, empty ones too, also without the optional fields of ASGI."""
     receive = receiver(piece(b"[{"), piece(), piece(b"}]"), {"type": "http.request"})
     assert asyncio.run(read_body(receive, LIMITS)) == b"[{}]"
 
 
 def test_a_body_is_refused_at_its_first_byte_too_many():
-    """S5: what would still come is not asked for."""
+    """S5: the rest is not read."""
     receive = receiver(piece(b"x" * 600), piece(b"x" * 401))
     with pytest.raises(Rejection) as caught:
         asyncio.run(read_body(receive, replace(LIMITS, body_bytes=1_000)))
@@ -197,6 +197,6 @@ def test_a_body_is_refused_at_its_first_byte_too_many():
 
 
 def test_a_peer_that_leaves_before_its_end_sends_nothing():
-    """P8: half a body is no message, even if it looks whole."""
+    """P8: an incomplete body gives no messages, even if its JSON is complete."""
     with pytest.raises(Disconnected):
         asyncio.run(read_body(receiver(piece(b"[{}]"), {"type": "http.disconnect"}), LIMITS))

@@ -1,4 +1,4 @@
-"""Callbacks, and scripts that can be nothing but scripts (A63-A65, S35-S37)."""
+"""JSONP callbacks, and scripts that cannot be read as anything else (A63-A65, S35-S37)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ values = st.recursive(texts | st.integers(-(2**53), 2**53), lambda inner: st.dic
 
 
 def called_by(query, **options):
-    """The callback that a request with this query asks for."""
+    """Return the callback that a request with this query names."""
     head = Head("GET", "/bayeux", query.encode(), {}, "", "http")
     return read(head, Bayeux(**options), Limits())[0]
 
@@ -33,7 +33,7 @@ def called_by(query, **options):
     | st.text(st.sampled_from("aZ09_$-."), max_size=70)
 )
 def test_a_callback_is_a_dotted_name_of_64_characters_at_most(callback):
-    """A65, S35: everything else is refused, so that no text of another's choosing begins a script."""
+    """A65, S35: other callbacks are refused, so that no foreign text can begin a script."""
     legal = len(callback) <= 64 and LEGAL.fullmatch(callback)
     if legal:
         assert called_by(f"jsonp={callback}&message={{}}") == callback
@@ -44,13 +44,13 @@ def test_a_callback_is_a_dotted_name_of_64_characters_at_most(callback):
 
 
 def test_without_a_callback_the_specification_names_one():
-    """A63."""
+    """A63: the default is `jsonpcallback`."""
     assert called_by("message={}") == "jsonpcallback"
 
 
 @given(st.lists(st.dictionaries(texts, values, max_size=3), min_size=1, max_size=3))
 def test_a_script_says_what_was_sent_and_nothing_else(messages):
-    """A64, S36: one call; no `<` that could begin a tag, no line separator that older JavaScript trips over."""
+    """A64, S36: one call, without `<`, which could begin a tag, and line separators, which break older JavaScript."""
     script = render(Reply([json.dumps(message, ensure_ascii=False).encode() for message in messages]), "cb").decode()
     assert script.startswith("/**/cb([")
     assert script.endswith("]);")
@@ -60,7 +60,7 @@ def test_a_script_says_what_was_sent_and_nothing_else(messages):
 
 @given(texts)
 def test_a_reply_that_echoes_markup_holds_none(text):
-    """E2: also by long-polling, whatever type a browser guesses."""
+    """E2: also with long-polling, for browsers that guess the type."""
     encoded = encode({"id": text, "subscription": [text]})
     assert b"<" not in encoded
     assert json.loads(encoded) == {"id": text, "subscription": [text]}

@@ -1,6 +1,6 @@
-"""The ASGI face under a server that is not ours: it tells less, and what it tells is used.
+"""Bayeux under a foreign ASGI server, which reports less about connections than Halley's own host.
 
-Under Halley's own host, where every byte's fate is known, the same is shown by `wire/test_dead_polls.py`.
+`wire/test_dead_polls.py` tests the same under Halley's own host, which knows what happened to every byte.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HOUR = {"hold_s": 3600}
 
 
 class Peer:
-    """One request as an ASGI server brings it, without any extension; `departs` is its peer's end."""
+    """One request as an ASGI server passes it, without extensions; `departs` disconnects its peer."""
 
     def __init__(self, house, *messages):
         self._house = house
@@ -29,7 +29,7 @@ class Peer:
         self.sent = []
 
     async def serve(self):
-        """Have it served."""
+        """Let the house serve the request."""
         scope = {
             "type": "http",
             "method": "POST",
@@ -42,7 +42,7 @@ class Peer:
             await self._house(scope, self.receive, self.send)
 
     async def ask(self):
-        """Have it served; returns the messages of the answer, or None if there was none."""
+        """Let the house serve the request; return the messages of the reply, or None if there was none."""
         await self.serve()
         return json.loads(self.sent[1]["body"]) if self.sent else None
 
@@ -58,14 +58,14 @@ class Peer:
 
 
 class LostPeer(Peer):
-    """Its connection is lost when the answer is written."""
+    """A peer whose connection is lost when the response is written."""
 
     async def send(self, event):
         raise ConnectionResetError
 
 
 class StuckPeer(Peer):
-    """It reads nothing, and its server waits for it."""
+    """A peer that reads nothing, so that its server waits."""
 
     async def send(self, event):
         await asyncio.Event().wait()
@@ -73,7 +73,7 @@ class StuckPeer(Peer):
 
 @asynccontextmanager
 async def housing(**changed):
-    """A house whose event loop runs for the block; nothing may be left of it."""
+    """A house that is open during the block; at its end nothing may be left of it."""
     house = create_app(brisk(**changed))
     before = asyncio.all_tasks()
     async with house.lifespan():
@@ -100,7 +100,7 @@ def data_of(messages):
 
 
 async def test_a_held_connect_is_answered_when_an_event_comes():
-    """A34: by any ASGI server."""
+    """A34: under any ASGI server."""
     async with housing(bayeux=HOUR) as house:
         me = await open_session(house, "/a")
         asked = asyncio.create_task(Peer(house, connect(me)).ask())
@@ -111,7 +111,7 @@ async def test_a_held_connect_is_answered_when_an_event_comes():
 
 
 async def test_a_peer_that_leaves_during_a_hold_is_noticed():
-    """B15: ASGI tells it by `http.disconnect`; nothing is sent, and the events come with the next connect."""
+    """B15: ASGI reports `http.disconnect`; nothing is sent, and the next connect gets the events."""
     async with housing(bayeux=HOUR) as house:
         me = await open_session(house, "/a")
         peer = Peer(house, connect(me))
@@ -125,7 +125,7 @@ async def test_a_peer_that_leaves_during_a_hold_is_noticed():
 
 
 async def test_a_peer_that_leaves_as_its_event_comes_loses_nothing():
-    """Both in one turn of the loop; the event is delivered by this connect or by the next, once."""
+    """Both happen in one turn of the loop; the event is delivered once, by this connect or by the next."""
     async with housing(bayeux=HOUR) as house:
         me = await open_session(house, "/a")
         peer = Peer(house, connect(me))
@@ -140,7 +140,7 @@ async def test_a_peer_that_leaves_as_its_event_comes_loses_nothing():
 
 
 async def test_events_of_an_answer_that_could_not_be_sent_come_again():
-    """`send` raised, so the peer has nothing of it."""
+    """`send` raises, so the peer received nothing."""
     async with housing(bayeux=HOUR) as house:
         me = await open_session(house, "/a")
         await Peer(house, publish("/a", 1), publish("/a", 2)).ask()
@@ -152,7 +152,7 @@ async def test_events_of_an_answer_that_could_not_be_sent_come_again():
 
 
 async def test_a_server_that_waits_for_ever_does_not_keep_the_events():
-    """P5: after `write_s` the answer counts as unsent, and the session can go on."""
+    """P5: after `write_s` the reply counts as not sent, and the session can continue."""
     async with housing(bayeux=HOUR, limits={"write_s": 0.1}) as house:
         me = await open_session(house, "/a")
         await Peer(house, publish("/a", 1)).ask()
@@ -161,7 +161,7 @@ async def test_a_server_that_waits_for_ever_does_not_keep_the_events():
 
 
 async def test_a_request_that_is_cancelled_during_a_hold_leaves_no_hold():
-    """S42: a server that shuts down cancels its tasks."""
+    """S42: a foreign server cancels its tasks when it shuts down."""
     async with housing(bayeux=HOUR) as house:
         me = await open_session(house, "/a")
         asked = asyncio.create_task(Peer(house, connect(me)).ask())
@@ -174,7 +174,7 @@ async def test_a_request_that_is_cancelled_during_a_hold_leaves_no_hold():
 
 
 async def test_an_early_refusal_asks_that_server_to_close():
-    """S5: what our own host does itself a foreign one is told by a header."""
+    """S5: Halley's own host closes the connection itself; a foreign one gets `Connection: close`."""
     async with housing(limits={"body_bytes": 1_024}) as house:
         peer = Peer(house, publish("/a", "x" * 2_000))
         await peer.serve()

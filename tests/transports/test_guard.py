@@ -1,4 +1,4 @@
-"""The door's decisions, for heads that are tedious to send: addresses of every kind, ports, several listeners."""
+"""Decisions of the guard on request heads: addresses of every kind, ports, several listeners."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ METHODS = ("GET", "POST", "OPTIONS")
 
 
 def head(method="POST", query=b"", **fields):
-    """A request's head; names take `_` for `-`."""
+    """Make a request's head; header names have `_` for `-`."""
     named = {name.replace("_", "-").encode(): value.encode("latin-1") for name, value in fields.items()}
     return Head(method, "/bayeux", query, named, "", "http")
 
@@ -45,7 +45,7 @@ def refusal(call, *arguments):
     ],
 )
 def test_what_can_only_mean_this_machine(host, expected):
-    """Names and numbers that merely resemble it are other machines."""
+    """Names and numbers that only resemble loopback's are other machines."""
     assert is_loopback(host) is expected
 
 
@@ -53,7 +53,7 @@ def test_what_can_only_mean_this_machine(host, expected):
     "host", ["127.0.0.1", "127.0.0.1:8080", "localhost", "LOCALHOST:1", "[::1]", "[::1]:8080", "127.9.9.9"]
 )
 def test_a_loopback_listener_answers_to_loopback_names(host):
-    """S7: with any port."""
+    """S7: a loopback name with any port is accepted."""
     guard().check_host(host.encode())
 
 
@@ -61,12 +61,12 @@ def test_a_loopback_listener_answers_to_loopback_names(host):
     "host", ["example.org", "127.0.0.1.example.org", "localhost.", "[::1", "", "user@127.0.0.1", "127.0.0.1:x", "a b"]
 )
 def test_and_to_no_other(host):
-    """S7: DNS rebinding brings a page's own name."""
+    """S7: with DNS rebinding Host is the name of the attacker's page."""
     assert refusal(guard().check_host, host.encode()).status == 400
 
 
 def test_a_name_that_is_listed_is_served_on_loopback_too():
-    """Behind a proxy on the same machine Host is the public name."""
+    """Behind a proxy on the same machine Host is the public name, which `hosts` lists."""
     listed = guard(hosts=("Halley.example",))
     listed.check_host(b"halley.EXAMPLE:443")
     listed.check_host(b"localhost")
@@ -74,7 +74,7 @@ def test_a_name_that_is_listed_is_served_on_loopback_too():
 
 
 def test_a_listener_for_others_answers_to_its_names_or_to_any():
-    """Settings: `hosts` empty means any, but one there must be."""
+    """Settings: with empty `hosts` any Host is accepted, but it is required."""
     guard(host="0.0.0.0").check_host(b"whatever.example")
     named = guard(host="0.0.0.0", hosts=("halley.example",))
     named.check_host(b"halley.example")
@@ -84,7 +84,7 @@ def test_a_listener_for_others_answers_to_its_names_or_to_any():
 
 @pytest.mark.parametrize("hosts", [(), (b"localhost", b"localhost")])
 def test_one_host_is_needed(hosts):
-    """S1: none, or two even if they agree; then the connection is closed."""
+    """S1: no Host and two, even equal ones, are refused; then the connection is closed."""
     rejection = refusal(guard(host="0.0.0.0").check_host, *hosts)
     assert (rejection.status, rejection.closes) == (400, True)
 
@@ -102,7 +102,7 @@ def test_one_host_is_needed(hosts):
     ],
 )
 def test_an_origin_that_equals_host_is_the_same_site(host, origin):
-    """By name and port; a proxy in front may speak https."""
+    """Name and port are compared, not the scheme: a proxy may add https."""
     cors = guard(host="0.0.0.0").check(head(host=host, origin=origin), METHODS)
     assert dict(cors)[b"access-control-allow-origin"] == origin.encode()
 
@@ -121,7 +121,7 @@ def test_an_origin_that_equals_host_is_the_same_site(host, origin):
     ],
 )
 def test_any_other_origin_is_another_site(host, origin):
-    """S19, S20: refused by 403, a preflight by 400; neither says who would be allowed."""
+    """S19, S20: refused with 403, a preflight with 400; neither shows which origins are allowed."""
     closed = guard(host="0.0.0.0")
     for method, status in (("POST", 403), ("GET", 403), ("OPTIONS", 400)):
         rejection = refusal(closed.check, head(method, host=host, origin=origin), METHODS)
@@ -130,7 +130,7 @@ def test_any_other_origin_is_another_site(host, origin):
 
 
 def test_a_list_of_origins_is_compared_without_case_and_as_a_whole():
-    """A62, S21: the answer repeats what the browser sent, since it compares letter by letter."""
+    """A62, S21: the response repeats the browser's own spelling, which it compares letter by letter."""
     listed = guard(host="0.0.0.0", origins=("https://App.example",))
     cors = listed.check(head(host="h", origin="https://aPP.example"), METHODS)
     assert dict(cors)[b"access-control-allow-origin"] == b"https://aPP.example"
@@ -140,14 +140,14 @@ def test_a_list_of_origins_is_compared_without_case_and_as_a_whole():
 
 @pytest.mark.parametrize("origins", [(), ("https://app.example",)])
 def test_whether_pages_of_other_sites_come_in_at_all(origins):
-    """It decides what handshakes offer; on loopback some always do."""
+    """The connection types that a handshake offers depend on it; on loopback some pages are always allowed."""
     assert guard(host="0.0.0.0", origins=origins).serves_other_origins is bool(origins)
     assert guard(origins=origins).serves_other_origins is True
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "HEAD", "PATCH", "TRACE", "post"])
 def test_methods_that_are_not_served(method):
-    """S7: 405, and `Allow`."""
+    """S7: 405 with `Allow`."""
     rejection = refusal(guard().check, head(method, host="localhost"), METHODS)
     assert (rejection.status, rejection.headers) == (405, ((b"allow", b"GET, POST, OPTIONS"),))
 
@@ -169,7 +169,7 @@ def test_methods_that_are_not_served(method):
     ],
 )
 def test_what_a_body_and_a_connection_must_be(headers, status):
-    """S5, S6: refused from the head alone, and then the connection is closed."""
+    """S5, S6: others are refused by the head alone, and the connection is closed."""
     wanted = head(host="localhost", **headers)
     if status is None:
         guard().check(wanted, METHODS)
@@ -179,6 +179,6 @@ def test_what_a_body_and_a_connection_must_be(headers, status):
 
 
 def test_a_query_is_bounded_under_other_servers_too():
-    """S2: 414, though the host that is ours has looked already."""
+    """S2: 414; under Halley's own host it was checked before."""
     guard().check(head("GET", b"x" * 8_192, host="localhost"), METHODS)
     assert refusal(guard().check, head("GET", b"x" * 8_193, host="localhost"), METHODS).status == 414

@@ -1,4 +1,4 @@
-"""What hooks may ask about the request that brought a message (B27)."""
+"""What hooks can read of the request in which a message arrived (B27)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCOPE = {
 
 
 def test_a_request_is_shown_to_hooks():
-    """B27: headers, cookies, parameters, path, scheme and address; the first of what came twice."""
+    """B27: headers, cookies, parameters, path, scheme and address; of duplicates the first."""
     head = Head.of(SCOPE)
     assert head.headers["user-agent"] == "curl"
     assert head.headers["x"] == "first"
@@ -25,7 +25,7 @@ def test_a_request_is_shown_to_hooks():
 
 
 def test_what_a_server_does_not_tell_is_empty():
-    """ASGI: `client` may be missing, and a Cookie header may be nonsense."""
+    """ASGI: `client` may be missing, and a Cookie header malformed."""
     head = Head.of(SCOPE | {"client": None, "headers": [(b"cookie", b"\xff[];;=")], "query_string": b"\xff&&="})
     assert (head.address, head.port) == ("", 0)
     assert head.cookies == {}
@@ -33,6 +33,6 @@ def test_what_a_server_does_not_tell_is_empty():
 
 
 def test_parameters_are_bounded():
-    """Whatever a query holds."""
+    """The number of parameters is limited for any query."""
     query = b"&".join(b"p%d=1" % number for number in range(1_000))
     assert len(Head.of(SCOPE | {"query_string": query}).query) == 100

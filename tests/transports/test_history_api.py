@@ -1,4 +1,4 @@
-"""`GET /history/CHANNEL` as programs and pages meet it: over real sockets, from a log whose every event is known.
+"""`GET /history/CHANNEL` as programs and pages use it: over real sockets, from a log whose every event is known.
 
 The log: ten events a second apart from 2026-07-01T12:00:01Z on, whose publications are a thousand times their
 positions; the odd ones on /chat/a, the even ones on /chat/b.
@@ -40,24 +40,24 @@ async def served():
 
 
 async def answer(served, target, **headers):
-    """What a GET brings."""
+    """Return the response to a GET."""
     return await (await served.wire()).request(request("GET", target, **headers))
 
 
 async def page(served, target, **headers):
-    """The JSON of a page."""
+    """Return the JSON of a page of events."""
     response = await answer(served, target, **headers)
     assert response.status == 200, response.text
     return json.loads(response.body)
 
 
 async def positions(served, target):
-    """Which events a page has."""
+    """Return the positions of a page's events."""
     return [event["position"] for event in (await page(served, target))["events"]]
 
 
 def path_of(url):
-    """What a client asks for that was given this URL."""
+    """Return the request target of a URL."""
     parts = urlsplit(url)
     return f"{parts.path}?{parts.query}"
 
@@ -66,7 +66,7 @@ def path_of(url):
 
 
 async def test_an_event_is_told_as_the_readme_says(served):
-    """Channel, data, position, time with six digits, publication, protocol; and no more."""
+    """An event has channel, data, position, time with six digits, publication and protocol, and nothing else."""
     assert await page(served, "/history/chat/a?until_publication=1000") == {
         "events": [
             {
@@ -88,7 +88,7 @@ async def test_an_event_is_told_as_the_readme_says(served):
 
 
 async def test_a_read_waits_for_what_was_published_before(served):
-    """The house is asked to settle before it is asked for a page."""
+    """The history settles before it reads a page."""
     await page(served, "/history/chat/a")
     assert served.house.apis.archive().settled == 1
 
@@ -144,7 +144,7 @@ FILTERS = [
 
 @pytest.mark.parametrize(("target", "expected"), FILTERS)
 async def test_filters(target, expected, served):
-    """W38, W39: bounds in the order of the log, all at once, then reverse, then limit."""
+    """W38, W39: all bounds apply together, in the order of the log; then reverse, then limit."""
     assert await positions(served, target) == expected
 
 
@@ -162,7 +162,7 @@ def disk(tmp_path_factory):
 
 @pytest.mark.parametrize(("target", "expected"), FILTERS)
 async def test_filters_of_a_log_on_disk(target, expected, disk):
-    """The same, by the indexes of segments."""
+    """The filters give the same events with the indexes of segments."""
     archive, publications = disk
     target = re.sub(r"(?<=_publication=)(\d+)000", lambda found: str(publications[int(found[1])]), target)
     async with serving(brisk()) as served:
@@ -171,7 +171,7 @@ async def test_filters_of_a_log_on_disk(target, expected, disk):
 
 
 async def test_a_page_has_a_hundred_events_unless_told_and_three_hundred_at_most(served):
-    """`limit` says how many."""
+    """`limit` is the number of events."""
     for _ in range(400):
         served.house.apis.archive().record("many/a")
     assert len(await positions(served, "/history/many/a")) == 100
@@ -185,7 +185,7 @@ async def test_a_page_has_a_hundred_events_unless_told_and_three_hundred_at_most
 @pytest.mark.parametrize("reverse", ["false", "true"])
 @pytest.mark.parametrize("at_once", [1_000, 4, 1])
 async def test_pages_lead_to_each_other_both_ways(at_once, reverse, served):
-    """`next` to the end and `previous` back again, in one order, without gap or double, short pages too."""
+    """`next` leads to the end and `previous` back, in one order, without gaps or duplicates, also with short pages."""
     served.house.apis.archive().at_once = at_once
     target = f"/history/chat/b?limit=2&reverse={reverse}&after_position=2"
     expected = [4, 6, 8, 10] if reverse == "false" else [10, 8, 6, 4]
@@ -205,14 +205,14 @@ async def test_pages_lead_to_each_other_both_ways(at_once, reverse, served):
 
 
 async def test_the_links_keep_the_filters_and_can_be_followed_as_they_are(served):
-    """`next` is a whole URL on the host that was asked for, with everything that was asked for in it."""
+    """`next` is a complete URL on the requested host, with all requested parameters."""
     found = await page(served, "/history/chat/*?limit=2&topic=/chat/b&from_time=2026-07-01T14:00:00%2B02:00")
     assert found["next"].startswith("http://127.0.0.1/history/chat/*?limit=2&")
     assert await positions(served, path_of(found["next"])) == [6, 8]
 
 
 async def test_what_comes_later_is_behind_the_same_link(served):
-    """A page that was the last has a next one as soon as there is more within its bounds."""
+    """The last page gets a next one as soon as there are more events within its bounds."""
     assert (await page(served, "/history/chat/b?after_position=8"))["next"] is None
     first = await page(served, "/history/chat/b?limit=4")
     served.house.apis.archive().record("chat/b")
@@ -220,7 +220,7 @@ async def test_what_comes_later_is_behind_the_same_link(served):
 
 
 async def test_what_is_missing_is_told(served):
-    """A hole is recorded, and readers are told of it."""
+    """A page reports the holes of the log."""
     served.house.apis.archive().gaps = [(3, 4), (7, 7)]
     assert (await page(served, "/history/chat/a"))["gaps"] == [[3, 4], [7, 7]]
     lines = await answer(served, "/history/chat/a", accept="application/x-ndjson")
@@ -244,7 +244,7 @@ async def test_what_is_missing_is_told(served):
     ],
 )
 async def test_json_lines_where_they_are_asked_for(accept, is_lines, served):
-    """`Accept: application/x-ndjson`; the links are headers then."""
+    """With `Accept: application/x-ndjson` the links are headers."""
     response = await answer(served, "/history/chat/a?limit=2&cursor=after-2", accept=accept)
     assert response.headers["vary"] == "Accept"
     if not is_lines:
@@ -295,7 +295,7 @@ BAD = [
 
 @pytest.mark.parametrize(("query", "text"), BAD)
 async def test_a_bad_parameter_is_named_and_nothing_is_read(query, text, served):
-    """S: 400 with one fixed text for each; nothing that was sent is repeated."""
+    """S: 400 with a fixed text for each; it repeats nothing of the request."""
     response = await answer(served, f"/history/chat/a?{query}")
     assert (response.status, response.text) == (400, text)
     assert response.headers["content-type"] == "text/plain; charset=utf-8"
@@ -304,14 +304,14 @@ async def test_a_bad_parameter_is_named_and_nothing_is_read(query, text, served)
 
 @pytest.mark.parametrize("path", ["/history", "/history/"])
 async def test_a_channel_is_needed(path, served):
-    """There is no history of nothing."""
+    """A request without a channel is refused."""
     response = await answer(served, path)
     assert (response.status, response.text) == (400, history_query.NO_CHANNEL)
 
 
 @pytest.mark.parametrize("channel", ["/a*", "/chat/*/a", "//", "/a/", "/a b", "/ä", "/a" * 20, "/" + "a" * 300])
 async def test_a_channel_is_one_as_bayeux_has_it(channel, served):
-    """As in a subscribe; nothing is trimmed."""
+    """The same names are valid as in a subscribe; nothing is trimmed."""
     response = await answer(served, f"/history{quote(channel)}")
     assert response.status == 400
     assert response.text.startswith("channel: expected")
@@ -319,14 +319,14 @@ async def test_a_channel_is_one_as_bayeux_has_it(channel, served):
 
 @pytest.mark.parametrize("bound", ["from", "after", "before", "until"])
 async def test_an_unknown_publication_is_not_an_empty_page(bound, served):
-    """Whoever goes on from an event that is gone would else believe that nothing has happened since."""
-    for number in (1, 77):  # any number from 1 could be a publication's
+    """Else a reader that continues from a deleted event would believe that nothing was published since."""
+    for number in (1, 77):  # any number of at least 1 could be a publication
         response = await answer(served, f"/history/chat/a?{bound}_publication={number}")
         assert (response.status, response.text) == (404, UNKNOWN_PUBLICATION)
 
 
 async def test_a_disk_that_does_not_answer(served):
-    """Every wait has a deadline: 503, and when to come again."""
+    """Every wait has a deadline: then 503 with `Retry-After`."""
     served.house.apis.archive().fault = TimeoutError()
     response = await answer(served, "/history/chat/a")
     assert (response.status, response.text) == (503, BUSY)
@@ -334,7 +334,7 @@ async def test_a_disk_that_does_not_answer(served):
 
 
 async def test_without_a_history(served):
-    """It says so, instead of showing an empty one."""
+    """The response is an error, not an empty page."""
     served.house.apis.archive = lambda: None
     for target in ("/history/chat/a", "/log", "/log/head"):
         response = await answer(served, target)
@@ -345,7 +345,7 @@ async def test_without_a_history(served):
 
 
 async def test_methods(served):
-    """GET, HEAD and OPTIONS; HEAD has GET's headers."""
+    """GET, HEAD and OPTIONS are served; HEAD has the headers of GET."""
     wire = await served.wire()
     shown = await wire.request(request("GET", "/history/chat/a"))
     await wire.send(request("HEAD", "/history/chat/a", connection="close"))
@@ -365,7 +365,7 @@ async def answer_to(method, served, **headers):
 
 
 async def test_a_foreign_sites_page_reads_nothing(served):
-    """S, Origin and Host: refused; a listed or local page may read, and is told so by CORS."""
+    """S, Origin and Host: it is refused; listed and local pages can read, with CORS headers."""
     foreign = await answer_to("GET", served, origin="https://evil.example")
     assert (foreign.status, foreign.text) == (403, "origin not allowed")
     rebound = await answer_to("GET", served, host="evil.example")
@@ -380,13 +380,13 @@ async def test_a_foreign_sites_page_reads_nothing(served):
 
 
 def ruled(*rules, **changed):
-    """Settings with access rules, and a token for Ada, who is a member."""
+    """Return settings with access rules, and a token for Ada, who is a member."""
     access = tuple(Access(role, verb, pattern, allow) for role, verb, pattern, allow in rules)
     return brisk(access=access, tokens=(Token("ada", "member", hash_of(TOKEN)),), **changed)
 
 
 async def test_rights_are_those_of_subscribing():
-    """By the role of the token; what may not be heard may not be read."""
+    """The role of the token counts: a channel that it cannot subscribe to cannot be read."""
     rules = [("anonymous", "subscribe", "/open/**", True), ("member", "subscribe", "/chat/**", True)]
     async with serving(ruled(*rules)) as served:
         given(served)
@@ -404,14 +404,14 @@ async def test_rights_are_those_of_subscribing():
 
 
 async def test_the_servers_own_topics_are_readable_on_loopback_without_rules(served):
-    """As long as nobody has written rules."""
+    """Without rules, a client on the same machine can read them."""
     served.house.apis.archive().record("halley/sessions", '"opened"')
     assert await positions(served, "/history/halley/**") == [11]
     assert await positions(served, "/history/**?after_position=10") == []
 
 
 async def test_an_audience_is_kept():
-    """Whoever was left out of the delivery is left out of the history."""
+    """A client that is not in an event's audience does not get it from the history either."""
     async with serving(ruled(("*", "subscribe", "/**", True))) as served:
         given(served)
         served.house.apis.archive().record("a", audience=Audience(eligible_authids=("ada",)))
@@ -433,7 +433,7 @@ class _Policy:
 
 @pytest.mark.parametrize(("said", "status"), [(True, 200), (False, 403), ("raise", 403)])
 async def test_a_programs_policy_is_asked_as_for_a_subscription(said, status):
-    """What a policy keeps from subscribers is not to be had by the other door; one that raises says no."""
+    """A channel that a policy denies to subscribers cannot be read; a policy that raises denies."""
     async with serving(brisk(), lambda halley: halley.set_policy(_Policy(said))) as served:
         given(served)
         assert (await answer(served, "/history/chat/*")).status == status
@@ -441,7 +441,7 @@ async def test_a_programs_policy_is_asked_as_for_a_subscription(said, status):
 
 @pytest.mark.parametrize(("verdict", "status"), [(True, 200), (False, 403), (None, 403)])
 async def test_a_programs_authorizers_are_asked(verdict, status):
-    """Likewise: one no denies, and so does no yes."""
+    """Authorizers decide on reading too: a denial denies, and so does the lack of a grant."""
 
     def register(halley):
         halley.authorizer("/chat/**")(lambda session, verb, channel, message: verdict if verb == "subscribe" else None)
@@ -453,14 +453,14 @@ async def test_a_programs_authorizers_are_asked(verdict, status):
 
 
 async def test_a_read_waits_for_the_disk(tmp_path):
-    """What was published before the request is in its answer, however long the disk takes for it."""
+    """Events that were published before the request are in the response, however slow the disk is."""
     settings = brisk(data_dir=str(tmp_path), history={"enabled": True, "free_bytes": 0})
     async with serving(settings) as served:
         publisher, reader = await served.wire(), await served.wire()
         pending = served.house.broker.recording.pending
         (segment,) = tmp_path.glob("seg-*.db")
         with closing(sqlite3.connect(segment)) as other:
-            other.execute("begin immediate")  # as a disk that hangs
+            other.execute("begin immediate")  # like a disk that hangs
             await publisher.send(post(json.dumps(publish("/a", 1)).encode()))
             await served.until(lambda: len(pending) == 1)
             await reader.send(request("GET", "/history/a"))

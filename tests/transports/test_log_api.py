@@ -1,4 +1,4 @@
-"""`/log`, `/log/head` and `/log/purge` as programs meet them: over real sockets, from a log of known rows."""
+"""`/log`, `/log/head` and `/log/purge` as programs use them: over real sockets, from a log of known rows."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ async def served():
 
 @pytest_asyncio.fixture
 async def http(served):
-    """A client that unpacks chunks."""
+    """A client that decodes chunked responses."""
     async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
         yield client
 
 
 def rows_of(response):
-    """The rows of an answer."""
+    """Return the rows of a response."""
     assert response.status_code == 200, response.text
     return [json.loads(line) for line in response.text.splitlines()]
 
@@ -54,7 +54,7 @@ def rows_of(response):
 
 
 async def test_the_head(http):
-    """log_id, first and next offset, the format of the rows, what is missing, and who reads it."""
+    """It has log_id, first and next offset, the format of the rows, holes, and consumers."""
     response = await http.get("/log/head")
     nothing = {"holes": [], "damage": [], "consumers": {}}
     assert response.json() == {"log_id": "log-of-a-test", "first": 1, "next": 4, "format": 1, **nothing}
@@ -62,7 +62,7 @@ async def test_the_head(http):
 
 
 async def test_the_head_tells_what_is_missing_and_who_reads(served, http):
-    """A gap that the log itself has recorded, one that is damaged, and where each consumer is."""
+    """It has a recorded hole, a damaged range, and the offset of each consumer."""
     archive = served.house.apis.archive()
     archive.holes, archive.damage, archive.consumers = [(1, 2)], [(3, 3)], {"ingest": 2}
     told = (await http.get("/log/head")).json()
@@ -70,7 +70,7 @@ async def test_the_head_tells_what_is_missing_and_who_reads(served, http):
 
 
 async def test_every_row_comes_with_all_its_columns(served, http):
-    """What is for few and what is the server's own too; the checksum still fits."""
+    """Also rows with an audience and rows of the server's own topics; the checksum is right."""
     response = await http.get("/log")
     found = rows_of(response)
     assert [tuple(row) for row in found] == [COLUMNS] * 3
@@ -94,12 +94,12 @@ async def test_every_row_comes_with_all_its_columns(served, http):
     ],
 )
 async def test_a_range(query, expected, http):
-    """Both bounds are inclusive; the next offset is no mistake, there is just nothing yet."""
+    """Both bounds are inclusive; a range that begins at the next offset is empty, not an error."""
     assert [row["offset"] for row in rows_of(await http.get(f"/log{query}"))] == expected
 
 
 async def test_an_erased_row_comes_as_its_tombstone(served, http):
-    """Offsets have no holes: a reader that counts sees that something was there, and no more."""
+    """Offsets stay contiguous: a reader sees that there was an event, and nothing else of it."""
     await served.house.apis.archive().purge(Erasure(None, "ada"), lambda *_: None)
     first, *_ = rows_of(await http.get("/log"))
     assert (first["offset"], first["shape"], first["topic"], first["payload"]) == (1, "purged", "", None)
@@ -108,7 +108,7 @@ async def test_an_erased_row_comes_as_its_tombstone(served, http):
 
 @pytest.mark.parametrize("until", ["", "&until_offset=240"])
 async def test_no_more_than_so_many_rows_at_once(until, served, http, monkeypatch):
-    """Where it goes on stands in `Link`, to the end of what was asked for."""
+    """`Link` names the rest of the requested range."""
     monkeypatch.setattr(log_api, "MOST_ROWS", 100)
     for _ in range(247):
         served.house.apis.archive().record("a")
@@ -138,20 +138,20 @@ BAD = [
 
 @pytest.mark.parametrize(("query", "text"), BAD)
 async def test_a_bad_parameter_is_named(query, text, http):
-    """400 with one fixed text for each."""
+    """Each gets 400 with a fixed text."""
     response = await http.get(f"/log?{query}")
     assert (response.status_code, response.text) == (400, text)
 
 
 @pytest.mark.parametrize("path", ["/log/head?x=1"])
 async def test_the_head_takes_no_parameters(path, http):
-    """What would be ignored is a mistake."""
+    """A parameter, which would be ignored, is refused."""
     response = await http.get(path)
     assert (response.status_code, response.text) == (400, log_api.NONE_KNOWN)
 
 
 async def test_what_was_removed_is_gone_and_not_skipped(served, http):
-    """A reader that comes too late is told so; without a bound of its own it gets what there is."""
+    """A reader that names a deleted offset gets an error; without a first offset it gets what exists."""
     served.house.apis.archive().start = 3
     response = await http.get("/log?from_offset=2")
     assert (response.status_code, response.text) == (410, log_api.GONE)
@@ -159,7 +159,7 @@ async def test_what_was_removed_is_gone_and_not_skipped(served, http):
 
 
 async def test_what_is_too_old_for_clients_is_in_the_log_while_it_is_on_disk(tmp_path):
-    """Hidden is not deleted; the first offset is the first on disk."""
+    """Hidden events are not deleted; the first offset is the first on disk."""
     everything = Record("/**", age="1s")
     settings = brisk(data_dir=str(tmp_path), history={"enabled": True, "free_bytes": 0}, record=(everything,))
     async with serving(settings) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
@@ -176,7 +176,7 @@ async def test_what_is_too_old_for_clients_is_in_the_log_while_it_is_on_disk(tmp
 
 
 async def test_arrow_where_it_is_installed(served, http):
-    """The same rows, columns and names as JSON lines, as one stream."""
+    """One stream has the same rows, columns and names as JSON lines."""
     arrow = pytest.importorskip("pyarrow")
     response = await http.get("/log", headers={"accept": ARROW})
     assert response.headers["content-type"] == ARROW
@@ -186,7 +186,7 @@ async def test_arrow_where_it_is_installed(served, http):
 
 
 async def test_arrow_where_it_is_not(http, monkeypatch):
-    """It comes with the pipeline; the server says that it is not there."""
+    """Arrow is installed with the pipeline; without it the response is an error."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     response = await http.get("/log", headers={"accept": ARROW})
     assert (response.status_code, response.text) == (
@@ -199,7 +199,7 @@ async def test_arrow_where_it_is_not(http, monkeypatch):
 
 
 async def test_a_reader_that_reads_nothing_is_cut():
-    """S, slow readers: the deadline for writing holds here too, and no more than a batch waits in memory."""
+    """S, slow readers: the write deadline applies here too, and at most one batch waits in memory."""
     async with serving(brisk(limits={"write_s": 0.3})) as served:
         archive = given(served)
         for _ in range(2_000):
@@ -213,7 +213,7 @@ async def test_a_reader_that_reads_nothing_is_cut():
 
 
 async def test_a_fault_in_the_middle_is_not_taken_for_the_end(served, monkeypatch):
-    """The answer ends without its last chunk, so a reader knows that it has not got everything."""
+    """The response ends without its last chunk, so the reader knows that it is incomplete."""
     archive = served.house.apis.archive()
 
     def rows(first, last):
@@ -232,7 +232,7 @@ async def test_a_fault_in_the_middle_is_not_taken_for_the_end(served, monkeypatc
 
 
 async def test_a_reader_that_leaves_ends_the_reading(served):
-    """Nobody reads the disk for somebody who has gone."""
+    """The disk is not read for a reader that has disconnected."""
     archive = served.house.apis.archive()
     for _ in range(5_000):
         archive.record("a", json.dumps("x" * 10_000))
@@ -247,14 +247,14 @@ async def test_a_reader_that_leaves_ends_the_reading(served):
 
 
 def ruled(*verbs):
-    """Settings in which the role of the token may do these verbs, and the anonymous may hear everything."""
+    """Return settings in which the token's role has these verbs, and the anonymous can subscribe to everything."""
     access = (Access("*", "subscribe", "/**"), *(Access("auditor", verb, "/**") for verb in verbs))
     return brisk(access=access, tokens=(Token("eve", "auditor", hash_of(TOKEN)),))
 
 
 @pytest.mark.parametrize("target", ["/log", "/log/head"])
 async def test_export_is_a_right_of_its_own(target):
-    """Who may hear everything may still not read the log; a rule must grant it."""
+    """The right to subscribe to everything does not include the log; a rule must grant it."""
     for verbs, expected in (((), 403), (("erase",), 403), (("export",), 200)):
         async with serving(ruled(*verbs)) as served:
             given(served)
@@ -265,7 +265,7 @@ async def test_export_is_a_right_of_its_own(target):
 
 
 async def test_elsewhere_than_on_loopback_it_needs_a_rule():
-    """Without rules others may publish and hear there (--open), but not take or erase the log."""
+    """Without rules (--open) other machines can publish and subscribe, but not read or purge the log."""
     async with serving(brisk(open=True, proxies=("127.0.0.9",))) as served:
         given(served)
         for method, target, verb in (("GET", "/log", "export"), ("POST", "/log/purge", "erase")):
@@ -279,7 +279,7 @@ async def test_elsewhere_than_on_loopback_it_needs_a_rule():
 
 
 async def purge(http, order, **headers):
-    """What a purge answers."""
+    """Return the response to a purge."""
     return await http.post("/log/purge", json=order, headers=headers)
 
 
@@ -295,14 +295,14 @@ async def purge(http, order, **headers):
     ],
 )
 async def test_what_is_erased(order, left, served, http):
-    """By channel or pattern, which as everywhere leaves the server's own topics out, or by publisher."""
+    """Events are erased by channel or pattern, which never covers the server's own topics, or by publisher."""
     lines = rows_of(await purge(http, order))
     assert lines[-1] == {"erased": 3 - len(left)}
     assert [row.offset for row in served.house.apis.archive().rows_of if not row.is_purged] == left
 
 
 async def test_progress_is_told(served, http, monkeypatch):
-    """A line now and then, the result last."""
+    """There is a line from time to time, and the result last."""
     going_on = asyncio.Event()
 
     async def slow(erasure, tell):
@@ -319,14 +319,14 @@ async def test_progress_is_told(served, http, monkeypatch):
 
 
 async def test_one_purge_at_a_time(served, http):
-    """The second is told to wait."""
+    """The second purge is refused with 409."""
     served.house.apis.archive().fault = PurgeUnderWay()
     response = await purge(http, {"channel": "/a"})
     assert (response.status_code, response.text) == (409, "another purge is under way")
 
 
 async def test_a_purge_that_fails_says_so(served, http):
-    """The answer has begun by then: the last line is the error."""
+    """The response has begun by then, so its last line is the error."""
     served.house.apis.archive().fault = OSError("no space")
     assert rows_of(await purge(http, {"channel": "/a"})) == [{"error": "the log cannot be written"}]
     assert len(served.faults("purge")) == 1
@@ -353,7 +353,7 @@ async def test_a_purge_that_fails_says_so(served, http):
     ],
 )
 async def test_a_bad_order_erases_nothing(body, served, http):
-    """400 with one text, whatever it is."""
+    """All bad requests get 400 with one text."""
     response = await http.post("/log/purge", content=body, headers={"content-type": "application/json"})
     assert (response.status_code, response.text) == (400, log_api.BAD_ORDER)
     assert not any(row.is_purged for row in served.house.apis.archive().rows_of)
@@ -361,7 +361,7 @@ async def test_a_bad_order_erases_nothing(body, served, http):
 
 @pytest.mark.parametrize("content_type", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp"])
 async def test_what_a_form_could_post_is_refused(content_type, served, http):
-    """A page of any site may send a form; JSON needs the leave of CORS."""
+    """Pages of all sites can send forms; for JSON they need the permission of CORS."""
     headers = {"content-type": content_type} if content_type else {}
     response = await http.post("/log/purge", content=b'{"channel":"/a"}', headers=headers)
     assert (response.status_code, response.text) == (415, "the body must be application/json")
@@ -370,7 +370,7 @@ async def test_what_a_form_could_post_is_refused(content_type, served, http):
 
 @pytest.mark.parametrize("origin", ["http://localhost:3000", "https://evil.example", "null", "http://127.0.0.1:1"])
 async def test_no_page_of_another_origin_erases(origin, served, http):
-    """Not even one of this machine, which may speak Bayeux; the console's own origin may."""
+    """A page of another origin on this machine can use Bayeux but not erase; the console's origin can."""
     response = await purge(http, {"channel": "/a"}, origin=origin)
     assert response.status_code == 403
     assert not any(row.is_purged for row in served.house.apis.archive().rows_of)
@@ -379,7 +379,7 @@ async def test_no_page_of_another_origin_erases(origin, served, http):
 
 @pytest.mark.parametrize(("verbs", "expected"), [((), 403), (("export",), 403), (("erase",), 200)])
 async def test_erase_is_a_right_of_its_own(verbs, expected):
-    """By rule, where there are rules."""
+    """Where there are rules, one must grant it."""
     async with serving(ruled(*verbs)) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
         given(served)
         assert (await purge(http, {"channel": "/a"})).status_code == 401
@@ -388,7 +388,7 @@ async def test_erase_is_a_right_of_its_own(verbs, expected):
 
 
 async def test_methods(http):
-    """Each path has its own."""
+    """Each path has its own methods."""
     for path, allowed in (("/log", "GET, HEAD, OPTIONS"), ("/log/purge", "POST, OPTIONS")):
         assert (await http.options(path)).headers["allow"] == allowed
         assert (await http.put(path)).status_code == 405

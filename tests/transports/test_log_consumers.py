@@ -1,4 +1,4 @@
-"""`/log/consumers/NAME` as programs meet it: over real sockets, on rows in memory, and on a disk."""
+"""`/log/consumers/NAME` as programs use it: over real sockets, on rows in memory, and on a disk."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ async def http(served):
 
 
 def known(served):
-    """The consumers of a log in memory."""
+    """Return the consumers of a log in memory."""
     return served.house.apis.archive().consumers
 
 
 async def report(http, offset, path=INGEST, **headers):
-    """What a report is answered."""
+    """Return the response to a report."""
     return await http.post(path, json={"offset": offset}, headers=headers)
 
 
 @pytest.mark.parametrize("offset", [1, 2, 4])
 async def test_a_report_is_remembered(offset, served, http):
-    """From the first offset there is to the one that comes next, which includes what is on its way."""
+    """Valid offsets are those from the log's first to its next, including events that are being written."""
     response = await report(http, offset)
     assert (response.status_code, response.json()) == (200, {"offset": offset})
     assert response.headers["cache-control"] == "no-store"
@@ -58,7 +58,7 @@ async def test_a_report_is_remembered(offset, served, http):
 
 
 async def test_a_report_may_go_back(served, http):
-    """A table that was lost is made again from the log: that is read again, and waited for."""
+    """A consumer that lost its table reads the log again, and retention waits for that."""
     for offset in (4, 2):
         assert (await report(http, offset)).status_code == 200
     assert known(served) == {"ingest": 2}
@@ -66,7 +66,7 @@ async def test_a_report_may_go_back(served, http):
 
 @pytest.mark.parametrize("offset", [1, 5, 9223372036854775807])
 async def test_an_offset_that_is_not_there_is_refused(offset, served, http):
-    """Below the first it is gone, above the next it is another log's; nothing changes."""
+    """Below the first offset events are deleted, above the next they belong to another log; nothing changes."""
     served.house.apis.archive().start = 2
     response = await report(http, offset)
     assert (response.status_code, response.text) == (400, log_consumers.OUT_OF_RANGE)
@@ -95,7 +95,7 @@ async def test_an_offset_that_is_not_there_is_refused(offset, served, http):
     ],
 )
 async def test_a_bad_report_changes_nothing(body, served, http):
-    """400 with one text, whatever it is."""
+    """All bad reports get 400 with one text."""
     response = await http.post(INGEST, content=body, headers={"content-type": "application/json"})
     assert (response.status_code, response.text) == (400, log_consumers.BAD_REPORT)
     assert known(served) == {}
@@ -105,7 +105,7 @@ async def test_a_bad_report_changes_nothing(body, served, http):
     "name", ["", "a" * 65, "a.b", "a%2fb", "..%2f..%2fmark", "%2e%2e", "a/b", "%00", "a%20b", "%c3%bc", "draft-ingest"]
 )
 async def test_a_bad_name_is_refused(name, served):
-    """It is a file's name too: nothing else is ever written."""
+    """The name is used as a file name too, so others are never written."""
     for method, body in (("POST", b'{"offset":1}'), ("DELETE", b"")):
         wire = await served.wire()
         head = f"{method} /log/consumers/{name} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
@@ -115,7 +115,7 @@ async def test_a_bad_name_is_refused(name, served):
 
 
 async def test_one_is_forgotten(served, http):
-    """Once; the second time there is none."""
+    """A consumer can be deleted once; the second request finds none."""
     await report(http, 2)
     response = await http.delete(INGEST)
     assert (response.status_code, response.json()) == (200, {"forgotten": True})
@@ -125,7 +125,7 @@ async def test_one_is_forgotten(served, http):
 
 
 async def test_too_many_are_refused(served, http):
-    """409, and one that is no more must be deleted first."""
+    """409: an unused consumer must be deleted first."""
     served.house.apis.archive().fault = TooManyConsumers()
     response = await report(http, 2)
     assert (response.status_code, response.text) == (409, log_consumers.TOO_MANY)
@@ -133,7 +133,7 @@ async def test_too_many_are_refused(served, http):
 
 @pytest.mark.parametrize("fault", [OSError("no space"), TimeoutError()])
 async def test_a_disk_that_takes_nothing_is_told(fault, served, http):
-    """503, with when to try again; a fault is logged, a deadline is not one."""
+    """503 with `Retry-After`; an error is logged as a fault, a missed deadline is not."""
     served.house.apis.archive().fault = fault
     for response in (await report(http, 2), await http.delete(INGEST)):
         assert (response.status_code, response.text) == (503, log_consumers.NO_DISK)
@@ -143,7 +143,7 @@ async def test_a_disk_that_takes_nothing_is_told(fault, served, http):
 
 @pytest.mark.parametrize("content_type", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp"])
 async def test_what_a_form_could_post_is_refused(content_type, served, http):
-    """A page of any site may send a form; JSON needs the leave of CORS."""
+    """Pages of all sites can send forms; for JSON they need the permission of CORS."""
     headers = {"content-type": content_type} if content_type else {}
     response = await http.post(INGEST, content=b'{"offset":1}', headers=headers)
     assert (response.status_code, response.text) == (415, "the body must be application/json")
@@ -152,7 +152,7 @@ async def test_what_a_form_could_post_is_refused(content_type, served, http):
 
 @pytest.mark.parametrize("origin", ["http://localhost:3000", "https://evil.example", "null", "http://127.0.0.1:1"])
 async def test_no_page_of_another_origin_makes_the_log_wait(origin, served, http):
-    """Nor has it forget somebody; not even one of this machine, which may speak Bayeux."""
+    """Nor does it delete a consumer; not even a page on this machine, which can use Bayeux."""
     await report(http, 3, origin=served.url)
     assert (await report(http, 1, origin=origin)).status_code == 403
     assert (await http.delete(INGEST, headers={"origin": origin})).status_code == 403
@@ -161,7 +161,7 @@ async def test_no_page_of_another_origin_makes_the_log_wait(origin, served, http
 
 @pytest.mark.parametrize(("verbs", "expected"), [((), 403), (("erase",), 403), (("export",), 200)])
 async def test_it_needs_the_right_to_export(verbs, expected):
-    """Who may read the whole log may be waited for; nobody else learns so much as which names there are."""
+    """Only clients that can read the whole log can be consumers; others cannot even learn their names."""
     access = (Access("*", "subscribe", "/**"), *(Access("auditor", verb, "/**") for verb in verbs))
     settings = brisk(access=access, tokens=(Token("eve", "auditor", hash_of(TOKEN)),))
     async with serving(settings) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
@@ -174,7 +174,7 @@ async def test_it_needs_the_right_to_export(verbs, expected):
 
 
 async def test_elsewhere_than_on_loopback_it_needs_a_rule():
-    """Without rules others may publish and hear there (--open), but not hold the log back."""
+    """Without rules (--open) other machines can publish and subscribe, but not delay retention."""
     async with (
         serving(brisk(open=True, proxies=("127.0.0.9",))) as served,
         httpx.AsyncClient(base_url=served.url, trust_env=False) as http,
@@ -185,24 +185,24 @@ async def test_elsewhere_than_on_loopback_it_needs_a_rule():
 
 
 async def test_methods_and_parameters(http):
-    """It has two methods and takes no parameters."""
+    """The path has two methods and no parameters."""
     assert (await http.options(INGEST)).headers["allow"] == "POST, DELETE, OPTIONS"
     for method in ("GET", "PUT", "PATCH"):
         assert (await http.request(method, INGEST)).status_code == 405
     response = await report(http, 1, f"{INGEST}?force=1")
     assert (response.status_code, response.text) == (400, NONE_KNOWN)
-    assert (await http.post("/log/consumers", json={"offset": 1})).status_code == 405  # as any page's name
+    assert (await http.post("/log/consumers", json={"offset": 1})).status_code == 405  # as for any static page
 
 
 async def test_without_history_there_is_nothing_to_consume():
-    """404, as for the other paths of the log."""
+    """It is 404, as for the other paths of the log."""
     async with serving(brisk()) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
         assert (await report(http, 1)).status_code == 404
 
 
 @pytest.mark.faces(SHORT_WAY, ASGI)
 async def test_on_a_disk_it_is_one_file_for_each(face, tmp_path):
-    """What a job of another machine reports and what one on this host writes are the same thing."""
+    """A job on another machine reports, one on this host writes the file; the result is the same."""
     settings = brisk(data_dir=str(tmp_path), history={"enabled": True, "free_bytes": 0})
     async with serving(settings) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
         for number in range(3):

@@ -1,4 +1,4 @@
-"""NetworkTables under a server that is not ours: the same checks and engines, by plain ASGI."""
+"""NetworkTables under a foreign ASGI server: the same checks and engines as on Halley's own host."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ NT4 = {"enabled": True}
 
 
 def client(served, path="/nt/robot", offered=(NEW,), **options):
-    """The websockets library's."""
+    """Connect with the websockets library's client."""
     return websockets.connect(f"ws://127.0.0.1:{served.port}{path}", subprotocols=offered, **options)
 
 
 async def test_both_kinds_of_messages_come_and_go_on_one_connection():
-    """NA14, NA21: each as what it is."""
+    """NA14, NA21: each arrives with its type."""
     async with foreign(nt4=NT4) as served:
         async with client(served, "/nt/a%2Fb%20c?x=1") as peer:
             for message in ("é", b"\xff\x00", "", b""):
@@ -32,7 +32,7 @@ async def test_both_kinds_of_messages_come_and_go_on_one_connection():
 
 @pytest.mark.parametrize(("offered", "spoken"), [((OLD, NEW), NEW), ((OLD, RTT), RTT), ((OLD,), OLD)])
 async def test_na2_na6_the_newest_that_both_know_is_spoken(offered, spoken):
-    """NA2, NA6: as on our own host."""
+    """NA2, NA6: as on Halley's own host."""
     async with foreign(nt4=NT4) as served, client(served, offered=offered) as peer:
         assert peer.subprotocol == spoken
 
@@ -54,7 +54,7 @@ async def test_na2_na6_the_newest_that_both_know_is_spoken(offered, spoken):
     ],
 )
 async def test_na1_na3_s25_s26_the_same_openings_are_refused(asked, status, named):
-    """NA1, NA3, S25, S26: with the same sentences as on our own host."""
+    """NA1, NA3, S25, S26: with the same texts as on Halley's own host."""
     async with foreign(nt4=NT4) as served:
         wire = await served.wire()
         answer = await wire.request(asked)
@@ -64,7 +64,7 @@ async def test_na1_na3_s25_s26_the_same_openings_are_refused(asked, status, name
 
 
 async def test_a_message_is_split_no_further_than_it_is_taken():
-    """S32: as on our own host."""
+    """S32: as on Halley's own host."""
     async with foreign(nt4=NT4) as served:
         wire = await served.wire()
         assert (await wire.request(opening("/nt/robot", NEW))).status == 101
@@ -74,7 +74,7 @@ async def test_a_message_is_split_no_further_than_it_is_taken():
 
 
 async def test_na8_a_message_that_is_too_long():
-    """NA8: 1009."""
+    """NA8: the connection is closed with 1009."""
     async with foreign(nt4={**NT4, "message_bytes": 1_024}) as served, client(served) as peer:
         await peer.send(b"x" * 1_025)
         with pytest.raises(websockets.ConnectionClosed) as closed:
@@ -84,14 +84,14 @@ async def test_na8_a_message_that_is_too_long():
 
 
 async def test_only_who_wants_networktables_has_them():
-    """Without, no WebSocket is there."""
+    """If NetworkTables is off, no WebSocket is accepted."""
     async with foreign() as served:
         wire = await served.wire()
         assert (await wire.request(opening("/nt/robot", NEW))).status == 403
 
 
 async def test_a_client_that_is_silent_is_its_servers_matter():
-    """NA7: pings are the foreign server's; what it answers is no message of ours."""
+    """NA7: the foreign server sends the pings; pongs are not messages for the engine."""
     async with foreign(nt4=NT4) as served:
         wire = await served.wire()
         await wire.request(opening("/nt/robot", NEW))
@@ -101,7 +101,7 @@ async def test_a_client_that_is_silent_is_its_servers_matter():
 
 
 async def test_values_go_out_as_binary_messages_and_texts_as_text(tmp_path):
-    """NA9, NA21: whatever is written at once: announces, last values, and more values than one message has."""
+    """NA9, NA21: announces, last values, and more values than fit into one message, all written together."""
     nt4 = {"enabled": True, "ping_s": 5, "pong_s": 10}
     async with (
         foreign(echoes=False, nt4=nt4, data_dir=str(tmp_path)) as served,

@@ -11,7 +11,7 @@ from app.transports.pages import Pages, raw_path, route_path
 
 @pytest.fixture
 def pages(tmp_path):
-    """The pages of a small folder, and a secret beside it."""
+    """The pages of a small folder, with a secret next to it."""
     folder = tmp_path / "static"
     (folder / "deep").mkdir(parents=True)
     (folder / "index.html").write_text("<h1>home</h1>", encoding="utf-8")
@@ -26,7 +26,7 @@ def pages(tmp_path):
 
 
 def ask(pages, path, method="GET", root_path="", **headers):
-    """What a request gets: status, headers by name, body."""
+    """Return the response to a request: status, headers by name, body."""
     sent = []
 
     async def send(event):
@@ -51,7 +51,7 @@ def ask(pages, path, method="GET", root_path="", **headers):
     ],
 )
 def test_a_file_is_served_as_what_it_is(pages, path, content, kind):
-    """Type and length are told, and no browser guesses another."""
+    """The headers have type and length, and forbid browsers to guess another type."""
     status, headers, body = ask(pages, path)
     assert (status, body) == (200, content)
     assert headers[b"content-type"] == kind
@@ -75,7 +75,7 @@ def test_a_file_is_served_as_what_it_is(pages, path, content, kind):
     ],
 )
 def test_everything_else_is_not_found(pages, path):
-    """S33: paths are looked up, never walked; the answer is always the same."""
+    """S33: paths are looked up, never resolved on disk; the response is always the same."""
     status, headers, body = ask(pages, path)
     assert (status, body) == (404, b"not found")
     assert headers[b"content-type"] == b"text/plain; charset=utf-8"
@@ -84,7 +84,7 @@ def test_everything_else_is_not_found(pages, path):
 
 
 def test_scripts_come_from_here_alone(pages):
-    """Not even the page that shows JSONP runs scripts of other servers in this origin; none may be framed."""
+    """No page runs scripts of other servers in this origin, not even the one for JSONP; none can be framed."""
     for path in ("/", "/jsonp.html"):
         policy = ask(pages, path)[1][b"content-security-policy"]
         assert b"default-src 'self'" in policy
@@ -94,7 +94,7 @@ def test_scripts_come_from_here_alone(pages):
 
 @pytest.mark.parametrize("form", ["{}", "W/{}", '"other", {}'])
 def test_a_page_that_a_browser_has_is_not_sent_again(pages, form):
-    """RFC 9110, 13.1.2: its tag is compared, weakly, with each that was sent."""
+    """RFC 9110, 13.1.2: the page's tag is compared, weakly, with each one in the request."""
     etag = ask(pages, "/")[1][b"etag"].decode()
     status, headers, body = ask(pages, "/", if_none_match=form.format(etag))
     assert (status, body) == (304, b"")
@@ -103,13 +103,13 @@ def test_a_page_that_a_browser_has_is_not_sent_again(pages, form):
 
 
 def test_pages_are_only_read(pages):
-    """S7: 405 and `Allow`."""
+    """S7: other methods get 405 with `Allow`."""
     status, headers, _ = ask(pages, "/", "POST")
     assert (status, headers[b"allow"]) == (405, b"GET, HEAD")
 
 
 def test_a_folder_that_is_missing_has_no_pages(tmp_path):
-    """A server without its console is a server."""
+    """A server works without its console."""
     assert ask(Pages(tmp_path / "missing"), "/")[0] == 404
 
 
@@ -118,7 +118,7 @@ def test_a_folder_that_is_missing_has_no_pages(tmp_path):
     [("/a", "", "/a"), ("/m/a", "/m", "/a"), ("/m/a", "/m/", "/a"), ("/ma", "/m", "/ma"), ("/a", "/m", "/a")],
 )
 def test_paths_begin_where_the_application_is_mounted(path, root, expected):
-    """In a program of one's own it may live below a path."""
+    """A program can mount the application below a path."""
     assert route_path({"path": path, "root_path": root}) == expected
 
 
@@ -132,5 +132,5 @@ def test_paths_begin_where_the_application_is_mounted(path, root, expected):
     ],
 )
 def test_a_path_is_known_as_it_was_sent(told, expected):
-    """ASGI: `raw_path` may be missing; some servers leave the query in it. What is decoded twice is another name."""
+    """ASGI: `raw_path` may be missing, or contain the query. A path that is decoded twice is another name."""
     assert raw_path({"path": "/m/a/b c", "root_path": "/m", **told}) == expected

@@ -1,4 +1,4 @@
-"""Who a request came from: what a listed proxy says of it, and what nobody else can make believe (S44)."""
+"""The client of a request: listed proxies can name it, no other peer can (S44)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLIENT = "198.51.100.9"
 
 
 def seen(*forwarded, peer=PROXY, scheme="http", **fields):
-    """Address and scheme of a request as everything after the door sees them."""
+    """Return the address and scheme of a request as everything behind the proxy check sees them."""
     named = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in fields.items()]
     headers = [(b"x-forwarded-for", value.encode("latin-1")) for value in forwarded] + named
     scope = {"type": "http", "client": (peer, 4711), "scheme": scheme, "headers": headers}
@@ -35,7 +35,7 @@ def seen(*forwarded, peer=PROXY, scheme="http", **fields):
     ],
 )
 def test_who_is_a_listed_proxy(address, expected):
-    """Settings: addresses and networks of both kinds; loopback is none unless listed."""
+    """Settings: IPv4 and IPv6 addresses and networks; loopback is not a proxy unless listed."""
     assert (address in Proxies(LISTED)) is expected
     assert address not in Proxies(())
 
@@ -55,7 +55,7 @@ def test_who_is_a_listed_proxy(address, expected):
     ],
 )
 def test_the_client_is_the_first_that_is_no_listed_proxy(forwarded):
-    """From the right: each proxy appended whom it saw, and what is left of the client is the client's own word."""
+    """Addresses are read from the right: each proxy appended its peer's; those left of the client's may be forged."""
     assert seen(*forwarded) == (CLIENT, "http")
 
 
@@ -64,7 +64,7 @@ def test_the_client_is_the_first_that_is_no_listed_proxy(forwarded):
     [("2001:db9::5", "2001:db9::5"), ("[2001:DB9::5]", "2001:db9::5"), ("[2001:db9::5]:443", "2001:db9::5")],
 )
 def test_addresses_of_ipv6_come_in_several_forms(text, expected):
-    """As proxies write them; inside there is one form."""
+    """All forms that proxies write become one."""
     assert seen(text) == (expected, "http")
 
 
@@ -91,12 +91,12 @@ def test_addresses_of_ipv6_come_in_several_forms(text, expected):
     ],
 )
 def test_what_makes_no_sense_leaves_the_peer(text):
-    """Section 4: an address is never made of what is none."""
+    """Section 4: a value that is not an address is never used as one."""
     assert seen(text) == (PROXY, "http")
 
 
 def test_behind_nothing_but_proxies_the_farthest_counts():
-    """A proxy that asks for itself, as for a health check; and at most sixteen are looked at."""
+    """So is a request of a proxy itself, such as a health check; at most sixteen addresses are read."""
     assert seen("10.7.7.7, 10.8.8.8") == ("10.7.7.7", "http")
     chain = [f"10.0.0.{number}" for number in range(100)]
     assert seen(", ".join(chain)) == ("10.0.0.84", "http")
@@ -104,7 +104,7 @@ def test_behind_nothing_but_proxies_the_farthest_counts():
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", CLIENT, "192.0.2.8", ""])
 def test_s44_from_anyone_else_it_means_nothing(peer):
-    """S44: limits, cookies, log and hooks see the real peer."""
+    """S44: limits, cookies, log and hooks use the real peer."""
     assert seen("203.0.113.1", peer=peer, x_forwarded_proto="https") == (peer, "http")
 
 
@@ -123,19 +123,19 @@ def test_s44_from_anyone_else_it_means_nothing(peer):
     ],
 )
 def test_the_scheme_is_what_the_proxy_alone_says(values, expected):
-    """A list has been appended to: its first word may be the client's own."""
+    """The last item of a list counts: its first one may be the client's own."""
     headers = [(b"x-forwarded-proto", value.encode()) for value in values]
     assert Proxies(LISTED).seen_through(PROXY, "http", headers) == (PROXY, expected)
 
 
 def test_a_proxy_that_speaks_tls_to_us_can_say_http():
-    """What counts is how the client came."""
+    """The scheme of the client's connection counts."""
     assert seen(CLIENT, scheme="https", x_forwarded_proto="http") == (CLIENT, "http")
     assert seen(CLIENT, scheme="https") == (CLIENT, "https")
 
 
 def test_other_headers_are_nobodys():
-    """Host is passed on and checked as anyone's; X-Forwarded-Host and Forwarded are read from no one."""
+    """Host is passed on and checked as usual; X-Forwarded-Host and Forwarded are never read."""
     assert seen(x_forwarded_host="evil.example", forwarded=f"for={CLIENT};proto=https", x_real_ip=CLIENT) == (
         PROXY,
         "http",
@@ -143,7 +143,7 @@ def test_other_headers_are_nobodys():
 
 
 def test_a_server_that_does_not_know_the_peer_trusts_nothing():
-    """A Unix-domain socket of a foreign server."""
+    """So on a Unix-domain socket of a foreign server."""
     scope = {"type": "http", "client": None, "scheme": "http", "headers": [(b"x-forwarded-for", CLIENT.encode())]}
     Proxies(LISTED).reveal(scope)
     assert scope["client"] is None

@@ -1,4 +1,4 @@
-"""`GET /rights`: who a token says that the caller is, and what its role may do at all."""
+"""`GET /rights`: the identity of the caller by its token, and the verbs that its role has anywhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTHING = {"publish": False, "subscribe": False, "call": False, "export": False,
 
 
 async def rights(access=(), token=None, **changed):
-    """What the server answers."""
+    """Return the server's response."""
     tokens = (ADA,) if access else ()
     async with serving(brisk(access=access, tokens=tokens, **changed)) as served:
         wire = await served.wire()
@@ -26,13 +26,13 @@ async def rights(access=(), token=None, **changed):
 
 
 async def test_on_loopback_without_rules_everyone_may_everything():
-    """Nobody has written any rules, and only this machine can connect."""
+    """Without rules, if only this machine can connect, everything is allowed."""
     answer = await rights()
     assert json.loads(answer.body) == {"authid": None, "role": "anonymous", "may": dict.fromkeys(NOTHING, True)}
 
 
 async def test_others_may_not_look_into_the_log_where_the_server_is_open():
-    """`--open`: publish and subscribe, and harmless procedures; no export, no erasing."""
+    """With `--open` others can publish, subscribe and call harmless procedures, but neither export nor erase."""
     answer = await rights(host="0.0.0.0", open=True)
     assert json.loads(answer.body)["may"] == NOTHING | {"publish": True, "subscribe": True, "call": True}
 
@@ -49,32 +49,32 @@ async def test_others_may_not_look_into_the_log_where_the_server_is_open():
     ],
 )
 async def test_with_rules_it_is_what_any_of_them_grants(access, granted):
-    """What an earlier rule denies as a whole no later one grants; a part that is denied hides nothing else."""
+    """A later rule cannot grant what an earlier one denies in full; the denial of a part hides nothing else."""
     answer = await rights([Access(role, verb, pattern, allow=allow) for role, verb, pattern, allow in access])
     assert {verb for verb, may in json.loads(answer.body)["may"].items() if may} == granted
 
 
 async def test_a_token_tells_who_somebody_is():
-    """The token's id and role, and what that role may do."""
+    """The response has the token's id and role, and the verbs of that role."""
     answer = await rights([Access("member", "publish", "/chat/**", allow=True)], token=TOKEN)
     assert json.loads(answer.body) == {"authid": "ada", "role": "member", "may": NOTHING | {"publish": True}}
 
 
 async def test_a_token_that_proves_nothing_is_refused():
-    """It is never taken for none."""
+    """An invalid token is not treated like a missing one."""
     answer = await rights([Access("member", "publish", "/chat/**", allow=True)], token="wrong")
     assert (answer.status, answer.headers["www-authenticate"]) == (401, 'Bearer error="invalid_token"')
 
 
 async def test_another_realm_is_no_part_of_it():
-    """A rule about a realm of its own grants nothing here."""
+    """A rule for another realm grants nothing here."""
     access = Access("*", "publish", "/**", allow=True, realm="other")
     answer = await rights((access,), realm=(Realm("realm1"), Realm("other")))
     assert json.loads(answer.body)["may"] == NOTHING
 
 
 async def test_it_takes_no_parameter_and_no_post():
-    """As everywhere: what is not known is refused."""
+    """Unknown parameters and methods are refused, as everywhere."""
     async with serving() as served:
         wire = await served.wire()
         assert (await wire.request(request("GET", "/rights?role=admin"))).status == 400

@@ -1,4 +1,4 @@
-"""WAMP over long-polling, as autobahn-js does it: open, send, receive, close, and what can go wrong with each."""
+"""WAMP over long-polling, as autobahn-js uses it: open, send, receive, close, and the errors of each."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from support.wire import Wire, post, request
 
 @asynccontextmanager
 async def own(**changed):
-    """Halley's own host."""
+    """Serve on Halley's own host."""
     async with speaking(**changed) as served:
         yield served
 
 
 @asynccontextmanager
 async def plain(**changed):
-    """Uvicorn's."""
+    """Serve with plain uvicorn."""
     async with speaking_plainly(**changed) as served:
         served.wires = []
 
@@ -37,12 +37,12 @@ async def plain(**changed):
 
 @pytest.fixture(params=[own, plain], ids=["own-host", "uvicorn"])
 def serve(request):
-    """Both faces."""
+    """Runs the test under Halley's own host and under uvicorn."""
     return request.param
 
 
 class Client:
-    """A transport that has been opened."""
+    """A transport that is open."""
 
     def __init__(self, served, wire, name):
         self.served, self.wire, self.name = served, wire, name
@@ -62,19 +62,19 @@ class Client:
         return await self.wire.request(post(b"", path=f"/wamp/{self.name}/receive"))
 
     async def held(self):
-        """A connection on which a receive waits."""
+        """Return a connection on which a receive waits."""
         wire = await self.served.wire()
         await wire.send(post(b"", path=f"/wamp/{self.name}/receive"))
         return wire
 
 
 def asked(path, body, **headers):
-    """A POST of JSON below WAMP's path."""
+    """Make a POST of JSON below WAMP's path."""
     return post(json.dumps(body).encode(), path=f"/wamp/{path}", **headers)
 
 
 async def test_a_message_goes_and_comes(serve):
-    """W61: 200 with protocol and a long id, 204 for send, one message from each receive, 204 for close."""
+    """W61: 200 with protocol and a long id; 204 for send; one message from each receive; 204 for close."""
     async with serve() as served:
         wire = await served.wire()
         opened = await wire.request(asked("open", {"protocols": ["wamp.2.ubjson", "wamp.2.json", "wamp.2.cbor"]}))
@@ -101,7 +101,7 @@ async def test_a_message_goes_and_comes(serve):
     ],
 )
 async def test_batches_bring_all_that_waits(serve, protocol, sent, received, content_type):
-    """W60, W61: all pending with a batched subprotocol; binary ones too."""
+    """W60, W61: with a batched subprotocol a receive returns all queued messages; also binary ones."""
     async with serve() as served:
         client = await Client.open(served, protocol)
         for data in sent:
@@ -111,7 +111,7 @@ async def test_batches_bring_all_that_waits(serve, protocol, sent, received, con
 
 
 async def test_a_receive_waits_for_what_comes(serve):
-    """Long-polling: the answer comes with the message."""
+    """The response is sent as soon as there is a message."""
     async with serve() as served:
         client = await Client.open(served)
         waiting = await client.held()
@@ -120,7 +120,7 @@ async def test_a_receive_waits_for_what_comes(serve):
 
 
 async def test_an_idle_receive_ends_empty_and_in_time(serve):
-    """W61: before autobahn-js' own 12 s, with 204, which it takes for nothing."""
+    """W61: with 204, which means no message, before the 12 s of autobahn-js."""
     async with serve(wamp={"poll_s": 0.2}) as served:
         client = await Client.open(served)
         began = monotonic()
@@ -130,7 +130,7 @@ async def test_an_idle_receive_ends_empty_and_in_time(serve):
 
 
 async def test_a_second_receive_ends_the_older(serve):
-    """W61: the older is answered empty; the message goes to the younger."""
+    """W61: the older one ends empty; the newer one gets the message."""
     async with serve() as served:
         client = await Client.open(served)
         older = await client.held()
@@ -144,7 +144,7 @@ async def test_a_second_receive_ends_the_older(serve):
 
 
 def waiting(served, client):
-    """The receive that waits on a transport."""
+    """Return the receive that waits on a transport."""
     return served.house.wamp._polling._polls[client.name].wake
 
 
@@ -152,7 +152,7 @@ def waiting(served, client):
     "body", [b"", b"nonsense", b"[]", b"{}", b'{"protocols":"wamp.2.json"}', b'{"protocols":[]}', b'{"protocols":[1]}']
 )
 async def test_an_open_that_makes_no_sense_is_refused(serve, body):
-    """W61: 400 (crossbar: 500), and no engine hears of it."""
+    """W61: 400 (crossbar: 500), and there is no engine."""
     async with serve() as served:
         wire = await served.wire()
         assert (await wire.request(post(body, path="/wamp/open"))).status == 400
@@ -160,7 +160,7 @@ async def test_an_open_that_makes_no_sense_is_refused(serve, body):
 
 
 async def test_an_open_without_a_common_protocol_is_refused(serve):
-    """W61: the answer names ours."""
+    """W61: the response lists the supported ones."""
     async with serve() as served:
         wire = await served.wire()
         answer = await wire.request(asked("open", {"protocols": ["wamp.2.ubjson"]}))
@@ -169,7 +169,7 @@ async def test_an_open_without_a_common_protocol_is_refused(serve):
 
 
 async def test_what_is_not_there_is_404(serve):
-    """W61: an unknown id and an unknown verb alike, so that nobody learns which ids there are."""
+    """W61: for an unknown id as for an unknown verb, so that ids cannot be guessed."""
     async with serve() as served:
         client = await Client.open(served)
         wire = await served.wire()
@@ -180,7 +180,7 @@ async def test_what_is_not_there_is_404(serve):
 
 
 async def test_the_id_is_in_no_log_line():
-    """S: a transport's id is what its owner is known by."""
+    """S: the id of a transport is a secret that identifies its owner."""
     async with own() as served:
         client = await Client.open(served)
         await (await served.wire()).request(post(b"x", path=f"/wamp/{client.name}/steal"))
@@ -190,7 +190,7 @@ async def test_the_id_is_in_no_log_line():
 
 
 async def test_too_large_a_message_is_413(serve):
-    """message_bytes, as for WebSockets; the transport lives."""
+    """The limit is message_bytes, as for WebSockets; the transport stays open."""
     async with serve(wamp={"message_bytes": 1_024}) as served:
         client = await Client.open(served)
         assert await client.send(b"x" * 1_025, await served.wire()) == 413
@@ -200,7 +200,7 @@ async def test_too_large_a_message_is_413(serve):
 
 
 async def test_there_are_not_more_than_so_many(serve):
-    """Transports cost memory before any HELLO; room is made by those that end."""
+    """Transports cost memory even before HELLO; when one ends there is room for another."""
     async with serve(wamp={"polls": 1}) as served:
         client = await Client.open(served)
         refused = await (await served.wire()).request(asked("open", {"protocols": ["wamp.2.json"]}))
@@ -211,7 +211,7 @@ async def test_there_are_not_more_than_so_many(serve):
 
 
 async def test_one_address_cannot_have_all(serve):
-    """S: `sessions_per_address` holds before HELLO too; programs of this machine are exempt unless told otherwise."""
+    """S: `sessions_per_address` applies before HELLO too; programs on this machine are exempt by default."""
     async with serve(limits={"sessions_per_address": 1, "exempt": ()}) as served:
         await Client.open(served)
         refused = await (await served.wire()).request(asked("open", {"protocols": ["wamp.2.json"]}))
@@ -220,7 +220,7 @@ async def test_one_address_cannot_have_all(serve):
 
 
 async def test_who_does_not_come_any_more_is_lost(serve):
-    """W61: after poll_gone_s without a receive; a receive that waits is one, sends are none."""
+    """W61: after poll_gone_s without a receive; a waiting receive counts as one, sends do not."""
     async with serve(wamp={"poll_gone_s": 0.2, "poll_s": 5}) as served:
         stays, leaves = await Client.open(served), await Client.open(served)
         held = await stays.held()
@@ -232,7 +232,7 @@ async def test_who_does_not_come_any_more_is_lost(serve):
 
 
 async def test_what_a_dead_receive_was_to_bring_comes_with_the_next():
-    """W61: our own host knows what has not left; messages stay in their order."""
+    """W61: Halley's own host knows which messages were not sent; they stay in order."""
     async with own(limits={"write_s": 0.3}) as served:
         client = await Client.open(served, "wamp.2.json.batched")
         dead = await served.wire(receive_buffer_bytes=4_096)
@@ -248,7 +248,7 @@ async def test_what_a_dead_receive_was_to_bring_comes_with_the_next():
 
 
 async def test_a_receive_that_left_takes_nothing(serve):
-    """Its peer closed the connection before a message came: the next receive gets it."""
+    """If the peer disconnects before a message arrives, the next receive gets it."""
     async with serve() as served:
         client = await Client.open(served)
         gone = await client.held()
@@ -260,7 +260,7 @@ async def test_a_receive_that_left_takes_nothing(serve):
 
 
 async def test_the_engine_pauses_while_nobody_comes(serve):
-    """Events are to wait in the session's outbox, where they are bounded."""
+    """Events then wait in the session's outbox, which is bounded."""
     async with serve() as served:
         client = await Client.open(served)
         await client.send(b"[1]")
@@ -271,7 +271,7 @@ async def test_the_engine_pauses_while_nobody_comes(serve):
 
 
 async def test_the_engines_last_word_is_fetched_then_all_is_over(serve):
-    """W8: GOODBYE comes with a receive; then 404, by which autobahn-js closes its transport."""
+    """W8: a receive returns GOODBYE, the next one 404, on which autobahn-js closes its transport."""
     async with serve() as served:
         client = await Client.open(served)
         await client.send(CLOSE)
@@ -284,7 +284,7 @@ async def test_the_engines_last_word_is_fetched_then_all_is_over(serve):
 
 
 async def test_pages_of_other_origins_as_everywhere_else(serve):
-    """W61: autobahn-js sends credentials: the origin is echoed, never `*`; a foreign one is refused."""
+    """W61: autobahn-js sends credentials, so the origin is echoed, never `*`; a foreign one is refused."""
     async with serve() as served:
         wire = await served.wire()
         ours = {"origin": "http://localhost:1234"}
@@ -305,7 +305,7 @@ async def test_pages_of_other_origins_as_everywhere_else(serve):
 
 
 async def test_a_get_is_told_what_is_here(serve):
-    """426: a browser that was led here, or a client that asks for an upgrade below."""
+    """426, for a browser at this address as for a client that requests an upgrade below it."""
     async with serve() as served:
         wire = await served.wire()
         assert (await wire.request(request("GET", "/wamp"))).status == 426
@@ -314,7 +314,7 @@ async def test_a_get_is_told_what_is_here(serve):
 
 
 async def test_the_server_leaves_while_a_receive_waits():
-    """It is answered at once, so that nobody waits for it; no newcomer is let in."""
+    """The receive ends immediately, so that it does not delay the shutdown; new transports are refused."""
     async with own() as served:
         client = await Client.open(served)
         held = await client.held()
@@ -325,7 +325,7 @@ async def test_the_server_leaves_while_a_receive_waits():
 
 
 async def test_the_server_leaves_and_the_last_word_can_be_fetched():
-    """W8: GOODBYE comes by the next receive, also when nothing else does any more."""
+    """W8: the next receive returns GOODBYE, even when no other request is served any more."""
     async with own() as served:
         said, silent = await Client.open(served), await Client.open(served)
         await said.send(CLOSE)

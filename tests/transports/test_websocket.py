@@ -1,4 +1,4 @@
-"""WebSockets under a server that is not ours: the same checks and engines, by plain ASGI."""
+"""WebSockets under a foreign ASGI server: the same checks and engines as on Halley's own host."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from support.wire import Wire
 
 
 def client(served, path="/wamp", protocol="wamp.2.json", **options):
-    """The websockets library's."""
+    """Connect with the websockets library's client."""
     return websockets.connect(f"ws://127.0.0.1:{served.port}{path}", subprotocols=[protocol], **options)
 
 
 async def test_both_kinds_of_messages_come_and_go():
-    """W58: text for JSON, binary for the others; the frames have no header of ours."""
+    """W58: text messages for JSON, binary ones for the others, without Halley's own frame headers."""
     async with speaking_plainly() as served:
         async with client(served) as peer:
             await peer.send('["é"]')
@@ -43,7 +43,7 @@ async def test_both_kinds_of_messages_come_and_go():
     ],
 )
 async def test_s25_s26_the_same_openings_are_refused(asked, status, named):
-    """S25, S26: with the same sentences as on our own host."""
+    """S25, S26: with the same texts as on Halley's own host."""
     async with speaking_plainly() as served:
         wire = await Wire.open(served.port)
         answer = await wire.request(asked)
@@ -54,7 +54,7 @@ async def test_s25_s26_the_same_openings_are_refused(asked, status, named):
 
 
 async def test_the_engine_knows_scheme_address_and_path():
-    """`http`, never `ws`: what follows from it, such as origins, is the same for both; the path as it was sent."""
+    """The scheme is `http`, never `ws`, as origins are compared with it; the path is as it was sent."""
     async with (
         speaking_plainly() as served,
         client(served, "/w%61mp?a=1", additional_headers={"x-token": "1"}) as peer,
@@ -67,7 +67,7 @@ async def test_the_engine_knows_scheme_address_and_path():
 
 
 async def test_the_engines_close_comes_behind_its_frames():
-    """W8: the last word is read before the end; the reason fits its frame."""
+    """W8: the engine's frames arrive before the close frame, whose reason is cut to fit."""
     async with speaking_plainly() as served, client(served) as peer:
         await peer.send(TOLD_TO_CLOSE.decode())
         assert await peer.recv() == BYE.decode()
@@ -88,7 +88,7 @@ async def test_the_engines_close_comes_behind_its_frames():
     ids=["binary-with-json", "too-long", "bad-utf8", "unmasked"],
 )
 async def test_s27_what_breaks_the_protocol_is_told_its_code(wrong, code):
-    """S27: by the foreign server or by us."""
+    """S27: the foreign server or Halley closes with that code."""
     async with speaking_plainly() as served:
         wire = await Wire.open(served.port)
         await shake(wire)
@@ -100,7 +100,7 @@ async def test_s27_what_breaks_the_protocol_is_told_its_code(wrong, code):
 
 
 async def test_s32_a_peer_that_does_not_read_pauses_the_engine():
-    """S32: what waits is told to the engine; nothing of it is lost, and the engine goes on when it has left."""
+    """S32: the engine knows the backlog; nothing is lost, and the engine resumes when it is sent."""
     async with speaking_plainly() as served:
         wire = await Wire.open(served.port, receive_buffer_bytes=4_096)
         await shake(wire)
@@ -115,7 +115,7 @@ async def test_s32_a_peer_that_does_not_read_pauses_the_engine():
 
 
 async def test_s32_a_peer_that_never_reads_is_cut():
-    """S32: after write_s, as on our own host."""
+    """S32: after write_s, as on Halley's own host."""
     async with speaking_plainly(limits={"write_s": 0.3}) as served:
         wire = await Wire.open(served.port, receive_buffer_bytes=4_096)
         await shake(wire)
@@ -125,7 +125,7 @@ async def test_s32_a_peer_that_never_reads_is_cut():
 
 
 async def test_a_peer_that_vanishes_is_lost():
-    """A reset, with something on its way to it."""
+    """The engine is notified after a reset, even if frames are being sent."""
     async with speaking_plainly() as served:
         wire = await Wire.open(served.port)
         await shake(wire)
