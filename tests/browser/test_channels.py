@@ -107,7 +107,7 @@ async def test_the_chosen_channel_shows_all_of_its_last_event(profile, server):
     page = await open_channels(profile, server)
     await server.post({"channel": "/a/b", "data": {"deep": [1, None]}})
     await row(page, "/a/b").click()
-    detail = page.get_by_role("complementary", name="The chosen channel")
+    detail = page.get_by_role("complementary", name="Selected channel")
     await expect(detail.get_by_role("heading", name="/a/b")).to_be_visible()
     assert await detail.locator("pre").text_content() == '{\n  "deep": [\n    1,\n    null\n  ]\n}'
     await server.post({"channel": "/a/b", "data": "<b>newer</b>"})
@@ -127,7 +127,7 @@ async def test_without_a_history_it_says_why_there_is_no_data(profile, server):
     await server.post({"channel": "/before", "data": 1})
     page = await open_channels(profile, server)
     await row(page, "/before").click()
-    why = "Nothing heard since this view is open, and the history is off on this server (halley serve --history on"
+    why = "No event received yet, and the history is off on this server (start it with: halley serve --history on"
     await expect(page.locator("#channels .why")).to_contain_text(why)
     await expect(page.locator("#channels pre")).to_be_hidden()
     await server.post({"channel": "/before", "data": 2})
@@ -166,7 +166,7 @@ async def test_a_filter_shows_what_fits_and_what_is_above_it(profile, server):
         await field.fill(text)
         assert await labels(page) == found
     await field.fill("nowhere")
-    await expect(page.get_by_text("No channel fits the filter.")).to_be_visible()
+    await expect(page.get_by_text("No channel matches the filter.")).to_be_visible()
     await field.fill("")
     assert await labels(page) == ["a", "b"]
     await page.get_by_role("button", name="Expand all branches").click()

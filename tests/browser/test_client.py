@@ -217,7 +217,7 @@ async def test_an_http_error_is_tried_again_after_a_pause(profile, server):
         return [...seen, bayeux.error];
         """,
     )
-    assert seen == ["the server answered HTTP 503", True, None]
+    assert seen == ["the server responded with HTTP 503", True, None]
 
 
 async def test_a_foreign_reply_in_an_event_is_no_reply(profile, server):

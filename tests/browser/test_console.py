@@ -23,10 +23,10 @@ NO_JSON = [
     ("", "Not JSON at line 1, column 1: expected a value, found the end"),
     ("[true,\n\n  hello]", "Not JSON at line 3, column 3: expected a value, found hello"),
     ("{a: 1}", 'Not JSON at line 1, column 2: expected a name in "quotes", found a'),
-    ('["half', "Not JSON at line 1, column 2: this string does not end, or has a character to be escaped"),
+    ('["half', "Not JSON at line 1, column 2: this string is not closed or has a character that must be escaped"),
     ("[1] 2", "Not JSON at line 1, column 5: expected the end, found 2"),
     ("01", "Not JSON at line 1, column 2: expected the end, found 1"),
-    ("[12345678901234567890]", "Beyond 53 bits: a browser would make it 12345678901234567000"),
+    ("[12345678901234567890]", "Integer beyond 53 bits: a browser would round it to 12345678901234567000"),
 ]
 
 
@@ -148,7 +148,7 @@ async def test_a_server_that_comes_back_is_found_again(profile, server, by):
     await expect_granted(page, "/**")
     await server.post({"channel": "/after", "data": "the restart"})
     await expect(events(page)).to_contain_text('"the restart"')
-    await expect(page.get_by_text("A new session began; what was published in between is not shown.")).to_have_count(1)
+    await expect(page.get_by_text("A new session began; events published in between are not shown.")).to_have_count(1)
     assert await page.evaluate("window.isTheSamePage")
 
 

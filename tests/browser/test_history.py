@@ -166,7 +166,7 @@ async def test_the_servers_own_topics_have_to_be_named(profile, server):
     """A wildcard leaves them out, and the view says so; named they are shown."""
     page = await open_console(profile, server)
     await go(page, "History")
-    await expect(page.get_by_text("leaves out the server's own topics")).to_be_visible()
+    await expect(page.get_by_text("does not include the server's own topics")).to_be_visible()
     await expect(page.get_by_text("Nothing is recorded for /** in that time.")).to_be_visible()
     await ask(page, "/halley/**")
     await expect(recorded(page).first).to_contain_text("/halley/")
@@ -202,7 +202,7 @@ async def test_a_search_that_is_cut_short_goes_on(profile, server):
 
     await profile.context.route("**/history/**", cut_short)
     await go(page, "History")
-    await expect(page.get_by_text("the search has not come to its end")).to_be_visible()
+    await expect(page.get_by_text("the search is not finished")).to_be_visible()
     await expect(page.get_by_text("Positions 100 to 120 were lost")).to_be_visible()
     assert len(queries) == 20
     await page.get_by_role("button", name="Older", exact=True).click()
@@ -234,7 +234,7 @@ async def test_what_the_role_may_not_read_is_refused_in_the_servers_words(profil
     page = await profile.open(f"{server.url}/#history")
     await expect(state(page)).to_have_text("Connected")
     await expect(said(page)).to_contain_text(
-        "not allowed to subscribe to that, so not to read its history. Another token"
+        "not allowed to subscribe to that, so not to read its history. Use the button Token"
     )
     await ask(page, "/open/**")
     await expect(page.get_by_text("Nothing is recorded for /open/** in that time.")).to_be_visible()
@@ -261,7 +261,7 @@ async def replay_from(page, data):
 
 
 def begun(pattern, position):
-    return f"Replay of {pattern} from position {position} on"
+    return f"Replay of {pattern} from position {position}"
 
 
 def ended(pattern, position):
@@ -341,7 +341,7 @@ async def test_many_events_are_replayed_while_new_ones_come(profile, server):
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_replay_goes_on_where_it_was_after_a_restart(profile, server, by):
-    """What the replayed subscription had comes no second time, and what was published in between is not missing."""
+    """What the replayed subscription had comes no second time, and events published in between are not missing."""
     profile.expected = "net::ERR_"
     await post_numbers(server, "/n", 5)
     page = await open_console(profile, server)
@@ -360,7 +360,7 @@ async def test_a_replay_goes_on_where_it_was_after_a_restart(profile, server, by
     await expect(events(page).first.locator("code")).to_have_text("8")
     rows = await shown(page)
     assert [row for row in rows if row.isdigit()] == ["2", "3", "4", "5", "6", "7", "8"]
-    assert "A new session began; what was published in between is shown for /n only." in rows
+    assert "A new session began; events published in between are shown for /n only." in rows
 
 
 async def test_values_are_replayed_once(profile, server):

@@ -93,7 +93,7 @@ async def test_forged_ticks_do_not_break_a_view(profile, server):
     await tell(server, "/halley/subscriptions", made)
     await tell(server, "/halley/queues", {"time": TIME, "sessions": [session_told(5)], "others": 0})
     await expect(page.locator("#sessions tbody tr").filter(has_text="user-5")).to_be_visible()
-    await expect(page.get_by_role("list", name="Comings and goings")).to_contain_text("/good")
+    await expect(page.get_by_role("list", name="Latest changes")).to_contain_text("/good")
     assert await page.evaluate("window.attacked") is None
 
 
@@ -221,6 +221,6 @@ async def test_a_proxy_that_answers_in_the_servers_place_breaks_nothing(status, 
     await go(page, "History")
     await expect(page.locator("#history [role=status]")).to_have_class(re.compile("bad"))
     await go(page, "Sessions")
-    await expect(page.locator("#sessions-past")).to_contain_text("Earlier ones are not shown")
+    await expect(page.locator("#sessions-past")).to_contain_text("Earlier changes cannot be shown")
     await go(page, "Pipeline")
     await expect(page.locator("#pipeline-earlier")).to_contain_text("cannot be read")

@@ -66,7 +66,7 @@ async def use(page, token):
 async def test_a_token_opens_what_nobody_may(profile, server):
     """Anonymous reads only and sees no numbers; a wrong token is refused in the server's words; the right one helps."""
     page = await profile.open(server.url)
-    await expect(page.get_by_text("Read-only: the role anonymous may publish nothing")).to_be_visible()
+    await expect(page.get_by_text("Read-only: the role anonymous has no right to publish")).to_be_visible()
     await expect(page.get_by_role("button", name="Publish", exact=True)).to_be_disabled()
     await expect(page.locator("#rates-notice")).to_contain_text("403:")
     await page.get_by_role("button", name="Token", exact=True).click()
@@ -142,7 +142,7 @@ async def test_who_may_only_read_can_change_nothing_in_any_view(profile, server)
         await expect(page.get_by_role("button", name="Publish", exact=True)).to_be_disabled()
         for view in ("Overview", "Channels", "Sessions", "History", "NetworkTables", "Pipeline"):
             await page.get_by_role("link", name=view, exact=True).click()
-            await expect(page.get_by_text("Read-only: the role anonymous may publish nothing")).to_be_visible()
+            await expect(page.get_by_text("Read-only: the role anonymous has no right to publish")).to_be_visible()
         await page.get_by_role("link", name="NetworkTables", exact=True).click()
         field = page.get_by_label("Value of /robot/speed", exact=True)
         await expect(field).to_have_value("2.5")

@@ -37,7 +37,7 @@ async def subscribe(page, pattern):
 
 async def publish(page, channel, data):
     await page.get_by_label("Channel", exact=True).fill(channel)
-    await page.get_by_label("Data: JSON, or text that becomes a string").fill(data)
+    await page.get_by_label("Data: JSON, or text, which is sent as a string").fill(data)
     await page.get_by_role("button", name="Publish", exact=True).click()
 
 

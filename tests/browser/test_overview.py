@@ -98,13 +98,13 @@ async def test_old_numbers_are_not_shown_as_those_of_now(profile, server):
     await server.post({"channel": "/halley/rates", "data": rates("2026-01-01T00:00:01Z", dropped=7)})
     await expect(number(page, "Dropped")).to_have_text("7")
     await expect(page.locator("#rates-notice")).to_be_hidden()
-    silence = page.get_by_text(re.compile("^no word from the server for [0-9]+ s$")).first
+    silence = page.get_by_text(re.compile("^no data from the server for [0-9]+ s$")).first
     await expect(silence).to_be_visible()
     await expect(silence).not_to_have_text(await silence.inner_text())
     await expect(number(page, "Dropped")).to_have_text("\u2013")
     await server.post({"channel": "/halley/rates", "data": rates("2026-01-01T00:00:09Z", dropped=8)})
     await expect(number(page, "Dropped")).to_have_text("8")
-    await expect(page.get_by_text("no word from the server")).to_have_count(0)
+    await expect(page.get_by_text("no data from the server")).to_have_count(0)
 
 
 async def test_what_is_published_is_counted_in_both_tabs_and_after_a_restart(profile, server):

@@ -183,7 +183,7 @@ async def test_each_view_full_of_content(profile, server, view):
     await expect(page.locator(place).filter(has_text=text).first).to_be_visible()
     await expect(page.locator(row).first).to_be_visible()
     if view == "history":
-        await page.get_by_label("Events a page").select_option(str(PAGE_EVENTS))
+        await page.get_by_label("Events per page").select_option(str(PAGE_EVENTS))
         await page.get_by_role("button", name="Read", exact=True).click()
         await expect(page.locator(row)).to_have_count(PAGE_EVENTS)
     if view == "channels":

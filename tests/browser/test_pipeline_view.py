@@ -79,10 +79,10 @@ def alerts(page):
 async def test_without_a_pipeline_the_view_says_how_to_start_one(profile, server):
     """Nothing has come, and nothing is in the history: each part says so."""
     page = await open_pipeline(profile, server)
-    await expect(page.get_by_text("No pipeline has told of itself")).to_be_visible()
+    await expect(page.get_by_text("No pipeline has reported")).to_be_visible()
     await expect(page.get_by_text("halley pipeline run", exact=True)).to_be_visible()
-    await expect(page.get_by_text("No rollup has come, and none is in the history.")).to_be_visible()
-    await expect(page.get_by_text("No alert has come, and none is in the history.")).to_be_visible()
+    await expect(page.get_by_text("No rollup has been received, and none is in the history.")).to_be_visible()
+    await expect(page.get_by_text("No alert has been received, and none is in the history.")).to_be_visible()
 
 
 async def test_jobs_tell_how_far_they_are(profile, server):
@@ -92,11 +92,11 @@ async def test_jobs_tell_how_far_they_are(profile, server):
     await expect_heard(page, server, told(("ingest", 12_345, 0, 0.0, 120.0, {}), late))
     await expect(job(page, "ingest")).to_have_text("ingestup to datenext offset12,345behind0 eventsrows/s120")
     await expect(job(page, "rollup")).to_have_text("rollup3 s behindnext offset12,000behind345 eventsrows/s982 late")
-    await expect(job(page, "rollup")).to_contain_text("no word for 5 s")
-    await expect(job(page, "rollup")).to_contain_text("no word for 6 s")
+    await expect(job(page, "rollup")).to_contain_text("no report for 5 s")
+    await expect(job(page, "rollup")).to_contain_text("no report for 6 s")
     await server.post(told(late))
     await expect(job(page, "rollup")).to_contain_text("3 s behind")
-    await expect(job(page, "ingest")).to_contain_text("no word for")
+    await expect(job(page, "ingest")).to_contain_text("no report for")
 
 
 async def expect_heard(page, server, message):
@@ -183,13 +183,11 @@ async def test_what_is_refused_is_told_in_the_servers_words(profile, server, tmp
     await server.start()
     page = await profile.open(f"{server.url}/#pipeline")
     refusal = "(403:denied_by_security_policy:subscribe_denied)"
-    notice = page.get_by_text("Not heard, as the server does not let you")
+    notice = page.get_by_text("The server refused these subscriptions")
     await expect(notice).to_contain_text(f"/halley/pipeline {refusal}")
     await expect(notice).to_contain_text(f"/stats/10s/** {refusal}")
     await expect(notice).not_to_contain_text("/alerts")
-    await expect(
-        page.get_by_text("What was published earlier cannot be read: not allowed to subscribe")
-    ).to_be_visible()
+    await expect(page.get_by_text("Earlier results cannot be read: not allowed to subscribe")).to_be_visible()
 
 
 async def test_the_view_fits_a_phone(profile, server):

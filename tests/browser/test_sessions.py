@@ -55,7 +55,7 @@ def cell(row, column):
 
 def comings(page):
     """The latest comings and goings, newest first."""
-    return page.get_by_role("list", name="Comings and goings").get_by_role("listitem")
+    return page.get_by_role("list", name="Latest changes").get_by_role("listitem")
 
 
 def told(number, **changed):
@@ -189,7 +189,7 @@ async def test_the_table_is_sorted_by_any_column_and_filtered(profile, server):
     await expect(page.get_by_role("columnheader", name="Age")).to_have_attribute("aria-sort", "ascending")
     await page.get_by_role("button", name="Protocol").press("Space")
     assert await page.locator("#sessions tbody .badge").all_text_contents() == ["Bayeux", "NT4", "WAMP"]
-    field = page.get_by_label("Filter sessions by id, who, role, address or subscription")
+    field = page.get_by_label("Filter sessions by id, user, role, address or subscription")
     for text, count in (("BOB", 1), ("/x/9", 1), ("10.0.0", 3), ("00000000000a", 1)):
         await field.fill(text)
         await expect(rows(page)).to_have_count(count)
@@ -198,7 +198,7 @@ async def test_the_table_is_sorted_by_any_column_and_filtered(profile, server):
     assert await who.all_text_contents() == ["bob"]
     await expect(page.locator("#sessions-counts")).to_have_text("1 of 3 sessions")
     await field.fill("ada")
-    await expect(page.get_by_text("No session fits the filter.")).to_be_visible()
+    await expect(page.get_by_text("No session matches the filter.")).to_be_visible()
 
 
 @pytest.mark.parametrize("server", [CLOSED], indirect=True)
@@ -207,10 +207,10 @@ async def test_who_may_not_see_is_told_so(profile, server):
     profile.expected = "403"
     page = await open_sessions(profile, server)
     notice = page.locator("#sessions .notice")
-    await expect(notice).to_contain_text("This role may not see who is here (/halley/queues): 403")
+    await expect(notice).to_contain_text("This role may not see the sessions (/halley/queues): 403")
     past = page.locator("#sessions-past")
-    await expect(past).to_contain_text("This role may not hear /halley/sessions: 403")
-    await expect(past).to_contain_text("Earlier ones are not shown: this role may not read the history: 403")
+    await expect(past).to_contain_text("This role may not subscribe to /halley/sessions: 403")
+    await expect(past).to_contain_text("Earlier changes cannot be shown: this role may not read the history: 403")
     await expect(rows(page)).to_have_count(0)
     await expect(page.get_by_text("Nothing to show.")).to_be_visible()
 
@@ -236,7 +236,7 @@ async def test_500_sessions_keep_their_rows(profile, server):
     await tell(server, *(told(number) for number in range(500)), others=20)
     await expect(rows(page)).to_have_count(500)
     counts = page.locator("#sessions-counts")
-    await expect(counts).to_have_text("520 sessions, of which the 500 with the longest queues are told of")
+    await expect(counts).to_have_text("520 sessions, of which the 500 with the longest queues are listed")
     await page.evaluate("for (const row of document.querySelectorAll('#sessions tbody tr')) row.isKept = true")
     await page.locator("#sessions .scroll").first.evaluate("(region) => region.scrollTo(0, 4_000)")
     await tell(server, *(told(number, queued=number) for number in range(1, 500)), told(501))

@@ -132,7 +132,7 @@ async def test_what_is_no_value_is_refused_at_its_field(profile, server):
             ("/robot/mode", "1.5", "Refused: 400:int:value_type_mismatch"),
             ("/robot/names", "[1]", "Refused: 400:string[]:value_type_mismatch"),
             ("/robot/names", '["a"', 'Not JSON at line 1, column 5: expected "," or "]", found the end'),
-            ("/robot/mode", "9007199254740993", "Beyond 53 bits: a browser would make it 9007199254740992"),
+            ("/robot/mode", "9007199254740993", "Integer beyond 53 bits: a browser would round it to 9007199254740992"),
             ("/robot/mode", "", "Expected a number"),
         ]:
             await value(page, name).fill(text)
@@ -162,7 +162,7 @@ async def test_topics_are_filtered_and_keep_their_order(profile, server):
     """Rows stand in the order of names whatever comes first; a filter shows those whose name has it."""
     async with await nt4.connect(server.url, "robot") as robot:
         page = await open_tables(profile, server)
-        await expect(page.get_by_text("No value has come yet.")).to_be_visible()
+        await expect(page.get_by_text("No values have been received yet.")).to_be_visible()
         for pubuid, name in enumerate(("/b/two", "/a/one", "/c/three")):
             await robot.publish(name, pubuid)
             await robot.put(pubuid, 1, 1.5)
@@ -218,7 +218,7 @@ async def test_where_networktables_is_not_served_the_view_says_so(profile, serve
     await server.start()
     page = await open_tables(profile, server)
     await expect(
-        page.get_by_text("This server does not speak NetworkTables. Start it with: halley serve --nt4")
+        page.get_by_text("This server does not serve NetworkTables. Start it with: halley serve --nt4")
     ).to_be_visible()
 
 
@@ -234,11 +234,13 @@ async def test_a_role_that_may_only_read_sets_nothing(profile, server, tmp_path)
     async with await nt4.connect(server.url, "robot") as robot:
         await publish_one_of_each(robot)
         page = await profile.open(f"{server.url}/#tables")
-        await expect(page.get_by_text("Not heard: /**: 403:denied_by_security_policy:subscribe_denied")).to_be_visible()
+        await expect(
+            page.get_by_text("The server refused the subscription: /**: 403:denied_by_security_policy:subscribe_denied")
+        ).to_be_visible()
         await page.get_by_label("Listen to").fill("/robot/**")
         await page.get_by_role("button", name="Listen").click()
         await expect(topics(page)).to_have_count(6)
-        await expect(page.get_by_text("Your role may publish nothing, so values can only be read.")).to_be_visible()
+        await expect(page.get_by_text("Your role has no right to publish, so values can only be read.")).to_be_visible()
         await expect(page.get_by_role("switch", name="Value of /robot/enabled")).to_be_disabled()
         await expect(value(page, "/robot/speed")).not_to_be_editable()
         await robot.put(2, 20, 6.5)
