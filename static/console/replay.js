@@ -33,7 +33,7 @@ export class Replay {
     }
     if (this.#hasBegun && position >= this.#until) {
       this.isOver = true;
-      said.after = `The replay of ${this.#pattern} has reached the present, at position ${position}`;
+      said.after = `The replay of ${this.#pattern} is complete, up to position ${position}`;
     }
     return said;
   }

@@ -43,7 +43,7 @@ export class TopicRow {
     const accept = element("button", { type: "button", className: "primary", textContent: "Set" });
     const cancel = element("button", { type: "button", textContent: "Cancel" });
     accept.setAttribute("aria-label", `Set ${shown}`);
-    cancel.setAttribute("aria-label", `Leave ${shown} as it is`);
+    cancel.setAttribute("aria-label", `Cancel setting ${shown}`);
     accept.addEventListener("click", () => this.#publish());
     cancel.addEventListener("click", () => this.#release());
     this.#buttons = element("div", { className: "buttons", hidden: true }, accept, cancel);

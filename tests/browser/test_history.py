@@ -265,7 +265,7 @@ def begun(pattern, position):
 
 
 def ended(pattern, position):
-    return f"The replay of {pattern} has reached the present, at position {position}"
+    return f"The replay of {pattern} is complete, up to position {position}"
 
 
 async def test_replay_from_here(profile, server):
