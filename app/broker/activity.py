@@ -1,7 +1,7 @@
 """Counts of recent publishes by topic: how many, and the time of the last, for the most recently active topics.
 
 Clients make up topics, so the number that is remembered is bounded. When it is reached, the half that has been idle
-longest is forgotten at once; its events stay counted in `forgotten`.
+longest is forgotten in one step; its events stay counted in `forgotten`.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ class Broker:
         self._issue(event, now, without)
 
     def show(self, event: Event, now: float, *, without: Session | None = None) -> None:
-        """Deliver a value at once to its subscribers, except the session `without` and sessions that replay.
+        """Deliver a value immediately to its subscribers, except the session `without` and sessions that replay.
 
         The value gets a time and a publication if it has none yet. It is not written to the log.
         """
@@ -269,7 +269,7 @@ class Broker:
     def keep(self, event: Event, now: float) -> bool:
         """Append a value to the log if its topic is recorded; values are never durable. Return whether it was taken.
 
-        Only sessions that replay receive it: when it is on disk, or at once if the log does not take it.
+        Only sessions that replay receive it: when it is on disk, or immediately if the log does not take it.
         """
         self._stamp(event, now)
         if self.recording.keep(event, now):
@@ -284,7 +284,7 @@ class Broker:
         """
         events = [] if self.values is None else self.values.latest(patterns, most)
         for event in events:
-            if not event.publication:  # nobody has published it since the server was started
+            if not event.publication:  # it was not published since the server was started
                 self._stamp(event, now)
         return events
 
@@ -323,7 +323,7 @@ class Broker:
             except HistoryUnavailable as refusal:
                 raise self.counted(refusal) from None
         if event.is_pending:
-            self.index.hearers(event.topic)  # cache the match in the publisher's turn: a commit has many events at once
+            self.index.hearers(event.topic)  # cache the match in the publisher's turn: a commit delivers many events
         else:
             self._spread(event, now, is_new=True, is_final=not event.is_recorded)
 
@@ -362,7 +362,7 @@ class Broker:
     def deliver(self, session: Session, event: Event, now: float) -> bool:
         """Put an event into one session's outbox, subscribed or not; False if the session has ended.
 
-        If the outbox overflows, a session that replays goes back to reading recorded events from the history; for
+        If the outbox overflows, a session that replays reads recorded events from the history again; for
         any other the owner's `overflow` decides.
         """
         if session.closed is not None:
@@ -386,7 +386,7 @@ class Broker:
         if events:
             flow = self.flows[session.protocol]
             flow.delivered += len(events)
-            if session.cursor is None:  # the time since publication says nothing about events read from the history
+            if session.cursor is None:  # the time since publication is not a delay for events read from the history
                 flow.delays.note(int((now + self.clock_offset_s) * 1_000_000) - events[0].time_us)
         return events
 

@@ -2,7 +2,7 @@
 
 Such a session has a cursor instead of a queue: below the committed head it reads pages of the history as its client
 polls. When it has read up to the head it is live, and receives recorded events as they are committed; when its outbox
-overflows it goes back to reading. Each change happens in one step of the event loop, so no event is missed between.
+overflows it reads pages again. Each change happens in one step of the event loop, so no event is missed between.
 """
 
 from __future__ import annotations

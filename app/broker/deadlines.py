@@ -1,8 +1,8 @@
 """The deadlines of all sessions, in one heap.
 
 Most deadlines move while they wait (each poll moves one), so only a move to an earlier time touches the heap: an entry
-whose session has been given more time is put back when it comes up. Each session has exactly one live entry, its
-`alarm`, which is never later than its deadline. Any other entry of the session is stale and dropped when it comes up.
+whose session's deadline is later by now is put back when its time is reached. Each session has exactly one live entry,
+its `alarm`, which is never later than its deadline. Other entries of the session are stale, and dropped at their time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Deadlines:
             self._arm(session)
 
     def remove(self, session: Session) -> None:
-        """Stop watching a session; its entry is dropped when it comes up."""
+        """Stop watching a session; its entry is dropped when its time is reached."""
         session.alarm = None
         self._live -= 1
         if len(self._heap) > 2 * self._live + _STALE_ENTRIES_KEPT:
@@ -71,5 +71,5 @@ class Deadlines:
     def _arm(self, session: Session) -> None:
         self._count += 1
         session.alarm = (session.deadline, self._count, session)
-        if session.deadline < inf:  # an entry that never comes up would never be dropped, nor all that it holds
+        if session.deadline < inf:  # an entry without an end would never be dropped, nor the session that it refers to
             heapq.heappush(self._heap, session.alarm)

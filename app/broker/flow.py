@@ -66,7 +66,7 @@ class Delays:
 
 
 class Flow:
-    """The numbers of events that one protocol's clients have published and received, and the delays of the latter."""
+    """The numbers of events that one protocol's clients have published and received, and the delays of deliveries."""
 
     __slots__ = ("delays", "delivered", "published")
 

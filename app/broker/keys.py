@@ -1,4 +1,4 @@
-"""Idempotency keys: a publisher that got no answer can repeat its publish, and the event is published once.
+"""Idempotency keys: a publisher that got no reply can repeat its publish, and the event is published once.
 
 A key belongs to an authid, so one client cannot use up another's keys; all anonymous clients share theirs.
 """

@@ -23,7 +23,7 @@ class Keeping(Enum):
     """Whether and when a topic's events are written to the log."""
 
     NOT = "not"  # delivered only
-    AFTERWARDS = "afterwards"  # delivered at once, then written
+    AFTERWARDS = "afterwards"  # delivered immediately, then written
     DURABLE = "durable"  # on disk first, then delivered, then acknowledged
 
 

@@ -10,7 +10,7 @@ _METERS = 10_000
 
 
 class Meter:
-    """A token bucket that admits `per_s` a second on average, and `burst` at once after an idle time."""
+    """A token bucket that admits `per_s` a second on average, and up to `burst` immediately after an idle time."""
 
     __slots__ = ("_burst_s", "_full_at", "_token_s")
 

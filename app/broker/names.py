@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SPACE = ":"
-"""Begins the first segment of topics in a space of their own, such as a second WAMP realm's: `:name/segment`.
+"""Begins the first segment of topics in a separate space, such as a second WAMP realm's: `:name/segment`.
 
 No name that a protocol can write maps to such a segment, so clients outside the space cannot name its topics.
 """

@@ -1,8 +1,8 @@
 """Publishes on their way through the log: stored, then delivered, then acknowledged.
 
 An event of a durable topic is appended to the log and is `pending`: it is not delivered yet. When it is on disk the log
-reports it (`committed`); only then is it delivered to its subscribers, and its publisher answered. An event that is
-merely recorded is delivered at once and written afterwards. Later events of the same publisher stay behind its pending
+reports it (`committed`); only then is it delivered to its subscribers, and acknowledged. An event that is only
+recorded is delivered immediately and written afterwards. Later events of the same publisher stay behind its pending
 one, recorded or not. The log also reports the events that it could not write (`refused`).
 
 The log reports in the order in which events were appended, so the committed position, `tail.head`, is the only border
@@ -120,7 +120,7 @@ class Recording:
         self._each(events, self._commit, now)
 
     def refused(self, events: Sequence[Event], refusal: Refusal, now: float) -> None:
-        """Settle `events`, which were not written, or of which the log cannot say so, with `refusal`."""
+        """Settle `events` with `refusal`: they were not written, or the log does not know whether they were."""
 
         def refuse(event: Event, now: float) -> None:
             if event.is_recorded and not event.is_pending:

@@ -5,7 +5,7 @@ that is either closed or goes on (further segments may follow). A part names a s
 begin with some text. So `/a/*` is `a` and any one; `/a/**` is `a`, any one, and goes on; WAMP's prefix `a.b` is `a`,
 any that begins with `b`, and goes on; its wildcard `a..c` is `a`, any one, `c`.
 
-Names are canonical (`names.py`), but a prefix's last part is as WAMP shows it. Topics in a space of their own are
+Names are canonical (`names.py`), but a prefix's last part is as WAMP shows it. Topics in a separate space are
 matched only by patterns of that space.
 """
 
@@ -200,7 +200,7 @@ def span(pattern: Pattern) -> tuple[str, str]:
 
 
 def is_apart(topic: str) -> bool:
-    """Whether `/*` and `/**` do not match `topic`: it is the server's own, Bayeux's own, or in a space of its own."""
+    """Whether `/*` and `/**` do not match `topic`: it is the server's own, Bayeux's own, or in a separate space."""
     first, slash, _ = topic.partition("/")
     return first == RESERVED or (first in _BAYEUX_OWN and bool(slash)) or first.startswith(SPACE)
 

@@ -1,7 +1,7 @@
 """Topics with a type and a last value, which NetworkTables clients share with the clients of all protocols.
 
-The broker asks the keeper of these values (`Values`) about each publication of another protocol. A value is delivered
-at once and recorded afterwards at a limited rate, even if its topic is durable otherwise.
+The broker passes each publication of another protocol to the keeper of these values (`Values`). A value is delivered
+immediately and recorded afterwards at a limited rate, even if its topic is durable otherwise.
 """
 
 from __future__ import annotations

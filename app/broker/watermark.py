@@ -9,7 +9,7 @@ _LOW_SHARE = 0.95
 
 
 class Watermark:
-    """A measured `value`, and whether it `is_over`, as of the last `move_to`; `peak` is the highest value so far."""
+    """A measured `value`, and whether it `is_over`, after the last `move_to`; `peak` is the highest value so far."""
 
     __slots__ = ("high", "is_over", "low", "peak", "value")
 

@@ -11,7 +11,7 @@
     app = Starlette(routes=[Mount("/", halley.app)], lifespan=halley.lifespan)
 
 or `halley serve --load module:setup`, where `setup(halley)` registers the same hooks. All hooks are called on the event
-loop's thread. Policies and services may be coroutine functions; all other hooks must return at once.
+loop's thread. Policies and services may be coroutine functions; all other hooks must return without blocking.
 """
 
 from app.embed.halley import Halley, load

@@ -184,7 +184,7 @@ class Halley:
 
 def _must_be_plain(hook: Callable[..., Any]) -> None:
     if inspect.iscoroutinefunction(hook):
-        raise TypeError(f"{hook!r} must not be a coroutine function: its result is needed at once")
+        raise TypeError(f"{hook!r} must not be a coroutine function: its result is needed immediately")
 
 
 def load(name: str, halley: Halley) -> None:

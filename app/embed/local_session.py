@@ -50,8 +50,8 @@ class LocalSession:
         """Publish `data`; the future's result is the reply that a client would get.
 
         The reply has `successful` and, if that is false, `error`. As for any client, data is refused if it is not a
-        value of the type of a NetworkTables topic. The message is handled at once unless something on its path (an
-        asynchronous service) takes time; the future need not be awaited.
+        value of the type of a NetworkTables topic. The message is handled immediately unless something on its path
+        (an asynchronous service) takes time; the future need not be awaited.
         """
         return self._send({"channel": channel, "data": data})
 
@@ -99,7 +99,7 @@ class LocalSession:
             self._engine.broker.mark_ready(session)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
-        """Deliver what is in the full outbox at once, and take `event`."""
+        """Deliver the events of the full outbox now, and take `event`."""
         self.flush(session, now)
         session.outbox.put(event)
         self._engine.broker.mark_ready(session)

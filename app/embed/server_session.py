@@ -52,7 +52,7 @@ class ServerSession:
 
     @property
     def address(self) -> str:
-        """The IP address that the handshake came from; empty for local sessions."""
+        """The IP address from which the handshake was sent; empty for local sessions."""
         return self._session.address
 
     @property
@@ -139,7 +139,7 @@ class ServerSession:
         self._engine.broker.unsubscribe(self._session, pattern_of(channel, self._engine))
 
     def disconnect(self) -> None:
-        """End the session; the client is notified at once if a connect is held, else by its next request."""
+        """End the session; the client is notified immediately if a connect is held, else by its next request."""
         self._engine.leave(self._session, monotonic(), by_client=False)
 
     @contextmanager

@@ -1,7 +1,7 @@
 """The durable event history: what was acknowledged is never lost, and anyone can replay it.
 
 A log is a folder of segments; a segment is an SQLite database of consecutive events. One thread writes, readers have
-threads of their own. Nothing here uses the event loop, and nothing is awaited.
+their own threads. Nothing here uses the event loop, and nothing is awaited.
 
     history.py    `History`, the public class: opens a data folder, appends, reads, reports commits and refusals
     folder.py     the folder: its lock, the log's identity and holes, the list of its segments

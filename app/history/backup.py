@@ -1,4 +1,4 @@
-"""Copies a log while a server goes on writing it; the copy has everything up to the moment when it was begun.
+"""Copies a log while a server continues to write it; the copy has all events up to the moment when it was begun.
 
 Sealed segments never change, so they are copied as files. The segment that is being written is copied by SQLite, as a
 snapshot, and before the others. The copy is marked as a backup: a server that opens it gives it a new `log_id`, because
@@ -85,7 +85,7 @@ def backup(source: Path, target: Path, tell: Callable[[int, int], None] = lambda
 def begin_anew(folder: Folder) -> None:
     """Give the log in a folder that is marked as a backup a new `log_id`; do nothing elsewhere. Raises `OSError`.
 
-    After a crash before the mark is deleted, the next start makes a new `log_id` once more; nobody has seen the first.
+    After a crash before the mark is deleted, the next start makes another new `log_id`; the first was not used.
     """
     mark = folder.path / MARK
     if mark.exists():
@@ -120,7 +120,7 @@ def _copy(file: Path, target: Path) -> bool:
 
 
 def _copy_bytes(file: Path, target: Path) -> None:
-    """Copy a file that nobody changes, and sync the copy to disk."""
+    """Copy a file that is not being changed, and sync the copy to disk."""
     with file.open("rb") as reading, target.open("wb") as writing:
         shutil.copyfileobj(reading, writing)
         writing.flush()

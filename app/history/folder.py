@@ -1,6 +1,6 @@
 """The data folder: its lock, the identity of its log, and the list of its segments.
 
-It goes by file names and never reads a segment that is being written: `recovery.py` examines what is in the segments,
+It uses file names only and never reads a segment that is being written: `recovery.py` examines what is in the segments,
 and whether they are intact.
 """
 

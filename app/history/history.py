@@ -240,7 +240,7 @@ class History:
     def hand_over(self, later: Callable[[Callable[[], None]], object] | None) -> None:
         """Set `later`, which calls a function at the end of the event loop's turn, as `loop.call_soon` does.
 
-        From now on appended events are handed to the writer once for each turn; with None, `append` does it at once.
+        From now on appended events are handed to the writer once for each turn; with None, `append` does it itself.
         """
         self._writer.later = later
         self._writer.hand_over()
@@ -250,7 +250,7 @@ class History:
         return max(self.start, self._rules.start_of(pattern))
 
     def read(self, query: Query) -> Page:
-        """The page for a query. Blocks; a few threads may call it at once.
+        """The page for a query. Blocks; a few threads may call it concurrently.
 
         Raises `UnknownPublication`, and `sqlite3.Error` where the system is short of a resource (memory, file handles).
         """
@@ -259,7 +259,7 @@ class History:
     def retain(self, now_mono: float) -> bool:
         """Hide events that are too old, and delete segments that are not needed any more. Blocks; for one thread.
 
-        `now_mono` is the monotonic clock in seconds. Returns True if there is more to do at once. Raises `OSError`,
+        `now_mono` is the monotonic clock in seconds. Returns True if there is more to do. Raises `OSError`,
         `sqlite3.Error`; the next call tries again.
         """
         if not self._upkeep.acquire(blocking=False):

@@ -1,7 +1,7 @@
-"""Opens a log after a crash: finds which segments and rows are intact, and from which offset to go on writing.
+"""Opens a log after a crash: finds which segments and rows are intact, and from which offset to continue writing.
 
-Nothing here changes or deletes a file that may hold events. A damaged segment stays as it is, even the newest one: the
-log goes on in a new segment, above every offset that may ever have been used.
+Nothing here changes or deletes a file that may hold events. A damaged segment is not changed, even the newest one: the
+log continues in a new segment, above every offset that may have been used.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LEAST_ROW_BYTES = 32  # on disk; bounds the search for rows in a file whose number of rows is unreadable
-_UNSEEN_PUBLICATIONS = 1 << 20  # so many publications may have been lost without a trace
+_UNSEEN_PUBLICATIONS = 1 << 20  # the number of publications that may have been lost without a trace
 
 
 @dataclass(slots=True)
 class Recovered:
-    """The end of a recovered log, from which the writer goes on.
+    """The end of a recovered log, from which the writer continues.
 
-    head         the last offset that was ever used
+    head         the last offset that was used
     last_number  the number of the newest publication
     current      the newest segment, open for writing; None where it cannot be continued
     unsealed     intact segments that are full and have no seal

@@ -49,7 +49,7 @@ class Retention:
     Segments that a consumer has yet to read stay for at most `consumer_grace_s` seconds more, as long as the log is
     below 1.5 times `max_bytes` and the disk has room. `held_bytes` is the size of those segments.
 
-    Ages are counted by a clock of its own, which starts at the time of day and goes on with the monotonic clock, so
+    Ages are counted by a separate clock, which starts at the time of day and continues with the monotonic clock, so
     setting the clock forward ages nothing. While the time of day is behind it, the time of day counts. So a wrong clock
     keeps events longer, never shorter; so does time in which the machine sleeps.
     """
@@ -78,7 +78,7 @@ class Retention:
         self._superfluous_since: dict[int, float] = {}  # by a segment's first offset, too
 
     def step(self, now: float, head: int) -> bool:
-        """Hide and delete what is due; True if there is more to do at once. Blocks. One thread calls it.
+        """Hide and delete what is due; True if there is more to do. Blocks. One thread calls it.
 
         `now` is monotonic, in seconds; `head` is the log's last offset. Raises `OSError`, `sqlite3.Error`; the next
         step tries again.

@@ -46,7 +46,7 @@ def walk(connection: sqlite3.Connection, first: int, last: int) -> Iterator[tupl
 
 
 def _rescue(connection: sqlite3.Connection, first: int, last: int) -> Iterator[Stored]:
-    """The readable rows of a range that cannot be read at once: reads its halves, their halves, and so on."""
+    """The readable rows of a range that cannot be read as a whole: reads its halves, their halves, and so on."""
     try:
         yield from _select(connection, first, last)
     except sqlite3.Error:

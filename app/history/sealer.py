@@ -19,7 +19,7 @@ _MOST_ABANDONED = 64
 
 
 class Sealer:
-    """Seals segments on a thread of its own; one that is being read is tried again every second."""
+    """Seals segments on a separate thread; one that is being read is tried again every second."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -31,7 +31,7 @@ class Sealer:
         self._thread.start()
 
     def put(self, segment: Segment, writer: SegmentWriter | None = None) -> None:
-        """Queue a listed segment to be sealed; `writer`, if given, has it open and is closed then. Returns at once."""
+        """Queue a listed segment to be sealed; `writer`, if given, has it open and is closed then. Does not wait."""
         self._inbox.put((segment, writer))
 
     def close(self, timeout_s: float) -> None:

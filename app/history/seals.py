@@ -50,7 +50,7 @@ class Seal:
 
     @classmethod
     def of(cls, path: Path, log_id: str, first: int, last: int) -> Self:
-        """The seal for a finished segment as it is now. Raises `sqlite3.Error`, `OSError`."""
+        """The seal for a finished segment in its current state. Raises `sqlite3.Error`, `OSError`."""
         connection = segment.read(path, is_sealed=True)
         try:
             rows, first_us, last_us = connection.execute(_COUNTED, (first, last)).fetchone()

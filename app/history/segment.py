@@ -140,7 +140,7 @@ def read(path: Path, *, is_sealed: bool) -> sqlite3.Connection:
 
 
 def companions(path: Path) -> list[Path]:
-    """The files that SQLite may keep beside a database."""
+    """The files that SQLite may keep next to a database."""
     return [path.with_name(path.name + ending) for ending in COMPANIONS]
 
 
@@ -155,7 +155,7 @@ def nbytes_with_wal(path: Path) -> int:
 
 def _connect(path: Path, mode: str, timeout_s: float = 5.0) -> sqlite3.Connection:
     uri = f"file:{quote(str(path))}?mode={mode}"
-    # Threads use a connection in turn, never at once.
+    # Threads use a connection in turn, never at the same time.
     return sqlite3.connect(
         uri, uri=True, isolation_level=None, check_same_thread=False, timeout=timeout_s, factory=_Connection
     )

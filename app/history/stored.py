@@ -30,7 +30,7 @@ class Stored(NamedTuple):
     protocol, shape  the publisher's protocol, and how the payload is to be read (`app/broker/events.py`)
     payload          JSON text; None for a purged event
     details          JSON text of further details from the publisher's protocol, or None
-    audience         JSON text of the four fields of `Audience`; None: everybody who may read the topic
+    audience         JSON text of the four fields of `Audience`; None: all users who may read the topic
     authid, role     of the publisher; None where unknown
     nt4_*            a NetworkTables value's type and time
     idempotency_key  the publisher's key, or None

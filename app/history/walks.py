@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from app.history.wanted import Wanted
 
 MOST_PAIRS = 64
-"""Index scans at once, each for a topic and an audience; with more it costs less to look at every row."""
+"""The maximum number of index scans at a time, one per topic and audience; for more, reading every row is faster."""
 
 MOST_ROWS = 20_000
 """Rows that one call touches at most, about 30 ms; then it returns, so that no other call waits long."""

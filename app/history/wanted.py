@@ -63,7 +63,7 @@ class Wanted:
         return max(min(afters) + 1, self._query.first, self._rules.of(topic).start)
 
     def admits(self, audience: str | None) -> bool:
-        """Whether the query's user belongs to an audience, given as its JSON text; None admits everybody."""
+        """Whether the query's user belongs to an audience, given as its JSON text; None admits all users."""
         found = _audience_of(audience)
         return found is None or found.admits(self._query.authid, self._query.role)
 

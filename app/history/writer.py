@@ -1,8 +1,8 @@
 """The writer's thread: events that arrive during a commit are the next group, which is one commit with fsync.
 
 If a commit fails, its whole group is refused, and its segment is not written again: after an error it is unknown how
-much of the group is on disk (fsync(2)). The next group goes into a new segment, from the last good offset on. While no
-segment can be created, everything is refused at once; creating one is tried once a second.
+much of the group is on disk (fsync(2)). The next group is written to a new segment, after the last good offset. While
+no segment can be created, every event is refused immediately; creating one is tried once a second.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ class Writer:
         return ended
 
     def _abandon(self) -> None:
-        """Leave the current segment as it is after a failure, and go on in another one."""
+        """Leave the current segment unchanged after a failure, and continue in another one."""
         current = self._current
         assert current is not None
         self.failures += 1
@@ -319,7 +319,7 @@ class Writer:
         if len(self._abandoned) > _MOST_ABANDONED:
             self._abandoned.pop(0).close()
         if self._listed is None:
-            self._current, self._tried_at = None, monotonic()  # the disk fails: do not try again at once
+            self._current, self._tried_at = None, monotonic()  # the disk fails: wait before the next try
         else:
             self._end_segment(current.nbytes)
         self._is_ready()
@@ -337,6 +337,6 @@ class Writer:
 
 
 def _give_way() -> None:
-    """Lower this thread's priority: on a shared core the event loop goes first, and the groups only grow meanwhile."""
+    """Lower this thread's priority: on a shared core the event loop has precedence, and groups only grow meanwhile."""
     with suppress(AttributeError, OSError):  # only Linux has priorities for threads
         os.setpriority(os.PRIO_PROCESS, get_native_id(), _NICENESS)

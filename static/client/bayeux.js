@@ -1,5 +1,5 @@
 /**
- * A Bayeux 1.0 client for browsers: long-polling over fetch, and nothing else. It knows nothing of pages.
+ * A Bayeux 1.0 client for browsers: long-polling over `fetch`. It does not depend on the page that uses it.
  *
  *     import { Bayeux } from "./client/bayeux.js";
  *
@@ -10,18 +10,21 @@
  *     await bayeux.publish("/chat/hall", { text: "Hello" }); // once it is connected
  *     await bayeux.disconnect();
  *
- * At most two requests are under way, as Bayeux prescribes: one `/meta/connect`, which the server holds until there are
- * events, and one with everything else. What is sent in one tick, or during that other request, travels together.
+ * At most two requests are under way at a time, as Bayeux prescribes: one `/meta/connect`, which the server holds until
+ * there are events, and one for all other messages. Messages that are sent in the same turn of the event loop, or while
+ * such a request is under way, share one request.
  *
- * Subscriptions outlive sessions: after a restart of the server they are made again. Events that the server handed out
- * are not lost with a broken connection, since it repeats what the next connect does not acknowledge (`ext.ack`); those
- * published while there was no session are. A publish whose request failed is rejected and not repeated: nobody can
- * tell whether it arrived.
+ * Subscriptions outlive sessions: after a restart of the server they are made again. Events that were sent over a
+ * connection that broke are not lost, since the server repeats events that the next connect does not acknowledge
+ * (`ext.ack`). Events that were published while there was no session are lost. A publish whose request failed is
+ * rejected and not repeated, because the client cannot know whether it arrived.
  *
- * It dispatches `change` when one of its public properties has changed, `message` for each event (`detail` is
- * `{ channel, data }` and, where the server adds something, `ext`), `refused` when the server does not grant a subscription
- * (`detail` is `{ channel, error }`), and `missed` where a replay finds that the history has let events go (`detail` is
- * `{ channel, first, last }`, their positions).
+ * It dispatches these events:
+ *
+ * - `change`: one of the public properties has changed
+ * - `message`: an event was received; `detail` is `{ channel, data }` and, if the server adds it, `ext`
+ * - `refused`: the server refused a subscription; `detail` is `{ channel, error }`
+ * - `missed`: events of a replay are no longer in the history; `detail` is `{ channel, first, last }`, their positions
  */
 
 import { Backoff } from "./backoff.js";
@@ -29,12 +32,12 @@ import { BayeuxError, post } from "./long-polling.js";
 
 export { BayeuxError };
 
-const NETWORK_MS = 10_000; // what an answer may take beyond the time for which the server holds it
-const WAITING_MESSAGES = 1_000; // to be sent; more are rejected at once
-const BATCH_MESSAGES = 100; // in one request; servers bound them
+const NETWORK_MS = 10_000; // the time for a response, in addition to the time for which the server holds the request
+const WAITING_MESSAGES = 1_000; // the maximum number of messages that wait to be sent; more are rejected
+const BATCH_MESSAGES = 100; // the maximum number in one request; servers limit it
 
 /**
- * What holds until the server has given advice, and for each field that it leaves out.
+ * The advice before the server has given any, and the value of each field that the server omits.
  *
  * @typedef {{ reconnect: "retry" | "handshake" | "none", interval: number, timeout: number }} Advice times in ms
  * @type {Readonly<Advice>}
@@ -48,23 +51,24 @@ export class Bayeux extends EventTarget {
   session = null;
   /** The server's latest advice. @type {Advice} */
   advice = ADVICE;
-  /** What broke or ended the connection. @type {Error | null} */
+  /** The error that broke or ended the connection. @type {Error | null} */
   error = null;
-  /** When a broken connection is tried again, in ms since the epoch. */
+  /** The time of the next attempt after a failure, in ms since the epoch. */
   retryAt = 0;
 
   #life = null; // the AbortController of everything from connect() to disconnect()
   #token;
   #hurry = () => {}; // ends the pause before the next attempt
-  #subscriptions = new Map(); // pattern -> { askedOf, grantedIn, ext, news }: sessions, what goes along, what of it is new
-  #ack = null; // the number of the last batch that came, or null where the server does not count them
+  #subscriptions = new Map(); // pattern -> { askedOf, grantedIn, ext, news }: sessions, all of `ext`, its latest part
+  #ack = null; // the number of the last batch received, or null if the server does not number batches
   #waiting = []; // { message, resolve, reject }, not yet sent
   #isSending = false;
   #lastId = 0;
 
   /**
-   * @param {string} url where the server speaks Bayeux, absolute or relative to the page
-   * @param {{ token?: () => string }} options who the client is, asked at each handshake; empty for nobody
+   * @param {string} url the server's Bayeux endpoint, absolute or relative to the page
+   * @param {{ token?: () => string }} options `token` is called at each handshake; it returns an empty string if the
+   *   client has no token
    */
   constructor(url, { token = () => "" } = {}) {
     super();
@@ -82,37 +86,38 @@ export class Bayeux extends EventTarget {
     this.#run(this.#life.signal);
   }
 
-  /** Leave; subscriptions are kept for the next `connect`. */
+  /** Disconnect and end the session; subscriptions are kept for the next `connect`. */
   async disconnect() {
     const { session } = this;
     this.#stop();
     if (session === null) return;
     const options = { timeoutMs: NETWORK_MS, keepalive: true }; // it may outlive the page
-    await this.#exchange([{ channel: "/meta/disconnect" }], session, options).catch(() => {}); // unheard, it expires
+    // If this fails, the session expires on the server.
+    await this.#exchange([{ channel: "/meta/disconnect" }], session, options).catch(() => {});
   }
 
-  /** What it is subscribed to, or wishes to be. @returns {string[]} */
+  /** The patterns that are subscribed to or will be once there is a session. @returns {string[]} */
   get subscriptions() {
     return [...this.#subscriptions.keys()];
   }
 
-  /** Whether the server has granted the subscription, in this session. @param {string} pattern */
+  /** Whether the server has granted the subscription in the current session. @param {string} pattern */
   isGranted(pattern) {
     return this.session !== null && this.#subscriptions.get(pattern)?.grantedIn === this.session;
   }
 
-  /** Which subscriptions replay: a later session goes on where this one was. @returns {string[]} */
+  /** The patterns whose subscriptions replay: a later session continues where this one stopped. @returns {string[]} */
   get replayed() {
     return this.subscriptions.filter((pattern) => this.#subscriptions.get(pattern).ext?.replay);
   }
 
   /**
-   * Hear a channel, or all that match a pattern; asked of this session and of those to come. What is subscribed to
-   * already is asked for once more where there is an `ext`.
+   * Subscribe to a channel or a pattern, in this session and in later ones. An existing subscription is requested again
+   * only if `ext` is given.
    *
    * @param {string} pattern
-   * @param {object} [ext] goes along with the subscription. With `{ replay: { [pattern]: position } }` the history comes
-   *   first, from behind that position on; a later session goes on where this one was.
+   * @param {object} [ext] the extension of the subscribe message. With `{ replay: { [pattern]: position } }` the
+   *   recorded events after that position are delivered first; a later session continues where this one stopped.
    */
   subscribe(pattern, ext) {
     const known = this.#subscriptions.get(pattern);
@@ -123,13 +128,13 @@ export class Bayeux extends EventTarget {
     this.#askFor(pattern);
   }
 
-  /** Let later sessions subscribe without a part of `ext`. @param {string} pattern @param {string} name */
+  /** Remove a member of `ext` from later sessions' subscribe message. @param {string} pattern @param {string} name */
   omit(pattern, name) {
     const subscription = this.#subscriptions.get(pattern);
-    if (subscription?.ext) subscription.ext = { ...subscription.ext, [name]: undefined }; // left out of JSON
+    if (subscription?.ext) subscription.ext = { ...subscription.ext, [name]: undefined }; // omitted from JSON
   }
 
-  /** Hear it no more. Rejects with a `BayeuxError` if the server could not be told. @param {string} pattern */
+  /** Unsubscribe. Rejects with a `BayeuxError` if the request fails. @param {string} pattern */
   async unsubscribe(pattern) {
     const subscription = this.#subscriptions.get(pattern);
     if (!subscription) return;
@@ -173,7 +178,7 @@ export class Bayeux extends EventTarget {
     }
   }
 
-  /** One handshake or one connect; returns what went wrong, or null. */
+  /** Send one handshake or one connect; returns the error, or null. */
   async #attempt(life) {
     try {
       await (this.session === null ? this.#handshake(life) : this.#poll(life));
@@ -184,9 +189,9 @@ export class Bayeux extends EventTarget {
   }
 
   async #handshake(life) {
-    this.advice = ADVICE; // what an earlier session was told is no longer true
+    this.advice = ADVICE; // the advice to an earlier session no longer applies
     const supportedConnectionTypes = ["long-polling"];
-    const ext = { ack: true, authentication: this.#token() || undefined }; // left out of JSON where there is none
+    const ext = { ack: true, authentication: this.#token() || undefined }; // omitted from JSON if undefined
     const request = { channel: "/meta/handshake", version: "1.0", supportedConnectionTypes, ext };
     const reply = await this.#ask(request, { timeoutMs: NETWORK_MS, signal: life });
     this.session = reply.clientId;
@@ -196,7 +201,7 @@ export class Bayeux extends EventTarget {
   }
 
   async #poll(life) {
-    const isFirst = this.state !== "connected"; // answered at once, it tells that all is well
+    const isFirst = this.state !== "connected"; // not held by the server, so that its reply proves the connection
     const request = { channel: "/meta/connect", connectionType: "long-polling" };
     if (isFirst) request.advice = { timeout: 0 };
     if (this.#ack !== null) request.ext = { ack: this.#ack };
@@ -244,7 +249,7 @@ export class Bayeux extends EventTarget {
     for (const pattern of this.#subscriptions.keys()) this.#askFor(pattern);
   }
 
-  /** Ask this session for a subscription, unless it has been asked. */
+  /** Request a subscription in this session, unless it has been requested. */
   async #askFor(pattern) {
     const { session } = this;
     const subscription = this.#subscriptions.get(pattern);
@@ -258,14 +263,14 @@ export class Bayeux extends EventTarget {
       const isWanted = this.#subscriptions.get(pattern) === subscription;
       if (!isWanted || this.session !== session) return;
       subscription.askedOf = null;
-      if (!error.reply || error.message.startsWith("402:")) return; // the next connect or session asks again
+      if (!error.reply || error.message.startsWith("402:")) return; // the next connect or session requests it again
       this.#subscriptions.delete(pattern);
       this.#tell("refused", { channel: pattern, error });
     }
     this.#tell("change");
   }
 
-  /** How far the history has come, for the session after this one. */
+  /** Remember how far replays are, so that a later session continues there. */
   #remember(reached) {
     for (const [pattern, position] of Object.entries(reached)) {
       const subscription = this.#subscriptions.get(pattern);
@@ -275,9 +280,9 @@ export class Bayeux extends EventTarget {
 
   // Requests
 
-  /** Send a message with the next request beside the connect; resolves with its reply. */
+  /** Send a message with the next request that is not a connect; resolves with its reply. */
   #send(message) {
-    if (this.#waiting.length >= WAITING_MESSAGES) return Promise.reject(new BayeuxError("too much waits to be sent"));
+    if (this.#waiting.length >= WAITING_MESSAGES) return Promise.reject(new BayeuxError("too many unsent messages"));
     const answer = new Promise((resolve, reject) => this.#waiting.push({ message, resolve, reject }));
     this.#flush();
     return answer;
@@ -286,7 +291,7 @@ export class Bayeux extends EventTarget {
   async #flush() {
     if (this.#isSending) return;
     this.#isSending = true;
-    await null; // until the end of the tick, so that what it sends goes together
+    await null; // until the end of this turn of the event loop, so that its messages share one request
     while (this.session !== null && this.#waiting.length) await this.#sendBatch(this.#waiting.splice(0, BATCH_MESSAGES));
     this.#isSending = false;
   }
@@ -305,16 +310,16 @@ export class Bayeux extends EventTarget {
     }
   }
 
-  /** Send one message by itself; returns its reply. Throws a `BayeuxError` unless it is successful. */
+  /** Send one message in a separate request; returns the reply. Throws a `BayeuxError` unless it is successful. */
   async #ask(message, options) {
     const [reply] = await this.#exchange([message], this.session, options);
     if (!reply?.successful) throw refusal(reply);
     return reply;
   }
 
-  /** One request: returns the reply to each message, takes their advice, and delivers the events that came along. */
+  /** Send one request; returns the reply to each message, adopts their advice, and delivers the events received. */
   async #exchange(messages, session, options) {
-    const clientId = session ?? undefined; // left out of JSON then
+    const clientId = session ?? undefined; // omitted from JSON if undefined
     const sent = messages.map((message) => ({ ...message, clientId, id: String((this.#lastId += 1)) }));
     const answers = await post(this.url, sent, options);
     const isReply = (answer, { id, channel }) => "successful" in answer && answer.id === id && answer.channel === channel;
@@ -322,7 +327,7 @@ export class Bayeux extends EventTarget {
     if (session !== this.session) return replies; // an earlier session's advice and events are no longer ours
     for (const answer of answers) {
       if (replies.includes(answer)) {
-        // New advice replaces all of the old; what is said for this transport comes before what is said for any.
+        // New advice replaces all of the old; advice for this transport takes precedence over advice for all.
         if (answer.advice) this.advice = { ...ADVICE, ...answer.advice, ...answer.advice["long-polling"] };
       } else if ("data" in answer && !answer.channel.startsWith("/meta/")) {
         this.#tell("message", answer);

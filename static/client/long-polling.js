@@ -1,12 +1,12 @@
 /**
- * One HTTP exchange of Bayeux messages, with a deadline. It knows nothing of sessions.
+ * One HTTP exchange of Bayeux messages, with a deadline. It does not depend on sessions.
  */
 
 /**
  * A message that was refused, or a request that failed.
  *
- * Its text is the server's own `CODE:ARGUMENTS:TEXT` where there is one. `reply` is the server's reply, or null when
- * none came. With a `cause` the request broke off on the way, and nobody can tell whether the server has acted.
+ * Its message is the server's `CODE:ARGUMENTS:TEXT` if there is one. `reply` is the server's reply, or null if none was
+ * received. If there is a `cause`, the request failed on the way, and it is unknown whether the server has acted on it.
  */
 export class BayeuxError extends Error {
   constructor(text, reply = null, cause = undefined) {
@@ -17,7 +17,7 @@ export class BayeuxError extends Error {
 }
 
 /**
- * Post `messages` to `url` and return the messages that come back, within `timeoutMs`.
+ * Post `messages` to `url`, and return the messages of the response, which has to arrive within `timeoutMs`.
  *
  * `keepalive` lets the request outlive the page. Throws `BayeuxError`, or the reason of `signal` once that is aborted.
  *
@@ -48,12 +48,12 @@ export async function post(url, messages, { timeoutMs, signal = null, keepalive 
     clearTimeout(timer);
   }
   signal?.throwIfAborted();
-  if (!response.ok) throw new BayeuxError(`the server answered HTTP ${response.status}`);
-  if (!Array.isArray(answers)) throw new BayeuxError("the answer is no array of messages");
+  if (!response.ok) throw new BayeuxError(`the server responded with HTTP ${response.status}`);
+  if (!Array.isArray(answers)) throw new BayeuxError("the response is not an array of messages");
   return answers;
 }
 
 function failure(response, isLate, timeoutMs) {
-  if (isLate) return `no answer within ${timeoutMs / 1000} s`;
-  return response ? "the answer broke off, or is no JSON" : "the server cannot be reached";
+  if (isLate) return `no response within ${timeoutMs / 1000} s`;
+  return response ? "the response was cut off or is not JSON" : "the server cannot be reached";
 }

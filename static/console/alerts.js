@@ -1,5 +1,5 @@
 /**
- * The pipeline's alerts, the newest first, each once, at most 200.
+ * The list of the pipeline's alerts: the newest first, at most 200, without repeats.
  */
 
 import { element } from "./element.js";
@@ -9,7 +9,7 @@ import { number, object, optional, text, time } from "./shape.js";
 const ROWS = 200;
 const ALERT = object({ channel: text, protocol: optional(text), kind: text, time, rate: number, usual: number });
 const KINDS = {
-  __proto__: null, // others are shown by the name that they have
+  __proto__: null, // a kind that is not listed is shown as the pipeline calls it
   spike: "Spike",
   silence: "Silence",
   recovered: "Recovered",
@@ -27,7 +27,7 @@ const RATE = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 export class Alerts {
   #list;
   #empty;
-  #alerts = new Map(); // what tells one from others -> { alert, row }
+  #alerts = new Map(); // time, kind and channel -> { alert, row }
   #isChanged = false;
 
   constructor(root) {
@@ -35,7 +35,7 @@ export class Alerts {
     this.#empty = root.querySelector(".empty");
   }
 
-  /** Take an alert: `{ channel, protocol, kind, time, rate, usual }`, rates in events a second. */
+  /** Add an alert: `{ channel, protocol, kind, time, rate, usual }`, rates in events per second. */
   take(alert) {
     if (!ALERT(alert)) return;
     const key = `${alert.time} ${alert.kind} ${alert.channel}`;
@@ -45,7 +45,7 @@ export class Alerts {
     if (this.#alerts.size > 2 * ROWS) this.#cut();
   }
 
-  /** Show what is known now. */
+  /** Update the list. */
   draw() {
     if (!this.#isChanged) return;
     this.#isChanged = false;
@@ -56,7 +56,7 @@ export class Alerts {
     this.#empty.hidden = newestFirst.length > 0;
   }
 
-  /** Keep the newest, in order. */
+  /** Keep only the newest alerts, newest first. */
   #cut() {
     const newestFirst = [...this.#alerts].sort(([, one], [, other]) => (one.alert.time < other.alert.time ? 1 : -1));
     this.#alerts = new Map(newestFirst.slice(0, ROWS));

@@ -1,5 +1,5 @@
 /**
- * One channel or branch: its numbers, its last event in full, and what to do with it.
+ * The selected channel or branch: its numbers, its last event in full, and the actions Tail and History.
  */
 
 import { perSecond, whole } from "./channel-rows.js";
@@ -12,12 +12,12 @@ export class ChannelDetail {
   #recorded;
   #node = null;
   #eventShown = null;
-  #complaint = ""; // why there is no data
+  #complaint = ""; // the reason why there is no data
 
   /**
    * @param {HTMLElement} root
-   * @param {import("./recorded.js").Recorded} recorded where the last event is looked up that nobody has heard yet
-   * @param {(pattern: string) => void} tail
+   * @param {import("./recorded.js").Recorded} recorded looks up the last event if the page has not received one yet
+   * @param {(pattern: string) => void} tail called with the pattern to subscribe to
    */
   constructor(root, recorded, tail) {
     this.#root = root;
@@ -25,24 +25,24 @@ export class ChannelDetail {
     root.querySelector(".tail").addEventListener("click", () => tail(patternOf(this.#node)));
   }
 
-  /** What is shown, or null. */
+  /** The node that is shown, or null. */
   get node() {
     return this.#node;
   }
 
-  /** Show another one. */
+  /** Show another node. */
   show(node) {
     this.#node = node;
     this.#complaint = "";
     const pattern = patternOf(node);
     write(this.#part("h2"), node.name);
     write(this.#part(".tail"), `Tail ${pattern.endsWith("/**") ? "branch" : "channel"}`);
-    this.#part(".tail").title = `Hear ${pattern} in the overview`;
+    this.#part(".tail").title = `Subscribe to ${pattern} in the overview`;
     this.#part(".past").href = `#history?${new URLSearchParams({ channel: pattern })}`;
     if (node.own && !node.event) this.#lookUp(node);
   }
 
-  /** Tell the newest of it; `clock` tells times. */
+  /** Update the numbers and the last event. @param {import("./clock.js").Clock} clock */
   draw(clock) {
     const node = this.#node;
     this.#part(".chosen").hidden = node === null;
@@ -60,7 +60,7 @@ export class ChannelDetail {
       ["Published", own && whole(own.published)],
       ["Subscribers", own && whole(own.subscribers)],
       ["Channels below", isBranch && whole(below)],
-      ["With those below", isBranch && `${whole(sum.published)} published`],
+      ["Including those below", isBranch && `${whole(sum.published)} published`],
       ["Last event", new Date(sum.lastMs).toISOString()],
     ].filter(([, value]) => value);
     const list = this.#part("dl");
@@ -73,7 +73,7 @@ export class ChannelDetail {
   }
 
   #drawData({ own, event }, clock) {
-    const isPlain = own === null ? "This is a branch: choose a channel below it to read its last event." : "";
+    const isPlain = own === null ? "This is a branch: select a channel below it to see its last event." : "";
     write(this.#part(".when"), event ? `Last data, ${clock.ago(event.atMs)}` : "Last data");
     write(this.#part(".why"), event ? "" : isPlain || this.#complaint);
     const data = this.#part("pre");
@@ -89,9 +89,9 @@ export class ChannelDetail {
     try {
       const [newest] = await this.#recorded.newest(node.name, 1);
       if (newest && !node.event) node.event = { data: newest.data, atMs: Date.parse(newest.time) };
-      if (node === this.#node) this.#complaint = newest ? "" : "Nothing heard since this view is open, nothing recorded.";
+      if (node === this.#node) this.#complaint = newest ? "" : "No event received yet, and none is recorded.";
     } catch (error) {
-      if (node === this.#node) this.#complaint = `Nothing heard since this view is open, and ${error.message}.`;
+      if (node === this.#node) this.#complaint = `No event received yet, and ${error.message}.`;
     }
   }
 
@@ -100,7 +100,7 @@ export class ChannelDetail {
   }
 }
 
-/** What hears a node: a branch's channels are heard with it. */
+/** The pattern that matches a node: for a branch, all channels below it. */
 function patternOf(node) {
   return node.children.size > 0 ? `${node.name}/**` : node.name;
 }

@@ -1,8 +1,8 @@
 /**
- * The tree of channels as a treegrid: rows that one walks through with the arrow keys.
+ * The tree of channels as a treegrid, with rows that are navigated by keyboard.
  *
- * Up, Down, Home, End and Page Up, Page Down move; Right opens a branch or goes into it, Left closes it or goes to what
- * is above; Enter and Space choose. Of all rows one can be reached by Tab.
+ * Up, Down, Home, End, Page Up and Page Down move the focus; Right opens a branch or moves into it, Left closes it or
+ * moves to its parent; Enter and Space select. Only one row is in the Tab order.
  */
 
 import { element, write } from "./element.js";
@@ -21,11 +21,12 @@ export class ChannelRows {
   #toggled;
   #rows = new Map(); // node -> its row
   #shown = []; // { node, level, isOpen }, from top to bottom
-  #current = null; // the node whose row Tab reaches
+  #current = null; // the node whose row is in the Tab order
 
   /**
    * @param {HTMLTableSectionElement} body
-   * @param {{ chosen(node): void, toggled(node, isOpen: boolean): void }} does what happens to a node
+   * @param {{ chosen(node): void, toggled(node, isOpen: boolean): void }} callbacks called when the reader selects,
+   *   opens or closes a node
    */
   constructor(body, { chosen, toggled }) {
     this.#body = body;
@@ -36,7 +37,7 @@ export class ChannelRows {
     body.addEventListener("focusin", ({ target }) => this.#reach(this.#nodeOf(target)));
   }
 
-  /** Show these nodes; `now` tells times (see `Clock`). */
+  /** Show these nodes, `{ node, level, isOpen }` each, with the ages that `clock` gives. */
   draw(shown, selected, clock) {
     const hadFocus = this.#body.contains(document.activeElement);
     this.#shown = shown;
@@ -49,7 +50,7 @@ export class ChannelRows {
     if (hadFocus && !this.#body.contains(document.activeElement)) this.#rows.get(this.#current)?.focus();
   }
 
-  /** Bring a node's row into sight, without taking the focus. */
+  /** Scroll to a node's row, without moving the focus. */
   sight(node) {
     this.#reach(node);
     this.#rows.get(node)?.scrollIntoView({ block: "nearest" });
@@ -111,7 +112,7 @@ export class ChannelRows {
     act();
   }
 
-  /** What a key does in a row, or nothing. */
+  /** The action of a key in the row at index `at`, or undefined. */
   #actOf(key, at) {
     const { node, isOpen } = this.#shown[at];
     const isBranch = node.children.size > 0;
@@ -135,12 +136,12 @@ export class ChannelRows {
   }
 }
 
-/** A rate as people read it. @param {number | null} perS */
+/** A rate, formatted. @param {number | null} perS */
 export function perSecond(perS) {
   return perS === null ? NOTHING : RATE.format(perS);
 }
 
-/** A count as people read it. @param {number | null} count */
+/** A count, formatted. @param {number | null} count */
 export function whole(count) {
   return count === null ? NOTHING : COUNT.format(count);
 }
@@ -157,7 +158,7 @@ function set(row, name, value) {
   if (row.getAttribute(name) !== String(value)) row.setAttribute(name, value);
 }
 
-/** What is above a node that is shown no more, as far down as there is a row. */
+/** The closest ancestor of `node` that is in `nodes`; `node` itself if it is. */
 function nearest(node, nodes) {
   while (node && !nodes.has(node)) node = node.parent;
   return node;

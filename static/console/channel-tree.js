@@ -1,32 +1,32 @@
 /**
- * All channels that the page knows of, as a tree: what the server's ticks tell of each, and what the page has heard.
+ * All channels that the page knows, as a tree: figures from the server's ticks, and the last events that were received.
  *
  * A node is a channel, a branch with channels below it, or both:
  *
  *     { name: "/a/b", label: "b", parent, children: Map, isOpen,
- *       own: null or { published, perS, subscribers, lastMs, isTold },    of the channel itself; null where not told
- *       sum: { channels, published, perS, lastMs },                      with all that is below it
+ *       own: null or { published, perS, subscribers, lastMs, isTold },   of the channel; isTold: in the last tick
+ *       sum: { channels, published, perS, lastMs },                      including all channels below it
  *       event: null or { data, atMs } }
  */
 
 const CHANNELS = 5_000;
-const OPEN_NODES = 300; // that are open from the first; in a greater tree the reader opens what he looks for
+const OPEN_NODES = 300; // the number of nodes that are open initially; more would make the tree hard to read
 
 const NAMES = new Intl.Collator("en", { numeric: true });
 
 export class ChannelTree {
   root = branch(null, "");
-  #channels = new Map(); // name -> node, the least lately told first
+  #channels = new Map(); // name -> node, the least recently updated first
   #onServer = 0;
   #nodes = 0;
   #tickedMs = 0;
 
-  /** How many channels are known. */
+  /** The number of known channels. */
   get size() {
     return this.#channels.size;
   }
 
-  /** How many more the server has told of, at least. */
+  /** The number of further channels that the server has, at least. */
   get unknown() {
     return Math.max(0, this.#onServer - this.size);
   }
@@ -38,7 +38,7 @@ export class ChannelTree {
     return node ?? null;
   }
 
-  /** Take what `/halley/topics` tells. @param {{ time: string, topics: object[], others: number }} tick */
+  /** Take a tick of `/halley/topics`. @param {{ time: string, topics: object[], others: number }} tick */
   tell({ time, topics, others }) {
     for (const { own } of this.#channels.values()) if (own.isTold) own.isTold = false;
     let oldestMs = Infinity;
@@ -47,14 +47,14 @@ export class ChannelTree {
       this.#channel(channel).own = { published, perS, subscribers, lastMs, isTold: true };
       oldestMs = Math.min(oldestMs, lastMs);
     }
-    // Who is left out has rested longer than those who are told of: where one of these had no event either, neither had they.
+    // A tick lists the channels published to last. If one of them had no event since the last tick, no omitted one had.
     const areSilent = others === 0 || oldestMs < this.#tickedMs;
     for (const { own } of this.#channels.values()) if (areSilent && !own.isTold && own.perS !== null) own.perS = 0;
     this.#onServer = topics.length + others;
     this.#tickedMs = Date.parse(time);
   }
 
-  /** Take an event that the page has heard. */
+  /** Take an event that the page has received. */
   heard(channel, data, atMs) {
     const node = this.#channel(channel);
     node.own ??= { published: null, perS: null, subscribers: null, lastMs: atMs, isTold: false };
@@ -67,13 +67,13 @@ export class ChannelTree {
     for (const node of below(this.root)) node.isOpen = isOpen;
   }
 
-  /** Open all that is above a node. */
+  /** Open all ancestors of a node. */
   reveal(node) {
     for (let above = node.parent; above; above = above.parent) above.isOpen = true;
   }
 
   /**
-   * The nodes to be shown, from top to bottom: those of open branches or, with a filter, what fits and what is above it.
+   * The nodes to show, from top to bottom: those in open branches or, with a filter, matching ones and their ancestors.
    *
    * @param {"name" | "rate" | "latest"} by
    * @param {1 | -1} sign
@@ -104,7 +104,7 @@ export class ChannelTree {
     return fitting;
   }
 
-  /** The node of a channel, which is known from now on, and the most lately told. */
+  /** The node of a channel; it is added if it is not known, and counts as the most recently updated one. */
   #channel(name) {
     const node = this.#channels.get(name) ?? this.#grow(name);
     this.#channels.delete(name);
@@ -164,7 +164,7 @@ function sumUp(node) {
   return sum;
 }
 
-/** The children of a node; names are compared once, since that takes longest. */
+/** The children of a node, sorted; the order by name is kept, since comparing names is slow. */
 function sorted(node, by, sign) {
   node.byName ??= [...node.children.values()].sort((a, b) => NAMES.compare(a.label, b.label));
   if (by === "name") return sign === 1 ? node.byName : node.byName.toReversed();

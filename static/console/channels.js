@@ -1,8 +1,8 @@
 /**
- * The view Channels: the tree of channels: how much is published on each, who hears it, and its last event.
+ * The view Channels: the tree of channels with rates, numbers of subscribers, and last events.
  *
- * Numbers come from `/halley/topics`, which carries no data: to see numbers is one right, to read another. So the page
- * hears `/**` itself as long as the view is shown.
+ * The numbers are those of `/halley/topics`, which has no data, because reading data is a separate right. For the data
+ * the page subscribes to `/**` itself while the view is shown.
  */
 
 import { ChannelDetail } from "./channel-detail.js";
@@ -17,12 +17,12 @@ import { list, number, object, text, time } from "./shape.js";
 
 const TICKS = "/halley/topics";
 const ALL = "/**";
-const CHANNEL_CHARS = 4_096; // more than any has
+const CHANNEL_CHARS = 4_096; // more than any channel has
 const channel = (value) => text(value) && value.startsWith("/") && value.length <= CHANNEL_CHARS;
 const TOPIC = object({ channel, published: number, per_s: number, subscribers: number, last: time });
 const TICK = object({ time, topics: list(TOPIC), others: number });
 const ROWS = 1_000;
-const DRAW_EVERY_MS = 250; // a flood must leave the page time to poll
+const DRAW_EVERY_MS = 250; // so that many events leave the page time to poll
 const AGES_EVERY_MS = 1_000;
 
 export class Channels {
@@ -34,9 +34,9 @@ export class Channels {
   #detail;
   #order;
   #filter;
-  #refused = new Map(); // pattern -> the server's words
-  #isTold = false; // whether numbers have come
-  #ages = 0; // the timers behind drawing
+  #refused = new Map(); // pattern -> the server's error
+  #isTold = false; // whether a tick was received
+  #ages = 0; // this and #due: timers for drawing
   #due = 0;
 
   /** @param {{ bayeux: object, feed: object, identity: object, subscriptions: object }} services */
@@ -58,7 +58,7 @@ export class Channels {
     root.querySelector("#channels-close").addEventListener("click", () => this.#openAll(false));
   }
 
-  /** @param {URLSearchParams} params `channel` is the one to be chosen */
+  /** @param {URLSearchParams} params `channel` is the one to select */
   show(params) {
     this.#refused.clear();
     this.#feed.hear(TICKS, this);
@@ -77,7 +77,7 @@ export class Channels {
     this.#feed.leaveAll(this);
   }
 
-  /** See `Feed`. */
+  /** Called by `Feed`. */
   heard({ channel, data }) {
     if (channel === TICKS) {
       if (!TICK(data)) return;
@@ -90,7 +90,7 @@ export class Channels {
     this.#due ||= setTimeout(() => this.#draw(), DRAW_EVERY_MS);
   }
 
-  /** See `Feed`. */
+  /** Called by `Feed`. */
   refused(pattern, error) {
     this.#refused.set(pattern, error.message);
     this.#draw();
@@ -127,7 +127,7 @@ export class Channels {
   #tellCounts(rows) {
     const { size, unknown } = this.#tree;
     const parts = [`${whole(size)} channels`];
-    if (unknown > 0) parts.push(`${whole(unknown)} more that were not among the busiest yet`);
+    if (unknown > 0) parts.push(`${whole(unknown)} others, published to less recently`);
     if (rows > ROWS) parts.push(`the first ${whole(ROWS)} of ${whole(rows)} rows shown: filter to see others`);
     write(this.#root.querySelector("#channels-counts"), parts.join(", "));
   }
@@ -136,19 +136,19 @@ export class Channels {
     const ticks = this.#refused.get(TICKS);
     const all = this.#refused.get(ALL);
     const numbers = ticks ? `This role may not see the channels' numbers (${TICKS}): ${ticks}` : "";
-    const data = all ? `This role may not read every channel, so last data is only what the history has (${ALL}): ${all}` : "";
+    const data = all ? `This role may not read every channel, so last data is from the history (${ALL}): ${all}` : "";
     const notice = this.#root.querySelector(".notice");
     write(notice, [numbers, data].filter(Boolean).join(" \u00b7 "));
     notice.hidden = !numbers && !data;
     const empty = this.#root.querySelector(".empty");
     empty.hidden = rows > 0;
-    if (this.#tree.size > 0) write(empty, "No channel fits the filter.");
+    if (this.#tree.size > 0) write(empty, "No channel matches the filter.");
     else if (ticks) write(empty, "Nothing to show.");
-    else write(empty, this.#isTold ? "Nothing has been published yet." : "Waiting for the server to tell\u2026");
+    else write(empty, this.#isTold ? "Nothing has been published yet." : "Waiting for data from the server\u2026");
   }
 }
 
-/** What a filter lets through: what matches a pattern, or has the text in it; null for everything. */
+/** A function that returns whether a channel matches the pattern or contains the text; null for an empty filter. */
 function fitting(text) {
   if (text === "") return null;
   if (text.startsWith("/") && /\/\*\*?$/.test(text)) return (name) => matches(text, name);

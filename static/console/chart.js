@@ -1,20 +1,20 @@
 /**
- * A chart of lines over the last two minutes, as SVG: an axis (see `axis.js`), a legend with the values of now, and a
- * readout of any moment by pointer or arrow keys. Where nothing came a line has a gap.
+ * A line chart of the last two minutes, as SVG: an axis (see `axis.js`), a legend with the current values, and a
+ * readout of any moment by pointer or arrow keys. A line has a gap where ticks are missing.
  *
- * A point is placed by its own time, so points may come late, in batches, or twice.
+ * Points are placed by their own time, so they can be added late, in batches, or twice.
  */
 
 import { timeOfDay } from "./clock.js";
 import { drawn, element } from "./element.js";
 
 const SHOWN_MS = 120_000;
-const HEIGHT = 124; // of the drawing, in pixels, as its width is
-const LEFT = 50; // room for the axis' numbers
-const BOTTOM = 18; // and for the times
+const HEIGHT = 124; // of the drawing, in pixels, like the other lengths
+const LEFT = 50; // room for the numbers of the axis
+const BOTTOM = 18; // room for the times
 const TOP = 8;
-const GAP_EVERIES = 2.5; // ticks that may be missing before a line breaks
-const POINTS = 500; // kept at most, however fast the server ticks
+const GAP_EVERIES = 2.5; // a longer gap between points, in intervals of ticks, breaks the line
+const POINTS = 500; // the maximum number that is kept, however short the interval of ticks
 
 export class Chart {
   #plot;
@@ -22,7 +22,7 @@ export class Chart {
   #axis;
   #tell;
   #svg = drawn("svg", { role: "img", tabindex: 0, height: HEIGHT });
-  #values = new Map(); // series -> where the legend says its value
+  #values = new Map(); // series -> the element of the legend that shows its value
   #readout = element("output", { className: "readout" });
   #points = new Map(); // ms since the epoch -> the numbers at that time
   #every = 1_000;
@@ -67,22 +67,22 @@ export class Chart {
     }
   }
 
-  /** Show what has been added, and for how long nothing has come, where that is too long. @param {number} silentMs */
+  /** Draw. @param {number} silentMs the time since the last tick if that is too long, else 0 */
   show(silentMs = 0) {
     this.#silentMs = silentMs;
     this.draw();
   }
 
-  /** Begin anew. */
+  /** Delete all points. */
   clear() {
     this.#points.clear();
     this.#chosen = null;
   }
 
-  /** Show it as it is. */
+  /** Draw with the current width and points. */
   draw() {
     this.#width = this.#plot.clientWidth;
-    if (this.#width <= LEFT) return; // it is not to be seen
+    if (this.#width <= LEFT) return; // it is hidden
     const end = this.#end();
     const times = this.#times().filter((at) => at >= end - SHOWN_MS);
     const axis = this.#axis(this.#series.flatMap((one) => times.map((at) => one.of(this.#points.get(at)) ?? 0)));
@@ -104,7 +104,7 @@ export class Chart {
     this.#say(times);
   }
 
-  /** The time at the right. */
+  /** The time at the right edge. */
   #end() {
     return (this.#times().at(-1) ?? Date.now()) + this.#silentMs;
   }
@@ -120,14 +120,14 @@ export class Chart {
       const value = one.of(this.#points.get(at));
       if (value === null) continue;
       const isApart = at - before > this.#every * GAP_EVERIES;
-      // A value that stands alone is a dot: a line of no length with round ends.
+      // A single value between gaps is drawn as a dot: a line of length 0 with round ends.
       path += `${isApart ? "M" : "L"}${x(at).toFixed(1)} ${y(value).toFixed(1)}${isApart ? "h0" : ""}`;
       before = at;
     }
     return path;
   }
 
-  /** The values of now or of the chosen time: in the legend, and for those who cannot see the lines. */
+  /** Show the values of now or of the chosen time in the legend, and in the label for screen readers. */
   #say(times) {
     const isSilent = this.#silentMs > 0 && this.#chosen === null;
     const point = isSilent ? null : this.#points.get(this.#chosen ?? times.at(-1));
@@ -139,7 +139,7 @@ export class Chart {
       if (value !== null) said.push(`${one.name} ${text}`);
     }
     const when = this.#chosen === null ? "now" : timeOfDay(this.#chosen);
-    const silence = isSilent ? `no word from the server for ${Math.floor(this.#silentMs / 1_000)} s` : "";
+    const silence = isSilent ? `no data from the server for ${Math.floor(this.#silentMs / 1_000)} s` : "";
     this.#readout.textContent = this.#chosen === null ? silence : when;
     this.#svg.setAttribute("aria-label", `${this.title}, ${when}: ${said.join(", ") || silence || "nothing yet"}`);
   }

@@ -1,5 +1,5 @@
 /**
- * Times as people read them, by the server's clock: a browser's own may be wrong.
+ * Times and spans of time, formatted. Ages use the server's clock, since the browser's can be wrong.
  */
 
 const MINUTE_S = 60;
@@ -9,27 +9,27 @@ const DAY_S = 86_400;
 const TIME_OF_DAY = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
 export class Clock {
-  #aheadMs = 0; // of this machine's
+  #aheadMs = 0; // how far the server's clock is ahead of the browser's
 
-  /** Set it by what the server has just written. @param {string} time RFC 3339 */
+  /** Set the clock to a time that the server has just sent. @param {string} time RFC 3339 */
   set(time) {
     const ms = Date.parse(time);
     if (!Number.isNaN(ms)) this.#aheadMs = ms - Date.now();
   }
 
-  /** In ms since the epoch. */
+  /** The server's time, in ms since the epoch. */
   get now() {
     return Date.now() + this.#aheadMs;
   }
 
-  /** How long ago something was. @param {number} ms since the epoch */
+  /** The age of a time, as `3 s ago`. @param {number} ms since the epoch */
   ago(ms) {
     const seconds = Math.max(0, (this.now - ms) / 1_000);
     return seconds < 1 ? "now" : `${span(seconds)} ago`;
   }
 }
 
-/** A time of day where the reader is, as `18:04:09`. @param {number | Date} at in ms since the epoch */
+/** The local time of day, as `18:04:09`. @param {number | Date} at in ms since the epoch */
 export function timeOfDay(at) {
   return TIME_OF_DAY.format(at);
 }

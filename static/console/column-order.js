@@ -1,8 +1,8 @@
 /**
- * By which column a table is sorted: its heads are buttons, and a second press turns the order round.
+ * The column by which a table is sorted: column heads have buttons, and a second press reverses the order.
  *
- * A head that sorts is `<th data-by="age"><button type="button">Age</button></th>`; with `data-falls` the greatest comes
- * first. The one with `aria-sort` is in force at first.
+ * Such a head is `<th data-by="age"><button type="button">Age</button></th>`; with `data-falls` the greatest value is
+ * first. The head that has `aria-sort` in the page is the initial one.
  */
 
 export class ColumnOrder {
@@ -11,7 +11,7 @@ export class ColumnOrder {
 
   /**
    * @param {HTMLElement} table
-   * @param {() => void} changed what to do when the reader has chosen
+   * @param {() => void} changed called when the reader has chosen a column
    */
   constructor(table, changed) {
     this.#heads = [...table.querySelectorAll("th[data-by]")];
@@ -24,7 +24,7 @@ export class ColumnOrder {
     return this.#head.dataset.by;
   }
 
-  /** 1 where the least comes first, -1 where the greatest does. */
+  /** 1 if the smallest value is first, -1 if the greatest is. */
   get sign() {
     return this.#head.ariaSort === "descending" ? -1 : 1;
   }

@@ -1,7 +1,7 @@
 /**
- * The latest comings and goings: sessions that opened and closed, subscriptions made and undone, newest first.
+ * The latest changes: sessions that opened and closed, subscriptions that began and ended; newest first.
  *
- * From `/halley/sessions` and `/halley/subscriptions`, live, and what the history has of the former.
+ * They are the events of `/halley/sessions` and `/halley/subscriptions`, and recorded events of `/halley/sessions`.
  */
 
 import { timeOfDay } from "./clock.js";
@@ -22,7 +22,7 @@ export class Comings {
     this.#list = list;
   }
 
-  /** Take one, `at` a time in ms since the epoch. A session opens and closes but once, so what comes twice is known. */
+  /** Add a change, unless a session's opening or closing is already listed. @param {number} at in ms since the epoch */
   tell(data, at) {
     const key = data.channels ? null : `${data.session} ${data.event}`;
     if (key !== null && this.#told.some((each) => each.key === key)) return;

@@ -1,5 +1,5 @@
 /**
- * The connection: its state and troubles, and the buttons that begin and end it.
+ * The connection's part of the header: its state and last error, and the buttons that begin and end it.
  */
 
 import { write } from "./element.js";
@@ -11,7 +11,7 @@ const STATES = {
   reconnecting: "Reconnecting",
 };
 
-const HANDLE_CHARS = 8; // of the session's id, enough to tell two tabs apart
+const HANDLE_CHARS = 8; // of the session's id, enough to distinguish two tabs
 const COUNTDOWN_MS = 250;
 
 export class Connection {
@@ -21,7 +21,7 @@ export class Connection {
   #detail;
   #retry;
   #toggle;
-  #countdown = 0; // the timer behind it
+  #countdown = 0; // a timer
 
   constructor(root, bayeux) {
     this.#bayeux = bayeux;
@@ -40,7 +40,7 @@ export class Connection {
     this.#show();
   }
 
-  /** Leave with the page, so that another tab may hold a poll at once; come back with it or with the network. */
+  /** Disconnect when the page is left, so that another tab can hold a poll; reconnect with the page or the network. */
   #watchPage() {
     let hasLeft = false;
     addEventListener("pagehide", () => {
@@ -81,7 +81,7 @@ export class Connection {
   }
 }
 
-/** How events come, by the server's advice. */
+/** How events are received, according to the server's advice. */
 function transport(advice) {
   // The server lets only some tabs of a browser hold a connect, because browsers limit their connections to a host.
   if (advice["multiple-clients"]) return `polling every ${advice.interval / 1_000} s, as another tab holds the connection`;

@@ -1,8 +1,8 @@
 /**
- * The console: puts its views together around one Bayeux client.
+ * The console: creates its views around one Bayeux client.
  *
- * Each view is a module of its own that gets its element and the services that all share. Nothing here is global, and
- * data from events only ever becomes text. A new view is one more section of the page and one more line here.
+ * Each view is a separate module that gets its element and the services that all views share. There are no globals, and
+ * data of events is always shown as text. A new view needs a section in the page and a line here.
  */
 
 import { Bayeux } from "../client/bayeux.js";
@@ -21,7 +21,7 @@ import { Tables } from "./tables.js";
 import { TokenDialog } from "./token-dialog.js";
 import { Views } from "./views.js";
 
-// Relative, so that it is found too where the server is mounted below a path; `?server=/rt` names another path.
+// A relative URL, for servers that are mounted below a path; `?server=/rt` names another path.
 const server = new URLSearchParams(location.search).get("server") ?? "bayeux";
 const identity = new Identity(new URL("rights", location.href).href);
 const bayeux = new Bayeux(new URL(server, location.href).href, { token: () => identity.token });
@@ -33,9 +33,9 @@ new Publisher(document.querySelector("#publisher"), bayeux, identity);
 new Connection(document.querySelector("#connection"), bayeux);
 new TokenDialog(document, bayeux, identity);
 
-subscriptions.restore(["/**"]); // before any view hears something: with that the list is remembered anew
+subscriptions.restore(["/**"]); // before any view subscribes, since that overwrites the remembered list
 
-/** What views are made with; each takes what it needs. */
+/** The services that views are created with; each takes those that it needs. */
 const services = { bayeux, feed, identity, subscriptions };
 const views = new Views({
   overview: new Overview(document.querySelector("#overview"), services),
@@ -52,7 +52,7 @@ identity.addEventListener("token", async () => {
   subscriptions.restore(["/**"]);
   views.renew();
 });
-let known = null; // the session for which rights have been asked
+let known = null; // the session for which rights were requested
 bayeux.addEventListener("change", () => {
   if (bayeux.state !== "connected" || bayeux.session === known) return;
   known = bayeux.session;

@@ -1,15 +1,16 @@
 /**
- * The newest events, newest first, paused and cleared by the reader.
+ * The list of the newest events, newest first, which the reader can pause and clear.
  *
- * However fast events come, it keeps at most 500 rows, draws ten times a second, and never what is already outdated.
+ * However fast events are received, it keeps at most 500 rows and draws at most ten times a second; events that 500
+ * newer ones have followed by then are never drawn.
  */
 
 import { element } from "./element.js";
 
 const ROWS = 500;
-const PREVIEW_CHARS = 2_000; // the look shows eight lines of them; rows unfold to all
-const FRESH_ROWS = 20; // drawn at once; more are not animated
-const DRAW_EVERY_MS = 100; // a flood must leave the page time to poll
+const PREVIEW_CHARS = 2_000; // the style sheet shows eight lines; an unfolded row shows all data
+const FRESH_ROWS = 20; // new rows are animated if there are at most this many
+const DRAW_EVERY_MS = 100; // so that many events leave the page time to poll
 
 const CLOCK = new Intl.DateTimeFormat("en-GB", {
   hour: "2-digit",
@@ -26,9 +27,9 @@ export class EventList {
   #arrived = []; // rows to draw, the oldest first
   #received = 0; // events since the list was cleared
   #isPaused = false;
-  #isDue = false; // whether a drawing is
+  #isDue = false; // whether drawing is scheduled
   #drawnAt = 0;
-  #session = null; // the latest
+  #session = null; // the latest session's id
 
   constructor(root, bayeux) {
     this.#list = root.querySelector("ol");
@@ -48,17 +49,17 @@ export class EventList {
     this.#arrive({ channel, json: JSON.stringify(data) });
   }
 
-  /** Say something at this place between the events. */
+  /** Add a note between the events. */
   note(text) {
     this.#arrive({ note: text });
   }
 
-  /** Mark the place where another session begins: what was published in between has not come. */
+  /** Note where another session begins, since events published in between were not received, except by replay. */
   #watchSession({ session, replayed }) {
     if (session === null || session === this.#session) return;
     if (this.#session !== null) {
       const shown = replayed.length ? `shown for ${replayed.join(", ")} only` : "not shown";
-      this.note(`A new session began; what was published in between is ${shown}.`);
+      this.note(`A new session began; events published in between are ${shown}.`);
     }
     this.#session = session;
   }
@@ -101,7 +102,7 @@ export class EventList {
   }
 }
 
-/** The channel and the data as they came, unfolding to the whole data, indented. */
+/** A row with the channel and a preview of the data; it unfolds to the whole data, indented. */
 function eventRow({ channel, json, at }, isFresh) {
   const summary = element(
     "summary",
@@ -111,7 +112,7 @@ function eventRow({ channel, json, at }, isFresh) {
     element("code", { className: "preview", textContent: json.slice(0, PREVIEW_CHARS) }),
   );
   const details = element("details", {}, summary);
-  // Most rows are never opened, so what they show then is made then.
+  // Most rows are never opened, so the content is created when a row is.
   const unfold = () => details.append(element("pre", { textContent: JSON.stringify(JSON.parse(json), null, 2) }));
   details.addEventListener("toggle", unfold, { once: true });
   return element("li", { className: isFresh ? "event fresh" : "event" }, details);
@@ -125,7 +126,7 @@ function timeOf(at) {
   return element("time", { dateTime: at.toISOString(), textContent: CLOCK.format(at) });
 }
 
-/** The command line that publishes `data`; it needs no session where the server allows that. */
+/** The command line that publishes `data`, without a session if the server allows that. */
 function curl(url, channel, data) {
   return `curl ${url} -d '${JSON.stringify({ channel, data })}'`;
 }

@@ -1,23 +1,24 @@
 /**
- * Who on this page hears what: its parts share one Bayeux session, and each gets the events of its own patterns, once.
+ * The subscriptions of the page's parts: they share one Bayeux session, and each receives the events of its own
+ * patterns, each event once.
  *
  *     const owner = { heard: (message) => console.log(message.channel, message.data) };
  *     feed.hear("/halley/rates", owner);
  *     feed.leave("/halley/rates", owner);
  *
- * An owner is any object with `heard({ channel, data, ext })`, and with `refused(pattern, error)` where it wants to know
- * of patterns that the server does not grant; those it owns no longer. The page is subscribed to a pattern as long as
- * anybody on it is an owner.
+ * An owner is an object with a method `heard({ channel, data, ext })`. It can also have `refused(pattern, error)`,
+ * which is called when the server refuses a pattern; the owner's subscription has ended then. The page is subscribed to
+ * a pattern as long as it has an owner.
  *
- * Data is as it was published, also of a replay, where the server adds positions to it. A value of NetworkTables that
- * comes again because somebody has asked for the last values comes only to those who have.
+ * Data is delivered as it was published; positions that the server adds to the data of a replay are removed. Last
+ * values of NetworkTables that the server repeats on request are delivered only to owners that have requested them.
  */
 
-const VALUES = 10_000; // as many topics as the server has at most
+const VALUES = 10_000; // the server's limit of topics
 
 export class Feed {
   #bayeux;
-  #owners = new Map(); // pattern -> its owners, each with what goes along
+  #owners = new Map(); // pattern -> its owners, each with its `ext`
   #values = new Map(); // channel of a value -> its time, and its data as JSON
 
   /** @param {import("../client/bayeux.js").Bayeux} bayeux */
@@ -32,8 +33,9 @@ export class Feed {
   }
 
   /**
-   * Let `owner` hear a pattern. `ext` goes along with the subscription, also where there is one: `{ latest: true }` asks
-   * for the last values of NetworkTables' topics, `{ replay: { [pattern]: position } }` for the history.
+   * Subscribe `owner` to a pattern. `ext` is sent with the subscription even if the page already has it:
+   * `{ latest: true }` requests the last values of NetworkTables' topics, `{ replay: { [pattern]: position } }` the
+   * recorded events after a position.
    */
   hear(pattern, owner, ext) {
     if (!this.#owners.has(pattern)) this.#owners.set(pattern, new Map());
@@ -41,7 +43,7 @@ export class Feed {
     this.#bayeux.subscribe(pattern, ext);
   }
 
-  /** Undo `hear`. Rejects with a `BayeuxError` if the server could not be told. */
+  /** Undo `hear`. Rejects with a `BayeuxError` if the request to unsubscribe fails. */
   async leave(pattern, owner) {
     const owners = this.#owners.get(pattern);
     if (!owners?.delete(owner)) return;
@@ -53,12 +55,12 @@ export class Feed {
     await this.#bayeux.unsubscribe(pattern);
   }
 
-  /** Undo every `hear` of an owner. Where the server cannot be told, the end of the session does it. */
+  /** Undo every `hear` of an owner. If a request fails, the subscription lasts until the session ends. */
   leaveAll(owner) {
     for (const pattern of this.patternsOf(owner)) this.leave(pattern, owner).catch(() => {});
   }
 
-  /** What an owner hears, or wishes to hear. @returns {string[]} */
+  /** The patterns of an owner, granted or not. @returns {string[]} */
   patternsOf(owner) {
     return [...this.#owners].filter(([, owners]) => owners.has(owner)).map(([pattern]) => pattern);
   }
@@ -75,14 +77,14 @@ export class Feed {
       try {
         owner.heard(published);
       } catch (error) {
-        reportError(error); // of one part of the page; the others hear it all the same
+        reportError(error); // an error in one part of the page does not affect the others
       }
     }
   }
 
   /**
-   * Whether it is a value that has come before, and is not read in the history. Those that are count as having come, too:
-   * also what is published just when a subscription begins comes out of it.
+   * Whether a message is a NetworkTables value that was received before and is not replayed. Replayed values are
+   * remembered too, since a value that is published just as a subscription begins can be part of the replay.
    */
   #isRepeated({ channel, data, ext }) {
     if (!ext?.nt4) return false;
@@ -98,7 +100,7 @@ export class Feed {
   }
 }
 
-/** A message without what the server adds to the data of those who replay. */
+/** A message without the position that the server adds to the data of a replay. */
 function asPublished(message) {
   const { data, ext } = message;
   if (ext?.replay === undefined || data?.event?.replayId !== ext.replay) return message;
@@ -106,7 +108,7 @@ function asPublished(message) {
   return { ...message, data: published };
 }
 
-/** Whether a channel matches a Bayeux pattern. `/**` leaves out the server's own topics, which have to be named. */
+/** Whether a channel matches a Bayeux pattern. `/**` does not match the server's own topics, below `/halley`. */
 export function matches(pattern, channel) {
   if (pattern.endsWith("/**")) {
     const above = pattern.slice(0, -2);

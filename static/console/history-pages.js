@@ -1,13 +1,13 @@
 /**
- * The recorded history as the server tells it: pages of events, by `GET /history/CHANNEL`.
+ * Reads pages of recorded events, with `GET /history/CHANNEL`.
  */
 
 const ANSWER_MS = 20_000; // the server's own deadline for a disk is shorter
-const EMPTY_PAGES = 20; // followed by themselves until there is something to show
+const EMPTY_PAGES = 20; // the maximum number of pages that one search reads while they are empty
 
-/** The answer was no page; the text is the server's own where there is one. */
+/** Reading failed. The message is the server's if there is one. */
 export class RecordError extends Error {
-  /** @param {number} status of HTTP, 0 where there was no answer */
+  /** @param {number} status HTTP's, or 0 if there was no response */
   constructor(text, status = 0) {
     super(text);
     this.name = "RecordError";
@@ -16,10 +16,11 @@ export class RecordError extends Error {
 }
 
 /**
- * One page, in the order that was asked for.
+ * One page, in the requested order.
  *
- * The server may end a page early, even an empty one, and say where to go on; that is followed for a while. `next` and
- * `previous` are the queries of the pages beside it, or null; `gaps` pairs of first and last positions that are lost.
+ * The server can end a page early, even an empty one, and return where to continue; a limited number of empty pages is
+ * followed. `next` and `previous` are the queries of the neighbouring pages, or null; `gaps` are pairs of the first and
+ * last position of events that are lost.
  *
  * @typedef {{ events: object[], next: string | null, previous: string | null, gaps: [number, number][] }} Page
  */
@@ -28,12 +29,12 @@ export class RecordError extends Error {
  * Read a page of a channel's or a pattern's events. Throws `RecordError`, or the reason of `signal`.
  *
  * @param {string} channel
- * @param {string} query as a URL has it behind its path
+ * @param {string} query a URL's query, with its `?`
  * @param {object} options
  * @param {Record<string, string>} [options.headers]
  * @param {AbortSignal} [options.signal]
- * @param {"next" | "previous"} [options.towards] where to go on from an empty page
- * @param {boolean} [options.isToBeShown] numbers stay as they were written, as objects that only `JSON.stringify` knows
+ * @param {"next" | "previous"} [options.towards] the direction in which to continue from an empty page
+ * @param {boolean} [options.isToBeShown] keep numbers as they were written, as objects that `JSON.stringify` can write
  * @returns {Promise<Page>}
  */
 export async function read(channel, query, { headers = {}, signal, towards = "next", isToBeShown = false } = {}) {
@@ -62,17 +63,17 @@ async function ask(path, headers, signal, isToBeShown) {
     text = await response.text();
   } catch {
     signal?.throwIfAborted();
-    throw new RecordError(timeout.aborted ? `no answer within ${ANSWER_MS / 1_000} s` : "the server cannot be reached");
+    throw new RecordError(timeout.aborted ? `no response within ${ANSWER_MS / 1_000} s` : "the server cannot be reached");
   }
-  if (!response.ok) throw new RecordError(text || `the server answered HTTP ${response.status}`, response.status);
+  if (!response.ok) throw new RecordError(text || `the server responded with HTTP ${response.status}`, response.status);
   try {
     return JSON.parse(text, isToBeShown ? unrounded : undefined);
   } catch {
-    throw new RecordError("the answer is no JSON");
+    throw new RecordError("the response is not JSON");
   }
 }
 
-/** Where a channel's history is, relative to the page. Throws `RecordError` for what a URL would take for another path. */
+/** The path of a channel's history, relative to the page. Throws `RecordError` for a name that changes the path. */
 function pathOf(channel) {
   const segments = channel.split("/");
   if (!channel.startsWith("/") || segments.some((segment) => /^\.{1,2}$/.test(segment))) {
@@ -81,12 +82,12 @@ function pathOf(channel) {
   return `history${segments.map(encodeURIComponent).join("/")}`;
 }
 
-/** Of a link only the query counts: behind a proxy its host and path may be other ones. */
+/** The query of a link; its host and path can be wrong for this page if there is a proxy. */
 function queryOf(link) {
   return link ? new URL(link, location.href).search : null;
 }
 
-/** Keep numbers as they were written, where the browser can; its own have 53 bits. */
+/** Keep a number as it was written if the browser supports that: as a JavaScript number it has 53 bits. */
 function unrounded(_, value, context) {
   if (typeof value !== "number" || !context || String(value) === context.source || !JSON.rawJSON) return value;
   return JSON.rawJSON(context.source);

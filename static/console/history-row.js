@@ -21,7 +21,7 @@ const WHEN = new Intl.DateTimeFormat("sv-SE", {
  * A row of the history.
  *
  * @param {{ channel: string, data: unknown, position: number, time: string, protocol: string, nt4?: { type: string } }} event
- * @param {() => void} replay what its button does
+ * @param {() => void} replay called when its button is clicked
  */
 export function historyRow({ channel, data, position, time, protocol, nt4 }, replay) {
   const json = JSON.stringify(data);

@@ -1,5 +1,5 @@
 /**
- * The view History: what is recorded, by channel and time, page by page; and replay from any place in it.
+ * The view History: recorded events by channel and time, page by page, and replay from any of them.
  */
 
 import { element } from "./element.js";
@@ -8,9 +8,9 @@ import { historyRow } from "./history-row.js";
 
 const MINUTE_MS = 60_000;
 const HELP = {
-  401: "Another token can be entered with the button Token.",
-  403: "Another token can be entered with the button Token.",
-  404: "The server records what is published unless it is started with --history off, or history.enabled is false.",
+  401: "Use the button Token to enter another token.",
+  403: "Use the button Token to enter another token.",
+  404: "A server records events unless it is started with --history off or its setting history.enabled is false.",
 };
 
 export class History {
@@ -23,7 +23,7 @@ export class History {
   #older;
   #newer;
   #reading = null; // the AbortController of the request under way
-  #asked = null; // { channel, isReverse, token }, of what is shown
+  #asked = null; // { channel, isReverse, token } of the latest request
   #page = null;
 
   constructor(root, { identity, subscriptions }) {
@@ -47,7 +47,7 @@ export class History {
     this.#newer.addEventListener("click", () => this.#turn(this.#asked?.isReverse ? "previous" : "next"));
   }
 
-  /** @param {URLSearchParams} [params] with `channel`: whose history to show */
+  /** @param {URLSearchParams} [params] `channel` is the one whose history to show */
   show(params) {
     const channel = params?.get("channel");
     if (channel) {
@@ -61,7 +61,7 @@ export class History {
     this.#reading?.abort();
   }
 
-  /** Show the last so many minutes; 0 for all. */
+  /** Show the last `minutes` minutes, or everything for 0. */
   #choose(minutes) {
     this.#setRange(minutes ? new Date(Date.now() - minutes * MINUTE_MS) : null);
     this.#read();
@@ -72,7 +72,7 @@ export class History {
     this.#form.elements.until.value = "";
   }
 
-  /** Read the first page of what the form says. */
+  /** Read the first page for the form's fields. */
   #read() {
     const { channel, from, until, order, limit } = this.#form.elements;
     const query = new URLSearchParams({ limit: limit.value });
@@ -85,7 +85,7 @@ export class History {
     this.#load(`?${query}`, "next");
   }
 
-  /** Go to the page beside this one; from an empty one the search goes on. */
+  /** Read the next or the previous page; from an empty page the search continues. */
   #turn(towards) {
     if (this.#page?.[towards]) this.#load(this.#page[towards], towards);
   }
@@ -101,7 +101,7 @@ export class History {
       this.#show(towards);
     } catch (error) {
       if (reading.signal.aborted) {
-        if (this.#reading === reading) this.#asked = null; // hidden meanwhile; shown again, it is read again
+        if (this.#reading === reading) this.#asked = null; // hidden meanwhile: read again when shown
         return;
       }
       this.#list.replaceChildren();
@@ -115,14 +115,14 @@ export class History {
     const { events, gaps } = this.#page;
     const rows = events.map((event) => historyRow(event, () => this.#replay(event.position)));
     const lost = gaps.map(([first, last]) =>
-      element("li", { className: "gap", textContent: `Positions ${first} to ${last} were lost by a damaged disk.` }),
+      element("li", { className: "gap", textContent: `Positions ${first} to ${last} were lost to damage on disk.` }),
     );
     this.#list.replaceChildren(...lost, ...rows);
     this.#list.parentElement.scrollTop = 0;
     const goesOn = events.length === 0 && this.#page[towards] !== null;
     this.#empty.hidden = events.length > 0;
     this.#empty.textContent = goesOn
-      ? "Nothing was found so far, and the search has not come to its end. Go on with Older or Newer."
+      ? "Nothing found so far, and the search is not finished. Continue it with Older or Newer."
       : `Nothing is recorded for ${this.#asked.channel} in that time.`;
     this.#showLinks(this.#page);
     this.#say(summary(events));
@@ -131,12 +131,12 @@ export class History {
   #showLinks(page) {
     const links = this.#asked?.isReverse ? [page?.next, page?.previous] : [page?.previous, page?.next];
     for (const [index, button] of [this.#older, this.#newer].entries()) {
-      // Not `disabled`, which would take the focus away from whoever turns pages by keyboard.
+      // Not `disabled`, since a disabled button loses the focus, which keyboard users need.
       button.setAttribute("aria-disabled", String(!links[index]));
     }
   }
 
-  /** Let the Overview's list begin again at a position. */
+  /** Replay to the Overview's list, from a position on. */
   async #replay(position) {
     const { channel } = this.#asked;
     try {
@@ -162,13 +162,13 @@ function summary(events) {
   return `${events.length.toLocaleString("en")} events, positions ${low} to ${high}`;
 }
 
-/** A time as inputs of local time have it. */
+/** A time as the value of an input of the type `datetime-local`. */
 function localInput(time) {
   const local = new Date(time.getTime() - time.getTimezoneOffset() * MINUTE_MS);
   return local.toISOString().slice(0, "2026-01-01T00:00:00".length);
 }
 
-/** The reader's zone in words. */
+/** A sentence that names the reader's time zone. */
 function zone() {
   const parts = new Intl.DateTimeFormat("en", { timeZoneName: "longOffset" }).formatToParts(new Date());
   const offset = parts.find(({ type }) => type === "timeZoneName").value.replace("GMT", "UTC");

@@ -1,5 +1,5 @@
 /**
- * The pipeline's jobs as cards: how far each is in the log, how far that is behind, and how fast it goes.
+ * The pipeline's jobs as cards: the offset that each has reached in the log, its lag, and its rate.
  */
 
 import { span } from "./clock.js";
@@ -9,8 +9,8 @@ import { map, number, object, optional } from "./shape.js";
 
 const COUNTS = ["next", "lag_events", "lag_s", "rows_per_s"].map((name) => [name, optional(number)]);
 const STATUS = object({ ...Object.fromEntries(COUNTS), remarks: optional(map(number)) });
-const JOBS = 50; // more than anybody runs
-const SILENT_MS = 5_000; // jobs tell each second
+const JOBS = 50; // the maximum number of cards; more than pipelines have
+const SILENT_MS = 5_000; // without a report; jobs report each second
 
 export class Jobs {
   #list;
@@ -22,7 +22,7 @@ export class Jobs {
     this.#empty = root.querySelector(".empty");
   }
 
-  /** Take what a pipeline tells: for each of its jobs the next offset, the lag, the rate and its remarks. */
+  /** Take a pipeline's report: for each of its jobs the next offset, the lag, the rate and the remarks. */
   take(statuses) {
     const at = Date.now();
     for (const [name, status] of Object.entries(statuses ?? {})) {
@@ -32,12 +32,12 @@ export class Jobs {
     }
   }
 
-  /** Begin anew. */
+  /** Delete all jobs. */
   forget() {
     this.#jobs.clear();
   }
 
-  /** Show what is known now. */
+  /** Update the cards. */
   draw() {
     const now = Date.now();
     const cards = [...this.#jobs.values()].map(({ status, at, card }) => {
@@ -66,7 +66,7 @@ function makeCard(name) {
 function fill(card, { next = 0, lag_events = 0, lag_s = 0, rows_per_s = 0, remarks }, silentMs) {
   const isSilent = silentMs >= SILENT_MS;
   const isBehind = lag_events > 0;
-  const state = isSilent ? `no word for ${span(silentMs / 1_000)}` : isBehind ? `${whole(lag_s)} s behind` : "up to date";
+  const state = isSilent ? `no report for ${span(silentMs / 1_000)}` : isBehind ? `${whole(lag_s)} s behind` : "up to date";
   card.element.dataset.state = isSilent ? "silent" : isBehind ? "behind" : "good";
   write(card.state, state);
   write(card.next, whole(next));

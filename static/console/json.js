@@ -1,11 +1,11 @@
 /**
- * JSON as people type it: read strictly, and what is wrong named with its place, in the same words in every browser.
+ * Parses JSON that people type: strictly, with error messages that have the place and are the same in every browser.
  */
 
 const SPACE = /[ \t\n\r]*/y;
 const STRING = /"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[\da-fA-F]{4}))*"/y;
 const NUMBER_OR_WORD = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null/y;
-const WORD = /[^\s"{}[\],:]{1,20}/y; // what was found instead, to be quoted
+const WORD = /[^\s"{}[\],:]{1,20}/y; // quoted in error messages as what was found
 
 /**
  * The value of `text`.
@@ -28,15 +28,15 @@ export function parsed(text) {
 
 class Rounded extends SyntaxError {}
 
-/** A browser's numbers hold 53 bits; nothing may be altered without a word. */
+/** Throw for an integer of more than 53 bits, which JavaScript would round without an error. */
 function refuseToRound(_, value, context) {
   if (typeof value === "number" && /^-?\d+$/.test(context?.source ?? value) && !Number.isSafeInteger(value)) {
-    throw new Rounded(`Beyond 53 bits: a browser would make it ${value}`);
+    throw new Rounded(`Integer beyond 53 bits: a browser would round it to ${value}`);
   }
   return value;
 }
 
-/** Walks through a text up to the first character that JSON does not allow there. */
+/** Finds the first character of a text at which it is not JSON. */
 class Scanner {
   #text;
   #at = 0;
@@ -89,7 +89,7 @@ class Scanner {
     const before = this.#text.slice(0, this.#at).split("\n");
     const place = `line ${before.length}, column ${before.at(-1).length + 1}`;
     if (this.#text[this.#at] === '"' && expected.startsWith("a ")) {
-      throw new SyntaxError(`Not JSON at ${place}: this string does not end, or has a character to be escaped`);
+      throw new SyntaxError(`Not JSON at ${place}: this string is not closed or has a character that must be escaped`);
     }
     throw new SyntaxError(`Not JSON at ${place}: expected ${expected}, found ${this.#found()}`);
   }

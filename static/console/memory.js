@@ -1,18 +1,19 @@
 /**
- * What the tab remembers until it is closed, over reloads. Readers may have switched storage off; then nothing is.
+ * Values that are kept in the tab's session storage, across reloads, until it is closed. If storage is disabled,
+ * nothing is kept.
  */
 
-/** @param {string} name @param {unknown} value any JSON value; null to forget it */
+/** Store a value under a name. @param {string} name @param {unknown} value any JSON value; null deletes it */
 export function remember(name, value) {
   try {
     if (value === null) sessionStorage.removeItem(name);
     else sessionStorage.setItem(name, JSON.stringify(value));
   } catch {
-    // as said above
+    // storage is disabled or full
   }
 }
 
-/** What was remembered under a name, or null. @param {string} name */
+/** The value stored under a name, or null. @param {string} name */
 export function recall(name) {
   try {
     return JSON.parse(sessionStorage.getItem(name));

@@ -1,6 +1,5 @@
 /**
- * The view Overview: what goes through the server now, by protocol: throughput and delay as charts, and the numbers of
- * now beside those that should stay at nothing.
+ * The view Overview: throughput and delay by protocol as charts, current figures, and counts that should stay 0.
  */
 
 import { duration, even, powers, short } from "./axis.js";
@@ -10,13 +9,13 @@ import { PROTOCOLS } from "./protocol.js";
 import { map, number, object, optional, time } from "./shape.js";
 
 const RATES = "/halley/rates";
-const SILENT_MS = 5_000; // or as long as it takes for so many ticks:
+const SILENT_MS = 5_000; // without a tick; or, if that is longer, this number of intervals:
 const SILENT_TICKS = 2.5;
 const LOOK_EVERY_MS = 1_000;
 const NO_WORD =
-  "This server has not told its numbers. It tells none where its setting ticks.every_s is 0; halley serve with ticks.every_s = 1 tells them each second.";
+  "No figures have been received. The server publishes none if its setting ticks.every_s is 0; with ticks.every_s = 1 it publishes them each second.";
 const ORDINARY_LIMITS = new Set(["holds_per_browser", "keep_alive_s", "max_interval_s"]);
-const BACK_MS = 5_000; // a tick that is so much older is not late: the server's clock was set back
+const BACK_MS = 5_000; // a tick that is older than the newest by more than this is not late: the clock was set back
 
 const DELAYS = object({ p50: number, p99: number });
 const PROTOCOL = object({ sessions: number, published_per_s: number, delivered_per_s: number, delay_ms: optional(DELAYS) });
@@ -43,7 +42,7 @@ const DELAY = {
   series: lines({ p50: "p50", p99: "p99" }, (protocol) => protocol.delay_ms ?? {}),
 };
 
-/** The numbers of now: their label, and how to read them from a tick; null where it has none. */
+/** The current figures: a label, and a function that reads the value from a tick, or null if the tick has none. */
 const NOW = [
   ...Object.entries(PROTOCOLS).map(([key, name]) => [`${name} sessions`, ({ protocols }) => protocols[key]?.sessions ?? null]),
   ["Subscriptions", (rates) => rates.subscriptions],
@@ -55,7 +54,7 @@ const NOW = [
   ["Recorded/s", (rates) => rates.history?.recorded_per_s ?? null],
 ];
 
-/** Those that should stay at nothing. */
+/** The counts that should stay 0. */
 const TROUBLES = [
   ["Dropped", (rates) => rates.dropped],
   ["Overflows", (rates) => rates.overflows],
@@ -69,14 +68,14 @@ export class Overview {
   #feed;
   #charts;
   #notice;
-  #numbers = []; // [where it is shown, how it is read, whether it should be nothing]
+  #numbers = []; // [the element that shows it, the function that reads it, whether it should stay 0]
   #owner = {
     heard: ({ data }) => this.#heard(data),
     refused: (_, error) => this.#refuse(error),
   };
   #newest = null;
-  #heardAt = 0; // when the newest came, or when the view was shown without any; by performance.now()
-  #looks = 0; // the timer behind looking whether they still come
+  #heardAt = 0; // performance.now() when the last tick was received, or when the view was shown before any was
+  #looks = 0; // the timer that checks whether ticks are missing
   #isDue = false;
 
   constructor(root, { feed }) {
@@ -123,10 +122,10 @@ export class Overview {
     if (isBack || at >= newest) this.#newest = rates;
     if (this.#isDue) return;
     this.#isDue = true;
-    requestAnimationFrame(() => this.#draw()); // a poll may bring several ticks
+    requestAnimationFrame(() => this.#draw()); // one poll can deliver several ticks
   }
 
-  /** Whether numbers still come: old ones are not shown as those of now. */
+  /** Check whether ticks are missing, so that old figures are not shown as current ones. */
   #look() {
     const silentMs = performance.now() - this.#heardAt;
     if (silentMs < Math.max(SILENT_MS, SILENT_TICKS * 1_000 * (this.#newest?.every_s ?? 0))) return;
@@ -134,10 +133,10 @@ export class Overview {
     else this.#draw(silentMs);
   }
 
-  /** The server does not grant the topic. */
+  /** Show that the server refused the subscription. */
   #refuse(error) {
     clearInterval(this.#looks);
-    this.#say(`The numbers of this server are not shown: ${error.message}`);
+    this.#say(`This server's figures cannot be shown: ${error.message}`);
   }
 
   #draw(silentMs = 0) {
@@ -170,7 +169,7 @@ function lines(fields, within = (protocol) => protocol) {
   );
 }
 
-/** The limits that said no to somebody; ordinary ones end what is over, or share between one reader's tabs. */
+/** The limits that refused something; ordinary limits, such as those that end idle connections, are omitted. */
 function troubling(limitsHit) {
   return Object.entries(limitsHit).filter(([limit]) => !ORDINARY_LIMITS.has(limit));
 }

@@ -1,7 +1,7 @@
 /**
- * The view Pipeline: what Spark has found: rollups and alerts, and how far its jobs are.
+ * The view Pipeline: the pipeline's rollups and alerts, and the progress of its jobs.
  *
- * What was found before the view was opened is read in the history; everything else comes as events.
+ * Rollups and alerts from before the view was opened are read from the history; later ones are received as events.
  */
 
 import { Alerts } from "./alerts.js";
@@ -13,7 +13,7 @@ const JOBS = "/halley/pipeline";
 const ALERTS = "/alerts/**";
 const WINDOWS = ["10s", "1m"];
 const EARLIER_ALERTS = 100;
-const EARLIER_ROLLUPS = 300; // what the server tells at once
+const EARLIER_ROLLUPS = 300; // fits into one page of the history
 const DRAW_EVERY_MS = 250;
 const TICK_MS = 1_000;
 
@@ -26,9 +26,9 @@ export class Pipeline {
   #notice;
   #earlier;
   #window = WINDOWS[0];
-  #reading = null; // the AbortController of what is read in the history
-  #refusals = new Map(); // pattern -> the server's words
-  #drawing = 0; // the timer behind it
+  #reading = null; // the AbortController of reading the history
+  #refusals = new Map(); // pattern -> the server's error
+  #drawing = 0; // this and #ticking: timers
   #ticking = 0;
 
   constructor(root, { feed, identity }) {
@@ -58,10 +58,10 @@ export class Pipeline {
     clearInterval(this.#ticking);
     clearTimeout(this.#drawing);
     this.#drawing = 0;
-    this.#jobs.forget(); // what nobody has heard of meanwhile is not known
+    this.#jobs.forget(); // no reports are received while the view is hidden
   }
 
-  /** Called by the feed. */
+  /** Called by `Feed`. */
   heard({ channel, data }) {
     if (channel === JOBS) this.#jobs.take(data);
     else if (channel.startsWith("/alerts/")) this.#alerts.take(data);
@@ -70,7 +70,7 @@ export class Pipeline {
     this.#drawing ||= setTimeout(() => this.#draw(), DRAW_EVERY_MS);
   }
 
-  /** Called by the feed. */
+  /** Called by `Feed`. */
   refused(pattern, error) {
     this.#refusals.set(pattern, error.message);
     this.#draw();
@@ -90,7 +90,7 @@ export class Pipeline {
     this.#draw();
   }
 
-  /** Read what was published before; where that is not possible, say why. */
+  /** Read earlier results from the history; if that fails, show the reason. */
   async #read(patterns) {
     this.#reading?.abort();
     const reading = (this.#reading = new AbortController());
@@ -103,7 +103,7 @@ export class Pipeline {
         for (const event of events) this.heard(event);
       } catch (error) {
         if (reading.signal.aborted) return;
-        this.#earlier.textContent = `What was published earlier cannot be read: ${error.message}.`;
+        this.#earlier.textContent = `Earlier results cannot be read: ${error.message}.`;
       }
     }
   }
@@ -115,7 +115,7 @@ export class Pipeline {
     this.#alerts.draw();
     this.#rollups.draw();
     const refused = [...this.#refusals].map(([pattern, error]) => `${pattern} (${error})`).join(", ");
-    this.#notice.textContent = refused && `Not heard, as the server does not let you: ${refused}`;
+    this.#notice.textContent = refused && `The server refused these subscriptions: ${refused}`;
     this.#notice.hidden = refused === "";
   }
 }

@@ -1,18 +1,18 @@
 /**
- * The protocols as people write them.
+ * The names of protocols for people.
  */
 
 import { element } from "./element.js";
 
-/** Their names, by what the server calls them. */
+/** The names to show, by the server's names. */
 export const PROTOCOLS = { bayeux: "Bayeux", wamp: "WAMP", nt4: "NT4" };
 
-/** A protocol's name, also of one that is not known here. @param {string} protocol */
+/** The name to show; an unknown protocol's is the server's. @param {string} protocol */
 export function nameOf(protocol) {
   return Object.hasOwn(PROTOCOLS, protocol) ? PROTOCOLS[protocol] : protocol;
 }
 
-/** A protocol's badge. @param {string} protocol */
+/** Create a protocol's badge. @param {string} protocol */
 export function badge(protocol) {
   const made = element("span", { className: "badge", textContent: nameOf(protocol) });
   made.dataset.protocol = protocol;

@@ -1,5 +1,5 @@
 /**
- * Publishing by hand: a channel, and data that is checked while it is typed.
+ * The form for publishing: a channel, and data that is checked while it is typed.
  */
 
 import { timeOfDay } from "./clock.js";
@@ -10,7 +10,7 @@ export class Publisher {
   #channel;
   #data;
   #result;
-  #hint; // what the result says where there is nothing to say
+  #hint; // the text while there is no result
 
   constructor(root, bayeux, identity) {
     this.#bayeux = bayeux;
@@ -33,7 +33,7 @@ export class Publisher {
     });
   }
 
-  /** Say whether the data is JSON; returns `{ data }`, or null if it is not. */
+  /** Check whether the data is JSON, and show the error if not; returns `{ data }`, or null. */
   #check() {
     let read = null;
     try {
@@ -69,5 +69,5 @@ export class Publisher {
 
 function outcome(error) {
   if (error.reply) return "Refused";
-  return error.cause ? "Perhaps published, perhaps not" : "Not published";
+  return error.cause ? "Unknown whether published" : "Not published";
 }

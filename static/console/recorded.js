@@ -1,15 +1,15 @@
 /**
- * What the history has of a channel: its newest events. A server that keeps none is asked once.
+ * Reads a channel's newest events from the history. If the history is off, later calls in the session make no request.
  */
 
 import { read } from "./history-pages.js";
 
-const OFF = "the history is off on this server (halley serve --history on keeps one)";
+const OFF = "the history is off on this server (start it with: halley serve --history on)";
 
 export class Recorded {
   #bayeux;
   #identity;
-  #offIn = null; // the session in which the server said that it has none: it is not asked again
+  #offIn = null; // the session in which the server responded that its history is off
 
   /**
    * @param {import("../client/bayeux.js").Bayeux} bayeux
@@ -26,7 +26,7 @@ export class Recorded {
    * @param {string} channel
    * @param {number} limit
    * @returns {Promise<{ channel: string, data: unknown, time: string }[]>}
-   * @throws {Error} that says in plain words why there are none to be had
+   * @throws {Error} with a message that explains why none could be read
    */
   async newest(channel, limit) {
     const { session } = this.#bayeux;

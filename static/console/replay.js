@@ -1,14 +1,14 @@
 /**
- * A replay under way: from one event in the history to the newest that was there when it was asked for.
+ * A replay in progress: from one event of the history to the newest one at the time of the request.
  *
- * It is told by events alone. What was on its way when the replay was asked for comes before its first event; from that
- * one on each event comes once, in order.
+ * Its beginning and end are recognized by the positions of events. Events that were already being sent when the replay
+ * was requested are received before its first event; from then on each event is received once, in order.
  */
 
 import { matches } from "./feed.js";
 
 export class Replay {
-  /** Whether it has reached what was the present. */
+  /** Whether it has reached the newest event at the time of the request. */
   isOver = false;
   #pattern;
   #from;
@@ -22,18 +22,18 @@ export class Replay {
     this.#until = until;
   }
 
-  /** What is to be said before and after an event; empty where there is nothing to say. */
+  /** Return the notes to show before and after an event; empty strings if there are none. */
   see({ channel, ext }) {
     const position = ext?.replay;
     const said = { before: "", after: "" };
     if (position === undefined || this.isOver || !matches(this.#pattern, channel)) return said;
     if (position === this.#from && !this.#hasBegun) {
       this.#hasBegun = true;
-      said.before = `Replay of ${this.#pattern} from position ${this.#from} on`;
+      said.before = `Replay of ${this.#pattern} from position ${this.#from}`;
     }
     if (this.#hasBegun && position >= this.#until) {
       this.isOver = true;
-      said.after = `The replay of ${this.#pattern} has reached the present, at position ${position}`;
+      said.after = `The replay of ${this.#pattern} is complete, up to position ${position}`;
     }
     return said;
   }

@@ -1,5 +1,5 @@
 /**
- * The pipeline's rollups as a table: what each channel and protocol had in the newest window, and in those before.
+ * The table of the pipeline's rollups: for each channel and protocol the newest window, and the events of earlier ones.
  */
 
 import { timeOfDay } from "./clock.js";
@@ -12,9 +12,9 @@ import { Spark } from "./spark.js";
 const FIGURES = (value) => map(number)(value) && object({ count: number, min: number, mean: number, max: number })(value);
 const COUNTS = { events: number, bytes: number, publishers: number };
 const ROLLUP = object({ channel: text, protocol: text, start: time, end: time, ...COUNTS, numbers: optional(map(object({}))) });
-const SERIES = 2_000; // of a channel and protocol each; more than the pipeline publishes at a time
+const SERIES = 2_000; // one for each channel and protocol; more than the pipeline publishes at a time
 const ROWS = 300;
-const WINDOWS = 30; // of each, for its spark
+const WINDOWS = 30; // kept of each series, for its bars
 
 const FIGURE = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 const BYTES = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
@@ -35,7 +35,7 @@ export class Rollups {
     this.#empty = root.querySelector(".empty");
   }
 
-  /** Take a rollup, as the pipeline publishes it; of one window it publishes several while that grows. */
+  /** Take a rollup. The pipeline publishes several for one window while it grows. */
   take(rollup) {
     if (!ROLLUP(rollup)) return;
     const start = Date.parse(rollup.start);
@@ -46,7 +46,7 @@ export class Rollups {
     }
     const { windows } = this.#series.get(key);
     const known = windows.get(start);
-    if (known?.final || (known?.events > rollup.events && !rollup.final)) return; // an earlier word, that comes late
+    if (known?.final || (known?.events > rollup.events && !rollup.final)) return; // an older one, received late
     windows.set(start, rollup);
     if (windows.size > WINDOWS) windows.delete(Math.min(...windows.keys()));
     if (start >= this.#newest) {
@@ -55,14 +55,14 @@ export class Rollups {
     }
   }
 
-  /** Begin anew, with windows of another length. */
+  /** Delete all rollups, for windows of another length. */
   clear() {
     this.#series.clear();
     this.#newest = 0;
     this.#body.replaceChildren();
   }
 
-  /** Show what is known now. */
+  /** Update the table. */
   draw() {
     const found = [...this.#series.values()].sort((one, other) => this.#rank(other) - this.#rank(one)).slice(0, ROWS);
     for (const series of found) this.#fill(series);
@@ -73,7 +73,7 @@ export class Rollups {
     this.#tell(rows.length);
   }
 
-  /** Events of the newest window; among equals those of the one before. */
+  /** The sort key: the events of the newest window; among equals, those of the window before. */
   #rank({ windows }) {
     const [newest, before] = [this.#newest, this.#newest - this.#lengthMs].map((start) => windows.get(start)?.events ?? 0);
     return newest + before / (before + 1);
@@ -116,7 +116,7 @@ function makeRow({ channel, protocol }) {
   return { element: row, cells, spark };
 }
 
-/** What was lifted out of payloads, a line for each column. */
+/** The figures of lifted columns, a line for each. */
 function numbersOf({ numbers }) {
   return Object.entries(numbers ?? {})
     .filter(([, figures]) => FIGURES(figures))

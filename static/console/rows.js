@@ -1,8 +1,8 @@
 /**
- * Rows that are kept and updated, so that none loses the focus or is read aloud again for nothing.
+ * Rows are kept and updated, so that none loses the focus or is read again by screen readers without need.
  */
 
-/** Make `rows` the children of `parent`, in that order; the one that has the focus is never moved. */
+/** Make `rows` the children of `parent`, in that order; the row that has the focus is never moved in the document. */
 export function arrange(parent, rows) {
   const wanted = new Set(rows);
   for (const child of [...parent.children]) if (!wanted.has(child)) child.remove();

@@ -1,5 +1,5 @@
 /**
- * The table of sessions: one row each, kept as long as the session lasts.
+ * The table of sessions: a row for each, which is kept as long as the session lasts.
  */
 
 import { exactSpan } from "./clock.js";
@@ -7,13 +7,13 @@ import { element, write } from "./element.js";
 import { badge } from "./protocol.js";
 import { arrange } from "./rows.js";
 
-export const DIGITS = 8; // of a session's 16, enough to tell them apart by eye
-const FULL_EVENTS = 1_000; // what a bar across its cell stands for: as many as a queue may hold, usually
-const NAMED = 3; // subscriptions
+export const DIGITS = 8; // the number of a session's 16 digits that are shown
+const FULL_EVENTS = 1_000; // the queue length that a bar across the whole cell means: the usual limit
+const NAMED = 3; // the number of subscriptions that are listed
 const COUNT = new Intl.NumberFormat("en");
 const NAMES = new Intl.Collator("en", { numeric: true });
 
-/** What each column is sorted by. */
+/** The sort key of each column. */
 const MEASURES = {
   session: ({ session }) => session,
   protocol: ({ protocol }) => protocol,
@@ -21,7 +21,7 @@ const MEASURES = {
   role: ({ role }) => role ?? "",
   address: ({ address }) => address ?? "",
   age: ({ age_s: ageS }) => ageS,
-  queue: ({ queued, queued_bytes: bytes }) => queued + bytes / 1e12, // of equally long ones the heavier is greater
+  queue: ({ queued, queued_bytes: bytes }) => queued + bytes / 1e12, // among equally long queues, by bytes
   subscribed: ({ subscribed }) => subscribed,
 };
 
@@ -34,7 +34,7 @@ export class SessionRows {
     this.#body = body;
   }
 
-  /** Show these sessions, as the tick told of them `elapsedS` ago, in the order of a column. */
+  /** Show the sessions of a tick that was received `elapsedS` seconds ago, in the order of a column. */
   draw(sessions, { by, sign }, elapsedS) {
     const here = new Set(sessions.map(({ session }) => session));
     for (const session of this.#rows.keys()) if (!here.has(session)) this.#rows.delete(session);
@@ -84,14 +84,14 @@ function fill(row, { age_s: ageS, queued, queued_bytes: bytes, subscribed, subsc
   hears.title = subscriptions.join("\n");
 }
 
-/** The first few of `count` names, and how many others there are. @param {string[]} names @param {number} most */
+/** The first `most` names, and the number of others out of `count`. @param {string[]} names @param {number} most */
 export function few(names, most, count = names.length) {
   const shown = names.slice(0, most);
   const rest = count - shown.length;
   return shown.join(", ") + (rest > 0 ? `, and ${rest} more` : "");
 }
 
-/** A number of bytes as people read it. @param {number} bytes */
+/** A number of bytes, formatted. @param {number} bytes */
 function weight(bytes) {
   if (bytes < 1_000) return `${bytes} B`;
   if (bytes < 1_000_000) return `${(bytes / 1_000).toFixed(1)} kB`;

@@ -1,5 +1,5 @@
 /**
- * The view Sessions: who is here: protocol, queue and age of each session, and who came and went.
+ * The view Sessions: the protocol, queue and age of each session, and the latest changes.
  */
 
 import { Clock } from "./clock.js";
@@ -19,7 +19,7 @@ const QUEUE = { age_s: number, queued: number, queued_bytes: number, subscribed:
 const TICK = object({ time, sessions: list(object({ ...WHO, ...QUEUE })), others: number });
 const COMING = object({ ...WHO, event: text, reason: optional(text), channels: optional(list(text)) });
 const PAST_EVENTS = 50; // fetched from the history
-const DRAW_EVERY_MS = 250; // a flood must leave the page time to poll
+const DRAW_EVERY_MS = 250; // so that many events leave the page time to poll
 const AGES_EVERY_MS = 1_000;
 
 export class Sessions {
@@ -33,11 +33,11 @@ export class Sessions {
   #order;
   #text;
   #protocol;
-  #tick = null; // the latest
+  #tick = null; // the latest tick
   #tickedAt = 0;
-  #refused = new Map(); // pattern -> the server's words
-  #past = ""; // why the history does not tell
-  #ages = 0; // the timers behind drawing
+  #refused = new Map(); // pattern -> the server's error
+  #past = ""; // the reason why the history could not be read
+  #ages = 0; // this and #due: timers for drawing
   #due = 0;
 
   /** @param {{ bayeux: object, feed: object, identity: object }} services */
@@ -67,11 +67,11 @@ export class Sessions {
     clearInterval(this.#ages);
     clearTimeout(this.#due);
     this.#due = 0;
-    this.#tick = null; // who was here then may have gone
+    this.#tick = null; // it will be outdated when the view is shown again
     this.#feed.leaveAll(this);
   }
 
-  /** See `Feed`. */
+  /** Called by `Feed`. */
   heard({ channel, data }) {
     if (channel === TICKS) {
       if (!TICK(data)) return;
@@ -84,7 +84,7 @@ export class Sessions {
     this.#due ||= setTimeout(() => this.#draw(), DRAW_EVERY_MS);
   }
 
-  /** See `Feed`. */
+  /** Called by `Feed`. */
   refused(pattern, error) {
     this.#refused.set(pattern, error.message);
     if (pattern === TICKS) this.#tick = null;
@@ -97,7 +97,7 @@ export class Sessions {
       for (const { data, time } of past) if (COMING(data)) this.#comings.tell(data, Date.parse(time));
       this.#past = "";
     } catch (error) {
-      this.#past = `Earlier ones are not shown: ${error.message}.`;
+      this.#past = `Earlier changes cannot be shown: ${error.message}.`;
     }
     this.#draw();
   }
@@ -125,7 +125,7 @@ export class Sessions {
     const all = sessions.length + others;
     let text = `${all.toLocaleString("en")} sessions`;
     if (shown < sessions.length) text = `${shown.toLocaleString("en")} of ${text}`;
-    if (others > 0) text += `, of which the ${sessions.length.toLocaleString("en")} with the longest queues are told of`;
+    if (others > 0) text += `, of which the ${sessions.length.toLocaleString("en")} with the longest queues are listed`;
     write(this.#root.querySelector("#sessions-counts"), this.#tick ? text : "");
   }
 
@@ -133,13 +133,13 @@ export class Sessions {
     const trouble = this.#refused.get(TICKS);
     const notice = this.#root.querySelector(".notice");
     notice.hidden = !trouble;
-    write(notice, trouble ? `This role may not see who is here (${TICKS}): ${trouble}` : "");
+    write(notice, trouble ? `This role may not see the sessions (${TICKS}): ${trouble}` : "");
     const empty = this.#root.querySelector(".empty");
     empty.hidden = shown > 0;
-    if (this.#tick) write(empty, this.#tick.sessions.length ? "No session fits the filter." : "Nobody is here.");
-    else write(empty, trouble ? "Nothing to show." : "Waiting for the server to tell\u2026");
+    if (this.#tick) write(empty, this.#tick.sessions.length ? "No session matches the filter." : "No sessions.");
+    else write(empty, trouble ? "Nothing to show." : "Waiting for data from the server\u2026");
     const unheard = [SESSIONS, SUBSCRIPTIONS].filter((pattern) => this.#refused.has(pattern));
-    const refusals = unheard.map((pattern) => `This role may not hear ${pattern}: ${this.#refused.get(pattern)}.`);
+    const refusals = unheard.map((pattern) => `This role may not subscribe to ${pattern}: ${this.#refused.get(pattern)}.`);
     write(this.#root.querySelector("#sessions-past"), [...refusals, this.#past].filter(Boolean).join(" "));
   }
 }

@@ -1,10 +1,10 @@
 /**
- * A few numbers as small bars beside each other, the oldest at the left.
+ * A few numbers as small bars next to each other, the oldest at the left.
  */
 
 import { drawn } from "./element.js";
 
-const WIDTH = 3; // of a bar and the gap behind it
+const WIDTH = 3; // of a bar and the gap after it
 const HEIGHT = 18;
 
 export class Spark {
@@ -12,13 +12,13 @@ export class Spark {
   element;
   #path = drawn("path");
 
-  /** @param {number} count of bars @param {string} label what they are, for those who do not see them */
+  /** @param {number} count of bars @param {string} label for screen readers */
   constructor(count, label) {
     const size = { width: count * WIDTH, height: HEIGHT, viewBox: `0 0 ${count * WIDTH} ${HEIGHT}` };
     this.element = drawn("svg", { ...size, role: "img", "aria-label": label }, this.#path);
   }
 
-  /** @param {number[]} values none below 0 */
+  /** Show these values. @param {number[]} values at least 0 each */
   show(values) {
     const most = Math.max(...values, 1);
     const bars = values.map((value, at) => {

@@ -1,5 +1,5 @@
 /**
- * What the reader is subscribed to, whose events go to the list. It outlives a reload of the tab.
+ * The reader's subscriptions, whose events the list shows. They are remembered across reloads of the tab.
  */
 
 import { element } from "./element.js";
@@ -15,11 +15,11 @@ export class Subscriptions {
   #list;
   #input;
   #result;
-  #hint; // what the result says where there is nothing to say
+  #hint; // the text while there is no error
   #rows = new Map(); // pattern -> its row
-  #replays = new Map(); // pattern -> the replay that is under way
+  #replays = new Map(); // pattern -> the replay in progress
 
-  /** @param {{ heard(message: object): void, note(text: string): void }} events where events go */
+  /** @param {{ heard(message: object): void, note(text: string): void }} events the list that shows events */
   constructor(root, bayeux, feed, events) {
     this.#bayeux = bayeux;
     this.#feed = feed;
@@ -38,31 +38,31 @@ export class Subscriptions {
     });
     bayeux.addEventListener("change", () => this.#show());
     bayeux.addEventListener("missed", ({ detail: { channel, first, last } }) =>
-      events.note(`Of ${channel}, the history no longer has positions ${first} to ${last}.`),
+      events.note(`The history of ${channel} no longer has positions ${first} to ${last}.`),
     );
   }
 
-  /** Subscribe to what the tab was subscribed to before a reload, or else to `patterns`. */
+  /** Subscribe to the patterns that are remembered from before a reload, or else to `patterns`. */
   restore(patterns) {
     for (const pattern of recall(REMEMBERED_AS) ?? patterns) this.hear(pattern);
   }
 
-  /** Subscribe, from a place in the history on if `ext` says so (see `Feed.hear`). */
+  /** Subscribe; `ext` can request a replay (see `Feed.hear`). */
   hear(pattern, ext) {
     this.#feed.hear(pattern, this.#owner, ext);
     this.#show();
   }
 
   /**
-   * Hear what the history has of a pattern, and then what is new.
+   * Receive the recorded events of a pattern from a position on, and then new ones.
    *
    * @param {string} pattern
-   * @param {number} from the position of the event to begin with
-   * @param {number} until that of the newest there is now
+   * @param {number} from the position of the first event
+   * @param {number} until the position of the newest event that is recorded now
    */
   replay(pattern, from, until) {
     this.#complain("");
-    this.#feed.leave(pattern, this.#owner).catch(() => {}); // the server drops what waits for this pattern
+    this.#feed.leave(pattern, this.#owner).catch(() => {}); // the server drops queued events of this pattern
     this.#replays.set(pattern, new Replay(pattern, from, until));
     this.hear(pattern, { replay: { [pattern]: from - 1 } });
   }
@@ -75,7 +75,7 @@ export class Subscriptions {
     for (const [pattern, replay] of this.#replays) if (replay.isOver) this.#replays.delete(pattern);
   }
 
-  /** Rows are kept while they last, so that none loses the focus. */
+  /** Update the list. Rows are kept, so that none loses the focus. */
   #show() {
     const subscriptions = this.#feed.patternsOf(this.#owner);
     for (const [pattern, row] of this.#rows) if (!subscriptions.includes(pattern)) this.#drop(pattern, row);

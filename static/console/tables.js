@@ -1,8 +1,8 @@
 /**
- * The view Tables: NetworkTables' topics with their values, which can be set.
+ * The view NetworkTables: topics with their values, which can be set.
  *
- * Values come as events with `ext.nt4`. However fast they do, only the newest of each topic is drawn, ten times a
- * second.
+ * Values are received as events with `ext.nt4`. However fast that is, only the newest of each topic is drawn, at most
+ * ten times a second.
  */
 
 import { Clock } from "./clock.js";
@@ -11,13 +11,13 @@ import { arrange } from "./rows.js";
 import { map, object, time } from "./shape.js";
 import { TopicRow } from "./topic-row.js";
 
-const RATES = "/halley/rates"; // tells which protocols are served
+const RATES = "/halley/rates"; // its ticks list the protocols that are served
 const TICK = object({ time, protocols: map(object({})) });
-const TOPICS = 10_000; // kept; as many as the server has at most
-const ROWS = 1_000; // drawn
+const TOPICS = 10_000; // the maximum number that is kept, which is the server's limit
+const ROWS = 1_000; // the maximum number that is drawn
 const DRAW_EVERY_MS = 100;
 const AGE_EVERY_MS = 1_000;
-const EARLIEST_MS = Date.UTC(2020); // values that claim to be older have no clock behind them
+const EARLIEST_MS = Date.UTC(2020); // values with earlier times are from clients without a clock
 
 export class Tables {
   #bayeux;
@@ -31,11 +31,11 @@ export class Tables {
   #pattern;
   #topics = new Map(); // channel -> { type, value, at, time, row }
   #changed = new Set(); // channels to draw
-  #isOrdered = true; // whether the rows are those that there should be
-  #drawing = 0; // the timer behind it
+  #isOrdered = true; // whether the rows are complete and in order
+  #drawing = 0; // this and #growing: timers
   #growing = 0;
   #session = null;
-  #isServed = null; // whether NetworkTables is, or null while nobody has told
+  #isServed = null; // whether the server serves NetworkTables, or null while that is unknown
   #refusal = "";
 
   constructor(root, { bayeux, feed, identity }) {
@@ -74,13 +74,13 @@ export class Tables {
     this.#growing = this.#drawing = 0;
   }
 
-  /** Called by the feed. */
+  /** Called by `Feed`. */
   heard({ channel, data, ext }) {
     if (channel === RATES && TICK(data)) this.#learn(data);
     if (!ext?.nt4) return;
     const { type, time } = ext.nt4;
     const known = this.#topics.get(channel);
-    // What has a position was read in the history, perhaps by a replay that has not come to the present.
+    // A value with a position was read from the history, perhaps by a replay that is still in progress.
     if (known && ext.replay !== undefined && time < known.time) return;
     if (!known && this.#topics.size >= TOPICS) return;
     this.#topics.set(channel, { row: null, ...known, type, time, value: data, at: this.#published(time) });
@@ -89,14 +89,14 @@ export class Tables {
     this.#drawing ||= setTimeout(() => this.#draw(), DRAW_EVERY_MS);
   }
 
-  /** Called by the feed. */
+  /** Called by `Feed`. */
   refused(pattern, error) {
     if (pattern === RATES) return;
     this.#refusal = `${pattern}: ${error.message}`;
     this.#draw();
   }
 
-  /** What is served is told each second; once is enough. */
+  /** Learn from a tick whether NetworkTables is served; one tick is enough. */
   #learn({ time, protocols }) {
     this.#clock.set(time);
     this.#isServed = Object.hasOwn(protocols, "nt4");
@@ -104,7 +104,7 @@ export class Tables {
     this.#draw();
   }
 
-  /** Another server may have other topics; the last values of its own come by themselves. */
+  /** Begin again with a new session: it can be another server's, with other topics. It sends their last values. */
   #watchSession() {
     const { session } = this.#bayeux;
     if (session === null || session === this.#session) return;
@@ -142,7 +142,7 @@ export class Tables {
     this.#tell();
   }
 
-  /** Bring the rows in order. */
+  /** Create missing rows, and put all rows in order. */
   #arrange() {
     this.#isOrdered = true;
     const wanted = this.#filter.value.trim().toLowerCase();
@@ -181,21 +181,21 @@ export class Tables {
     this.#notice.hidden = text === "";
   }
 
-  /** Why there is nothing, or nothing to be set, and how it would be otherwise. */
+  /** The reason why there are no values or values cannot be set, and the notice's class. */
   #trouble() {
-    if (this.#refusal) return [`Not heard: ${this.#refusal}`, "bad"];
+    if (this.#refusal) return [`The server refused the subscription: ${this.#refusal}`, "bad"];
     if (this.#topics.size === 0 && this.#isServed === false) {
-      return ["This server does not speak NetworkTables. Start it with: halley serve --nt4", "plain"];
+      return ["This server does not serve NetworkTables. Start it with: halley serve --nt4", "plain"];
     }
     if (this.#topics.size === 0) {
-      const hint = this.#isServed ? "" : " A server speaks NetworkTables when it is started with: halley serve --nt4";
-      return [`No value has come yet.${hint}`, "plain"];
+      const hint = this.#isServed ? "" : " To serve NetworkTables, start the server with: halley serve --nt4";
+      return [`No values have been received yet.${hint}`, "plain"];
     }
-    if (this.#identity.isReadOnly) return ["Your role may publish nothing, so values can only be read.", "plain"];
+    if (this.#identity.isReadOnly) return ["Your role has no right to publish, so values can only be read.", "plain"];
     return ["", ""];
   }
 
-  /** When a value was published, in ms since the epoch; now, where that claims to be in the future or long ago. */
+  /** The time of a value, in ms since the epoch; now, if its time is in the future or long ago. */
   #published(time_us) {
     const at = time_us / 1_000;
     const { now } = this.#clock;

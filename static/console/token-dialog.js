@@ -1,5 +1,5 @@
 /**
- * The place to enter a token; and what the page says of who the reader is.
+ * The dialog for entering a token, and the parts of the page that show the reader's identity.
  */
 
 import { write } from "./element.js";
@@ -44,7 +44,7 @@ export class TokenDialog {
     this.#identity.enter(token);
   }
 
-  /** A refused token is said where it is entered too: the page behind the dialog is not to be read. */
+  /** Show a refused token's error in the dialog too, since the page behind an open dialog is inert. */
   #watch() {
     const { state, error } = this.#bayeux;
     const text = state === "disconnected" && error ? error.message : "";
@@ -56,8 +56,8 @@ export class TokenDialog {
     const { authid, role, isReadOnly } = this.#identity;
     const name = authid === null ? role : `${authid}, role ${role}`;
     this.#role.textContent = role && `You are ${name}`;
-    this.#now.textContent = role ? `To this server you are ${name}.` : "The server has not said who you are.";
-    const text = isReadOnly ? `Read-only: the role ${role} may publish nothing` : "";
+    this.#now.textContent = role ? `To this server you are ${name}.` : "The server has not reported your identity yet.";
+    const text = isReadOnly ? `Read-only: the role ${role} has no right to publish` : "";
     write(this.#readOnly, text);
     this.#readOnly.hidden = !isReadOnly;
   }

@@ -1,7 +1,7 @@
 /**
- * One topic of NetworkTables as a row: its name, its type, its age, and its value in a control that sets it.
+ * The row of a NetworkTables topic: its name, its type, its age, and its value in a control that sets it.
  *
- * While the reader edits, values that come are told beside the control and do not touch it.
+ * While the reader edits, new values are shown below the control and do not change its content.
  */
 
 import { span } from "./clock.js";
@@ -16,9 +16,9 @@ export class TopicRow {
   #type = "";
   #kind = "none"; // of control
   #value;
-  #at = 0; // when it was published, in ms since the epoch
+  #at = 0; // the value's time, in ms since the epoch
   #isReadOnly;
-  #hasTyped = false; // whether the control holds what the reader has typed and not set
+  #hasTyped = false; // whether the control has input that is not set yet
   #control = null;
   #cell;
   #typeText;
@@ -28,7 +28,7 @@ export class TopicRow {
 
   /**
    * @param {string} channel
-   * @param {(channel: string, value: unknown) => Promise<unknown>} set publishes; rejects where that is refused
+   * @param {(channel: string, value: unknown) => Promise<unknown>} set publishes a value; rejects if that is refused
    * @param {boolean} isReadOnly
    */
   constructor(channel, set, isReadOnly) {
@@ -43,7 +43,7 @@ export class TopicRow {
     const accept = element("button", { type: "button", className: "primary", textContent: "Set" });
     const cancel = element("button", { type: "button", textContent: "Cancel" });
     accept.setAttribute("aria-label", `Set ${shown}`);
-    cancel.setAttribute("aria-label", `Leave ${shown} as it is`);
+    cancel.setAttribute("aria-label", `Cancel setting ${shown}`);
     accept.addEventListener("click", () => this.#publish());
     cancel.addEventListener("click", () => this.#release());
     this.#buttons = element("div", { className: "buttons", hidden: true }, accept, cancel);
@@ -52,7 +52,7 @@ export class TopicRow {
     this.element = element("li", {}, name, this.#typeText, this.#cell, this.#age, foot);
   }
 
-  /** Show a value. */
+  /** Show a value. @param {string} type @param {unknown} value @param {number} at in ms since the epoch */
   show(type, value, at) {
     this.#value = value;
     this.#at = at;
@@ -61,24 +61,24 @@ export class TopicRow {
     else if (!this.#isEntered) this.#fill();
   }
 
-  /** Say how old the value is. @param {number} now in ms */
+  /** Update the value's age. @param {number} now in ms since the epoch */
   grow(now) {
     write(this.#age, span(Math.max(0, now - this.#at) / 1_000));
   }
 
-  /** @param {boolean} isReadOnly */
+  /** Set whether the control is read-only. @param {boolean} isReadOnly */
   restrict(isReadOnly) {
     if (isReadOnly === this.#isReadOnly) return;
     this.#isReadOnly = isReadOnly;
     this.#restrictControl();
   }
 
-  /** Whether the reader is at it, and its element has to stay. */
+  /** Whether the reader is using the row, so that its element has to be kept. */
   get isInUse() {
     return this.#hasTyped || this.element.contains(document.activeElement);
   }
 
-  /** Whether the caret is in its field, which keeps still then. */
+  /** Whether the caret is in the row's field, which is not updated then. */
   get #isEntered() {
     const isField = ["number", "text", "json"].includes(this.#kind);
     return isField && this.#control === document.activeElement && !this.#isReadOnly;
@@ -146,7 +146,7 @@ export class TopicRow {
     }
   }
 
-  /** Give the control back to the values that come. */
+  /** Discard the input, and show new values in the control again. */
   #release() {
     this.#settle();
     this.#fill();
@@ -167,7 +167,7 @@ export class TopicRow {
     else if (this.#control.value !== text) this.#control.value = text;
   }
 
-  /** Say what the value is while another one is being typed. */
+  /** Show the current value below the input, unless an error is shown there. */
   #tellBeside() {
     if (this.#control.ariaInvalid !== "true") this.#say(`now ${textOf(this.#type, this.#value)}`);
   }
@@ -198,7 +198,7 @@ const controls = {
   none: () => element("code", {}),
 };
 
-/** A topic's name: what a channel cannot have stands in it as `!` and two hexadecimal digits. */
+/** A topic's name. Its channel has each byte that Bayeux does not allow as `!` and two hexadecimal digits. */
 function nameOf(channel) {
   try {
     return decodeURIComponent(channel.replace(/!([\da-f]{2})/g, "%$1"));

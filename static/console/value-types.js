@@ -1,5 +1,5 @@
 /**
- * What NetworkTables' types are in a page: which control fits a type, and what its text is as a value.
+ * NetworkTables' types in the page: the control for a type, and the conversion between values and the control's text.
  */
 
 import { parsed } from "./json.js";
@@ -8,7 +8,7 @@ const NUMBERS = ["double", "float", "int"];
 const SCALARS = ["boolean", ...NUMBERS, "string"];
 
 /**
- * The control for a type: a `switch`, a `number`, a `text`, `json`, or `none` where a page cannot make a value of it.
+ * The control for a type: `switch`, `number`, `text`, `json`, or `none` if the page cannot create values of the type.
  *
  * @param {string} type
  */

@@ -1,19 +1,19 @@
 /**
- * The page's views: one is shown, the one that the address names behind its `#`, so that each has a link of its own.
+ * The page's views: the one that the URL's fragment names is shown, so that each view has its own link.
  *
- * `#history?channel=/a/b` shows the view `history`, and tells it the rest as URLSearchParams; when only the rest changes
- * the view that is shown is shown again. A view is an object with `show(params)` and `hide()`: what costs the server
- * something, such as a subscription to one of its own topics, lasts only while somebody looks.
+ * `#history?channel=/a/b` shows the view `history`, and passes the query to it as URLSearchParams; if only the query
+ * changes, `show` is called again. A view is an object with `show(params)` and `hide()`: it does what costs the server
+ * something, such as subscribing to one of the server's own topics, only while it is shown.
  */
 
 export class Views {
   #views; // id of its section -> the view
   #shown = null;
-  #query = ""; // what it was shown with
+  #query = ""; // the query with which it was shown
 
   /**
    * @param {Record<string, { show(params: URLSearchParams): void, hide(): void }>} views by the id of their section; the
-   *   first is the usual one
+   *   first is the default
    */
   constructor(views) {
     this.#views = views;
@@ -21,7 +21,7 @@ export class Views {
     this.#follow();
   }
 
-  /** Hide and show the present view: what it may hear has changed. */
+  /** Hide and show the current view again, because the rights have changed. */
   renew() {
     const id = this.#shown;
     this.#views[id].hide();
@@ -50,14 +50,14 @@ export class Views {
       link.setAttribute("aria-current", "page");
       reveal(link);
     }
-    // Whoever follows a link loses the focus with what is hidden; so a keyboard reader goes on from the view's link.
+    // Hiding a view can remove the focus; then it moves to the new view's link, for keyboard users.
     if (before !== null && document.activeElement === document.body) {
       document.querySelector(`nav a[href="#${id}"]`)?.focus();
     }
   }
 }
 
-/** Have a link in the middle of its row, as far as it goes: on a phone the row is wider than the page. */
+/** Scroll a link to the middle of its row, as far as possible: on a phone the row is wider than the page. */
 function reveal(link) {
   const row = link.parentElement;
   row.scrollLeft = link.offsetLeft - row.offsetLeft - (row.clientWidth - link.offsetWidth) / 2;

@@ -1,18 +1,18 @@
 /**
- * Bayeux over callback-polling (JSONP), with script elements and nothing else. It knows nothing of the page.
+ * A Bayeux client over callback-polling (JSONP), which uses script elements only. It does not depend on the page.
  *
- * A request is a script whose address ends in `?message=<JSON>&jsonp=<function>`; the answer is a script that calls the
- * function with an array of messages. One connect is always held by the server; everything else goes one request at a
- * time beside it. This is a plain script, since browsers load no modules from files; its globals are `JsonpClient` and
- * `halleyJsonp`, which holds the functions that answers call.
+ * A request is a script whose URL ends in `?message=<JSON>&jsonp=<function>`; the response is a script that calls the
+ * function with an array of messages. One connect is always held by the server; all other messages are sent one request
+ * at a time in addition to it. This is a plain script, since browsers do not load modules from `file:` URLs; its
+ * globals are `JsonpClient` and `halleyJsonp`, which holds the functions that responses call.
  */
 "use strict";
 
 window.halleyJsonp = {};
 
 class JsonpClient {
-  static #NETWORK_MS = 10_000; // what an answer may take beyond the time for which the server holds it
-  static #URL_CHARS = 2_000; // some browsers and proxies cut longer ones
+  static #NETWORK_MS = 10_000; // the time for a response, in addition to the time for which the server holds a request
+  static #URL_CHARS = 2_000; // some browsers and proxies cut longer URLs
   static #ADVICE = { reconnect: "retry", interval: 0, timeout: 60_000 };
   static #BACKOFF_MOST_MS = 60_000;
 
@@ -20,18 +20,21 @@ class JsonpClient {
   state = "disconnected";
   /** The session's clientId, or null. */
   session = null;
-  /** What broke or ended the connection, or null. */
+  /** The error that broke or ended the connection, or null. */
   error = null;
-  /** The patterns it is subscribed to. */
+  /** The patterns that are subscribed to. */
   subscriptions = new Set();
 
   #server = "";
   #advice = JsonpClient.#ADVICE;
-  #life = 0; // counts connects and disconnects; what belongs to an earlier one is over
+  #life = 0; // counts connects and disconnects; results that belong to an earlier count are ignored
   #lastId = 0;
-  #others = Promise.resolve(); // ends when the latest request beside the connect has
+  #others = Promise.resolve(); // settled when the latest request other than the connect has ended
 
-  /** `onChange()`: a property has changed; `onEvent(event)`; `onRequest(message, answers)`: what went and came. */
+  /**
+   * `onChange()` is called when a property has changed, `onEvent(event)` for each event, and
+   * `onRequest(message, answers)` with a message that was sent and the messages of the response.
+   */
   constructor({ onChange, onEvent, onRequest }) {
     Object.assign(this, { onChange, onEvent, onRequest });
   }
@@ -57,7 +60,7 @@ class JsonpClient {
       if (isBroken) failures += 1;
       else if (this.state === "connected") failures = 0;
       if (isBroken) this.#become("reconnecting", error);
-      // Partly by chance, so that a thousand pages do not return in one moment.
+      // Partly random, so that a thousand pages do not reconnect at the same moment.
       const backoffMs = Math.min(failures * 1_000, JsonpClient.#BACKOFF_MOST_MS) * (0.5 + Math.random() / 2);
       await new Promise((resolve) => setTimeout(resolve, Math.max(interval, backoffMs)));
     }
@@ -66,7 +69,7 @@ class JsonpClient {
   async disconnect() {
     const goodbye = this.session === null ? null : this.#beside({ channel: "/meta/disconnect" });
     this.#end(null);
-    await goodbye?.catch(() => {}); // unheard, the session expires
+    await goodbye?.catch(() => {}); // if this fails, the session expires on the server
   }
 
   async subscribe(subscription) {
@@ -86,7 +89,7 @@ class JsonpClient {
   }
 
   async #handshake(life) {
-    this.#advice = JsonpClient.#ADVICE; // what an earlier session was told is no longer true
+    this.#advice = JsonpClient.#ADVICE; // the advice to an earlier session no longer applies
     const supportedConnectionTypes = ["callback-polling"];
     const reply = await this.#exchange({ channel: "/meta/handshake", version: "1.0", supportedConnectionTypes });
     const { clientId } = reply;
@@ -94,7 +97,7 @@ class JsonpClient {
       try {
         await this.#exchange({ channel: "/meta/subscribe", subscription, clientId });
       } catch (error) {
-        if (!error.cause || error.message.startsWith("402:")) throw error; // then all of it is done again
+        if (!error.cause || error.message.startsWith("402:")) throw error; // the handshake is tried again
         this.subscriptions.delete(subscription); // refused
       }
     }
@@ -105,13 +108,13 @@ class JsonpClient {
 
   async #hold(life) {
     const message = { channel: "/meta/connect", connectionType: "callback-polling", clientId: this.session };
-    const isFirst = this.state !== "connected"; // answered at once, it tells that all is well
+    const isFirst = this.state !== "connected"; // not held by the server, so that its reply proves the connection
     if (isFirst) message.advice = { timeout: 0 };
     await this.#exchange(message, (isFirst ? 0 : this.#advice.timeout) + JsonpClient.#NETWORK_MS);
     if (life === this.#life) this.#become("connected");
   }
 
-  /** Send one message when the one before it has been answered. */
+  /** Send one message once the response to the previous one has been received. */
   #beside(message) {
     const whole = { ...message, clientId: this.session };
     const sent = this.#others.then(() => this.#exchange(whole));
@@ -119,7 +122,7 @@ class JsonpClient {
     return sent;
   }
 
-  /** Send one message; returns its reply, takes the advice in it and hands on the events beside it. */
+  /** Send one message; returns its reply, adopts the advice in it, and delivers the events of the same response. */
   async #exchange(message, timeoutMs = JsonpClient.#NETWORK_MS) {
     const life = this.#life;
     const id = String((this.#lastId += 1));
@@ -133,7 +136,7 @@ class JsonpClient {
     return reply;
   }
 
-  /** One request: resolves with the messages that come back. */
+  /** Send one request; resolves with the messages of the response. */
   async #ask(messages, timeoutMs) {
     const name = `r${this.#lastId}`;
     const url = new URL(this.#server);
@@ -141,18 +144,18 @@ class JsonpClient {
     url.searchParams.set("jsonp", `halleyJsonp.${name}`);
     const { length } = url.href;
     const most = JsonpClient.#URL_CHARS;
-    if (length > most) throw new Error(`too long for JSONP: ${length} characters, at most ${most}`);
+    if (length > most) throw new Error(`too long for JSONP: a URL of ${length} characters, of at most ${most}`);
     const script = document.createElement("script");
     let timer = 0;
     try {
       return await new Promise((resolve, reject) => {
         const settle = (how, what) => (delete window.halleyJsonp[name], how(what));
         window.halleyJsonp[name] = (answers) => settle(resolve, answers);
-        // The function stays for an answer that comes too late.
-        timer = setTimeout(() => reject(new Error(`no answer within ${timeoutMs / 1_000} s`)), timeoutMs);
-        // After a call, `onload` has nothing left to settle.
-        script.onload = () => settle(reject, new Error("the answer did not call back"));
-        script.onerror = () => settle(reject, new Error("the server cannot be reached, or has refused the request"));
+        // The function is kept for a response that arrives after the deadline.
+        timer = setTimeout(() => reject(new Error(`no response within ${timeoutMs / 1_000} s`)), timeoutMs);
+        // Once the function was called, `onload` has no effect.
+        script.onload = () => settle(reject, new Error("the response did not call the callback function"));
+        script.onerror = () => settle(reject, new Error("the server cannot be reached or refused the request"));
         script.src = url.href;
         document.head.append(script);
       });

@@ -1,8 +1,8 @@
 /**
- * The JSONP page: forms around one `JsonpClient`, and lists of what came. What comes only ever becomes text.
+ * The JSONP page: forms around one `JsonpClient`, and lists of received events and responses, always shown as text.
  *
- * The server is the one that served the page, or the one that `?server=` names; nothing is asked of it before the
- * reader says Connect, since its scripts run in this page.
+ * The server is the one that served the page, or the one that `?server=` names. No request is sent to it before the
+ * reader clicks Connect, since its scripts run in this page.
  */
 "use strict";
 
@@ -13,7 +13,7 @@
     connected: "Connected",
     reconnecting: "Reconnecting",
   };
-  const HANDLE_CHARS = 8; // of the session's id, enough to tell two tabs apart
+  const HANDLE_CHARS = 8; // of the session's id, enough to distinguish two tabs
   const SHOWN_EVENTS = 100;
   const SHOWN_REQUESTS = 8;
 
@@ -40,7 +40,7 @@
     return made;
   }
 
-  /** Put a line on top of a list: the time, a channel and JSON. */
+  /** Add a line at the top of a list: the time, a channel and JSON. */
   function addLine(list, most, channel, json) {
     const time = element("time", { textContent: new Date().toLocaleTimeString("en-GB") });
     const name = element("span", { className: "channel", textContent: channel });
@@ -62,7 +62,7 @@
     find("subscriptions").replaceChildren(...[...subscriptions].map(subscriptionLine));
   }
 
-  /** Write into a live region only what is new, or it would be read aloud again. */
+  /** Set a live region's text, but only if it has changed: otherwise screen readers would read it again. */
   function say(id, text) {
     if (find(id).textContent !== text) find(id).textContent = text;
   }
@@ -74,7 +74,7 @@
     return element("li", {}, element("span", { className: "channel", textContent: subscription }), button);
   }
 
-  /** Do something that the server may refuse, and show what it said in the form's output. */
+  /** Run `action`, and show the error in the form's output if it fails. */
   async function attempt(form, action) {
     const output = form.querySelector("output");
     output.textContent = "";
@@ -92,7 +92,7 @@
     });
   }
 
-  /** JSON as its value, any other text as itself. */
+  /** The value of `text` if it is JSON; otherwise `text` itself. */
   function parsed(text) {
     try {
       return JSON.parse(text);

@@ -1,6 +1,6 @@
-"""What the browser tests share: Debian's Chromium, a profile that notes every complaint, and a server to restart.
+"""Fixtures of the browser tests: Debian's Chromium, a profile that records errors, and a server that can be restarted.
 
-Set `TESTS_NO_SKIP=1` where nothing may be skipped: then a missing Chromium is a failure.
+With `TESTS_NO_SKIP=1` a missing Chromium is a failure; otherwise the tests are skipped.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 
 SPEAKING_NT4 = "[nt4]\nenabled = true\nport = 0\n"
-"""A parameter of `server`: one that robots find too."""
+"""A parameter of `server`: the configuration of one that also serves NetworkTables."""
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def chromium() -> AsyncIterator[Browser]:
-    """Debian's Chromium, one for all tests, because it takes a second to start."""
+    """Debian's Chromium, shared by all tests, because it takes a second to start."""
     program = require_browser()
     expect.set_options(timeout=DEADLINE_S * 1000)
     async with async_playwright() as playwright:
@@ -47,9 +47,9 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 class RestartableServer:
-    """`halley serve` as a user starts it, on a port that it keeps when it is started again.
+    """A `halley serve` process, which keeps its port when it is started again.
 
-    `configuration` is the text of its configuration file, if it has one.
+    `configuration` is the content of its configuration file; without one if it is empty.
     """
 
     def __init__(self, folder: Path, configuration: str = "") -> None:
@@ -64,29 +64,29 @@ class RestartableServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The server's URL."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
     def bayeux(self) -> str:
-        """Where it speaks Bayeux."""
+        """The URL of the server's Bayeux endpoint."""
         return f"{self.url}/bayeux"
 
     async def start(self) -> None:
-        """Start it, and wait until it says that it listens."""
+        """Start the server, and wait until it reports that it listens."""
         ports = ("--port", str(self._port), "--operations-port", "0")
         self._process = await self._life.enter_async_context(launched(*ports, *self._options, cwd=self._folder))
         self._port = self._process.port
 
     async def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
-        """End it, and wait until it is gone."""
+        """End the server with a signal, and wait until the process has ended."""
         assert self._process is not None
         self._process.send_signal(by)
         await self._process.exit_code()
         await self.close()
 
     async def close(self) -> None:
-        """Let go of it, dead or alive."""
+        """End the process if it is still running."""
         await self._life.aclose()
 
     async def until_metric(self, name: str, value: float) -> None:
@@ -98,7 +98,7 @@ class RestartableServer:
                 await asyncio.sleep(0.05)
 
     async def post(self, *messages: dict[str, object]) -> None:
-        """Publish from elsewhere, by one request."""
+        """Publish messages from outside the browser, in one request."""
         async with httpx.AsyncClient() as client:
             response = await client.post(self.bayeux, json=messages)
         assert all(reply["successful"] for reply in response.json())
@@ -106,7 +106,7 @@ class RestartableServer:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def server(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[RestartableServer]:
-    """A running server of its own for each test, with the configuration that is its parameter, if it has one."""
+    """A separate running server for each test; the fixture's parameter, if any, is its configuration."""
     running = RestartableServer(tmp_path, getattr(request, "param", ""))
     await running.start()
     yield running
@@ -116,8 +116,8 @@ async def server(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterato
 async def keep(page: Page, name: str) -> None:
     """Write screenshots of a page as `NAME-light.png` and `NAME-dark.png`, for people to look at.
 
-    Convention: one test of each view calls this once, when the view shows something, with the view's name. They go to
-    the folder that the environment variable `HALLEY_SCREENSHOTS` names, else to `.screenshots/` of the repository.
+    By convention, one test of each view calls this once, with the view's name, when the view has content. The folder is
+    the one that the environment variable `HALLEY_SCREENSHOTS` names, else `.screenshots/` of the repository.
     """
     folder = Path(os.environ.get("HALLEY_SCREENSHOTS") or Path(__file__).parents[2] / ".screenshots")
     for scheme in ("light", "dark"):
@@ -127,19 +127,19 @@ async def keep(page: Page, name: str) -> None:
 
 
 class Profile:
-    """One browser profile: its pages share cookies. Notes what its pages complain about and which URLs they load."""
+    """One browser profile, whose pages share cookies. Records the pages' errors and warnings, and loaded URLs."""
 
     def __init__(self, context: BrowserContext) -> None:
         self.context = context
         self.complaints: list[str] = []
         self.requested: list[str] = []
-        self.expected = ""  # what complaints may contain
+        self.expected = ""  # a part of complaints that are allowed
         context.on("console", self._console)
         context.on("weberror", lambda error: self.complaints.append(str(error.error)))
         context.on("request", lambda request: self.requested.append(request.url))
 
     async def open(self, url: str) -> Page:
-        """A new tab."""
+        """Open a URL in a new tab."""
         page = await self.context.new_page()
         await page.goto(url)
         return page
@@ -149,15 +149,15 @@ class Profile:
             self.complaints.append(message.text)
 
     def unexpected(self) -> list[str]:
-        """The complaints that no test has announced."""
+        """The complaints that do not contain `expected`."""
         return [text for text in self.complaints if not self.expected or self.expected not in text]
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def profile(chromium: Browser, server: RestartableServer) -> AsyncIterator[Profile]:
-    """A fresh browser profile, in which nothing may go wrong unnoticed: no error, no warning, no violated policy.
+    """A new browser profile; an unexpected error, warning or violated policy in it fails the test.
 
-    It names the server so as to be closed before that goes.
+    It requests `server` so that it is closed before the server is.
     """
     context = await chromium.new_context(viewport={"width": 1280, "height": 800})
     profile = Profile(context)

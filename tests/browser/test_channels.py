@@ -17,7 +17,7 @@ with suppress(ImportError):  # then the fixture `chromium` skips, or fails
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 STILL = "[ticks]\nevery_s = 0\n"
-"""The server tells nothing by itself, so that a test can."""
+"""The server publishes no ticks, so that a test can publish its own."""
 NO_HISTORY = "[history]\nenabled = false\n"
 CLOSED = """
 [[access]]
@@ -31,7 +31,7 @@ NUMBERS = [("/b/slow", 1.5, 10), ("/b/fast", 20.0, 1_000), ("/a/x/deep", 3.0, 7)
 
 
 async def open_channels(profile, server, query=""):
-    """A tab with the view that hears."""
+    """Open the view in a new tab, and wait until it is connected."""
     page = await profile.open(f"{server.url}/#channels{query}")
     await expect(page.locator("#state")).to_have_text("Connected")
     return page
@@ -43,17 +43,17 @@ def row(page, channel):
 
 
 def cell(page, channel, column):
-    """One of its cells."""
+    """A cell of a channel's or branch's row."""
     return row(page, channel).get_by_role("gridcell").nth(column)
 
 
 async def labels(page):
-    """What the rows are called, from top to bottom."""
+    """The labels of the rows, from top to bottom."""
     return await page.locator("#channels tbody .channel").all_text_contents()
 
 
 def tick(*topics, others=0, second=0):
-    """What `/halley/topics` tells of channels: each (name, per_s, published)."""
+    """A message on `/halley/topics` with these channels, (name, per_s, published) each."""
     told = [
         {
             "channel": name,
@@ -69,7 +69,7 @@ def tick(*topics, others=0, second=0):
 
 
 async def tell(page, server, *topics, **more):
-    """Publish a tick once the page hears it, and wait until it is shown."""
+    """Publish a tick once the page is subscribed, and wait until it is shown."""
     await server.until_metric("halley_subscriptions", 2.0)
     await server.post(tick(*topics, **more))
     await expect(row(page, topics[0][0])).to_have_count(1)
@@ -77,7 +77,7 @@ async def tell(page, server, *topics, **more):
 
 @pytest.mark.parametrize("server", [SPEAKING_NT4], indirect=True)
 async def test_what_three_protocols_publish_is_counted_and_shown(profile, server):
-    """Each channel has its number, its subscribers and its last data, whoever published; branches sum them up."""
+    """Each channel's row has its count, subscribers and last data, for publishers of any protocol; branches add up."""
     page = await open_channels(profile, server)
     await expect(page.get_by_text("Nothing has been published yet.")).to_be_visible()
     async with await wamp.join(server.url) as router, await nt4.connect(server.url, "robot") as robot:
@@ -103,11 +103,11 @@ async def test_what_three_protocols_publish_is_counted_and_shown(profile, server
 
 
 async def test_the_chosen_channel_shows_all_of_its_last_event(profile, server):
-    """A click shows data indented, live; a reader who comes later gets what is recorded."""
+    """A click shows the data, indented and live; a page that is opened later shows the recorded event."""
     page = await open_channels(profile, server)
     await server.post({"channel": "/a/b", "data": {"deep": [1, None]}})
     await row(page, "/a/b").click()
-    detail = page.get_by_role("complementary", name="The chosen channel")
+    detail = page.get_by_role("complementary", name="Selected channel")
     await expect(detail.get_by_role("heading", name="/a/b")).to_be_visible()
     assert await detail.locator("pre").text_content() == '{\n  "deep": [\n    1,\n    null\n  ]\n}'
     await server.post({"channel": "/a/b", "data": "<b>newer</b>"})
@@ -122,12 +122,12 @@ async def test_the_chosen_channel_shows_all_of_its_last_event(profile, server):
 
 @pytest.mark.parametrize("server", [NO_HISTORY], indirect=True)
 async def test_without_a_history_it_says_why_there_is_no_data(profile, server):
-    """What was published before the reader came is known by number only, and the view says how that is changed."""
+    """Of events from before the page was opened only the count is shown, and how to start the server with a history."""
     profile.expected = "404"
     await server.post({"channel": "/before", "data": 1})
     page = await open_channels(profile, server)
     await row(page, "/before").click()
-    why = "Nothing heard since this view is open, and the history is off on this server (halley serve --history on"
+    why = "No event received yet, and the history is off on this server (start it with: halley serve --history on"
     await expect(page.locator("#channels .why")).to_contain_text(why)
     await expect(page.locator("#channels pre")).to_be_hidden()
     await server.post({"channel": "/before", "data": 2})
@@ -156,7 +156,7 @@ async def test_branches_sum_up_and_sorting_keeps_them_together(profile, server):
 
 @pytest.mark.parametrize("server", [STILL], indirect=True)
 async def test_a_filter_shows_what_fits_and_what_is_above_it(profile, server):
-    """Text is looked for anywhere, a pattern matches as in a subscription; closed branches are searched too."""
+    """Text is searched anywhere in names, a pattern matches as in a subscription; closed branches are searched too."""
     page = await open_channels(profile, server)
     await tell(page, server, *NUMBERS)
     await page.get_by_role("button", name="Collapse all branches").click()
@@ -166,7 +166,7 @@ async def test_a_filter_shows_what_fits_and_what_is_above_it(profile, server):
         await field.fill(text)
         assert await labels(page) == found
     await field.fill("nowhere")
-    await expect(page.get_by_text("No channel fits the filter.")).to_be_visible()
+    await expect(page.get_by_text("No channel matches the filter.")).to_be_visible()
     await field.fill("")
     assert await labels(page) == ["a", "b"]
     await page.get_by_role("button", name="Expand all branches").click()
@@ -175,7 +175,7 @@ async def test_a_filter_shows_what_fits_and_what_is_above_it(profile, server):
 
 @pytest.mark.parametrize("server", [STILL], indirect=True)
 async def test_a_channel_that_the_server_tells_no_more_stays(profile, server):
-    """Its total stays; its rate is nothing as soon as quieter channels than itself are told of."""
+    """Its total stays; its rate becomes 0 once a tick lists a channel without an event since the tick before."""
     page = await open_channels(profile, server)
     await tell(page, server, ("/old", 5.0, 50), second=1)
     await server.post(tick(("/new", 1.0, 1), others=1, second=2))
@@ -189,7 +189,7 @@ async def test_a_channel_that_the_server_tells_no_more_stays(profile, server):
 
 @pytest.mark.parametrize("server", [STILL], indirect=True)
 async def test_the_tree_is_walked_by_keyboard(profile, server):
-    """Arrows walk, open and close; Enter chooses; the focus stays on its row while numbers and order change."""
+    """Arrow keys move, open and close; Enter selects; the focus stays on its row while numbers and order change."""
     page = await open_channels(profile, server)
     await tell(page, server, *NUMBERS)
     await page.get_by_role("button", name="Last event").focus()
@@ -214,7 +214,7 @@ async def test_the_tree_is_walked_by_keyboard(profile, server):
 
 
 async def test_tail_hears_a_channel_or_a_branch_in_the_overview(profile, server):
-    """The button subscribes and turns to the list of events, which shows what comes then."""
+    """The button subscribes and shows the list of events, which then shows the channel's events."""
     page = await open_channels(profile, server)
     await server.post({"channel": "/a/b", "data": 1})
     for channel, button, pattern in (("/a/b", "Tail channel", "/a/b"), ("/a", "Tail branch", "/a/**")):
@@ -230,7 +230,7 @@ async def test_tail_hears_a_channel_or_a_branch_in_the_overview(profile, server)
 
 @pytest.mark.parametrize("server", [CLOSED], indirect=True)
 async def test_who_may_not_see_is_told_so(profile, server):
-    """Without the right to numbers and data the view says so in the server's words, and shows nothing wrong."""
+    """Without rights to the numbers and the data the view shows the server's errors, and no rows."""
     page = await open_channels(profile, server)
     notice = page.locator("#channels .notice")
     await expect(notice).to_contain_text("This role may not see the channels' numbers (/halley/topics): 403")
@@ -240,7 +240,7 @@ async def test_who_may_not_see_is_told_so(profile, server):
 
 
 async def test_after_a_restart_it_is_live_again(profile, server):
-    """The server comes back, and its numbers with it, without a reload."""
+    """After a restart the view shows the server's numbers again, without a reload."""
     profile.expected = "net::ERR_"
     page = await open_channels(profile, server)
     await server.post({"channel": "/a", "data": 1}, {"channel": "/a", "data": 2})
@@ -255,7 +255,7 @@ async def test_after_a_restart_it_is_live_again(profile, server):
 
 
 async def test_nothing_is_heard_for_a_view_that_nobody_watches(profile, server):
-    """Numbers cost the server something: they are subscribed to only while they are shown."""
+    """The page is subscribed to ticks, which cost the server something, only while they are shown."""
     page = await open_channels(profile, server)
     heard = page.get_by_text("Nothing has been published yet.")
     await expect(heard).to_be_visible()
@@ -289,7 +289,7 @@ async def test_2_000_channels_stay_usable(profile, server):
 
 @pytest.mark.parametrize("server", [STILL], indirect=True)
 async def test_it_fits_a_phone_and_nothing_moves(profile, server):
-    """At 360 pixels nothing needs scrolling sideways; numbers that grow move nothing."""
+    """At 360 pixels the page does not scroll sideways, and growing numbers do not move anything."""
     page = await open_channels(profile, server)
     await page.set_viewport_size({"width": 360, "height": 740})
     await tell(page, server, (f"/{'long' * 40}/x", 1.0, 1), ("/a", 1.0, 1))

@@ -1,4 +1,4 @@
-"""`bayeux.js`, the client behind the console, in Chromium: what it sends, and how it takes what a server says."""
+"""`bayeux.js`, the console's client, in Chromium: what it sends, and how it handles replies and advice."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ CLIENT = """
 
 
 async def run(page, script):
-    """What a script of a page returns, with a client named `bayeux` and what it `heard`."""
+    """Run a script in a page and return its result; it has a client `bayeux` and the received events `heard`."""
     return await page.evaluate(f"async () => {{ const DEADLINE_MS = {DEADLINE_S * 1000}; {CLIENT} {script} }}")
 
 
 async def open_blank(profile, server):
-    """A page of the server's origin that does nothing by itself."""
+    """Open an empty page of the server's origin."""
     page = '<!doctype html><link rel="icon" href="data:,">'
     await profile.context.route("**/blank", lambda route: route.fulfill(body=page, content_type="text/html"))
     return await profile.open(f"{server.url}/blank")
 
 
 def sent(profile):
-    """Collects the messages of each request to come."""
+    """Return a list to which the messages of each later request are added."""
     requests = []
     profile.context.on(
         "request", lambda request: requests.append(request.post_data_json) if request.method == "POST" else None
@@ -46,7 +46,7 @@ def sent(profile):
 
 
 async def test_what_is_sent_in_one_tick_travels_in_one_request(profile, server):
-    """Three publishes made together are one request with three messages, and each gets its own reply."""
+    """Three publishes in one turn of the event loop share one request, and each gets its own reply."""
     page = await open_blank(profile, server)
     requests = sent(profile)
     replies = await run(
@@ -63,7 +63,7 @@ async def test_what_is_sent_in_one_tick_travels_in_one_request(profile, server):
 
 
 async def test_it_publishes_while_its_connect_is_held(profile, server):
-    """Bayeux 1.0, 5: a second request beside the held one; the events of it come by the connect, in order."""
+    """Bayeux 1.0, 5: it publishes in a second request; the held connect delivers the events, in order."""
     page = await open_blank(profile, server)
     heard = await run(
         page,
@@ -82,7 +82,7 @@ async def test_it_publishes_while_its_connect_is_held(profile, server):
 
 
 async def test_a_refused_subscription_is_told_and_forgotten(profile, server):
-    """A68: `refused` bears the server's error text and its reply, and the subscription is no longer listed."""
+    """A68: the event `refused` has the server's error text and reply, and the subscription is no longer listed."""
     page = await open_blank(profile, server)
     error = await run(
         page,
@@ -100,7 +100,7 @@ async def test_a_refused_subscription_is_told_and_forgotten(profile, server):
 
 @pytest.mark.parametrize("refused", ["/meta/handshake", "/meta/connect"])
 async def test_the_advice_none_ends_it(profile, server, refused):
-    """A38: told `reconnect: none`, it neither connects nor shakes hands again, and says why."""
+    """A38: after the advice `reconnect: none` it sends neither a connect nor a handshake, and `error` is the reason."""
     page = await open_blank(profile, server)
     requests = sent(profile)
 
@@ -129,7 +129,7 @@ async def test_the_advice_none_ends_it(profile, server, refused):
 
 
 async def test_a_forgotten_session_is_replaced_at_once(profile, server):
-    """A38: told `reconnect: handshake`, it makes a new session and subscribes again, without a pause."""
+    """A38: after the advice `reconnect: handshake` it makes a new session and subscribes again, without a pause."""
     page = await open_blank(profile, server)
     requests = sent(profile)
     forgets = [True]
@@ -163,7 +163,7 @@ async def test_a_forgotten_session_is_replaced_at_once(profile, server):
 
 
 async def test_a_late_goodbye_does_not_end_the_next_session(profile, server):
-    """A38: the `none` in the answer to a disconnect is not obeyed by the session that was begun meanwhile."""
+    """A38: `reconnect: none` in the reply to a disconnect does not affect the session that was begun meanwhile."""
     page = await open_blank(profile, server)
     goodbyes = []
 
@@ -195,7 +195,7 @@ async def test_a_late_goodbye_does_not_end_the_next_session(profile, server):
 
 
 async def test_an_http_error_is_tried_again_after_a_pause(profile, server):
-    """A server that answers 503 is asked again, not at once; meanwhile the state tells when."""
+    """A request with status 503 is repeated after a pause; meanwhile `retryAt` is the time of the next attempt."""
     profile.expected = "503"
     page = await open_blank(profile, server)
     refusals = [503]
@@ -217,11 +217,11 @@ async def test_an_http_error_is_tried_again_after_a_pause(profile, server):
         return [...seen, bayeux.error];
         """,
     )
-    assert seen == ["the server answered HTTP 503", True, None]
+    assert seen == ["the server responded with HTTP 503", True, None]
 
 
 async def test_a_foreign_reply_in_an_event_is_no_reply(profile, server):
-    """A49: an event that bears `advice` and `successful` is delivered as an event, and not obeyed."""
+    """A49: an event with the fields `advice` and `successful` is delivered as an event, and its advice is ignored."""
     page = await open_blank(profile, server)
     forged = {"channel": "/a", "data": 1, "id": "1", "successful": False, "advice": {"reconnect": "none"}}
     forgeries = [forged]

@@ -1,4 +1,4 @@
-"""The console in Chromium: what its reader sees."""
+"""The console in Chromium: its connection, the list of events, subscriptions and the form for publishing."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ NO_JSON = [
     ("", "Not JSON at line 1, column 1: expected a value, found the end"),
     ("[true,\n\n  hello]", "Not JSON at line 3, column 3: expected a value, found hello"),
     ("{a: 1}", 'Not JSON at line 1, column 2: expected a name in "quotes", found a'),
-    ('["half', "Not JSON at line 1, column 2: this string does not end, or has a character to be escaped"),
+    ('["half', "Not JSON at line 1, column 2: this string is not closed or has a character that must be escaped"),
     ("[1] 2", "Not JSON at line 1, column 5: expected the end, found 2"),
     ("01", "Not JSON at line 1, column 2: expected the end, found 1"),
-    ("[12345678901234567890]", "Beyond 53 bits: a browser would make it 12345678901234567000"),
+    ("[12345678901234567890]", "Integer beyond 53 bits: a browser would round it to 12345678901234567000"),
 ]
 
 
 async def open_console(profile, server):
-    """A tab with the console that is connected and hears everything."""
+    """Open the console in a new tab, and wait until it is connected and subscribed to `/**`."""
     page = await profile.open(server.url)
     await expect(state(page)).to_have_text("Connected")
     await expect_granted(page, "/**")
@@ -45,7 +45,7 @@ def subscription(page, pattern):
 
 
 async def expect_granted(page, pattern):
-    """Wait until the server has granted a subscription, and the page no longer says that it waits."""
+    """Wait until the server has granted a subscription, so that the page no longer shows it as waiting."""
     await expect(subscription(page, pattern)).to_be_visible()
     await expect(subscription(page, pattern).get_by_text("waiting")).to_be_hidden()
 
@@ -56,7 +56,7 @@ def events(page):
 
 
 def state(page):
-    """What the page says about the connection, in one word."""
+    """The element that shows the connection's state."""
     return page.locator("#state")
 
 
@@ -72,7 +72,7 @@ async def publish(page, channel, data):
 
 
 async def test_it_connects_by_itself_and_asks_no_other_host(profile, server):
-    """Opened, the page is connected, tells its session, and has loaded everything from the server itself."""
+    """The page connects when it is opened, shows its session, and loads everything from the server itself."""
     page = await open_console(profile, server)
     await expect(page.locator("#detail")).to_have_text(re.compile("^long-polling, session [0-9a-f]{8}$"))
     assert {url.startswith(f"{server.url}/") for url in profile.requested} == {True}
@@ -80,7 +80,7 @@ async def test_it_connects_by_itself_and_asks_no_other_host(profile, server):
 
 
 async def test_it_finds_the_server_at_another_path(profile, server):
-    """`?server=` names the path where the server speaks Bayeux, for those who have moved it."""
+    """`?server=` names the path of the Bayeux endpoint, for servers that have moved it."""
     page = await profile.open(f"{server.url}/?server=/cometd")
     await expect(state(page)).to_have_text("Connected")
     assert f"{server.url}/cometd" in profile.requested
@@ -102,7 +102,7 @@ async def test_what_one_tab_publishes_another_shows(profile, server):
 
 
 async def test_only_one_tab_holds_a_connect_and_the_other_takes_over(profile, server):
-    """B9: the second tab is told to poll, and says so; when the first is closed it is held itself."""
+    """B9: the second tab is advised to poll, and shows that; when the first is closed, its connects are held."""
     first = await open_console(profile, server)
     second = await open_console(profile, server)
     await expect(first.locator("#detail")).to_contain_text("long-polling")
@@ -133,7 +133,10 @@ async def test_after_unsubscribing_nothing_more_comes(profile, server):
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_server_that_comes_back_is_found_again(profile, server, by):
-    """B30: stopped or killed and started again, the page heals without a reload, hears again, and marks the gap."""
+    """B30: after the server was stopped or killed and started again, the page reconnects without a reload.
+
+    It receives events again, and notes that events may be missing.
+    """
     profile.expected = "net::ERR_"
     page = await open_console(profile, server)
     await page.evaluate("window.isTheSamePage = true")
@@ -148,17 +151,17 @@ async def test_a_server_that_comes_back_is_found_again(profile, server, by):
     await expect_granted(page, "/**")
     await server.post({"channel": "/after", "data": "the restart"})
     await expect(events(page)).to_contain_text('"the restart"')
-    await expect(page.get_by_text("A new session began; what was published in between is not shown.")).to_have_count(1)
+    await expect(page.get_by_text("A new session began; events published in between are not shown.")).to_have_count(1)
     assert await page.evaluate("window.isTheSamePage")
 
 
 async def test_the_reader_need_not_wait_for_the_next_try(profile, server):
-    """While the server is away the page tells when it tries again; Try now does it at once, Disconnect gives up."""
+    """While the server is down the page shows when it tries again; Try now connects immediately, Disconnect stops."""
     profile.expected = "net::ERR_"
     page = await open_console(profile, server)
     await server.stop(signal.SIGKILL)
     await expect(page.locator("#detail")).to_have_text(re.compile(r"^next try in \d+ s$"))
-    await page.route("**/bayeux", lambda route: route.abort())  # it is not to come back by itself before the click
+    await page.route("**/bayeux", lambda route: route.abort())  # it must not reconnect by itself before the click
     await server.start()
     await expect(page.locator("#detail")).to_have_text(re.compile(r"^next try in ([2-9]|\d\d) s$"))
     await page.unroute("**/bayeux")
@@ -173,7 +176,7 @@ async def test_the_reader_need_not_wait_for_the_next_try(profile, server):
 
 
 async def test_events_whose_answer_was_lost_come_again(profile, server):
-    """B17: the connection breaks on the way of an answer; the page acknowledges nothing, and gets its events again."""
+    """B17: if a response is lost, the page does not acknowledge its events, and receives them again."""
     profile.expected = "net::ERR_FAILED"
     lost = []
 
@@ -196,7 +199,7 @@ async def test_events_whose_answer_was_lost_come_again(profile, server):
 
 
 async def test_markup_in_events_is_shown_and_never_obeyed(profile, server):
-    """Data is text: tags in it are read by the user, in the row and unfolded, and make no element and run no code."""
+    """Markup in data is shown as text, in the row and unfolded; it creates no element and runs no code."""
     page = await open_console(profile, server)
     await server.post({"channel": "/a", "data": {MARKUP: MARKUP}})
     await expect(events(page)).to_contain_text("<img src=x onerror='window.attacked = true'>")
@@ -220,7 +223,7 @@ async def test_refusals_are_shown_in_the_servers_words(profile, server):
 
 
 async def test_what_is_no_json_is_named_with_its_place_and_not_published(profile, server):
-    """While typing, the page says where the data stops being JSON, or what a browser would alter (S11)."""
+    """While the reader types, the page shows where data is not JSON, or which number a browser would alter (S11)."""
     page = await open_console(profile, server)
     data = page.get_by_label("Data, as JSON")
     for text, complaint in NO_JSON:
@@ -237,7 +240,7 @@ async def test_what_is_no_json_is_named_with_its_place_and_not_published(profile
 
 
 async def test_the_command_it_proposes_works(profile, server):
-    """With no events yet the page shows a curl line; its words, sent as curl sends them, are the first event."""
+    """Without events the page shows a curl command; a request as curl sends it publishes the first event."""
     page = await open_console(profile, server)
     program, url, option, body = shlex.split(await page.locator("#command").text_content())
     assert (program, url, option) == ("curl", server.bayeux, "-d")
@@ -249,7 +252,7 @@ async def test_the_command_it_proposes_works(profile, server):
 
 
 async def test_the_list_keeps_the_newest_500(profile, server):
-    """However many events come, the page keeps 500 rows, the newest on top, and says how many older ones came."""
+    """The page keeps the newest 500 events, the newest on top, and shows the number of older ones."""
     page = await open_console(profile, server)
     await server.post(*({"channel": "/n", "data": number} for number in range(600)))
     await expect(page.locator("#counts")).to_have_text("500 shown, 100 older")
@@ -261,7 +264,7 @@ async def test_the_list_keeps_the_newest_500(profile, server):
 
 
 async def test_events_can_be_paused_and_cleared(profile, server):
-    """A pause holds back at most 500 events until it ends; Clear empties the list and begins to count anew."""
+    """During a pause at most 500 events wait; Clear empties the list and resets the counts."""
     page = await open_console(profile, server)
     counts = page.locator("#counts")
     await server.post({"channel": "/a", "data": "before"})
@@ -289,7 +292,7 @@ async def test_data_unfolds_indented(profile, server):
 
 
 async def test_disconnecting_ends_the_session_and_connecting_begins_another(profile, server):
-    """A52: after Disconnect the server has no session and the page hears nothing; Connect restores what it heard."""
+    """A52: after Disconnect the session is closed and the page receives nothing; Connect restores its subscriptions."""
     page = await open_console(profile, server)
     await page.get_by_role("button", name="Disconnect").click()
     await expect(state(page)).to_have_text("Disconnected")
@@ -307,7 +310,7 @@ async def test_disconnecting_ends_the_session_and_connecting_begins_another(prof
 
 
 async def test_a_page_that_is_left_takes_its_session_with_it(profile, server):
-    """A52: leaving the page ends its session at once, though no one waits for the answer; going back begins another."""
+    """A52: leaving the page ends its session immediately, without waiting for the reply; going back begins another."""
     page = await open_console(profile, server)
     await server.until_metric('halley_sessions{protocol="bayeux"}', 1.0)
     await page.goto("about:blank")
@@ -317,7 +320,7 @@ async def test_a_page_that_is_left_takes_its_session_with_it(profile, server):
 
 
 async def test_a_reload_keeps_the_tabs_subscriptions(profile, server):
-    """What a tab was subscribed to it is subscribed to again after a reload, and to nothing else."""
+    """After a reload a tab has the subscriptions that it had before, and no others."""
     page = await open_console(profile, server)
     await subscribe(page, "/mine")
     await page.get_by_role("button", name="Unsubscribe from /**").click()
@@ -327,7 +330,7 @@ async def test_a_reload_keeps_the_tabs_subscriptions(profile, server):
 
 
 async def test_it_fits_its_window(profile, server):
-    """From 360 pixels on nothing needs scrolling sideways, however long channels, data and errors are."""
+    """At widths of at least 360 pixels the page never scrolls sideways, however long channels, data and errors are."""
     page = await open_console(profile, server)
     long = "/" + "long" * 50
     await server.post({"channel": long, "data": {"k" * 300: "v" * 300}}, {"channel": "/a", "data": "word " * 300})
@@ -347,7 +350,7 @@ async def test_it_fits_its_window(profile, server):
 
 @pytest.mark.parametrize("view", ["overview", "tables", "pipeline"])
 async def test_on_a_phone_the_views_link_is_to_be_seen(profile, server, view):
-    """The row of links is wider than a phone; it is scrolled to where one is."""
+    """The row of links is wider than a phone; it is scrolled to the current view's link."""
     page = await profile.context.new_page()
     await page.set_viewport_size({"width": 360, "height": 740})
     await page.goto(f"{server.url}/#{view}")
@@ -357,7 +360,7 @@ async def test_on_a_phone_the_views_link_is_to_be_seen(profile, server, view):
 
 
 async def test_every_control_has_a_name(profile, server):
-    """A screen reader is told what each input and button is for."""
+    """Each input and button has a name for screen readers."""
     page = await open_console(profile, server)
     nameless = """() => [...document.querySelectorAll("input, textarea, button")]
         .filter((control) => !control.labels?.length && !control.ariaLabel && !control.textContent.trim())

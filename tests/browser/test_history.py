@@ -1,4 +1,4 @@
-"""The view History in Chromium: what was recorded is found again, page by page, and replayed from any place."""
+"""The view History in Chromium: recorded events are found, page by page, and replayed from any of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def recorded(page):
 
 
 def said(page):
-    """What the view says about what it shows."""
+    """The element that shows the view's status."""
     return page.locator("#history").get_by_role("status")
 
 
@@ -48,7 +48,7 @@ async def go(page, view):
 
 
 async def ask(page, channel, **fields):
-    """Fill in the form and read."""
+    """Fill in the form and click Read."""
     form = page.locator("#history form")
     await form.get_by_label("Read the history of").fill(channel)
     for label, value in fields.items():
@@ -85,7 +85,7 @@ async def test_all_protocols_events_are_shown_in_full(profile, server):
 
 
 async def test_numbers_are_shown_as_they_were_published(profile, server):
-    """A browser would round them; the history's reader gets what is recorded."""
+    """A browser would round the numbers; the view shows them as recorded."""
     body = '{"channel": "/a", "data": [12345678901234567, 2.0, 1e3]}'
     async with httpx.AsyncClient() as client:
         await client.post(server.bayeux, content=body, headers={"content-type": "application/json"})
@@ -102,7 +102,7 @@ async def test_numbers_are_shown_as_they_were_published(profile, server):
     ],
 )
 async def test_paging_over_hundreds_of_events(profile, server, order, seen):
-    """Older and Newer lead through all there is and back, in either order, and nowhere where nothing is left."""
+    """Older and Newer lead through all events and back, in either order, and are disabled at the ends."""
     await post_numbers(server, "/n", 420)
     page = await open_console(profile, server)
     await go(page, "History")
@@ -127,7 +127,7 @@ async def test_paging_over_hundreds_of_events(profile, server, order, seen):
 
 
 async def test_a_range_of_local_times(profile, server):
-    """From and Until are taken in the reader's own zone; the quick choices fill them in."""
+    """From and Until are in the reader's time zone; the buttons for time ranges fill them in."""
     await server.post({"channel": "/t", "data": "recorded"})
     page = await open_console(profile, server)
     await go(page, "History")
@@ -153,7 +153,7 @@ async def test_a_range_of_local_times(profile, server):
 
 
 async def test_a_channel_has_a_link_of_its_own(profile, server):
-    """`#history?channel=` shows that channel's history, also when the view is open already."""
+    """`#history?channel=` shows that channel's history, also if the view is already shown."""
     await server.post({"channel": "/a/b", "data": "one"}, {"channel": "/c", "data": "other"})
     page = await profile.open(f"{server.url}/#history?channel=/a/b")
     await expect(recorded(page).locator("code")).to_have_text(['"one"'])
@@ -163,10 +163,10 @@ async def test_a_channel_has_a_link_of_its_own(profile, server):
 
 
 async def test_the_servers_own_topics_have_to_be_named(profile, server):
-    """A wildcard leaves them out, and the view says so; named they are shown."""
+    """`/**` does not include the server's own topics, as the hint says; `/halley/**` shows them."""
     page = await open_console(profile, server)
     await go(page, "History")
-    await expect(page.get_by_text("leaves out the server's own topics")).to_be_visible()
+    await expect(page.get_by_text("does not include the server's own topics")).to_be_visible()
     await expect(page.get_by_text("Nothing is recorded for /** in that time.")).to_be_visible()
     await ask(page, "/halley/**")
     await expect(recorded(page).first).to_contain_text("/halley/")
@@ -174,7 +174,7 @@ async def test_the_servers_own_topics_have_to_be_named(profile, server):
 
 @pytest.mark.parametrize("channel", REFUSALS)
 async def test_a_channel_that_is_none_is_refused(profile, server, channel):
-    """The sentence that the server has for it is shown; nothing else is asked for under that name."""
+    """The server's error is shown, and no request is sent to another path."""
     profile.expected = "status of 400"
     page = await open_console(profile, server)
     await go(page, "History")
@@ -184,7 +184,7 @@ async def test_a_channel_that_is_none_is_refused(profile, server, channel):
 
 
 async def test_a_search_that_is_cut_short_goes_on(profile, server):
-    """Pages that are empty and have a next one are followed; after many the reader decides. Gaps are told."""
+    """Up to 20 empty pages are followed, then the reader can continue. Gaps are shown."""
     page = await open_console(profile, server)
     queries = []
 
@@ -202,7 +202,7 @@ async def test_a_search_that_is_cut_short_goes_on(profile, server):
 
     await profile.context.route("**/history/**", cut_short)
     await go(page, "History")
-    await expect(page.get_by_text("the search has not come to its end")).to_be_visible()
+    await expect(page.get_by_text("the search is not finished")).to_be_visible()
     await expect(page.get_by_text("Positions 100 to 120 were lost")).to_be_visible()
     assert len(queries) == 20
     await page.get_by_role("button", name="Older", exact=True).click()
@@ -213,7 +213,7 @@ async def test_a_search_that_is_cut_short_goes_on(profile, server):
 
 
 async def test_without_a_history_the_view_says_so(profile, server, tmp_path):
-    """Where nothing is recorded the server's words are shown, and how to have it recorded."""
+    """Without a history the server's error is shown, and which options turn the history off."""
     await server.stop()
     (tmp_path / "halley.toml").write_text("[history]\nenabled = false\n")
     await server.start()
@@ -225,7 +225,7 @@ async def test_without_a_history_the_view_says_so(profile, server, tmp_path):
 
 
 async def test_what_the_role_may_not_read_is_refused_in_the_servers_words(profile, server, tmp_path):
-    """With access rules the view shows what the role may read, and why not the rest."""
+    """With access rules the view shows what the role may read, and the server's error for the rest."""
     await server.stop()
     rules = '[[access]]\nrole = "*"\nverb = "subscribe"\npattern = "/open/**"\n'
     (tmp_path / "halley.toml").write_text(rules)
@@ -234,7 +234,7 @@ async def test_what_the_role_may_not_read_is_refused_in_the_servers_words(profil
     page = await profile.open(f"{server.url}/#history")
     await expect(state(page)).to_have_text("Connected")
     await expect(said(page)).to_contain_text(
-        "not allowed to subscribe to that, so not to read its history. Another token"
+        "not allowed to subscribe to that, so not to read its history. Use the button Token"
     )
     await ask(page, "/open/**")
     await expect(page.get_by_text("Nothing is recorded for /open/** in that time.")).to_be_visible()
@@ -244,7 +244,7 @@ async def test_what_the_role_may_not_read_is_refused_in_the_servers_words(profil
 
 
 def shown(page):
-    """What the Overview's list has between and in its rows, the oldest first."""
+    """The data of events and the notes in the Overview's list, the oldest first."""
     return page.evaluate(
         """() => [...document.querySelectorAll("#events ol > li")].reverse()
             .map((row) => row.querySelector("code")?.textContent ?? row.lastChild.textContent)"""
@@ -252,7 +252,7 @@ def shown(page):
 
 
 async def replay_from(page, data):
-    """Replay from the event with that data on; returns its position, and the newest that is shown."""
+    """Replay from the event with that data on; returns its position, and the newest position that is shown."""
     row = recorded(page).filter(has=page.locator("code", has_text=re.compile(f"^{re.escape(data)}$")))
     first = int((await row.locator(".position").text_content()).replace(",", ""))
     positions = [int(text.replace(",", "")) for text in await recorded(page).locator(".position").all_text_contents()]
@@ -261,15 +261,15 @@ async def replay_from(page, data):
 
 
 def begun(pattern, position):
-    return f"Replay of {pattern} from position {position} on"
+    return f"Replay of {pattern} from position {position}"
 
 
 def ended(pattern, position):
-    return f"The replay of {pattern} has reached the present, at position {position}"
+    return f"The replay of {pattern} is complete, up to position {position}"
 
 
 async def test_replay_from_here(profile, server):
-    """The event itself and all after it come, then what is new, each once; data is as it was published."""
+    """The event itself and all later ones are received, then new ones, each once, with data as it was published."""
     await server.post(*({"channel": "/a/b", "data": {"n": number}} for number in range(10)))
     page = await open_console(profile, server)
     await go(page, "History")
@@ -291,7 +291,7 @@ async def test_replay_from_here(profile, server):
 
 
 async def test_what_is_subscribed_to_already_is_replayed_too(profile, server):
-    """The list's own pattern is heard again from the position on; other subscriptions go on, each event once."""
+    """An existing subscription is replayed from the position on; others continue, and each event is shown once."""
     page = await open_console(profile, server)
     await subscribe(page, "/live/*")
     await expect_granted(page, "/live/*")
@@ -311,7 +311,7 @@ async def test_what_is_subscribed_to_already_is_replayed_too(profile, server):
 
 
 async def test_many_events_are_replayed_while_new_ones_come(profile, server):
-    """Pages of the history and what is published meanwhile come without gap or repeat, in order."""
+    """Recorded events and those published meanwhile are received in order, without gaps or repeats."""
     await post_numbers(server, "/n", 700)
     page = await open_console(profile, server)
     await page.get_by_role("button", name="Unsubscribe from /**").click()
@@ -334,14 +334,14 @@ async def test_many_events_are_replayed_while_new_ones_come(profile, server):
         await post_numbers(server, "/n", 50, first)
     await expect(events(page).first.locator("code")).to_have_text("999")
     numbers = await page.evaluate("window.seen")
-    assert numbers == sorted(set(numbers))  # what is outdated when it could be drawn is dropped, and nothing repeated
+    assert numbers == sorted(set(numbers))  # rows that are outdated before they are drawn are dropped; none repeats
     counts = await page.locator("#counts").text_content()
     assert sum(map(int, re.findall(r"\d+", counts))) == 1_000
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_replay_goes_on_where_it_was_after_a_restart(profile, server, by):
-    """What the replayed subscription had comes no second time, and what was published in between is not missing."""
+    """After a restart a replayed subscription repeats no event, and misses none that was published in between."""
     profile.expected = "net::ERR_"
     await post_numbers(server, "/n", 5)
     page = await open_console(profile, server)
@@ -360,11 +360,11 @@ async def test_a_replay_goes_on_where_it_was_after_a_restart(profile, server, by
     await expect(events(page).first.locator("code")).to_have_text("8")
     rows = await shown(page)
     assert [row for row in rows if row.isdigit()] == ["2", "3", "4", "5", "6", "7", "8"]
-    assert "A new session began; what was published in between is shown for /n only." in rows
+    assert "A new session began; events published in between are shown for /n only." in rows
 
 
 async def test_values_are_replayed_once(profile, server):
-    """NetworkTables' values that were recorded come from the history; each later one comes once."""
+    """Recorded values of NetworkTables are replayed; each later value is received once."""
     page = await open_console(profile, server)
     async with await nt4.connect(server.url, "robot") as robot:
         await robot.publish("/robot/speed", 1)
@@ -383,7 +383,7 @@ async def test_values_are_replayed_once(profile, server):
 
 
 async def wait_recorded(server, count):
-    """Wait until so many values are in the history."""
+    """Wait until `count` values are in the history."""
     async with httpx.AsyncClient() as client:
         async with asyncio.timeout(DEADLINE_S):
             while len((await client.get(f"{server.url}/history/robot/speed")).json()["events"]) < count:
@@ -391,7 +391,7 @@ async def wait_recorded(server, count):
 
 
 async def test_the_view_fits_a_phone(profile, server):
-    """From 360 pixels on nothing needs scrolling sideways."""
+    """At widths of at least 360 pixels the page never scrolls sideways."""
     await server.post(
         {"channel": "/" + "long" * 50, "data": {"k" * 300: "v" * 300}}, {"channel": "/a", "data": "w " * 300}
     )

@@ -1,6 +1,6 @@
-"""The console in Chromium, told what nobody should tell it: it shows what it can, passes over the rest, and lives on.
+"""The console in Chromium with forged and malformed data: it shows what it can, ignores the rest, and keeps working.
 
-Where no access rule keeps the server's own topics, on a loopback listener, anyone may publish there.
+Without access rules, on a loopback listener, any client can publish to the server's own topics.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BATCH = 100
 
 
 def places(data, above=()):
-    """The way to each part of some data, the whole first."""
+    """Yield the path to each part of some data, the whole first."""
     yield above
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, part in items:
@@ -39,7 +39,7 @@ def places(data, above=()):
 
 
 def spoiled(data):
-    """The data with each of its parts replaced by what does not belong there, and with each member left out."""
+    """Yield the data with each of its parts replaced by a value that is wrong there, and with each member removed."""
     for *above, key in filter(None, places(data)):
         for odd in (*ODD, ...):
             copy = deepcopy(data)
@@ -55,13 +55,13 @@ def spoiled(data):
 
 
 async def visit(page, server, view, subscriptions):
-    """Go to a view, and wait until it hears."""
+    """Go to a view, and wait until it is subscribed."""
     await go(page, view)
     await server.until_metric("halley_subscriptions", float(subscriptions))
 
 
 async def tell(server, channel, data):
-    """Publish a good one after many that are not."""
+    """Publish valid data after many malformed variants of it."""
     wrong = list(spoiled(data))
     for first in range(0, len(wrong), BATCH):
         await server.post(*[{"channel": channel, "data": each} for each in wrong[first : first + BATCH]])
@@ -74,7 +74,7 @@ def topic(channel):
 
 @pytest.mark.parametrize("server", [STILL + "[limits]\nqueue_events = 10000\n"], indirect=True)
 async def test_forged_ticks_do_not_break_a_view(profile, server):
-    """Parts that are missing, of another type or huge, or named as every object has them: the next tick is shown."""
+    """After ticks with missing, huge or wrongly typed parts, or names that all objects have, the next tick is shown."""
     page = await open_console(profile, server)
     await page.get_by_role("button", name="Unsubscribe from /**").click()
     history = {"first": 1, "head": 12, "bytes": 1, "recorded_per_s": 0.0, "lost": 0, "consumers": {}}
@@ -93,12 +93,12 @@ async def test_forged_ticks_do_not_break_a_view(profile, server):
     await tell(server, "/halley/subscriptions", made)
     await tell(server, "/halley/queues", {"time": TIME, "sessions": [session_told(5)], "others": 0})
     await expect(page.locator("#sessions tbody tr").filter(has_text="user-5")).to_be_visible()
-    await expect(page.get_by_role("list", name="Comings and goings")).to_contain_text("/good")
+    await expect(page.get_by_role("list", name="Latest changes")).to_contain_text("/good")
     assert await page.evaluate("window.attacked") is None
 
 
 async def test_forged_findings_do_not_break_the_pipelines_view(profile, server):
-    """What was recorded of them would break it again and again."""
+    """The view still works after malformed results were published, and after it has read them from the history."""
     page = await open_console(profile, server)
     await page.get_by_role("button", name="Unsubscribe from /**").click()
     jobs = told(("ingest", 12, 1, 2.0, 5.0, {"good": 3}))
@@ -116,7 +116,7 @@ async def test_forged_findings_do_not_break_the_pipelines_view(profile, server):
 
 @pytest.mark.parametrize("server", [STILL], indirect=True)
 async def test_names_that_every_object_has_are_names(profile, server):
-    """A protocol, a kind or a channel called like a property of objects is shown by that name."""
+    """A protocol or channel that has the name of a property of all objects is shown by that name."""
     page = await open_console(profile, server)
     names = ["__proto__", "constructor", "toString"]
     for name in names:
@@ -141,7 +141,7 @@ async def test_names_that_every_object_has_are_names(profile, server):
 
 @pytest.mark.parametrize("server", [STILL], indirect=True)
 async def test_when_the_servers_clock_is_set_back_the_numbers_go_on(profile, server):
-    """An hour back: charts and numbers are of now, not of the hour to come; a forged tick of 2999 lasts no longer."""
+    """After the clock was set back by an hour, charts and numbers are current; a forged tick of 2999 has no effect."""
     page = await open_console(profile, server)
     for time, dropped in (("2999-01-01T00:00:00Z", 1), ("2026-01-01T02:00:00Z", 2), ("2026-01-01T01:00:00Z", 3)):
         await server.post({"channel": "/halley/rates", "data": rates(time, dropped=dropped)})
@@ -151,7 +151,7 @@ async def test_when_the_servers_clock_is_set_back_the_numbers_go_on(profile, ser
 
 
 async def test_odd_addresses_show_some_view(profile, server):
-    """What stands behind the `#` is anybody's: it is text, and names no view that there is not."""
+    """The URL's fragment can be anything: it is treated as text, and an unknown name shows the first view."""
     profile.expected = "the server responded with a status of 4"
     for wanted in (
         "__proto__",
@@ -172,7 +172,7 @@ async def test_odd_addresses_show_some_view(profile, server):
 
 @pytest.mark.parametrize("server", [SPEAKING_NT4], indirect=True)
 async def test_markup_in_networktables_is_text(profile, server):
-    """The name and type of a topic, a value, and what a robot calls itself."""
+    """Markup in a topic's name, a value and a robot's name is shown as text."""
     name = f"/robot/{MARKUP}"
     async with await nt4.connect(server.url, "<img src=x onerror=alert(1)>") as robot:
         await robot.publish(name, 1, "string")
@@ -186,7 +186,7 @@ async def test_markup_in_networktables_is_text(profile, server):
 
 
 async def test_where_storage_is_switched_off_it_works_all_the_same(profile, server):
-    """Nothing is remembered, and nothing complains."""
+    """Without session storage nothing is remembered, and there is no error."""
     await profile.context.add_init_script(
         "Object.defineProperty(window, 'sessionStorage', { get() { throw new DOMException('no', 'SecurityError'); } });"
     )
@@ -200,7 +200,7 @@ async def test_where_storage_is_switched_off_it_works_all_the_same(profile, serv
 
 @pytest.mark.parametrize("token", ["schlüssel ☃", "two words", "\u0000\u0001"])
 async def test_a_token_that_no_header_can_carry_is_nobodys(token, profile, server):
-    """It is asked for rights and history all the same; nothing fails without a word."""
+    """Rights and history are still requested, without the token, and the requests succeed."""
     page = await open_console(profile, server)
     await page.get_by_role("button", name="Token", exact=True).click()
     await page.get_by_label("Token", exact=True).fill(token)
@@ -213,7 +213,7 @@ async def test_a_token_that_no_header_can_carry_is_nobodys(token, profile, serve
 
 @pytest.mark.parametrize(("status", "body"), [(500, "<h1>Oops</h1>"), (200, "<h1>Log in</h1>"), (200, "null")])
 async def test_a_proxy_that_answers_in_the_servers_place_breaks_nothing(status, body, profile, server):
-    """Rights are not known then, and the history says what came."""
+    """Rights are then unknown, and views show an error instead of the history."""
     profile.expected = "the server responded with a status of 500"
     for path in ("rights", "history/**"):
         await profile.context.route(f"{server.url}/{path}*", lambda route: route.fulfill(status=status, body=body))
@@ -221,6 +221,6 @@ async def test_a_proxy_that_answers_in_the_servers_place_breaks_nothing(status, 
     await go(page, "History")
     await expect(page.locator("#history [role=status]")).to_have_class(re.compile("bad"))
     await go(page, "Sessions")
-    await expect(page.locator("#sessions-past")).to_contain_text("Earlier ones are not shown")
+    await expect(page.locator("#sessions-past")).to_contain_text("Earlier changes cannot be shown")
     await go(page, "Pipeline")
     await expect(page.locator("#pipeline-earlier")).to_contain_text("cannot be read")

@@ -1,4 +1,4 @@
-"""Who the console's reader is: a token entered, a wrong one, and a role that may only read."""
+"""The identity of the console's reader: a valid token, a wrong one, and a role that has no right to publish."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ async def use(page, token):
 
 @pytest.mark.parametrize("server", [RULES], indirect=True)
 async def test_a_token_opens_what_nobody_may(profile, server):
-    """Anonymous reads only and sees no numbers; a wrong token is refused in the server's words; the right one helps."""
+    """Anonymous is read-only and sees no figures; a wrong token shows the server's error; a valid one gives rights."""
     page = await profile.open(server.url)
-    await expect(page.get_by_text("Read-only: the role anonymous may publish nothing")).to_be_visible()
+    await expect(page.get_by_text("Read-only: the role anonymous has no right to publish")).to_be_visible()
     await expect(page.get_by_role("button", name="Publish", exact=True)).to_be_disabled()
     await expect(page.locator("#rates-notice")).to_contain_text("403:")
     await page.get_by_role("button", name="Token", exact=True).click()
@@ -91,7 +91,7 @@ async def test_a_token_opens_what_nobody_may(profile, server):
 
 
 async def test_a_server_without_rules_asks_for_nothing(profile, server):
-    """There is nobody to be: everyone is anonymous, may do everything, and is not told of any lack of rights."""
+    """Without access rules every client is anonymous and has all rights, and the console shows no refusal."""
     page = await profile.open(server.url)
     await expect(page.locator("#role")).to_have_text("You are anonymous")
     await expect_granted(page, "/**")
@@ -104,7 +104,7 @@ async def test_a_server_without_rules_asks_for_nothing(profile, server):
 
 @pytest.mark.parametrize("server", [RULES + OPEN], indirect=True)
 async def test_another_token_while_events_flow(profile, server):
-    """The page begins a new session as somebody else and says so; it goes on hearing, and shows nothing twice."""
+    """The page begins a new session with another identity and notes that; it receives events, and shows none twice."""
     page = await profile.open(server.url)
     await expect_granted(page, "/**")
     flow = asyncio.create_task(publish_numbers(server))
@@ -125,7 +125,7 @@ async def test_another_token_while_events_flow(profile, server):
 
 
 async def publish_numbers(server):
-    """Publish one number after the other until it is ended."""
+    """Publish one number after the other until it is cancelled."""
     for number in count():
         await server.post({"channel": "/n", "data": number})
         await asyncio.sleep(0.02)
@@ -133,7 +133,7 @@ async def publish_numbers(server):
 
 @pytest.mark.parametrize("server", [RULES + ROBOTS], indirect=True)
 async def test_who_may_only_read_can_change_nothing_in_any_view(profile, server):
-    """Every view says so and shows what there is; what would publish is closed, NetworkTables' fields too."""
+    """All views show that the console is read-only; controls that publish are disabled, NetworkTables' fields too."""
     profile.expected = "401 (Unauthorized)"  # the history of sessions, which the role may not read
     async with await nt4.connect(server.url, "robot") as robot:
         await robot.publish("/robot/speed", 1, "double")
@@ -142,7 +142,7 @@ async def test_who_may_only_read_can_change_nothing_in_any_view(profile, server)
         await expect(page.get_by_role("button", name="Publish", exact=True)).to_be_disabled()
         for view in ("Overview", "Channels", "Sessions", "History", "NetworkTables", "Pipeline"):
             await page.get_by_role("link", name=view, exact=True).click()
-            await expect(page.get_by_text("Read-only: the role anonymous may publish nothing")).to_be_visible()
+            await expect(page.get_by_text("Read-only: the role anonymous has no right to publish")).to_be_visible()
         await page.get_by_role("link", name="NetworkTables", exact=True).click()
         field = page.get_by_label("Value of /robot/speed", exact=True)
         await expect(field).to_have_value("2.5")

@@ -1,4 +1,4 @@
-"""The JSONP page in Chromium: a Bayeux client with nothing but script elements, served from somewhere else."""
+"""The JSONP page in Chromium: a Bayeux client that uses script elements only, served from another origin."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ STATIC = Path(__file__).parents[2] / "static"
 
 
 def address(base, server):
-    """The page, told which server to speak to."""
+    """The URL of the page, with the server that it uses."""
     return f"{base}/jsonp.html?server={server.bayeux}"
 
 
 async def connect(page):
-    """Connect to the server that the page names."""
+    """Connect to the server in the page's form."""
     await page.get_by_role("button", name="Connect", exact=True).click()
     await expect(page.locator("#state")).to_have_text("Connected")
 
@@ -37,17 +37,17 @@ async def subscribe(page, pattern):
 
 async def publish(page, channel, data):
     await page.get_by_label("Channel", exact=True).fill(channel)
-    await page.get_by_label("Data: JSON, or text that becomes a string").fill(data)
+    await page.get_by_label("Data: JSON, or text, which is sent as a string").fill(data)
     await page.get_by_role("button", name="Publish", exact=True).click()
 
 
 def events(page):
-    """The events received."""
+    """The received events."""
     return page.get_by_role("list", name="Events").get_by_role("listitem")
 
 
 def requests(page, channel):
-    """The requests that were answered."""
+    """The requests on a channel that got a response."""
     return page.locator("#requests li").filter(has=page.get_by_text(channel, exact=True))
 
 
@@ -93,7 +93,7 @@ async def test_opened_as_a_file_it_goes_through_it_all(profile, server):
 
 
 async def test_served_by_halley_it_knows_its_server(profile, server):
-    """Without `?server=` it names the server that it came from, and its content security policy lets it work."""
+    """Without `?server=` the page uses the server that served it, whose content security policy allows that."""
     page = await profile.open(server.url)
     await page.get_by_role("link", name="JSONP demo").click()
     await expect(page.get_by_label("Server", exact=True)).to_have_value(server.bayeux)
@@ -103,7 +103,7 @@ async def test_served_by_halley_it_knows_its_server(profile, server):
 
 
 async def test_markup_in_events_is_shown_and_never_obeyed(profile, server):
-    """S36: data that would end a script or make an element arrives as the text it is."""
+    """S36: data that could end a script or create an element is shown as text."""
     markup = "</script><img src=x onerror='window.attacked = true'>\u2028<b>bold</b>"
     with files(STATIC) as origin:
         page = await profile.open(address(origin, server))
@@ -117,7 +117,7 @@ async def test_markup_in_events_is_shown_and_never_obeyed(profile, server):
 
 
 async def test_refusals_are_shown_in_the_servers_words(profile, server):
-    """A68: the form that asked shows the Bayeux error text."""
+    """A68: the form that sent the request shows the Bayeux error text."""
     page = await profile.open(address(STATIC.as_uri(), server))
     await connect(page)
     await page.get_by_label("Channel or pattern").fill("/meta/connect")
@@ -164,7 +164,7 @@ async def test_a_script_without_a_session_publishes_nothing(profile, server):
 
 
 async def test_it_fits_its_window(profile, server):
-    """From 360 pixels on nothing needs scrolling sideways, however long channels and data are."""
+    """At widths of at least 360 pixels the page never scrolls sideways, however long channels and data are."""
     page = await profile.open(address(server.url, server))
     await connect(page)
     long = "/" + "long" * 50
@@ -177,7 +177,7 @@ async def test_it_fits_its_window(profile, server):
 
 
 async def test_the_list_keeps_the_newest_100(profile, server):
-    """A long stream stays bounded, and the page says how much it dropped."""
+    """The page keeps the newest 100 events, and shows the number of older ones."""
     page = await profile.open(address(server.url, server))
     await connect(page)
     await subscribe(page, "/n")

@@ -1,4 +1,4 @@
-"""The console's first view in Chromium: charts and numbers that show what went through the server."""
+"""The view Overview in Chromium: charts and figures of the server's throughput and delay."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ with suppress(ImportError):  # then the fixture `chromium` skips, or fails
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 STILL = "[ticks]\nevery_s = 0\n"
-"""The server tells nothing by itself, so that a test can."""
+"""The server publishes no ticks, so that a test can publish its own."""
 FLOOD = 10_000
 BATCH = 500
 
 
 def rates(time, **changed):
-    """One tick that a test tells."""
+    """The data of a tick that a test publishes."""
     bayeux = {"sessions": 1, "published": 9, "delivered": 9, "published_per_s": 12.0, "delivered_per_s": 43.0}
     return {
         "time": time,
@@ -42,13 +42,13 @@ def chart(page, name):
 
 
 def number(page, label):
-    """One of the numbers of now."""
+    """The element that shows one of the current figures."""
     return page.locator("#numbers > div").filter(has_text=label).locator("dd")
 
 
 @pytest.mark.parametrize("server", [STILL], indirect=True)
 async def test_charts_and_numbers_say_what_the_server_told(profile, server):
-    """Values stand in the legend, in the text for those who cannot see lines, and troubles in the row of numbers."""
+    """Values are in the legend and in the charts' labels for screen readers; counts of troubles are in the figures."""
     page = await open_console(profile, server)
     tick = rates("2026-01-01T00:00:01Z", limits_hit={"queue_events": 2, "keep_alive_s": 7})
     await server.post({"channel": "/halley/rates", "data": tick})
@@ -60,7 +60,7 @@ async def test_charts_and_numbers_say_what_the_server_told(profile, server):
     await expect(number(page, "Limits hit")).to_have_text("2")
     await expect(number(page, "History head")).to_have_text("\u2013")
     await expect(events(page)).to_have_count(0)
-    # One that comes late is put where it belongs: it does not become the present.
+    # A late tick is added at its own time, and does not become the current one.
     late = rates("2026-01-01T00:00:00Z", dropped=7)
     await server.post({"channel": "/halley/rates", "data": late}, {"channel": "/seen", "data": 1})
     await expect(events(page)).to_have_count(1)
@@ -92,23 +92,23 @@ async def test_delays_of_any_size_are_told_apart(profile, server):
 
 @pytest.mark.parametrize("server", [STILL], indirect=True)
 async def test_old_numbers_are_not_shown_as_those_of_now(profile, server):
-    """Where none come, the view says which setting tells them; where they stop, for how long."""
+    """Without ticks the view names the setting that publishes them; if they stop, it shows for how long."""
     page = await open_console(profile, server)
     await expect(page.locator("#rates-notice")).to_contain_text("ticks.every_s")
     await server.post({"channel": "/halley/rates", "data": rates("2026-01-01T00:00:01Z", dropped=7)})
     await expect(number(page, "Dropped")).to_have_text("7")
     await expect(page.locator("#rates-notice")).to_be_hidden()
-    silence = page.get_by_text(re.compile("^no word from the server for [0-9]+ s$")).first
+    silence = page.get_by_text(re.compile("^no data from the server for [0-9]+ s$")).first
     await expect(silence).to_be_visible()
     await expect(silence).not_to_have_text(await silence.inner_text())
     await expect(number(page, "Dropped")).to_have_text("\u2013")
     await server.post({"channel": "/halley/rates", "data": rates("2026-01-01T00:00:09Z", dropped=8)})
     await expect(number(page, "Dropped")).to_have_text("8")
-    await expect(page.get_by_text("no word from the server")).to_have_count(0)
+    await expect(page.get_by_text("no data from the server")).to_have_count(0)
 
 
 async def test_what_is_published_is_counted_in_both_tabs_and_after_a_restart(profile, server):
-    """The server's own ticks reach the tab that holds and the one that polls, and come again after a restart."""
+    """The server's ticks reach the tab whose connect is held and the one that polls, also after a restart."""
     profile.expected = "net::ERR_"
     pages = [await open_console(profile, server) for _ in range(2)]
     for page in pages:
@@ -125,7 +125,7 @@ async def test_what_is_published_is_counted_in_both_tabs_and_after_a_restart(pro
 
 @pytest.mark.parametrize("server", ["[limits]\nqueue_events = 20000\n"], indirect=True)
 async def test_a_flood_does_not_freeze_it(profile, server):
-    """While ten thousand events come, buttons answer; in the end each has been counted."""
+    """While ten thousand events are received, buttons react; in the end all events are counted."""
     page = await open_console(profile, server)
     for first in range(0, FLOOD, BATCH):
         await server.post(*({"channel": "/n", "data": at} for at in range(first, first + BATCH)))

@@ -1,4 +1,4 @@
-"""What every view of the console keeps to, full of real content: names, contrast, keyboard, no shift, no scrolling."""
+"""Rules for every view of the console, with real content: names, contrast, keyboard, no layout shift, no overflow."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ with suppress(ImportError):  # then the fixture `chromium` skips, or fails
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 BUSY = SPEAKING_NT4 + "[ticks]\nevery_s = 0.25\n"
-ROUND_S = 0.25  # between what the world does
+ROUND_S = 0.25  # between new events
 PAGE_EVENTS = 25  # of the history
-ANSWERS = 8  # of polls, each with new numbers, in which nothing may move
+ANSWERS = 8  # responses to polls, each with new numbers, during which nothing may move
 READABLE = 4.5  # of WCAG 2.2, level AA
 PRESSES = 600
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
@@ -34,7 +34,7 @@ FULL = {
     "tables": ("#tables .topics li", re.compile("/robot/speed"), "#tables .topics li"),
     "pipeline": ("#pipeline .jobs li", re.compile("ingest"), "#pipeline tbody tr"),
 }
-"""Of each view: where something stands when it is full, what that is, and its rows."""
+"""For each view: an element that it has once it has content, the element's text, and its rows."""
 
 NAMELESS = """() => [...document.querySelectorAll("input, select, textarea, button, a, summary")]
     .filter((control) => !control.labels?.length && !control.ariaLabel && !control.textContent.trim())
@@ -120,7 +120,7 @@ WATCH_SHIFTS = """() => {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def server(chromium, tmp_path_factory):
-    """A server with sessions of three protocols, a robot's values, a history, and what a pipeline tells."""
+    """A server with sessions of three protocols, a robot's values, a history, and messages as a pipeline sends them."""
     running = RestartableServer(tmp_path_factory.mktemp("busy"), BUSY)
     await running.start()
     async with AsyncExitStack() as sessions:
@@ -141,7 +141,7 @@ async def server(chromium, tmp_path_factory):
 
 
 async def live(server, router, robot):
-    """Publish new numbers on the same channels, a few times a second, until it is ended."""
+    """Publish new numbers on the same channels, a few times a second, until it is cancelled."""
     number = 0
     while True:
         number += 1
@@ -156,14 +156,14 @@ async def live(server, router, robot):
 
 
 async def hear(page, answers):
-    """Let some polls be answered."""
+    """Wait for the responses to this number of requests."""
     for _ in range(answers):
         async with page.expect_response(re.compile("/bayeux$")):
             pass
 
 
 async def unreached(page):
-    """The controls that the key Tab does not come to, from wherever it begins."""
+    """The controls that cannot be reached with the key Tab."""
     await page.evaluate("document.activeElement.blur()")
     await page.evaluate(MARK_CONTROLS)
     for _ in range(PRESSES):
@@ -175,7 +175,7 @@ async def unreached(page):
 
 @pytest.mark.parametrize("view", FULL)
 async def test_each_view_full_of_content(profile, server, view):
-    """Names, contrast, keyboard, width and calm; screenshots as readers at a desk and with a phone see it."""
+    """Check names, contrast, keyboard, width and layout shifts, and take screenshots at two widths."""
     page = await profile.open(f"{server.url}/#{view}")
     await page.emulate_media(reduced_motion="reduce")
     await expect(state(page)).to_have_text("Connected")
@@ -183,12 +183,12 @@ async def test_each_view_full_of_content(profile, server, view):
     await expect(page.locator(place).filter(has_text=text).first).to_be_visible()
     await expect(page.locator(row).first).to_be_visible()
     if view == "history":
-        await page.get_by_label("Events a page").select_option(str(PAGE_EVENTS))
+        await page.get_by_label("Events per page").select_option(str(PAGE_EVENTS))
         await page.get_by_role("button", name="Read", exact=True).click()
         await expect(page.locator(row)).to_have_count(PAGE_EVENTS)
     if view == "channels":
         await page.locator(row).first.click()
-    if view == "sessions":  # rows that are sorted by what waits change places when that changes
+    if view == "sessions":  # rows that are sorted by queue move when queues change
         await page.get_by_role("button", name="Session", exact=True).click()
     assert await page.evaluate(NAMELESS) == []
     await page.evaluate(WATCH_SHIFTS)

@@ -1,4 +1,4 @@
-"""The view Pipeline in Chromium, told what jobs tell: in their very words, published by the test in their place."""
+"""The view Pipeline in Chromium, with messages as the pipeline's jobs send them, published by the tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NUMBERS = {"price": {"count": 5, "min": 1.25, "mean": 40.5, "max": 99.5, "p50": 
 
 
 def told(*jobs):
-    """What a pipeline tells each second."""
+    """The message that a pipeline publishes each second, with these jobs."""
     return {"channel": CHANNEL, "data": _told([Status(*each) for each in jobs])}
 
 
@@ -77,40 +77,40 @@ def alerts(page):
 
 
 async def test_without_a_pipeline_the_view_says_how_to_start_one(profile, server):
-    """Nothing has come, and nothing is in the history: each part says so."""
+    """Without messages and without recorded ones each part of the view is marked as empty."""
     page = await open_pipeline(profile, server)
-    await expect(page.get_by_text("No pipeline has told of itself")).to_be_visible()
+    await expect(page.get_by_text("No pipeline has reported")).to_be_visible()
     await expect(page.get_by_text("halley pipeline run", exact=True)).to_be_visible()
-    await expect(page.get_by_text("No rollup has come, and none is in the history.")).to_be_visible()
-    await expect(page.get_by_text("No alert has come, and none is in the history.")).to_be_visible()
+    await expect(page.get_by_text("No rollup has been received, and none is in the history.")).to_be_visible()
+    await expect(page.get_by_text("No alert has been received, and none is in the history.")).to_be_visible()
 
 
 async def test_jobs_tell_how_far_they_are(profile, server):
-    """Each job has a card with its offset, its lag, its rate and its remarks; when it tells no more that is told."""
+    """Each job has a card with its offset, lag, rate and remarks; if its reports stop, the card shows for how long."""
     page = await open_pipeline(profile, server)
     late = ("rollup", 12_000, 345, 3.2, 98.4, {"late": 2, "not published": 0})
     await expect_heard(page, server, told(("ingest", 12_345, 0, 0.0, 120.0, {}), late))
     await expect(job(page, "ingest")).to_have_text("ingestup to datenext offset12,345behind0 eventsrows/s120")
     await expect(job(page, "rollup")).to_have_text("rollup3 s behindnext offset12,000behind345 eventsrows/s982 late")
-    await expect(job(page, "rollup")).to_contain_text("no word for 5 s")
-    await expect(job(page, "rollup")).to_contain_text("no word for 6 s")
+    await expect(job(page, "rollup")).to_contain_text("no report for 5 s")
+    await expect(job(page, "rollup")).to_contain_text("no report for 6 s")
     await server.post(told(late))
     await expect(job(page, "rollup")).to_contain_text("3 s behind")
-    await expect(job(page, "ingest")).to_contain_text("no word for")
+    await expect(job(page, "ingest")).to_contain_text("no report for")
 
 
 async def expect_heard(page, server, message):
-    """Publish what nobody keeps until the page has heard it: nobody else can tell when it is subscribed."""
+    """Publish an unrecorded message repeatedly until the page shows it, since it is unknown when it is subscribed."""
     for _ in range(50):
         await server.post(message)
         if await page.get_by_role("list", name="Jobs").get_by_role("listitem").count():
             return
         await page.wait_for_timeout(100)
-    raise AssertionError("the page hears nothing")
+    raise AssertionError("the page receives nothing")
 
 
 async def test_rollups_of_the_newest_window_by_events(profile, server):
-    """What is in the history is there at once; while a window grows its row changes, and the busiest stand first."""
+    """Recorded rollups are shown at first; the row of a growing window is updated, and the busiest rows are first."""
     await server.post(
         rollup("prices/abc", 0, 7), rollup("chat/lobby", 0, 9), rollup("prices/abc", 1, 5, numbers=NUMBERS)
     )
@@ -136,7 +136,7 @@ async def test_rollups_of_the_newest_window_by_events(profile, server):
 
 
 async def test_windows_of_a_minute(profile, server):
-    """The other length has rows of its own, and is what is heard then."""
+    """The other window length has its own rows, and only its rollups are received then."""
     await server.post(rollup("a", 0, 1), rollup("b", 0, 60, window="1m", final=False))
     page = await open_pipeline(profile, server)
     await expect(rows(page)).to_have_count(1)
@@ -149,7 +149,7 @@ async def test_windows_of_a_minute(profile, server):
 
 
 async def test_alerts_newest_first_and_once(profile, server):
-    """Those of the history and those that come stand in the order of their times; more than 200 are not kept."""
+    """Recorded and new alerts are in the order of their times; at most 200 are kept."""
     await server.post(alert("a", "spike", 1), alert("a", "recovered", 3), alert("b", "silence", 2, protocol=None))
     page = await open_pipeline(profile, server)
     kinds = alerts(page).locator(".kind")
@@ -176,24 +176,22 @@ async def test_it_is_live_again_after_a_restart(profile, server):
 
 
 async def test_what_is_refused_is_told_in_the_servers_words(profile, server, tmp_path):
-    """With access rules a role without the right sees why there is nothing, and nothing that is wrong."""
+    """With access rules a role without the rights sees the server's errors, and only for what it may not read."""
     profile.expected = "status of 40"
     await server.stop()
     (tmp_path / "halley.toml").write_text('[[access]]\nrole = "*"\nverb = "subscribe"\npattern = "/alerts/**"\n')
     await server.start()
     page = await profile.open(f"{server.url}/#pipeline")
     refusal = "(403:denied_by_security_policy:subscribe_denied)"
-    notice = page.get_by_text("Not heard, as the server does not let you")
+    notice = page.get_by_text("The server refused these subscriptions")
     await expect(notice).to_contain_text(f"/halley/pipeline {refusal}")
     await expect(notice).to_contain_text(f"/stats/10s/** {refusal}")
     await expect(notice).not_to_contain_text("/alerts")
-    await expect(
-        page.get_by_text("What was published earlier cannot be read: not allowed to subscribe")
-    ).to_be_visible()
+    await expect(page.get_by_text("Earlier results cannot be read: not allowed to subscribe")).to_be_visible()
 
 
 async def test_the_view_fits_a_phone(profile, server):
-    """From 360 pixels on only the table scrolls sideways."""
+    """At widths of at least 360 pixels only the table scrolls sideways."""
     long = "long" * 40
     await server.post(alert(long, "spike", 1), rollup(long, 0, 5, numbers=NUMBERS))
     page = await open_pipeline(profile, server)

@@ -1,4 +1,4 @@
-"""A robot's values in a page that polls: it sees them, sets them, and is told what is no value."""
+"""A robot's values in a page that polls: it shows them, sets them, and shows why a value is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [
 
 
 async def test_a_page_sees_and_sets_a_robots_values(profile, server):
-    """Values of a prefix come as they are published; what the page publishes is the robot's value, if it is one."""
+    """The page receives values as they are published, and sets them by publishing; a wrong type is refused."""
     page = await open_console(profile, server)
     await subscribe(page, "/robot/**")
     await expect_granted(page, "/robot/**")

@@ -1,4 +1,4 @@
-"""The console's view of sessions in Chromium: who is here, what waits for them, and who comes and goes."""
+"""The view Sessions in Chromium: the connected sessions, their queues, and the latest changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ with suppress(ImportError):  # then the fixture `chromium` skips, or fails
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 STILL = "[ticks]\nevery_s = 0\n"
-"""The server tells nothing by itself, so that a test can."""
+"""The server publishes no ticks, so that a test can publish its own."""
 PATIENT = "[bayeux]\nmax_interval_s = 60\n"
 IMPATIENT = "[bayeux]\nhold_s = 1\nmax_interval_s = 3\n"
 CLOSED = """
@@ -33,7 +33,7 @@ SESSION, PROTOCOL, WHO, ROLE, ADDRESS, AGE, QUEUE, HEARS = range(8)
 
 
 async def open_sessions(profile, server):
-    """A tab with the view that hears."""
+    """Open the view in a new tab, and wait until it is connected."""
     page = await profile.open(f"{server.url}/#sessions")
     await expect(page.locator("#state")).to_have_text("Connected")
     return page
@@ -45,7 +45,7 @@ def rows(page):
 
 
 def row_of(page, text):
-    """The rows that have a text in them."""
+    """The rows that contain a text."""
     return rows(page).filter(has_text=text)
 
 
@@ -54,12 +54,12 @@ def cell(row, column):
 
 
 def comings(page):
-    """The latest comings and goings, newest first."""
-    return page.get_by_role("list", name="Comings and goings").get_by_role("listitem")
+    """The latest changes, newest first."""
+    return page.get_by_role("list", name="Latest changes").get_by_role("listitem")
 
 
 def told(number, **changed):
-    """One session in a tick that a test tells."""
+    """One session of a tick that a test publishes."""
     return {
         "session": f"{number:016x}",
         "protocol": "bayeux",
@@ -75,14 +75,14 @@ def told(number, **changed):
 
 
 async def tell(server, *sessions, others=0):
-    """Publish a tick once the page hears it."""
+    """Publish a tick once the page is subscribed."""
     await server.until_metric("halley_subscriptions", 4.0)
     data = {"time": "2026-01-01T00:00:00.000Z", "sessions": list(sessions), "others": others}
     await server.post({"channel": "/halley/queues", "data": data})
 
 
 class Sleeper:
-    """A Bayeux session that subscribes and then polls no more."""
+    """A Bayeux session that subscribes and then does not poll any more."""
 
     def __init__(self, server):
         self._url = server.bayeux
@@ -108,7 +108,7 @@ class Sleeper:
 
 @pytest.mark.parametrize("server", [SPEAKING_NT4], indirect=True)
 async def test_sessions_of_three_protocols_come_and_go(profile, server):
-    """Each is shown with its protocol, who it is and what it hears; when it ends it disappears, with its reason."""
+    """Each session is shown with its protocol, user and subscriptions; when it ends, the reason is in the changes."""
     page = await open_sessions(profile, server)
     await expect(rows(page)).to_have_count(1)
     await expect(rows(page)).to_contain_text("Bayeux")
@@ -135,7 +135,7 @@ async def test_sessions_of_three_protocols_come_and_go(profile, server):
 
 @pytest.mark.parametrize("server", [PATIENT], indirect=True)
 async def test_a_session_that_does_not_poll_has_a_growing_queue(profile, server):
-    """Events that nobody fetches are counted with their bytes; the longest queue is on top."""
+    """Queued events are counted with their bytes, and the session with the longest queue is on top."""
     page = await open_sessions(profile, server)
     sleeper = Sleeper(server)
     await sleeper.begin("/slow/**")
@@ -155,7 +155,7 @@ async def test_a_session_that_does_not_poll_has_a_growing_queue(profile, server)
 
 @pytest.mark.parametrize("server", [IMPATIENT], indirect=True)
 async def test_why_a_session_ended_is_shown(profile, server):
-    """One that is heard of no more ends by itself, and the view says by which reason; also to who comes later."""
+    """A session that does not poll expires, and the view shows the reason, also on a page that is opened later."""
     page = await open_sessions(profile, server)
     await Sleeper(server).begin("/slow")
     await expect(row_of(page, "/slow")).to_have_count(1)
@@ -170,7 +170,7 @@ async def test_why_a_session_ended_is_shown(profile, server):
 
 @pytest.mark.parametrize("server", [STILL], indirect=True)
 async def test_the_table_is_sorted_by_any_column_and_filtered(profile, server):
-    """By keyboard too: a second press turns the order round; filters go by text and protocol."""
+    """Also by keyboard: a second press reverses the order; filters select by text and protocol."""
     page = await open_sessions(profile, server)
     await tell(
         server,
@@ -189,7 +189,7 @@ async def test_the_table_is_sorted_by_any_column_and_filtered(profile, server):
     await expect(page.get_by_role("columnheader", name="Age")).to_have_attribute("aria-sort", "ascending")
     await page.get_by_role("button", name="Protocol").press("Space")
     assert await page.locator("#sessions tbody .badge").all_text_contents() == ["Bayeux", "NT4", "WAMP"]
-    field = page.get_by_label("Filter sessions by id, who, role, address or subscription")
+    field = page.get_by_label("Filter sessions by id, user, role, address or subscription")
     for text, count in (("BOB", 1), ("/x/9", 1), ("10.0.0", 3), ("00000000000a", 1)):
         await field.fill(text)
         await expect(rows(page)).to_have_count(count)
@@ -198,25 +198,25 @@ async def test_the_table_is_sorted_by_any_column_and_filtered(profile, server):
     assert await who.all_text_contents() == ["bob"]
     await expect(page.locator("#sessions-counts")).to_have_text("1 of 3 sessions")
     await field.fill("ada")
-    await expect(page.get_by_text("No session fits the filter.")).to_be_visible()
+    await expect(page.get_by_text("No session matches the filter.")).to_be_visible()
 
 
 @pytest.mark.parametrize("server", [CLOSED], indirect=True)
 async def test_who_may_not_see_is_told_so(profile, server):
-    """Without the right to see who is here the view says so in the server's words, and shows nobody."""
+    """Without the right to see sessions the view shows the server's error, and no sessions."""
     profile.expected = "403"
     page = await open_sessions(profile, server)
     notice = page.locator("#sessions .notice")
-    await expect(notice).to_contain_text("This role may not see who is here (/halley/queues): 403")
+    await expect(notice).to_contain_text("This role may not see the sessions (/halley/queues): 403")
     past = page.locator("#sessions-past")
-    await expect(past).to_contain_text("This role may not hear /halley/sessions: 403")
-    await expect(past).to_contain_text("Earlier ones are not shown: this role may not read the history: 403")
+    await expect(past).to_contain_text("This role may not subscribe to /halley/sessions: 403")
+    await expect(past).to_contain_text("Earlier changes cannot be shown: this role may not read the history: 403")
     await expect(rows(page)).to_have_count(0)
     await expect(page.get_by_text("Nothing to show.")).to_be_visible()
 
 
 async def test_after_a_restart_it_is_live_again(profile, server):
-    """The sessions of the former run are gone, and those of the present one are shown, without a reload."""
+    """After a restart the old sessions disappear, and the new ones are shown, without a reload."""
     profile.expected = "net::ERR_"
     page = await open_sessions(profile, server)
     await Sleeper(server).begin("/before")
@@ -231,12 +231,12 @@ async def test_after_a_restart_it_is_live_again(profile, server):
 
 @pytest.mark.parametrize("server", [STILL + "[limits]\ndata_bytes = 200_000\n"], indirect=True)
 async def test_500_sessions_keep_their_rows(profile, server):
-    """A tick updates rows and makes none anew; who is told of no more goes; the place on the page stays."""
+    """A tick updates rows and does not recreate them; missing sessions' rows are removed; the page does not scroll."""
     page = await open_sessions(profile, server)
     await tell(server, *(told(number) for number in range(500)), others=20)
     await expect(rows(page)).to_have_count(500)
     counts = page.locator("#sessions-counts")
-    await expect(counts).to_have_text("520 sessions, of which the 500 with the longest queues are told of")
+    await expect(counts).to_have_text("520 sessions, of which the 500 with the longest queues are listed")
     await page.evaluate("for (const row of document.querySelectorAll('#sessions tbody tr')) row.isKept = true")
     await page.locator("#sessions .scroll").first.evaluate("(region) => region.scrollTo(0, 4_000)")
     await tell(server, *(told(number, queued=number) for number in range(1, 500)), told(501))
@@ -249,7 +249,7 @@ async def test_500_sessions_keep_their_rows(profile, server):
 
 @pytest.mark.parametrize("server", [STILL], indirect=True)
 async def test_the_latest_200_are_kept_and_markup_is_text(profile, server):
-    """However many come and go, 200 lines are shown, newest first; names are text."""
+    """The latest 200 changes are shown, newest first; markup in names is text."""
     page = await open_sessions(profile, server)
     await server.until_metric("halley_subscriptions", 4.0)
     opened = {"event": "opened", "protocol": "wamp", "authid": "<b>x</b>", "role": "user", "address": "::1"}
@@ -262,7 +262,7 @@ async def test_the_latest_200_are_kept_and_markup_is_text(profile, server):
 
 @pytest.mark.parametrize("server", [STILL], indirect=True)
 async def test_it_fits_a_phone(profile, server):
-    """At 360 pixels nothing needs scrolling sideways, and every column is there."""
+    """At 360 pixels the page does not scroll sideways, and every column is visible."""
     page = await open_sessions(profile, server)
     subscriptions = [f"/{'long' * 20}/{n}" for n in range(10)]
     await tell(

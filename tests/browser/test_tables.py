@@ -1,4 +1,4 @@
-"""The view NetworkTables in Chromium: a robot's values as they are, and set by the reader."""
+"""The view NetworkTables in Chromium: it shows a robot's values, and the reader can set them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def publish_one_of_each(robot):
 
 
 async def test_each_type_is_shown_in_a_control_of_its_own(profile, server):
-    """What was published before the view was opened is there at once; what is no JSON can be read and not set."""
+    """Values from before the view was opened are shown; a value of a type without a JSON form cannot be set."""
     async with await nt4.connect(server.url, "robot") as robot:
         await publish_one_of_each(robot)
         page = await open_tables(profile, server)
@@ -81,7 +81,7 @@ async def test_each_type_is_shown_in_a_control_of_its_own(profile, server):
 
 
 async def test_what_is_set_here_reaches_the_robot_and_another_tab(profile, server):
-    """Each control publishes a value of its topic's type: a click, or Enter, or the button Set."""
+    """Each control publishes a value of its topic's type, with a key press, Enter or the button Set."""
     async with await nt4.connect(server.url, "robot") as robot:
         await publish_one_of_each(robot)
         page = await open_tables(profile, server)
@@ -108,7 +108,7 @@ async def test_what_is_set_here_reaches_the_robot_and_another_tab(profile, serve
 
 
 async def test_what_comes_does_not_touch_what_is_being_typed(profile, server):
-    """The field keeps the reader's text; the newest value stands beside it, and comes back with Escape."""
+    """The field keeps the reader's input; the newest value is shown below it, and Escape puts it into the field."""
     async with await nt4.connect(server.url, "robot") as robot:
         await publish_one_of_each(robot)
         page = await open_tables(profile, server)
@@ -124,7 +124,7 @@ async def test_what_comes_does_not_touch_what_is_being_typed(profile, server):
 
 
 async def test_what_is_no_value_is_refused_at_its_field(profile, server):
-    """The server's own words for another type, the page's for what is no JSON; the text stays to be mended."""
+    """The field shows the server's error for a wrong type and the page's for invalid JSON, and keeps the input."""
     async with await nt4.connect(server.url, "robot") as robot:
         await publish_one_of_each(robot)
         page = await open_tables(profile, server)
@@ -132,7 +132,7 @@ async def test_what_is_no_value_is_refused_at_its_field(profile, server):
             ("/robot/mode", "1.5", "Refused: 400:int:value_type_mismatch"),
             ("/robot/names", "[1]", "Refused: 400:string[]:value_type_mismatch"),
             ("/robot/names", '["a"', 'Not JSON at line 1, column 5: expected "," or "]", found the end'),
-            ("/robot/mode", "9007199254740993", "Beyond 53 bits: a browser would make it 9007199254740992"),
+            ("/robot/mode", "9007199254740993", "Integer beyond 53 bits: a browser would round it to 9007199254740992"),
             ("/robot/mode", "", "Expected a number"),
         ]:
             await value(page, name).fill(text)
@@ -144,7 +144,7 @@ async def test_what_is_no_value_is_refused_at_its_field(profile, server):
 
 
 async def test_the_last_values_are_no_news_for_the_list_of_events(profile, server):
-    """Opening the view asks for the last values again; events that the list has had come there no second time."""
+    """Opening the view requests the last values again; the list of events does not show them a second time."""
     page = await open_console(profile, server)
     async with await nt4.connect(server.url, "robot") as robot:
         await publish_one_of_each(robot)
@@ -159,10 +159,10 @@ async def test_the_last_values_are_no_news_for_the_list_of_events(profile, serve
 
 
 async def test_topics_are_filtered_and_keep_their_order(profile, server):
-    """Rows stand in the order of names whatever comes first; a filter shows those whose name has it."""
+    """Rows are in the order of names, not of arrival; a filter shows the topics whose names contain it."""
     async with await nt4.connect(server.url, "robot") as robot:
         page = await open_tables(profile, server)
-        await expect(page.get_by_text("No value has come yet.")).to_be_visible()
+        await expect(page.get_by_text("No values have been received yet.")).to_be_visible()
         for pubuid, name in enumerate(("/b/two", "/a/one", "/c/three")):
             await robot.publish(name, pubuid)
             await robot.put(pubuid, 1, 1.5)
@@ -174,7 +174,7 @@ async def test_topics_are_filtered_and_keep_their_order(profile, server):
 
 
 async def test_500_topics_at_full_speed_do_not_freeze_the_page(profile, server):
-    """While values of 500 topics come as fast as they can the page answers the reader, and ends with the newest."""
+    """While values of 500 topics are sent at full speed the page reacts to the reader, and then shows the newest."""
     async with await nt4.connect(server.url, "robot") as robot:
         for number in range(500):
             await robot.publish(f"/many/t{number:03}", number)
@@ -194,7 +194,7 @@ async def test_500_topics_at_full_speed_do_not_freeze_the_page(profile, server):
 
 
 async def test_it_is_live_again_after_a_restart(profile, server):
-    """Topics of the old server go, and those of the new one come, without a reload."""
+    """After a restart the old server's topics disappear, and the new one's are shown, without a reload."""
     profile.expected = "net::ERR_"
     async with await nt4.connect(server.url, "robot") as robot:
         await publish_one_of_each(robot)
@@ -212,18 +212,18 @@ async def test_it_is_live_again_after_a_restart(profile, server):
 
 
 async def test_where_networktables_is_not_served_the_view_says_so(profile, server, tmp_path):
-    """And how it is."""
+    """If NetworkTables is not served, the view names the option that serves it."""
     await server.stop()
     (tmp_path / "halley.toml").write_text("")
     await server.start()
     page = await open_tables(profile, server)
     await expect(
-        page.get_by_text("This server does not speak NetworkTables. Start it with: halley serve --nt4")
+        page.get_by_text("This server does not serve NetworkTables. Start it with: halley serve --nt4")
     ).to_be_visible()
 
 
 async def test_a_role_that_may_only_read_sets_nothing(profile, server, tmp_path):
-    """With access rules the controls are closed, and the view says why, and what may not be heard."""
+    """With access rules the controls are disabled, and the view shows the reason, and refused subscriptions."""
     await server.stop()
     rules = (
         '[[access]]\nrole = "nt4"\nverb = "*"\npattern = "/robot/**"\n'
@@ -234,11 +234,13 @@ async def test_a_role_that_may_only_read_sets_nothing(profile, server, tmp_path)
     async with await nt4.connect(server.url, "robot") as robot:
         await publish_one_of_each(robot)
         page = await profile.open(f"{server.url}/#tables")
-        await expect(page.get_by_text("Not heard: /**: 403:denied_by_security_policy:subscribe_denied")).to_be_visible()
+        await expect(
+            page.get_by_text("The server refused the subscription: /**: 403:denied_by_security_policy:subscribe_denied")
+        ).to_be_visible()
         await page.get_by_label("Listen to").fill("/robot/**")
         await page.get_by_role("button", name="Listen").click()
         await expect(topics(page)).to_have_count(6)
-        await expect(page.get_by_text("Your role may publish nothing, so values can only be read.")).to_be_visible()
+        await expect(page.get_by_text("Your role has no right to publish, so values can only be read.")).to_be_visible()
         await expect(page.get_by_role("switch", name="Value of /robot/enabled")).to_be_disabled()
         await expect(value(page, "/robot/speed")).not_to_be_editable()
         await robot.put(2, 20, 6.5)
@@ -246,7 +248,7 @@ async def test_a_role_that_may_only_read_sets_nothing(profile, server, tmp_path)
 
 
 async def test_the_view_fits_a_phone_and_names_its_controls(profile, server):
-    """From 360 pixels on nothing needs scrolling sideways, and every control has a name."""
+    """At widths of at least 360 pixels the page never scrolls sideways, and every control has a name."""
     async with await nt4.connect(server.url, "robot") as robot:
         await publish_one_of_each(robot)
         await robot.publish("/" + "long" * 50, 9, "string")

@@ -146,7 +146,7 @@ def test_a_lake_without_events_has_a_page_too(tmp_path):
     """Nothing has been published yet."""
     add(tmp_path, "events", [])
     page = Page(page_of(tmp_path, None, None))
-    assert "None in this time." in page.text
+    assert "None in this time range." in page.text
 
 
 def test_the_verb_writes_the_file_whole(lake, tmp_path):

@@ -66,7 +66,7 @@ def test_channels_and_times_are_those_of_the_server(spark, tmp_path):
 )  # fmt: skip
 def test_only_questions_are_asked(spark, lake, query):
     """Whatever would change anything is refused before any of it is done."""
-    with pytest.raises(Refused, match="only a query can be asked"):
+    with pytest.raises(Refused, match="only a query is allowed"):
         ask(spark, lake, query)
 
 

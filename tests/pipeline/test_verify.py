@@ -149,7 +149,7 @@ def test_l13_late_events_are_told_and_are_no_fault(tmp_path):
     ingested(tmp_path, [stored(n, time_us=NOON_US + n * 1_000_000) for n in range(100)])
     put(tmp_path, "rollups", rollup(0, 8, 40), rollup(10, 10, 80), rollup(20, 10, 80))
     assert wrong(tmp_path) == []
-    assert "except for 2 events that came late" in told(tmp_path, "recount")[0]
+    assert "except for 2 late events" in told(tmp_path, "recount")[0]
 
 
 def test_l13_a_window_that_holds_more_than_the_lake_is_named(tmp_path):

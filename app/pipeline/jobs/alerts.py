@@ -138,7 +138,7 @@ class Alerts:
                 time.sleep(_LOOK_S)
             deadline = time.monotonic() + _END_S
             while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
-                if _batch(query.lastProgress) != last:  # the batch is done, even if the next one has begun at once
+                if _batch(query.lastProgress) != last:  # the batch is done, even if the next one has already begun
                     break
                 time.sleep(_LOOK_S)
         finally:
@@ -232,7 +232,7 @@ class Watcher(StatefulProcessor):
             part = Part(row["window_us"], row["events"], row["newest_us"], row["offset"])
             state, alerts = seen(state, part, self._bounds)
             yield from (Row(topic=key[0], protocol=row["protocol"], **alert._asdict()) for alert in alerts)
-        if not has_timer:  # one per channel, which is registered anew when it has expired
+        if not has_timer:  # one per channel, which is registered again when it has expired
             self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + self._silence_ms)
         assert state is not None
         self._state.update((*state, True))

@@ -1,4 +1,4 @@
-"""Ingest: the log's events into the table `events`, each exactly once, whichever process is killed at any time.
+"""Ingest: the log's events into the table `events`, each exactly once, even if processes are killed.
 
 A batch is a range of offsets. Spark's workers read it and write Parquet files, in one job; the driver checks that
 the files account for every offset, and commits. Offsets without an event are committed first: to `rejected` those that
@@ -83,7 +83,7 @@ class Ingest:
             yield from turns_until(self._log.head().next, iter(self.step, None))
 
     def live(self, stop: Event) -> Iterator[Progress]:
-        """Do turns until `stop` is set, each `ingest_s` after the one before, or at once while there is more.
+        """Do turns until `stop` is set, each `ingest_s` after the one before, or immediately while there is more.
 
         Raises `Refused`, `JobFailed`.
         """

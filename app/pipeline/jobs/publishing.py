@@ -1,7 +1,7 @@
 """Results published to the server, with idempotency keys and repeatedly until the server has accepted them.
 
 An event published twice under one key is delivered once, so a publish without a known outcome is simply repeated. The
-job's thread waits; the client runs in an event loop on a thread of its own.
+job's thread waits; the client runs in an event loop on a separate thread.
 """
 
 from __future__ import annotations

@@ -75,10 +75,10 @@ class Rollup:
 
     log_options   the source's options that say which log it is: path, or url with token or token_file
     lift          the columns to lift, as `source.columns.lifts_of(settings)` returns them
-    publisher     publishes the rollups; None: they go to the table only
+    publisher     publishes the rollups; None: they are written to the table only
     wall_us       the wall clock, in microseconds since 1970
 
-    late      the number of events that came when their windows were final
+    late      the number of events that were read when their windows were already final
     left_out  the number of rollups that were not published, since there were too many at a time
     unknown   the number of rollups that were not published, since the server does not take their channels
     """
@@ -140,7 +140,7 @@ class Rollup:
         yield from turns_until(self._log.head().next, iter(self.step, None))
 
     def live(self, stop: Event) -> Iterator[Progress]:
-        """Do turns until `stop` is set, each `rollup_s` after the one before, or at once if that is late or lags.
+        """Do turns until `stop` is set, each `rollup_s` after the one before, or immediately if that is late or lags.
 
         Raises `Refused`, `JobFailed`.
         """
@@ -153,7 +153,7 @@ class Rollup:
     def step(self) -> Progress:
         """Do one turn: read, commit and publish. Raises `Refused`, `JobFailed`."""
         began = time.monotonic()
-        wall = self._wall_us()  # before the log is asked for its end: events that come later are younger
+        wall = self._wall_us()  # before the log's end is read: later events are younger
         head = self._log.head().next
         first, until = self.next, min(head, self.next + self._options.batch_rows)
         if first < self._read:

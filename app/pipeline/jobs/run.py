@@ -1,4 +1,4 @@
-"""Concurrent jobs in one Spark session, each on a thread of its own, until a signal ends them or one fails.
+"""Concurrent jobs in one Spark session, each on its own thread, until a signal ends them or one fails.
 
 SIGTERM and SIGINT let each job finish its turn; a second signal is no longer caught. The first failure ends all jobs: a
 pipeline of which one part has stopped would look alive.
@@ -166,7 +166,7 @@ class _Running:
         ]
 
     def start(self, head: Callable[[], int] | None) -> None:
-        if head is not None:  # it may have to wait for a server, so it runs on a thread of its own
+        if head is not None:  # it may have to wait for a server, so it runs on a separate thread
             threading.Thread(target=self._watch, args=(head,), name="watching", daemon=True).start()
         for thread in self._threads:
             thread.start()

@@ -1,4 +1,4 @@
-"""Compaction during a live ingest: on a thread of its own, so that no batch waits for it, and aborted when ingest ends.
+"""Compaction during a live ingest: on a separate thread, so that no batch waits for it, and aborted when ingest ends.
 
 Nothing depends on it: a compaction that fails or is aborted is left to the next one, or to `halley pipeline compact`.
 """

@@ -16,7 +16,7 @@ _WEIGHT = 0.1
 """The weight of the newest window in the usual rate."""
 
 _WEIGHT_OF_SPIKES = 0.01
-"""The same during a spike, which must not become usual at once; a rate that lasts for minutes does."""
+"""The same weight during a spike: a short spike must not become usual, a rate that lasts for minutes does."""
 
 _STEADY = 0.8
 """The share of windows, lately, in which a steady channel has an event; it takes 16 in a row to get there."""

@@ -1,8 +1,8 @@
 """Windows of event time: their lengths, when they are final, and the offset at which a restarted job begins.
 
 An event lies in one window of each kind, by the time that the broker gave it. A window is open until it is final: then
-it is published for the last time, and events for it that come later are late. Windows become final in the order of
-their ends, so one instant, the horizon, decides for all of them. It never goes back, even if a clock does.
+it is published for the last time, and events for it that are read later are late. Windows become final in the order
+of their ends, so one instant, the horizon, decides for all of them. It never decreases, even if a clock is set back.
 
 Only arithmetic: nothing here uses Spark, the log or a clock.
 """
@@ -33,7 +33,7 @@ KINDS = (Kind("10s", 10_000_000), Kind("1m", 60_000_000))
 class Horizon:
     """The instant `final_us`: windows that end at it or before are final.
 
-    `late_us`: how long after its end a window stays open for events that come out of order.
+    `late_us`: how long after its end a window stays open for events that are out of order.
     """
 
     def __init__(self, late_us: int, final_us: int) -> None:
@@ -43,8 +43,8 @@ class Horizon:
     def move(self, newest_us: int | None, wall_us: int | None) -> None:
         """Move the horizon by the time of the newest event that was read, and by the wall clock (microseconds).
 
-        `wall_us` is None unless the reader has read the whole log, and the clock has to be read *before* the log is
-        asked for its end. The wall clock makes windows final when no more events come.
+        `wall_us` is None unless the reader has read the whole log, and the clock has to be read *before* the log's end
+        is. The wall clock makes windows final when there are no more events.
         """
         for now_us in (newest_us, wall_us):
             if now_us is not None:

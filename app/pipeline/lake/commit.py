@@ -2,8 +2,8 @@
 
 Delta keeps a number for each application, its *app version*. Here it is a job's position in the log: the next offset
 to read. It is the only checkpoint, so it can neither be lost nor disagree with the rows. delta-rs accepts any number
-(T2), so a `Step` has both the former and the new position of a job, and a commit that does not start from the former is
-refused, regardless of which other processes are at work.
+(T2), so a `Step` has both the old and the new position of a job, and a commit that does not start from the old position
+is refused, regardless of which other processes are at work.
 
 Files are written elsewhere on the same disk (`staging.py`). A commit syncs them to disk, moves them into the table's
 folder, and names them in its log. A crash between the last two leaves files that no log names: vacuum removes them.
@@ -174,7 +174,7 @@ class Unsure(Refused):
 
 
 def _commit(table: DeltaTable, adds: list[AddAction], removes: list[RemoveAction], steps: Sequence[Step]) -> None:
-    """Commit to the table as it is now; try again if another commit was faster and does not conflict."""
+    """Commit to the table's current version; try again if another commit was faster and does not conflict."""
     if not (adds or removes or any(step.before != step.after for step in steps)):
         return
     for _ in range(_TRIES):
@@ -209,7 +209,7 @@ def _check(table: DeltaTable, removes: list[RemoveAction], steps: Sequence[Step]
                 f"{folder_of(table)} was written by another job {step.app!r}: it is at {found}, not {step.before}"
             )
         if step.before is not None and step.after < step.before:
-            raise Conflict(f"job {step.app!r} would go back from {step.before} to {step.after} (T2)")
+            raise Conflict(f"the position of job {step.app!r} would decrease from {step.before} to {step.after}")
     if removes:
         live = {each.path for each in files_of(table)}
         if not all(each.path in live for each in removes):

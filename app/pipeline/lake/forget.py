@@ -1,4 +1,4 @@
-"""Erasing a channel's or a publisher's data from the lake: from every table, and from the disk at once.
+"""Erasing a channel's or a publisher's data from the lake: from every table, and from the disk immediately.
 
 One file after the other is rewritten without the rows concerned. The offsets of erased events are first put into
 `rejected` as `forgotten`, so that each stays accounted for; a crash between the two leaves some offsets in both tables,

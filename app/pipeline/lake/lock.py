@@ -36,7 +36,7 @@ class Busy(Refused):
 
 @contextmanager
 def ingest(lake: Path) -> Iterator[None]:
-    """Hold the lock of the lake's only ingest. Raises `Busy` at once if another ingest runs."""
+    """Hold the lock of the lake's only ingest. Raises `Busy` without waiting if another ingest runs."""
     with _held(lake, "ingest", fcntl.LOCK_EX, 0, "an ingest into {lake} is already running{by}"):
         yield
 
@@ -50,7 +50,7 @@ def batch(lake: Path, patience_s: float | None = None) -> Iterator[None]:
 
 @contextmanager
 def rewrite(lake: Path) -> Iterator[None]:
-    """Hold the lock for replacing files by others. Raises `Busy` at once if another process holds it."""
+    """Hold the lock for replacing files by others. Raises `Busy` without waiting if another process holds it."""
     with _held(lake, "rewrite", fcntl.LOCK_EX, 0, "another process already compacts {lake}, or erases from it{by}"):
         yield
 

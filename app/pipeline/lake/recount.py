@@ -30,7 +30,7 @@ class Recount(NamedTuple):
     """The result of a recount.
 
     windows  the windows that were compared, of one channel and protocol each
-    late     the events that are not in their windows, as they came when these were final
+    late     the events that are not in their windows, because these were final when the events were read
     wrong    the windows with events or bytes that the lake does not have
     example  one of the wrong windows, in words
     """

@@ -1,6 +1,6 @@
 """Folders for files that are not yet a part of a table, next to the tables' folders.
 
-A folder is deleted when its work is done. The folder of a killed process is recognized by its lock, which nobody holds,
+A folder is deleted when its work is done. The folder of a killed process is recognized by its lock, which is not held,
 and is deleted when the next work begins.
 """
 

@@ -184,7 +184,7 @@ def lifted_columns(types: Mapping[str, str]) -> pa.Schema:
 
 
 def open_table(lake: Path, name: str, log_id: str | None = None) -> DeltaTable | None:
-    """Open a table as it is now; return None if it does not exist yet.
+    """Open the current version of a table; return None if it does not exist yet.
 
     `log_id`: the log that the table must have been made from; None: any. Raises `Refused` if the table cannot be read,
     was not made by this version of Halley, was changed by another program, or is of another log.

@@ -206,11 +206,11 @@ def _changed(rows: pa.RecordBatch) -> list[int]:
 
 
 def _rollups(events: DeltaTable, rollups: DeltaTable) -> Finding:
-    """L13: compare the final windows with a recount; events that came too late are reported, but are not a fault."""
+    """L13: compare the final windows with a recount; late events are reported, but are not a fault."""
     count = recounted(events, rollups)
     told = f"{count.windows:,} windows agree with a recount"
     if count.late:
-        told += f", except for {count.late:,} events that came late"
+        told += f", except for {count.late:,} late events"
     if not count.wrong:
         return Finding("recount", told)
     return Finding(

@@ -1,7 +1,7 @@
-"""Rows as text: a table for people, CSV or JSON lines for programs; or as a Parquet file.
+"""The output of a query's rows: a table for people, CSV or JSON lines for programs, or a Parquet file.
 
-Rows come and go in turn, so an answer may be larger than the memory. Spark makes texts of the values itself: times are
-in UTC, whatever zone this machine is in.
+Rows are written one by one, so a result may be larger than memory. Spark converts the values to strings: times are in
+UTC, regardless of this machine's time zone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Texts = Iterator[Sequence[str | None]]
 
 LOOKED_AT = 500
-"""Rows that say how wide a table's columns are."""
+"""The number of first rows by which the widths of a table's columns are chosen."""
 
 _LEAST_CHARS = 4
 _MOST_CHARS = 60
@@ -32,14 +32,14 @@ _MOMENT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 
 
 def texts(rows: DataFrame) -> Texts:
-    """Each row as texts, nested values as JSON; None stands for null."""
+    """Yield each row as strings, nested values as JSON; null is None."""
     frame = rows.toDF(*(f"c{number}" for number in range(len(rows.columns))))
     columns = [_text(frame[field.name], field.dataType).alias(field.name) for field in frame.schema.fields]
     return iter(frame.select(columns).toLocalIterator())
 
 
 def as_csv(rows: DataFrame) -> Iterator[str]:
-    """Lines of CSV (RFC 4180) with a heading; null is empty."""
+    """Yield lines of CSV (RFC 4180), the first with the column names; null is empty."""
     for row in itertools.chain([rows.columns], texts(rows)):
         line = io.StringIO()
         csv.writer(line, lineterminator="\n").writerow(row)
@@ -47,7 +47,7 @@ def as_csv(rows: DataFrame) -> Iterator[str]:
 
 
 def as_json(rows: DataFrame) -> Iterator[str]:
-    """An object a line. Of two columns with one name the second is called so and `_2`."""
+    """Yield lines with a JSON object each. If two columns have the same name, the second gets the suffix `_2`."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - of the extra [pipeline]
 
     options = {"ignoreNullFields": "false", "timestampFormat": _MOMENT, "timestampNTZFormat": _MOMENT[:-3]}
@@ -58,9 +58,10 @@ def as_json(rows: DataFrame) -> Iterator[str]:
 
 
 def as_table(rows: DataFrame, width: int | None) -> Iterator[str]:
-    """A table as wide as its first rows need, numbers to the right; cut to that many characters a line.
+    """Yield the lines of a table as wide as its first rows need, numbers right-aligned.
 
-    What is in it cannot steer a terminal.
+    `width` is the maximum number of characters in a line, to which values are cut; None: no maximum. Unprintable
+    characters are escaped, so that values cannot control the terminal.
     """
     are_numbers = [field.dataType.typeName() in _NUMBERS for field in rows.schema.fields]
     body = ([_tame(text) for text in row] for row in texts(rows))
@@ -74,7 +75,7 @@ def as_table(rows: DataFrame, width: int | None) -> Iterator[str]:
 
 
 def write_parquet(rows: DataFrame, file: Path) -> None:
-    """One file, which is not there yet. On a cluster all nodes must share the folder that it is in."""
+    """Write one Parquet file, which must not exist. On a cluster all nodes must share its folder."""
     folder = Path(tempfile.mkdtemp(prefix=f".{file.name}-", dir=file.parent))
     try:
         frame = rows.toDF(*_unique(rows.columns))
@@ -105,7 +106,7 @@ def _text(column: Column, kind: DataType) -> Column:
 
 
 def _json(column: Column, kind: DataType) -> Column:
-    """Intervals are nothing that JSON knows."""
+    """Convert intervals to strings, since JSON has no type for them."""
     return column.cast("string") if "interval" in kind.typeName() else column
 
 
@@ -129,7 +130,7 @@ def _escaped(char: str) -> str:
 
 
 def _widths(rows: Sequence[Sequence[str]], width: int | None) -> list[int]:
-    """How wide each column is: as its widest text, the widest ones narrower where all together are too wide."""
+    """The width of each column: that of its longest value, within bounds; if lines are too long, the widest shrink."""
     widths = [min(max(map(len, column)), _MOST_CHARS if width is not None else 1_000) for column in zip(*rows)]  # noqa: B905 - of one length
     if width is None:
         return widths

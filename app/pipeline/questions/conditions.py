@@ -1,7 +1,7 @@
-"""What a query asks of single columns, and whether a file of which only the extremes are known can hold such rows.
+"""Conditions on single columns, and whether a file can hold rows that meet them, judged by the file's statistics.
 
-A condition may be weaker than what the query says, never stronger: `may_hold` is wrong in one direction only. Nothing
-is known here of Spark or Delta.
+A condition may be weaker than the query's, never stronger: `may_hold` is wrong in one direction only. This module does
+not depend on Spark or Delta.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 Value = int | float | str | bool
-"""Days are kept as the microseconds of their beginning: one column of time is enough."""
+"""A constant. Days are represented by the microseconds of their beginning."""
 
 
 class Extent(NamedTuple):
-    """What is known of one column in one file; None: nothing. `nulls` is how many rows have no value."""
+    """The least and the greatest value of a column in one file, and the number of nulls; None if unknown."""
 
     least: Value | None = None
     greatest: Value | None = None
@@ -26,13 +26,13 @@ class Extent(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What is known of one file's rows."""
+    """The statistics of one file: the number of rows, None if unknown, and the extents of columns by name."""
 
     rows: int | None
     columns: Mapping[str, Extent]
 
     def extent(self, column: str) -> Extent:
-        """What is known of that column."""
+        """Return the extent of a column, with None in each field if nothing is known."""
         return self.columns.get(column, Extent())
 
 
@@ -40,26 +40,26 @@ class Condition:
     """A condition on a row."""
 
     def may_hold(self, file: Contents) -> bool:
-        """Whether it is true of any row of such a file, as far as one can tell."""
+        """Whether the condition may be true of a row of a file with these statistics; False only if that is certain."""
         raise NotImplementedError
 
     def widened(self, slack_us: int) -> Condition:  # noqa: ARG002 - most have no time in them
-        """The same, where moments may be off by so much."""
+        """Return the condition with its times moved apart, so that it holds even if they are off by `slack_us`."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Anything(Condition):
-    """Nothing is asked, or nothing that is understood here."""
+    """A condition that is always true; also stands for one that cannot be analyzed."""
 
     def may_hold(self, file: Contents) -> bool:  # noqa: ARG002
-        """It is."""
+        """Return True."""
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class Compared(Condition):
-    """A column's value stands in that relation to a constant; null does in none."""
+    """A column's value is less than, equal to, or greater than a constant; never true of null."""
 
     column: str
     relation: str
@@ -74,7 +74,7 @@ class Compared(Condition):
     }
 
     def may_hold(self, file: Contents) -> bool:
-        """By the extremes: the least is all that < can be true of, if it is of any."""
+        """See `Condition`: < can be true of a row only if it is true of the least value, and > of the greatest."""
         extent = file.extent(self.column)
         if _is_all_null(extent, file.rows):
             return False
@@ -102,13 +102,13 @@ class Compared(Condition):
 
 @dataclass(frozen=True, slots=True)
 class Begins(Condition):
-    """A text begins with that."""
+    """A column's string begins with `prefix`."""
 
     column: str
     prefix: str
 
     def may_hold(self, file: Contents) -> bool:
-        """Texts with that beginning are neighbours."""
+        """See `Condition`: in the order of strings, those with one prefix are next to each other."""
         least, greatest, _ = extent = file.extent(self.column)
         if _is_all_null(extent, file.rows):
             return False
@@ -119,34 +119,34 @@ class Begins(Condition):
 
 @dataclass(frozen=True, slots=True)
 class Known(Condition):
-    """There is a value."""
+    """A column's value is not null."""
 
     column: str
 
     def may_hold(self, file: Contents) -> bool:
-        """Unless all are null."""
+        """See `Condition`: False if all values are null."""
         return not _is_all_null(file.extent(self.column), file.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown(Condition):
-    """There is none."""
+    """A column's value is null."""
 
     column: str
 
     def may_hold(self, file: Contents) -> bool:
-        """Unless none is null."""
+        """See `Condition`: False if no value is null."""
         return file.extent(self.column).nulls != 0
 
 
 @dataclass(frozen=True, slots=True)
 class Both(Condition):
-    """All of them are true; of none that is so."""
+    """All parts are true; always true without parts."""
 
     parts: tuple[Condition, ...]
 
     def may_hold(self, file: Contents) -> bool:
-        """Each may be true of another row: that is overlooked."""
+        """See `Condition`: True even if the parts are true of different rows only, which is not known."""
         return all(part.may_hold(file) for part in self.parts)
 
     def widened(self, slack_us: int) -> Condition:
@@ -156,7 +156,7 @@ class Both(Condition):
 
 @dataclass(frozen=True, slots=True)
 class Either(Condition):
-    """One of them is true; of none that is never so."""
+    """At least one part is true; never true without parts."""
 
     parts: tuple[Condition, ...]
 
@@ -170,7 +170,7 @@ class Either(Condition):
 
 
 def has_moved(one: Condition, other: Condition, slack_us: int) -> bool:
-    """Whether two readings of a query that looks at the clock differ by more than that in its moments, or elsewhere."""
+    """Whether two plans of a query that reads the clock differ in a time by more than `slack_us`, or otherwise."""
     if isinstance(one, Compared) and isinstance(other, Compared) and one.column.endswith("_us"):
         are_alike = (one.column, one.relation) == (other.column, other.relation)
         if isinstance(one.value, str) or isinstance(other.value, str):

@@ -1,6 +1,6 @@
-"""What the report shows, counted: one walk over a few columns of the events, the other tables, and the Delta log.
+"""The figures of the report, computed from a few columns of the events, the other tables, and the Delta log.
 
-Rows are read batch by batch, so the lake may be larger than the memory.
+Rows are read in batches, so the lake may be larger than memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BATCH_ROWS = 131_072
 
 
 class Holding(NamedTuple):
-    """A table: its rows, its files and how many bytes they take; all zero where there is none."""
+    """The size of a table: the numbers of its rows, files and bytes; all 0 if the table does not exist."""
 
     name: str
     rows: int
@@ -44,7 +44,7 @@ class Holding(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A batch of ingest: when it was in the lake, how many events it brought, and when they were published."""
+    """A batch of ingest: when it was committed, its number of events, and when the first and last were published."""
 
     at_us: int
     events: int
@@ -53,14 +53,18 @@ class Commit(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """All of it.
+    """All figures of the report. Times are in microseconds since 1970.
 
-    step_us     how long each bar of `bars` is; a bar is known by its beginning
-    bars        events by protocol and beginning
-    channels    topics and their events, the busiest first
-    commits     in the order of time
-    alerts      the latest, newest first; their number is in `holdings`
-    losses      rows of `gaps` and `rejected`, the first of them
+    from_us     the first time of the report
+    to_us       the end of the report, which is not part of it
+    step_us     the length of each bar of `bars`
+    bars        the numbers of events, by protocol and by the beginning of the bar
+    channels    the busiest topics and their numbers of events, the busiest first
+    topics      the number of topics
+    commits     batches of ingest, in the order of time
+    alerts      the latest alerts, newest first; their total is in `holdings`
+    losses      the first rows of `gaps` and `rejected`
+    holdings    the sizes of all tables
     """
 
     log_id: str
@@ -77,12 +81,15 @@ class Findings(NamedTuple):
 
     @property
     def events(self) -> int:
-        """How many there are in that time."""
+        """The number of events from `from_us` to `to_us`."""
         return sum(sum(each.values()) for each in self.bars.values())
 
 
 def findings(lake: Path, from_us: int | None, to_us: int | None) -> Findings:
-    """Look at what was published from one moment until before another, or ever. Raises `Refused`, `JobFailed`."""
+    """Return the figures of the events published from `from_us` on and before `to_us`; None: without that bound.
+
+    Raises `Refused`, `JobFailed`.
+    """
     tables = {name: open_table(lake, name) for name in TABLES}
     events = tables["events"]
     if events is None:
@@ -111,7 +118,7 @@ def findings(lake: Path, from_us: int | None, to_us: int | None) -> Findings:
 
 
 def _span(events: DeltaTable, from_us: int | None, to_us: int | None) -> tuple[int, int]:
-    """The first and the last moment to look at, both part of it: what was asked for, where there are events."""
+    """The first and the last time of the report, inclusive: the requested times, limited to those of the events."""
     files = files_of(events)
     first = min((file.least["time_us"] for file in files if "time_us" in file.least), default=0)
     last = max((file.greatest["time_us"] for file in files if "time_us" in file.greatest), default=0)
@@ -126,7 +133,7 @@ def _step_us(length_us: int) -> int:
 def _counted(
     events: DeltaTable, first_us: int, last_us: int, step_us: int
 ) -> tuple[dict[str, Counter[int]], Counter[str]]:
-    """Events by protocol and beginning of the bar; and by topic. Of very many topics the rare ones are left out."""
+    """Count events by protocol and beginning of the bar, and by topic. Of very many topics rare ones are dropped."""
     bars: dict[str, Counter[int]] = {}
     topics: Counter[str] = Counter()
     within = (pc.field("time_us") >= first_us) & (pc.field("time_us") <= last_us)
@@ -145,14 +152,14 @@ def _counted(
 
 @contextmanager
 def _scan(table: DeltaTable, columns: list[str], asked: pc.Expression | None) -> Iterator[Iterator[pa.RecordBatch]]:
-    """A table's rows, within the block: a scan that is left open may crash the process at its very end."""
+    """A table's rows, within the block: a scan that is not closed can crash the process at exit."""
     scan = dataset(table).to_batches(columns=columns, filter=asked, batch_size=_BATCH_ROWS, batch_readahead=4)
     with closing(scan) as batches:
         yield (batch for batch in batches if batch.num_rows)
 
 
 def _commits(folder: Path) -> list[Commit]:
-    """The batches of ingest that the Delta log still tells of, also those whose files were rewritten since."""
+    """The batches of ingest that the Delta log still has, including those whose files were rewritten since."""
     found = []
     entries = sorted(entry for entry in (folder / "_delta_log").glob("*.json") if entry.stem.isdecimal())
     for entry in entries[-_MOST_COMMITS:]:
@@ -163,7 +170,7 @@ def _commits(folder: Path) -> list[Commit]:
             if action.get("add", {}).get("dataChange"):
                 adds.append(json.loads(action["add"].get("stats") or "{}"))
             if "remove" in action and action["remove"].get("dataChange"):
-                adds = []  # an erasure: what it adds was there before
+                adds = []  # an erasure, which adds only rows that existed before
                 break
         bounds = [
             (each["numRecords"], each["minValues"]["time_us"], each["maxValues"]["time_us"])

@@ -1,10 +1,10 @@
-"""The conditions that a query puts on each table, read from the plan that Spark has made of it.
+"""The conditions that a query puts on each table, read from Spark's plan of the query.
 
-Spark has done the hard part: constants are folded, views and subqueries resolved, and every filter stands as near to
-its table as is right. What is taken are the filters directly above a table; what is not understood counts as none.
+In an optimized plan constants are folded, views and subqueries are resolved, and each filter is as close to its table
+as possible. Only filters directly above a table are used; an expression that is not understood counts as always true.
 
 A plan as JSON is a list of its nodes, each before its children, with their number (`num-children`). Expressions in a
-node's fields are such lists too, and some of those have plans in them (subqueries).
+node's fields are such lists, too, and can contain plans (subqueries).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 class Node(NamedTuple):
-    """A node of a plan or an expression: its class' own name, its fields, its children."""
+    """A node of a plan or an expression: the name of its class without the package, its fields, its children."""
 
     kind: str
     fields: Fields
@@ -44,9 +44,9 @@ class Node(NamedTuple):
 
 
 def conditions_of(plan: str, views: Mapping[str, View]) -> dict[str, Condition]:
-    """What each table that the plan reads must hold a row of; those that it does not read are not in it.
+    """Return, for each table that the plan reads, the condition on its rows.
 
-    A table that stands in it twice, as in a join with itself, must hold rows for either.
+    If a table is read twice, as in a join with itself, a row has to meet either condition.
     """
     found: dict[str, list[Condition]] = {}
     for relation, filters in _relations(_tree(json.loads(plan)), []):
@@ -55,7 +55,7 @@ def conditions_of(plan: str, views: Mapping[str, View]) -> dict[str, Condition]:
             if [*columns.values()] == view.columns:
                 parts = tuple(_condition(each, columns, view) for each in filters)
                 found.setdefault(view.name, []).append(Both(parts))
-            elif {*columns.values()} <= {*view.columns}:  # it may be that table, with columns left out
+            elif {*columns.values()} <= {*view.columns}:  # perhaps that table, without some columns
                 found.setdefault(view.name, []).append(Anything())
     return {name: each[0] if len(each) == 1 else Either(tuple(each)) for name, each in found.items()}
 
@@ -71,7 +71,7 @@ def _tree(nodes: list[Fields]) -> Node:
 
 
 def _relations(node: Node, filters: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
-    """The tables that are read by a plan, each with the filters directly above it."""
+    """Yield the tables that a plan reads, each with the filters directly above it."""
     if node.kind == "LogicalRelation":
         yield node, filters
         return
@@ -86,7 +86,7 @@ def _relations(node: Node, filters: list[Node]) -> Iterator[tuple[Node, list[Nod
 
 
 def _nested(value: object) -> Iterator[Node]:
-    """The plans of subqueries, wherever they stand in a node's fields."""
+    """Yield the plans of subqueries at any depth of a node's fields."""
     if isinstance(value, dict):
         yield from _nested([*value.values()])
     elif isinstance(value, list):
@@ -102,7 +102,7 @@ def _is_plan(name: str) -> bool:
 
 
 def _condition(node: Node, columns: Columns, view: View) -> Condition:
-    """An expression as a condition, as far as it is understood."""
+    """Convert an expression to a condition; `Anything` if it is not understood."""
     children = node.children
     match node.kind:
         case "And" | "Or":
@@ -145,7 +145,7 @@ def _comparison(relation: str, left: Node, right: Node, columns: Columns, view: 
 
 
 def _day(relation: str, start_us: int, column: str) -> Condition:
-    """A day, as the moments of it; `start_us` is its first."""
+    """Convert a comparison with a day to one with its times; `start_us` is the day's beginning."""
     end_us = start_us + DAY_US
     return {
         "=": Both((Compared(column, ">=", start_us), Compared(column, "<", end_us))),
@@ -157,7 +157,7 @@ def _day(relation: str, start_us: int, column: str) -> Condition:
 
 
 def _channel(relation: str, name: str, column: str) -> Condition:
-    """A Bayeux name, as the topic that it shows. Names are not ordered as topics are."""
+    """Convert a comparison with a channel name to one with the topic. Only =, since their orders differ."""
     if relation != "=":
         return Anything()
     plain = _plain(name)
@@ -171,14 +171,14 @@ def _prefix(column: str, prefix: str, view: View) -> Condition:
 
 
 def _topics(name: str, plain: str, column: str) -> Condition:
-    """Topics whose channels begin with `name`; what follows its `plain` part is not looked at."""
+    """The condition that a topic's channel begins with `name`, of which only the `plain` part is checked."""
     if not name:
         return Known(column)
     return Begins(column, plain) if name[0] == "/" else Either(())
 
 
 def _plain(name: str) -> str:
-    """The part of a channel's name, without its first slash, up to what is written otherwise in a topic."""
+    """The part of a channel's name, without the first slash, up to a character that topics may write differently."""
     for at, char in enumerate(name[1:]):
         if not (char.isascii() and (char.isalnum() or char in "_-/")):
             return name[1 : at + 1]
@@ -194,7 +194,7 @@ def _id(fields: Fields) -> int:
 
 
 def _constant(node: Node, kind: object) -> Value | None:
-    """A literal of that type as a value that extremes can be compared with; None where it is none."""
+    """The value of a literal of the type `kind`, comparable with a file's extremes; None for anything else."""
     text, read = node.fields.get("value"), _READERS.get(str(kind))
     if node.kind != "Literal" or node.fields.get("dataType") != kind or not isinstance(text, str) or read is None:
         return None
@@ -212,4 +212,4 @@ _READERS: Mapping[str, Callable[[str], Value]] = {
     "boolean": {"true": True, "false": False}.__getitem__,
     **dict.fromkeys(("date", "timestamp"), to_us),  # UTC is the session's zone
 }
-"""How a literal of each type is read; moments and days as microseconds."""
+"""The functions that read literals, by type; times and days become microseconds."""

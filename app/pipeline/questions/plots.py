@@ -1,6 +1,6 @@
-"""Plots as SVG, written by hand: no library, no script, and colours that the page's style chooses.
+"""Plots as SVG, without a library or scripts; the page's style sets the colours.
 
-Every text that comes from outside goes through `escape`.
+Every string from the lake is escaped.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _TICKS_S = (
 _AGES_S = (0.001, 0.01, 0.1, 1, 10, 60, 600, 3_600, 36_000, 86_400, 864_000, 8_640_000, 86_400_000)
 _MOST_DOTS = 400
 COLOURS = 6
-"""The classes `.c0` to `.c5` of the page's style."""
+"""The number of colours: the classes `.c0` to `.c5` of the page's style."""
 
 
 def moment(time_us: int, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """A moment in UTC as people read it."""
+    """Format a time in UTC, as `2026-01-01 12:00:00`."""
     return (_EPOCH + timedelta(microseconds=time_us)).strftime(form)
 
 
 def short(number: float) -> str:
-    """A number in few characters: 12k, 3.4M."""
+    """Format a number with three digits and a unit prefix: 12k, 3.4M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= size:
             return f"{number / size:.3g}{letter}"
@@ -59,7 +59,7 @@ def short(number: float) -> str:
 
 
 def seconds(length_s: float) -> str:
-    """A length of time in few characters."""
+    """Format a length of time with three digits in its largest unit: 1.5 h."""
     for size, unit in ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s")):
         if length_s >= size:
             return f"{length_s / size:.3g} {unit}"
@@ -67,7 +67,7 @@ def seconds(length_s: float) -> str:
 
 
 def stacked(bars: Mapping[str, Mapping[int, int]], from_us: int, to_us: int, step_us: int) -> str:
-    """Bars over time, one part for each name, in the order in which they are given."""
+    """Return a plot of stacked bars over time, with a part for each name, in the order of `bars`."""
     most = max((sum(bars[name].get(start, 0) for name in bars) for start in _starts(bars)), default=0)
     scale = _Scale(from_us // step_us * step_us, -(-to_us // step_us) * step_us, 0, _nice(most))
     marks = [scale.top * quarter / 4 for quarter in range(5)]
@@ -89,7 +89,7 @@ def stacked(bars: Mapping[str, Mapping[int, int]], from_us: int, to_us: int, ste
 
 
 def lying(rows: Sequence[tuple[str, int]]) -> str:
-    """Bars that lie, each with its name and number: HTML, since names are of any length and phones are narrow."""
+    """Return horizontal bars with names and numbers, as HTML: unlike SVG, it fits long names and narrow screens."""
     most = max((count for _, count in rows), default=1)
     drawn = "".join(
         f'<li><span class="name" title="{escape(name)}">{escape(name)}</span><span class="count">{count:,}</span>'
@@ -100,7 +100,7 @@ def lying(rows: Sequence[tuple[str, int]]) -> str:
 
 
 def latencies(commits: Sequence[Commit]) -> str:
-    """For each commit how old its newest and its oldest event were, on a logarithmic scale."""
+    """Return a plot of the ages of each commit's newest and oldest event, on a logarithmic scale."""
     ages = _thinned(
         [(each.at_us, _age_s(each.at_us, each.newest_us), _age_s(each.at_us, each.oldest_us)) for each in commits]
     )
@@ -116,11 +116,11 @@ def latencies(commits: Sequence[Commit]) -> str:
             f'<g><title>{escape(told)}</title><line class="range" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" '
             f'y2="{bottom:.1f}"/><circle class="c0" cx="{x:.1f}" cy="{bottom:.1f}" r="2.2"/></g>'
         )
-    return _svg(drawn, "age of events when they came into the lake")
+    return _svg(drawn, "age of events when they were committed to the lake")
 
 
 class _Scale:
-    """Where a value stands in the picture."""
+    """The conversion of values to coordinates of the plot."""
 
     def __init__(self, left: float, right: float, bottom: float, top: float) -> None:
         self.left, self.right, self.bottom = left, max(right, left + 1), bottom
@@ -142,14 +142,14 @@ def _age_s(at_us: int, time_us: int) -> float:
 
 
 def _thinned(ages: Sequence[Ages]) -> list[Ages]:
-    """No more than can be told apart: of neighbours the worst."""
+    """Reduce `ages` to a number that can be distinguished in the plot: of neighbours, the worst are kept."""
     size = -(-len(ages) // _MOST_DOTS)
     groups = [ages[start : start + size] for start in range(0, len(ages), size)]
     return [(each[-1][0], max(age for _, age, _ in each), max(age for *_, age in each)) for each in groups]
 
 
 def _nice(most: float) -> float:
-    """A round number that is not less."""
+    """A round number that is not less than `most`."""
     size = 10.0 ** math.floor(math.log10(max(most, 1)))
     return next(size * step for step in (1, 2, 4, 5, 8, 10) if size * step >= most)
 

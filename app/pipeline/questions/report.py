@@ -1,6 +1,6 @@
-"""The report: one page of HTML that asks for nothing from anywhere, for people who would rather look than read.
+"""The report on a lake: one HTML page that loads nothing from elsewhere.
 
-Names of channels are what peers made them: each goes through `escape`, and the page's own policy lets no script run.
+Clients choose the names of channels, so each name is escaped, and the page's content security policy forbids scripts.
 """
 
 from __future__ import annotations
@@ -50,12 +50,15 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def page_of(lake: Path, from_us: int | None, to_us: int | None) -> str:
-    """The page. Raises `Refused`, `JobFailed`."""
+    """Return the report as HTML on the events published from `from_us` on and before `to_us`; None: without that bound.
+
+    Raises `Refused`, `JobFailed`.
+    """
     return page(findings(lake, from_us, to_us), lake, int(time.time() * 1_000_000))
 
 
 def page(found: Findings, lake: Path, now_us: int) -> str:
-    """The findings as HTML."""
+    """Return the findings as HTML; `now_us` is the time of the report."""
     parts = [
         f"<h1>What is in the lake</h1><p>{escape(str(lake))}, log {escape(found.log_id)}, at {moment(now_us)} UTC</p>",
         _facts(found),
@@ -89,7 +92,7 @@ def _facts(found: Findings) -> str:
 
 def _by_time(found: Findings) -> str:
     if not found.events:
-        return _section("Events by time and protocol", "<p>None in this time.</p>")
+        return _section("Events by time and protocol", "<p>None in this time range.</p>")
     names = [*_PROTOCOLS, *sorted(found.bars.keys() - {*_PROTOCOLS})]
     bars: Mapping[str, Mapping[int, int]] = {name: found.bars.get(name, {}) for name in names}
     key = "".join(
@@ -110,15 +113,15 @@ def _busiest(found: Findings) -> str:
 
 
 def _lateness(commits: Sequence[Commit]) -> str:
-    title = "From publish to lake"
+    title = "Delay from publish to lake"
     if not commits:
-        return _section(title, "<p>The lake's log tells of no batch in this time.</p>")
+        return _section(title, "<p>The lake's log has no batch in this time range.</p>")
     newest = sorted(max(0.0, (each.at_us - each.newest_us) / 1_000_000) for each in commits)
     middle, late = newest[len(newest) // 2], newest[min(len(newest) - 1, len(newest) * 95 // 100)]
     number = "1 batch" if len(commits) == 1 else f"{len(commits):,} batches"
     told = (
-        f"<p>{number}. When one was in the lake its newest event was {seconds(middle)} old in the median and "
-        f"{seconds(late)} at the 95th percentile. A dot is the newest event of a batch, the line above it reaches to "
+        f"<p>{number}. When a batch was committed, its newest event was {seconds(middle)} old in the median and "
+        f"{seconds(late)} at the 95th percentile. A dot is the newest event of a batch; the line above it extends to "
         "the oldest.</p>"
     )
     return _section(title, told + plots.latencies(commits))
@@ -132,7 +135,7 @@ def _alerts(found: Findings) -> str:
         for each in found.alerts[:_ALERTS_SHOWN]
     ]
     more = len(found.alerts) - len(rows)
-    told = f"<p>The newest {len(rows)}; {more} more are older.</p>" if more else ""
+    told = f"<p>The newest {len(rows)}; {more} older ones are not shown.</p>" if more else ""
     table = _table([("time (UTC)", ""), ("kind", ""), ("channel", "w"), ("events/s", "n"), ("usual", "n")], rows)
     return _section("Alerts", told + table)
 
@@ -150,7 +153,7 @@ def _losses(found: Findings) -> str:
         )
         for each in found.losses
     ]
-    told = "<p>Offsets of which the lake has no event, and why.</p>"
+    told = "<p>Offsets without an event in the lake, and the reasons.</p>"
     if len(rows) == MOST_LOSSES:
         told += f"<p>The first {MOST_LOSSES}; the tables <code>gaps</code> and <code>rejected</code> have all.</p>"
     columns = [("kind", ""), ("reason", "w"), ("from offset", "n"), ("to", "n"), ("offsets", "n")]

@@ -1,4 +1,4 @@
-"""The files of a table, what its Delta log knows of each, and which of them a query needs."""
+"""The files of a table with their statistics from the Delta log, and the files that a query needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LAST_CHAR = "\U0010ffff"
 
 
 class File(NamedTuple):
-    """One file of a table: where it is, its size, the values that its folders stand for, and what is in it."""
+    """One file of a table: its path, its size, the partition columns that its folders encode, and its statistics."""
 
     path: str
     nbytes: int
@@ -29,7 +29,7 @@ class File(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The files of a table that are read, out of all that it has."""
+    """The files of a table that a query reads, and the number and bytes of all its files (`of`, `of_bytes`)."""
 
     table: str
     files: list[File]
@@ -42,12 +42,15 @@ class Reading(NamedTuple):
 
 
 def files_of(folder: Path, table: DeltaTable, days: Mapping[str, str]) -> list[File]:
-    """All files of a table in a folder, as it is now. `days`: of which moments a column of the partition is the day."""
+    """Return all files of a table, whose folder is `folder`.
+
+    `days` maps a partition column that is a day to the column with the time.
+    """
     return [_file(folder, file, days) for file in tables.files_of(table)]
 
 
 def needed(name: str, files: list[File], condition: Condition) -> Reading:
-    """Those that can hold rows of which the condition is true."""
+    """Return the files that can hold rows of which the condition is true."""
     chosen = [file for file in files if condition.may_hold(file.contents)]
     return Reading(name, chosen, len(files), sum(file.nbytes for file in files))
 
@@ -67,5 +70,5 @@ def _file(folder: Path, file: tables.File, days: Mapping[str, str]) -> File:
 
 
 def _bound(greatest: Any) -> Any:
-    """What no text is greater than, if that is so: the last character alone is all that could be said of some."""
+    """The greatest value; None if it is only the last character, which is written if there is no real bound."""
     return None if greatest == _LAST_CHAR else greatest

@@ -1,7 +1,8 @@
-"""A query in SQL over the lake: which files it needs, and its rows.
+"""SQL queries over the lake: the files that a query needs, and its rows.
 
-Spark reads native Parquet and knows nothing of Delta's statistics. So a query is planned twice: over tables without
-files, to see what it asks of each; then over those files that can hold such rows. Only what asks is let through.
+Spark reads the Parquet files directly and does not use Delta's statistics. So a query is planned twice: over tables
+without files, to find its conditions on each table; then over the files that can hold matching rows. Statements that
+are not queries are refused.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 SENTENCE_CHARS = 300
 
 _SLACK_US = 600_000_000
-"""How far apart the two plannings of a query that looks at the clock may be."""
+"""The maximum time between the two plans of a query that reads the clock."""
 
 _CLOCK = re.compile(r"now|today|tomorrow|yesterday|current|curdate|local|unix|getdate", re.IGNORECASE)
 _COMMAND = "org.apache.spark.sql.catalyst.plans.logical.Command"
@@ -43,25 +44,25 @@ _CHANGES = re.compile(
 _REFLECTION = re.compile(r"\b(java_method|reflect|try_reflect)\b", re.IGNORECASE)
 _CODE = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _STATE = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
-_ONLY_READS = "only a query can be asked (SELECT, WITH, VALUES, TABLE), nothing that changes anything"
+_ONLY_READS = "only a query is allowed (SELECT, WITH, VALUES, TABLE), not a statement that changes anything"
 
 
 class Answer(NamedTuple):
-    """A query's rows, which are not computed before they are asked for, and the files they come from."""
+    """A query's rows, which are computed only when they are read, and the files that they are read from."""
 
     rows: DataFrame
     readings: list[Reading]
 
 
 def ask(spark: SparkSession, lake: Path, query: str, *, skips: bool = True) -> Answer:
-    """The answer to a query. `skips`: files are left out that cannot matter.
+    """Return the answer to a query. With `skips`, files that cannot hold matching rows are not read.
 
-    Raises `Refused`: it is none, does not parse, or names what is not there; or the lake cannot be used. `JobFailed`:
-    files of it are gone.
+    Raises `Refused` if the statement is not a query, does not parse, or names a table or column that does not exist, or
+    if the lake cannot be used; `JobFailed` if files of the lake are missing.
     """
     from pyspark.errors import PySparkException  # noqa: PLC0415 - of the extra [pipeline]
 
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # it writes every mistake to the terminal
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # it writes each error to the terminal
     views = views_of(lake, [name for name in TABLES if re.search(rf"\b{name}\b", query, re.IGNORECASE)])
     try:
         _check(spark, query)
@@ -80,7 +81,7 @@ def ask(spark: SparkSession, lake: Path, query: str, *, skips: bool = True) -> A
 
 
 def sentence(error: BaseException) -> str:
-    """What Spark says, without its code, its plan and its traces."""
+    """Spark's error message, without its code, plan and traces, cut to `SENTENCE_CHARS`."""
     told = error.getMessage() if hasattr(error, "getMessage") else None
     text = _STATE.sub("", _CODE.sub("", str(told or error).strip()))
     text = " ".join(text.partition("\n\n")[0].split())
@@ -89,9 +90,9 @@ def sentence(error: BaseException) -> str:
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Around the use of an answer's rows, which are computed only then. Raises `JobFailed`."""
+    """A context for reading an answer's rows, which are computed only then. Raises `JobFailed`."""
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - of the extra [pipeline]
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - likewise
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - of the extra [pipeline]
 
     try:
         yield
@@ -102,7 +103,7 @@ def computing() -> Iterator[None]:
 
 
 def _check(spark: SparkSession, query: str) -> None:
-    """Look at what is asked before any of it is done: Spark does commands as soon as they are given to it."""
+    """Raise `Refused` if a statement is not a query. Spark runs a command as soon as it receives it, so check first."""
     session = spark._jsparkSession  # noqa: SLF001 - PySpark has no parser of its own
     plan = session.sessionState().sqlParser().parsePlan(query)
     commands = spark._jvm.java.lang.Class.forName(_COMMAND)  # type: ignore[union-attr] # noqa: SLF001
@@ -111,12 +112,12 @@ def _check(spark: SparkSession, query: str) -> None:
 
 
 def _conditions(spark: SparkSession, views: Mapping[str, View], query: str) -> dict[str, Condition]:
-    """What the query asks of each table that it names."""
+    """The query's condition on each table that it names."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - of the extra [pipeline]
 
     session = spark.newSession()
-    session.conf.set("spark.sql.optimizer.inSetConversionThreshold", "1000000")  # a set is not shown
-    session.conf.set("spark.sql.optimizer.nestedSchemaPruning.enabled", "false")  # tables are known by their columns
+    session.conf.set("spark.sql.optimizer.inSetConversionThreshold", "1000000")  # JSON omits the values of a set
+    session.conf.set("spark.sql.optimizer.nestedSchemaPruning.enabled", "false")  # columns identify tables
     with tempfile.TemporaryDirectory(prefix="halley-") as nothing:
         for view in views.values():
             view.empty(session, Path(nothing)).createOrReplaceTempView(view.name)
@@ -124,18 +125,18 @@ def _conditions(spark: SparkSession, views: Mapping[str, View], query: str) -> d
         try:
             named = conditions_of(execution.analyzed().toJSON(), views)
             asked = conditions_of(execution.optimizedPlan().toJSON(), views)
-        except (Py4JError, RecursionError):  # not every plan can be shown; then all files are read
+        except (Py4JError, RecursionError):  # some plans cannot be written as JSON; then all files are read
             return dict.fromkeys(views, Anything())
     return {name: asked.get(name, Anything()) for name in named}
 
 
 def _run(spark: SparkSession, views: Mapping[str, View], query: str, conditions: Mapping[str, Condition]) -> Answer:
     session = spark.newSession()
-    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", "100000")  # no job to look at files
+    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", "100000")  # no job that lists files
     readings = []
     for view in views.values():
         condition = conditions.get(view.name)
-        if condition is None:  # it may be named all the same, where nothing of it is read
+        if condition is None:  # the query may name it without reading from it
             view.rows(session, [], Anything()).createOrReplaceTempView(view.name)
             continue
         reading = needed(view.name, view.files(), condition)
@@ -143,5 +144,5 @@ def _run(spark: SparkSession, views: Mapping[str, View], query: str, conditions:
         view.rows(session, reading.files, condition).createOrReplaceTempView(view.name)
         readings.append(reading)
     rows = session.sql(query)
-    rows._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - it looks at the clock now
+    rows._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - it reads the clock now
     return Answer(rows, readings)

@@ -23,9 +23,10 @@ _QUERY = """
 
 
 def top(spark: SparkSession, lake: Path, by: By, since_us: int | None, most: int) -> Answer:
-    """Return the `most` busiest channels, the busiest first, since a time (microseconds since 1970; None: ever).
+    """Return the `most` busiest channels, the busiest first.
 
-    `by` is the column to compare by. Raises `Refused`, `JobFailed`.
+    Events from `since_us` on are counted (microseconds since 1970; None: all). `by` is the column to sort by. Raises
+    `Refused`, `JobFailed`.
     """
     where = "" if since_us is None else f"where time_us >= {int(since_us)}"
     return ask(spark, lake, _QUERY.format(where=where, by=by, most=int(most)))

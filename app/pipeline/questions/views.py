@@ -1,8 +1,8 @@
-"""The tables of the lake as queries see them: their own columns, and some that are easier to read.
+"""The tables of the lake as queries see them: the stored columns, and computed ones that are easier to read.
 
 channel   the topic's Bayeux name
-time ...  for each column that ends in `_us` the moment as a timestamp, without that ending
-day       as the tables have it; it is computed here, since it stands in the names of folders only
+time ...  for each column that ends in `_us` a timestamp, named without that ending
+day       the tables' column `day`, which is computed, since it is only in the names of folders
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ _PLAIN_IN_CHANNELS = {"!7e": "~", "!28": "(", "!29": ")", "!24": "$", "!40": "@"
 
 
 class View(NamedTuple):
-    """One table's.
+    """The view of one table.
 
-    stored     the table's columns by name, as Spark's types
-    moments    computed timestamps, and the column of microseconds that each is made of
-    channels   likewise channel names and the topics
-    days       likewise days
+    name       the table's name
+    folder     the table's folder
+    table      the Delta table; None if it does not exist
+    stored     the table's columns, with Spark's types
+    moments    computed timestamps: the column of microseconds, by the name of the timestamp
+    channels   computed channel names: the column of topics, by the name of the computed column
+    days       computed days: the column of microseconds, by the name of the computed column
     """
 
     name: str
@@ -51,19 +54,19 @@ class View(NamedTuple):
 
     @property
     def columns(self) -> list[str]:
-        """All names, in order."""
+        """The names of all columns, in order."""
         return [*self.stored.names, *self.channels, *self.moments]
 
     def source_of(self, column: str) -> str:
-        """What a column is computed of; itself where it is stored."""
+        """The column from which a column is computed; the column itself if it is stored."""
         return {**self.moments, **self.channels, **self.days}.get(column, column)
 
     def files(self) -> list[File]:
-        """The files of its table, if there is one."""
+        """The files of the table; empty if it does not exist."""
         return [] if self.table is None else files_of(self.folder, self.table, self.days)
 
     def empty(self, spark: SparkSession, folder: Path) -> DataFrame:
-        """A table of the same columns, all of them plain, over a folder without files."""
+        """A frame with the same columns, none of them computed, over a folder without files."""
         from pyspark.sql import types  # noqa: PLC0415 - of the extra [pipeline]
 
         columns = types.StructType(list(self.stored.fields))
@@ -74,9 +77,9 @@ class View(NamedTuple):
         return spark.read.schema(columns).parquet(folder.as_uri())
 
     def rows(self, spark: SparkSession, files: Sequence[File], condition: Condition) -> DataFrame:
-        """The rows of these files, but for those of which the condition is not true."""
+        """The rows of these files of which the condition is true."""
         from pyspark.sql import functions as f  # noqa: PLC0415 - of the extra [pipeline]
-        from pyspark.sql.types import StructType  # noqa: PLC0415 - likewise
+        from pyspark.sql.types import StructType  # noqa: PLC0415 - of the extra [pipeline]
 
         apart = [name for name in (TABLES[self.name].partition_by) if name not in self.days]
         outside = {*apart, *self.days}
@@ -103,7 +106,10 @@ class View(NamedTuple):
 
 
 def views_of(lake: Path, names: Iterable[str]) -> dict[str, View]:
-    """These tables of the lake; those that are not there yet have no rows. Raises `Refused`, also without a lake."""
+    """Return views of these tables, by name; a table that does not exist yet has no rows.
+
+    Raises `Refused`, also if there is no lake.
+    """
     views = {name: _view(lake, name) for name in names}
     if views and not any(path(lake, name).is_dir() for name in TABLES):
         raise no_lake(lake)
@@ -112,7 +118,7 @@ def views_of(lake: Path, names: Iterable[str]) -> dict[str, View]:
 
 def _view(lake: Path, name: str) -> View:
     from deltalake import Schema  # noqa: PLC0415 - of the extra [pipeline]
-    from pyspark.sql.types import StructType  # noqa: PLC0415 - likewise
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - of the extra [pipeline]
 
     table = open_table(lake, name)
     columns = TABLES[name].columns if table is None else schema(table)
@@ -131,7 +137,7 @@ def _view(lake: Path, name: str) -> View:
 
 
 def _channel(topic: Column) -> Column:
-    """What `protocols.bayeux.names.to_channel` does, in Spark's own words."""
+    """The same conversion as `protocols.bayeux.names.to_channel`, in Spark."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - of the extra [pipeline]
 
     shown = topic
@@ -142,7 +148,7 @@ def _channel(topic: Column) -> Column:
 
 
 def _filter(condition: Condition) -> Column | None:
-    """A condition as Spark's own, for Parquet's readers, who skip parts of a file by it; None where it says nothing."""
+    """A condition as a Spark column, by which Parquet's reader skips parts of files; None if it excludes nothing."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - of the extra [pipeline]
 
     match condition:

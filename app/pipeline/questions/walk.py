@@ -1,7 +1,7 @@
-"""Events of the lake in the order of their offsets, as many at a time as fit well into memory.
+"""Events of the lake in the order of their offsets, in parts that fit into memory.
 
-Files overlap: a compacted one has a day's events by topic. So files that overlap are looked at together: first for the
-offsets alone of what is wanted, then, a stretch of offsets after the other, for the rows. No Spark is needed.
+The offsets of files overlap, since a compacted file has a day's events by topic. Files that overlap are read together:
+first only the offsets of matching events, then the rows, one range of offsets after another. Spark is not needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INSIDE = pa.schema([field for field in STORED if field.name != "protocol"])
 
 
 class Selection(NamedTuple):
-    """Which events: of a pattern, from a moment on, before another one."""
+    """The events to read: those of a pattern, from `from_us` on and before `to_us` (microseconds since 1970)."""
 
     pattern: Pattern
     from_us: int | None = None
@@ -43,10 +43,10 @@ class Selection(NamedTuple):
 
 
 class Walk:
-    """A walk over the table `events` as it was when this was made."""
+    """A walk over the table `events`, in the state that it had when the walk was created."""
 
     def __init__(self, lake: Path, selection: Selection) -> None:
-        """Raises `Refused`: there is none, or none of ours; `JobFailed`: files are gone."""
+        """Raise `Refused` if there is no such table or it is not Halley's, `JobFailed` if files are missing."""
         self._folder = path(lake, "events")
         table = open_table(lake, "events")
         if table is None:
@@ -66,7 +66,7 @@ class Walk:
         )
 
     def count(self, after: int = 0) -> tuple[int, int]:
-        """How many events there are, and how many of them have offsets up to `after`."""
+        """Return the number of events, and the number of those with offsets up to `after`."""
         found = before = 0
         for group in _groups(self.reading.files):
             offsets = self._offsets(group, 0)
@@ -75,7 +75,7 @@ class Walk:
         return found, before
 
     def rows(self, after: int = 0) -> Iterator[list[dict[str, Any]]]:
-        """The events with offsets above `after`, in order, stretch by stretch. Raises `JobFailed`."""
+        """Yield the events with offsets above `after`, in order, in lists that fit into memory. Raises `JobFailed`."""
         for group in _groups(self.reading.files):
             offsets = self._offsets(group, after)
             if not len(offsets):
@@ -94,7 +94,7 @@ class Walk:
         return offsets.take(pc.sort_indices(offsets))
 
     def _read(self, group: Sequence[File], columns: Sequence[str], asked: pc.Expression) -> pa.Table:
-        """These columns of the wanted rows, in no order."""
+        """Read these columns of the selected rows, in no particular order."""
         wanted = [*columns, *(name for name in ("topic",) if name not in columns)]
         parts = []
         for protocol in sorted({file.partition["protocol"] or "" for file in group}):
@@ -110,7 +110,7 @@ class Walk:
         return pa.concat_tables(parts)
 
     def _only_wanted(self, found: pa.Table) -> pa.Table:
-        """The range of topics that was read may have others in it."""
+        """Drop rows whose topics do not match the pattern, since a range of topics was read."""
         pattern = self._selection.pattern
         if pattern.match is Match.EXACT:
             return found
@@ -119,7 +119,7 @@ class Walk:
 
 
 def _groups(files: Sequence[File]) -> Iterator[list[File]]:
-    """Files whose offsets overlap, together; in the order of their offsets."""
+    """Yield groups of files whose offsets overlap, in the order of their offsets."""
     group: list[File] = []
     reached = 0
     for file in sorted(files, key=_first):
@@ -128,7 +128,7 @@ def _groups(files: Sequence[File]) -> Iterator[list[File]]:
             group = []
         group.append(file)
         last = file.contents.extent("offset").greatest
-        reached = max(reached, last) if isinstance(last, int) else 1 << 62  # not known: it may have all
+        reached = max(reached, last) if isinstance(last, int) else 1 << 62  # unknown: it can have any offset
     if group:
         yield group
 
@@ -139,7 +139,7 @@ def _first(file: File) -> int:
 
 
 def _stretch_rows(group: Sequence[File]) -> int:
-    """How many rows of these files to have in memory at once, by how long their payloads are."""
+    """The number of these files' rows to read at a time, chosen by their size in bytes."""
     rows = nbytes = 0
     for file in group:
         footer = pq.read_metadata(file.path)

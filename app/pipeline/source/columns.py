@@ -1,6 +1,6 @@
 """The columns of the source: those of a stored event, those of a fault, and scalars that are lifted from payloads.
 
-Numbers are long and texts are string, all nullable; a lifted column has the type that its setting says.
+Columns have Spark's types long and string, and are nullable; a lifted column has the type that its setting names.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 LONGS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "crc", "fault_last"})
 FAULT_COLUMNS = ("fault", "fault_last")
-"""Columns that are null in an event's row. Else there is no event from the row's offset to `fault_last`, for the reason
-`fault`."""
+"""Columns that are null in an event's row. In other rows they mean that the offsets from the row's to `fault_last` have
+no event, for the reason `fault`."""
 
 _LONG_LOW, _LONG_HIGH = -(1 << 63), (1 << 63) - 1
 _CACHED_TOPICS = 65_536

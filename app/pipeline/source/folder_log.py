@@ -2,9 +2,9 @@
 
 The reader takes no lock, and writes nothing except the position of a consumer.
 
-The mark alone says how far the log reaches: above it there may be rows that are not committed yet, or were refused. A
+Only the mark defines how far the log reaches: above it there may be rows that are not committed yet, or were refused. A
 segment ends where the next one begins. Every row's checksum is checked. A segment that is being written is opened for
-one batch at a time, since it can be sealed only while nobody reads it.
+one batch at a time, since it can be sealed only while no process reads it.
 
 Rows are first read in bulk. If not all of a batch are present and undamaged, they are read again, one by one and with a
 new connection: what a server does to a segment meanwhile (sealing, purging) must not be taken for damage.
@@ -130,8 +130,8 @@ class FolderLog:
         if not has_segments:
             return 0
         raise Refused(
-            f"{file} is missing or damaged, and nothing else says how far the log is committed: "
-            "start the server on this folder, which writes it anew"
+            f"{file} is missing or damaged, and nothing else records how far the log is committed: "
+            "start the server on this folder, which writes it again"
         )
 
     def _piece(self, at: int, until: int) -> _Piece:
@@ -275,7 +275,7 @@ def _fetch(connection: sqlite3.Connection, at: int, until: int) -> tuple[list[Ro
 
 
 def _is_sealed(path: Path) -> bool:
-    """Whether a segment is sealed, so that nobody changes it any more."""
+    """Whether a segment is sealed, so that it is not changed any more."""
     try:
         return Seal.load(path).nbytes == path.stat().st_size
     except (OSError, DocumentDamaged):

@@ -41,7 +41,7 @@ _BROKEN = (httpx.HTTPError, pa.ArrowException, ValueError, KeyError, TypeError)
 
 
 class _Again(Exception):
-    """The server is busy or temporarily unavailable, so that the request is to be repeated; the text says why."""
+    """The server is busy or temporarily unavailable, so the request is to be repeated; the message is the reason."""
 
 
 class HttpLog:
@@ -148,7 +148,7 @@ class HttpLog:
     def _gone(self, first: int, until: int) -> Iterator[Fault]:
         begins = self.head().first
         if begins <= first:
-            raise _Again(f"{self.name} answered 410 for offset {first}, and then that its log begins at {begins}")
+            raise _Again(f"{self.name} responded with 410 for offset {first}, but its log begins at {begins}")
         yield Fault(first, min(until, begins) - 1, "missing")
 
     def _client(self) -> httpx.Client:
@@ -174,7 +174,7 @@ class HttpLog:
     def _refusal(self, answer: httpx.Response) -> Exception:
         status = answer.status_code
         text = answer.read()[:_REASON_CHARS].decode(errors="replace").strip().partition("\n")[0]
-        said = f"{self.name} answers {status}: {text or answer.reason_phrase}"
+        said = f"{self.name} responded with {status}: {text or answer.reason_phrase}"
         if status == HTTPStatus.UNAUTHORIZED:
             return Refused(f"{self.name} does not accept the token, or needs one: set the option token or token_file")
         if status == HTTPStatus.FORBIDDEN:
@@ -210,7 +210,7 @@ def _faults(first: int, last: int, head: Head) -> list[Fault]:
 
 
 class _Body:
-    """A response's bytes as they come, with the interface of a file that Arrow needs."""
+    """A response's bytes as they are received, with the interface of a file that Arrow needs."""
 
     closed = False
 
@@ -246,7 +246,7 @@ def _line_rows(answer: httpx.Response) -> Iterator[list[Row]]:
 def _gathered(batches: Iterator[list[Row]]) -> Iterator[list[Row]]:
     """Join small batches to large ones, within the bounds; none is empty.
 
-    Rows that came before a response broke off are also yielded.
+    Rows that were received before a response was cut off are also yielded.
     """
     rows: list[Row] = []
     nbytes = 0

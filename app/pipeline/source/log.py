@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 """An undamaged stored event, purged or not: the values of `COLUMNS` (`app/history/stored.py`)."""
 
 BATCH_ROWS, BATCH_BYTES = 4_096, 8_388_608
-"""The most of a log that a task has in memory at a time: whichever is reached first."""
+"""The maximum of rows and of bytes that a task has in memory at a time; the one that is reached first counts."""
 
 Why = Literal["damaged", "hole", "missing"]
 

@@ -216,12 +216,12 @@ class _Planned:
         return [Range(*bounds) for bounds in split(first, until, self._options.partition_rows)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of one task. Where there are no partitions, Spark passes one of its own."""
+        """Yield the batches of one task. If there are no partitions, Spark passes one that is not a `Range`."""
         return self._table.batches(partition.first, partition.until) if isinstance(partition, Range) else iter(())
 
 
 class Reader(_Planned, DataSourceReader):
-    """The reader of a batch query, over the log as it is when the query is planned."""
+    """The reader of a batch query, over the log in the state in which it is when the query is planned."""
 
     def partitions(self) -> Sequence[Range]:
         """Return the ranges of the tasks. Raises `Refused`, `Gone`."""

@@ -1,9 +1,9 @@
-"""The acknowledge extension: events are kept until the client's next connect says that they arrived.
+"""The acknowledge extension: events are kept until the client's next connect acknowledges them.
 
 Wire form (CometD's): `ext.ack: true` in both handshake messages; then each connect reply carries `ext.ack: N`, which
 closes batch N, and each connect carries `ext.ack: k`, which frees all batches up to k. Events that are not freed are
 sent again, before newer events and in a batch with a new number, but their first number frees them too. A client that
-lost an answer repeats its old k and gets all of the events again.
+lost a reply repeats its old k and gets all of the events again.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Advice always has all of `reconnect`, `interval` and `timeout`: cometd.js replaces its earlier advice by its own
 defaults plus these. It is sent in reply to the handshake, to a session's first connect, to a connect that failed or
-carried advice of its own, and whenever it differs from the last advice sent; other connect replies carry none.
+carried its own advice, and whenever it differs from the last advice sent; other connect replies carry none.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Messages are handled strictly in order (Bayeux 1.0, 5.2), except that connects come last: the effects of the other
 messages on the session are then part of the connect's reply, so that a client that batches `[connect, publish]` gets
-its event at once. Replies keep the order of the request; events follow them.
+its event without delay. Replies keep the order of the request; events follow them.
 
 The steps are a generator, so that waiting for an async policy is one expression: the generator yields a `Wait` and is
 sent a `Verdict` with the new time.
@@ -52,7 +52,7 @@ class Conversation:
         self.session: BayeuxSession | None = request.session
         self._client_id: str | None = None
         self._replies: list[dict[str, Any]] = []
-        self.beside: list[dict[str, Any]] = []  # answers of services to a sender without a session
+        self.beside: list[dict[str, Any]] = []  # replies of services to a sender without a session
         self._held_back: dict[Event, list[tuple[dict[str, Any], dict[str, Any]]]] = {}  # (reply, message) pairs
         self._latest: dict[Pattern, None] = {}  # new subscriptions that asked for the last values
         self._pending: Pending | None = None  # waits for the events of `_held_back`

@@ -71,7 +71,7 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """A connect, with what is needed for its reply, at once or after a hold."""
+    """A connect, with what is needed for its reply, now or after a hold."""
 
     session: BayeuxSession
     connection: object

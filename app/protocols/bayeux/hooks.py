@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Refused(Exception):
-    """Raised by a hook to refuse a message with a reason of its own.
+    """Raised by a hook to refuse a message with its own reason.
 
     `reason` becomes the error's argument (`403:reason:publish_denied`); `advice` and `ext` go into the reply.
     """

@@ -131,7 +131,7 @@ def _publish(
     engine.heard_from(session, now)
     event = Event(topic, payload, publisher=session.id, authid=session.authid, role=session.role)
     without = None if session.broadcast_to_publisher else session
-    if broker.recording.log is None and broker.values is None:  # then it cannot be refused, and is settled at once
+    if broker.recording.log is None and broker.values is None:  # then it cannot be refused, and is settled immediately
         broker.publish(event, now, without=without)
         return _accepted(engine, session, fields, connection, now)
     return _Publish(engine, session, fields, connection).begin(event, without, now)

@@ -48,7 +48,7 @@ def is_publish(channel: object) -> bool:
 
 
 def publish(talk: Conversation, message: Message, reply: dict[str, Any]) -> Steps:
-    """Publish a message; `reply` is completed at once, or when the event is settled. Raises `Fault`."""
+    """Publish a message; `reply` is completed now, or when the event is settled. Raises `Fault`."""
     engine, channel = talk.engine, message.channel
     topic = _topic(talk, channel)
     if channel.startswith(META) or channel == META[:-1]:

@@ -54,7 +54,7 @@ _PAGES = 100
 
 
 def offer(engine: Engine, session: BayeuxSession, message: Message, request: Request) -> dict[str, Any]:
-    """The `ext` fields about replay in a handshake's reply; a client that relies on replay gets a cursor at once."""
+    """The `ext` fields about replay in a handshake's reply; a client that relies on replay gets a cursor now."""
     log = engine.broker.recording.log
     if log is None or engine.read is None:
         return {}
@@ -132,7 +132,7 @@ def seek(engine: Engine, session: BayeuxSession, after: dict[Pattern, int]) -> d
     for pattern, offset in after.items():
         cursor.seek(pattern, offset, head)
     if not _go_live(engine, session) or len(session.outbox):
-        engine.broker.mark_ready(session)  # its held connect must be answered, so that it comes again
+        engine.broker.mark_ready(session)  # its held connect must be answered, so that the client connects again
     return {"replay": {to_subscription(pattern): offset for pattern, offset in after.items()}}
 
 
@@ -165,7 +165,7 @@ def is_behind(session: BayeuxSession) -> bool:
 
 
 def has_news(session: BayeuxSession) -> bool:
-    """Whether a session's connect must be answered without an event: so that it comes again, or to report a gap."""
+    """Whether a connect must be answered without an event: so that the client connects again, or to report a gap."""
     return is_behind(session) or (session.replay is not None and bool(session.replay.gaps))
 
 

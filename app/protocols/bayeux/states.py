@@ -4,22 +4,22 @@ A handshake makes a session `NEW`. From then on a session is in exactly one stat
 or none is (`IDLE`, and `NEW` before the first connect), or the session has ended (`CLOSED`). All rules about polling
 are rows below:
 
-* The first connect is answered at once: clients take the reply as the sign that they are connected, and some do not ask
+* The first connect is not held: clients take the reply as the sign that they are connected, and some do not ask
   for it by advice. So `NEW` has no row that leads to `HELD`.
-* A connect may be held only if it came alone, nothing is waiting for the session, its browser has a free slot, the
+* A connect may be held only if it was sent alone, nothing is waiting for the session, its browser has a free slot, the
   client did not ask for an immediate answer and the server is not draining. The engine decides that and calls the
   connect `POLL` if it may be held and `CONNECT` if it may not.
 * There is never more than one held connect. A newer one first makes the older one `REPLACED`; the older one is answered
   with its own empty reply, and gets none of the waiting events.
 * A held connect ends in one of five ways, each of which leaves the session `IDLE` and its expiry clock running: events
-  came, it timed out (`LAPSE`), it was replaced, its socket died (`GONE`), or the server is draining (`DRAIN`).
+  arrived, it timed out (`LAPSE`), it was replaced, its socket died (`GONE`), or the server is draining (`DRAIN`).
 * The same `LAPSE` without a held connect means that the client has not connected again: the session ends. There is one
   deadline for both, so no state is without one.
 * `LEAVE` is a disconnect by either side, `CUT` the end of a session that cannot be served (its outbox overflowed). A
   held connect is answered: by `DISMISS` with `reconnect: none`, or by `REFUSE` with `reconnect: handshake`.
 
 A pair without a row has no effect: an event for a session without a held connect waits in its outbox, and a socket that
-dies after its answer was made concerns that answer (`Engine.unwritten`), not the session.
+dies after its reply was made affects that reply (`Engine.unwritten`), not the session.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The timesync extension: a client learns the network's lag and the offset of its clock (CometD's wire form).
 
 The client sends `ext.timesync: {tc, l, o}` (its time, and its estimates of lag and offset, in ms); a handshake or
-connect reply answers `{tc, ts, p, a}`: the client's time again, ours when the message came, how long the reply took,
-and the error of the estimate (`a = tc + o + l - ts`). A client that is already accurate to 25 ms gets no answer, which
-ends the exchange.
+connect reply has `{tc, ts, p, a}`: the client's time again, ours when the message was received, how long the reply
+took, and the error of the estimate (`a = tc + o + l - ts`). For a client that is already accurate to 25 ms the reply
+has none, which ends the exchange.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Timesync(NamedTuple):
 
     @classmethod
     def read(cls, ext: dict[str, Any] | None, arrived_ms: int) -> Timesync | None:
-        """Read the request in a message's `ext` that came at `arrived_ms`; None if there is none or it is invalid."""
+        """Read the request in the `ext` of a message received at `arrived_ms`; None if it is missing or invalid."""
         asked = (ext or {}).get("timesync")
         if not isinstance(asked, dict):
             return None

@@ -1,6 +1,6 @@
 """The backlog: values that wait for a client that does not keep up, all of them while they are few, then the newest.
 
-A topic's newest value takes no memory of its own, since the topic keeps it, so only older values count towards the
+A topic's newest value takes no additional memory, since the topic keeps it, so only older values count towards the
 bound. Beyond the bound the backlog keeps only the newest value of each topic, until it is empty (NA56); dropped values
 are counted.
 """

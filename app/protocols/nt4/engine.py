@@ -2,7 +2,7 @@
 
 The engine does no I/O and never raises on bad input. Wrong elements of a text message are ignored one by one. A binary
 message that cannot be decoded ends the connection, after everything before it has been processed (NA24). Requests for
-the time are answered at once, before any waiting messages.
+the time are answered immediately, before any waiting messages.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Engine:
     def split(self, data: bytes, now: float, *, is_binary: bool) -> Iterator[Any]:  # noqa: ARG002 - Speaker's form
         """Yield the messages of one transport message (`Speaker.split`).
 
-        Text messages come one by one, values in batches; an `Undecodable` comes last.
+        Text messages are yielded one by one, values in batches; an `Undecodable` is last.
         """
         if self._is_blocked:
             self._behind_bytes += len(data)

@@ -96,7 +96,7 @@ class Pace:
             self._wake()
 
     def weigh(self, nbytes: int) -> None:
-        """Count `nbytes` more of pending values; beyond the bound the pace is due at once."""
+        """Count `nbytes` more of pending values; beyond the bound the pace is due immediately."""
         self._nbytes += nbytes
         if self._nbytes > self._most_bytes and self.due != -inf:
             self.due = -inf

@@ -12,7 +12,7 @@ MESSAGE_BYTES = 1_380
 
 
 def together(pieces: Iterable[bytes], between_bytes: int) -> Iterator[list[bytes]]:
-    """Yield groups of pieces, in order, each of at most `MESSAGE_BYTES`; a larger piece is a group of its own.
+    """Yield groups of pieces, in order, each of at most `MESSAGE_BYTES`; a larger piece is a group by itself.
 
     `between_bytes` is added for each piece, for its separator.
     """

@@ -59,7 +59,7 @@ class Server:
     def connect(self, link: Link, context: Context, now: float) -> Engine:
         """Return the engine for a new link (`Switchboard.connect`); the path has the client's name.
 
-        The link is closed at once while the server drains, and where a limit on sessions is reached.
+        The link is closed immediately if the server is draining or a limit on sessions is reached.
         """
         engine = Engine(self, context, is_time_only=link.subprotocol == RTT)
         name = client_name(context.path)

@@ -71,7 +71,7 @@ def _look(tables: Tables, client: Client, topics: list[Topic], now: float, repla
     is_idle = not client.unseen
     for topic in reversed(topics):
         client.unseen.setdefault(topic, replaced)
-        client.unseen.move_to_end(topic, last=False)  # the latest subscription comes first
+        client.unseen.move_to_end(topic, last=False)  # the latest subscription first
     chore = _see_all(tables, client, now)
     if not tables.chores.is_done(chore) and is_idle:
         tables.chores.put_off(chore)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Tables:
-    """The topics and clients of one server; `time_us` is its clock, in microseconds, which never goes back (NA28)."""
+    """The topics and clients of one server; `time_us` is its clock, in microseconds, which never decreases (NA28)."""
 
     def __init__(self, broker: Broker, options: Nt4, rights: Rights) -> None:
         self.broker = broker

@@ -183,7 +183,7 @@ class Engine:
                     frames.append(frame or event_frame(event, number, subscription.pattern, form))
         if frames:
             self.router.say(self.link, frames)
-        if len(session.outbox):  # more values waited outside the queue than may be sent at once
+        if len(session.outbox):  # more values waited outside the queue than one turn may send
             self.router.broker.mark_ready(session)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
@@ -206,7 +206,7 @@ class Engine:
             goodbye = [] if self.session is None else [[GOODBYE, {"message": SLOW_CONSUMER}, errors.KILLED]]
             self._close(goodbye, POLICY_VIOLATION, SLOW_CONSUMER, now, SLOW_CONSUMER)
 
-    # What is said
+    # Output
 
     def say(self, message: list[Any]) -> None:
         """Send a message; where too much waits for a peer that does not read, mark it as a slow consumer."""

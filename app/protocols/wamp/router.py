@@ -172,7 +172,7 @@ class Router:
     def join(self, session: WampSession, now: float) -> None:
         """Admit a session. Raises `NoRoom`.
 
-        The session has no deadline but its token's: it ends with its connection, which has deadlines of its own.
+        The session has no deadline but its token's: it ends with its connection, which has its own deadlines.
         """
         self.broker.open(session, inf, now)
         session.meter = self._meters.new() if session.account is not None else None
