@@ -47,7 +47,7 @@ class Plan(NamedTuple):
 
 
 class DemoFailed(Exception):
-    """The server did not start, or has ended by itself; with `is_wrong_use` other options could help."""
+    """The server did not start, or ended unexpectedly; with `is_wrong_use` other options could help."""
 
     def __init__(self, text: str, *, is_wrong_use: bool = False) -> None:
         super().__init__(text)
@@ -101,7 +101,7 @@ async def _served(stack: AsyncExitStack, plan: Plan, folder: str) -> tuple[Child
 async def _watch(server: Child) -> None:
     """Wait for the server's end; then raise `DemoFailed`."""
     await server.ended()
-    raise DemoFailed(": ".join(["the server has ended by itself", *server.words()[-1:]]))
+    raise DemoFailed(": ".join(["the server ended unexpectedly", *server.words()[-1:]]))
 
 
 async def _pipeline(stack: AsyncExitStack, folder: str, url: str, say: Callable[[str], None]) -> None:
@@ -113,7 +113,7 @@ async def _pipeline(stack: AsyncExitStack, folder: str, url: str, say: Callable[
         if await pipeline.says(_AT_WORK):
             say("pipeline: running, channels /stats/10s/**, /stats/1m/**, and /alerts/** after two minutes")
         await pipeline.ended()
-        say(": ".join(["pipeline: it has ended by itself, the rest continues", *pipeline.words()[-1:]]))
+        say(": ".join(["pipeline: ended unexpectedly, the rest continues", *pipeline.words()[-1:]]))
 
     await stack.enter_async_context(beside(watch()))
 

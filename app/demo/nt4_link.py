@@ -85,7 +85,7 @@ class Nt4Link:
 @asynccontextmanager
 async def linked(server: str, name: str, topics: Mapping[str, str], wanted: Sequence[str]) -> AsyncIterator[Nt4Link]:
     """Connect a client to `ws://HOST:PORT`. Raises `Away`, `OSError`, and what websockets raises."""
-    # The server pings; pings from both sides would not tell more.
+    # The server pings; pings from both sides would show no more.
     async with connect(f"{server}/nt/{name}", subprotocols=[_SUBPROTOCOL], ping_interval=None) as socket:
         if socket.subprotocol != _SUBPROTOCOL:
             raise Away("the server does not support NetworkTables 4.1")

@@ -1,6 +1,6 @@
 """A person in the chat, who listens in a few rooms and says something from time to time.
 
-All who hear a sentence think of an answer and wait a moment. The first one says it; the others hear that and drop
+All who read a sentence think of an answer and wait a moment. The first one says it; the others read that and drop
 theirs. Pure: the time is an argument.
 """
 
@@ -46,7 +46,7 @@ class Person:
         return min(plan.at_s for plan in self._plans.values())
 
     def hear(self, room: str, data: Any, now_s: float) -> None:
-        """Hear what was said in a room: plan an answer, and drop what was planned there before."""
+        """Read what was said in a room: plan an answer, and drop what was planned there before."""
         if room not in self._plans:
             return
         speaker, text = _said(data)

@@ -109,7 +109,7 @@ WELCOMES = (
     "Hear, hear.",
     "Good point. Has anybody written that down?",
 )
-"""What a stranger is told, who says anything else."""
+"""Replies to a stranger who says anything else."""
 
 ANSWERS: Mapping[str, Turn] = MappingProxyType({
     sentence: answers

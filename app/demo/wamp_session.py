@@ -92,7 +92,7 @@ class WampSession:
 async def joined(server: str) -> AsyncIterator[WampSession]:
     """Open a session; `server` is an `http://` address. Raises `Away`, `OSError`, and what websockets raises."""
     url = f"ws{server.removeprefix('http')}/ws"
-    # The server pings; pings from both sides would not tell more.
+    # The server pings; pings from both sides would show no more.
     async with connect(url, subprotocols=[_SUBPROTOCOL], ping_interval=None) as socket:
         session = WampSession(socket)
         await session.join()

@@ -261,7 +261,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 def _home() -> Path:
     """Return a home folder for Spark that is PySpark's without the archive of PySpark in it.
 
-    Spark puts that archive before the installed package on the workers' path, and every process compiles anew what it
+    Spark puts that archive before the installed package on the workers' path, and every process compiles again what it
     imports from an archive: a second for each of the four kinds of worker that a source has.
     """
     home = _folder() / "home"

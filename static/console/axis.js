@@ -1,5 +1,5 @@
 /**
- * The axes of charts: a linear one from 0 to a round number, and a logarithmic one for values that differ so much that
+ * The axes of charts: a linear one from 0 to a round number, and a logarithmic one for values that differ by so large a factor that
  * the largest would flatten all others.
  *
  * An axis is made for the values that a chart shows: `{ part(value), marks }`. `part` returns a height, from 0 at the

@@ -132,4 +132,4 @@ def test_without_the_pipeline_the_rest_goes_on(tmp_path):
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(DEADLINE_S) == DONE
     (line,) = [line for line in running.said().splitlines() if "the rest goes on" in line]
-    assert re.fullmatch(r"halley: pipeline: it has ended by itself, the rest continues: .*lake.*", line)
+    assert re.fullmatch(r"halley: pipeline: ended unexpectedly, the rest continues: .*lake.*", line)

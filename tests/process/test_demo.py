@@ -177,7 +177,7 @@ async def test_a_server_that_dies_ends_it_with_1(tmp_path):
         (server,) = children(demo.process.pid)
         os.kill(server, signal.SIGKILL)
         assert await demo.exit_code(TALK_S) == FAILED
-        assert demo.lines[-1].startswith("halley: the server has ended by itself")
+        assert demo.lines[-1].startswith("halley: the server ended unexpectedly")
     assert [*(tmp_path / "temporary").iterdir()] == []
 
 

@@ -80,7 +80,7 @@ class Replay:
     published   the number of events that this run has published
     refused     the number of events that the server permanently refused in this run
 
-    `is_new`: begin at the first event, whatever the position. Raises `Refused`, `JobFailed`, `OSError`.
+    `is_new`: begin at the first event, regardless of the position. Raises `Refused`, `JobFailed`, `OSError`.
     """
 
     def __init__(self, lake: Path, plan: Plan, *, is_new: bool = False) -> None:

@@ -1,0 +1,108 @@
+"""The texts of Halley are plain English: words that were given up do not come back.
+
+Looked at are docstrings, comments and strings of the package, the console and the files for production, and all pages.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parent.parent
+
+GIVEN_UP = {
+    r"(?<!there )(?:is|are|was|were) no (?!longer|more\b|other\b|less\b|fewer\b)": "is not a",
+    r"(?:who|what|whom)ever": "a noun: a client that ..., any ...",
+    r"likewise": "also, the same for",
+    r"lest": "so that ... not",
+    r"anew": "again",
+    r"beside": "next to, besides",
+    r"hears?|heard": "receives",
+    r"tells?|told": "reports, logs, notifies",
+    r"so many": "the number of",
+    r"stands? there|stood there": "exists",
+    r"be had": "is available",
+    r"the latter": "its name",
+    r"as (?:many|much|large|long|few) as (?:may|can) be": "the maximum",
+    r"is leaving": "is shutting down",
+    r"hence|thereby|therein|whereupon|wherefore|thus": "so",
+}
+"""What was given up, as a pattern, and what is written instead."""
+
+FRAGMENT = re.compile(r"(?:And|But|Or|Nor|Then|Its|Their|Likewise|(?:Yes|No)(?=[.,:;]))\b")
+"""How a docstring begins that cannot be read without the one before it."""
+
+_WORDS = re.compile(rf"\b({'|'.join(GIVEN_UP)})\b", re.IGNORECASE)
+_NAMES = re.compile(r"`[^`]*`|^\s+\w+\s{2,}", re.MULTILINE)
+"""Names of a program in a docstring: quoted, or the first in the row of a table."""
+
+_CODE = re.compile(r"`[^`]*`|^ \*     .*$|\{\{.*?\}\}|^[\"']\w+[\"']$", re.MULTILINE)
+_EXAMPLE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+_SCRIPT = re.compile(r"/\*.*?\*/|//[^\n]*|<!--.*?-->|>[^<>{}]+<|\"[^\"\n]*\"|'[^'\n]*'|`[^`]*`", re.DOTALL)
+
+
+def python_texts(text: str) -> Iterator[tuple[int, str]]:
+    """Yield comments and strings of more than a word with their lines."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.lineno, _NAMES.sub("", node.value)
+
+
+def other_texts(path: Path, text: str) -> Iterator[tuple[int, str]]:
+    """Yield the comments and texts of a script or a page of the web, and all lines of other files."""
+    if path.suffix in {".js", ".html", ".css", ".mjs"}:
+        for found in _SCRIPT.finditer(text):
+            yield text.count("\n", 0, found.start()) + 1, _CODE.sub("", found[0])
+    else:
+        yield from enumerate(_EXAMPLE.sub(lambda found: "\n" * found[0].count("\n"), text).splitlines(), 1)
+
+
+def files() -> Iterator[Path]:
+    """Yield the files of the project with texts for readers, but for the tests' and what was never written here."""
+    for place in ("app", "static", "deploy"):
+        yield from (path for path in (ROOT / place).rglob("*") if path.is_file() and path.name != "sentences.py")
+    yield from chain(ROOT.glob("*.md"), (ROOT / ".github").glob("*.md"), (ROOT / "tests").rglob("*.md"))
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:  # an image
+        return iter(())
+    return python_texts(text) if path.suffix == ".py" else other_texts(path, text)
+
+
+def test_words_that_were_given_up_are_not_used():
+    """Each is in the way of a reader whose first language is not the author's."""
+    hits = [
+        f"{path.relative_to(ROOT)}:{line}: {found[0]!r}"
+        for path in files()
+        if path.name != "CHANGELOG.md" and "node_modules" not in path.parts
+        for line, text in texts(path)
+        for found in _WORDS.finditer(text)
+    ]
+    assert hits == []
+
+
+def test_a_docstring_does_not_continue_another():
+    """It is read in a hover, without the one above it."""
+    hits = []
+    for path in files():
+        if path.suffix == ".py":
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                    text = ast.get_docstring(node)
+                    if text and FRAGMENT.match(text):
+                        hits.append(f"{path.relative_to(ROOT)}:{node.body[0].lineno}: {text.splitlines()[0]}")
+    assert hits == []
