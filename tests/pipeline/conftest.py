@@ -11,8 +11,8 @@ from app.settings import Pipeline
 
 @pytest.fixture(scope="session")
 def spark():
-    """Real Spark, on two cores of this machine."""
-    started = session.start(Pipeline(master="local[2]", driver_memory="1g"), "halley-tests")
+    """Real Spark, on two cores of this machine; its tests take longest, so it does not give way to the others."""
+    started = session.start(Pipeline(master="local[2]", driver_memory="1g", niceness=0), "halley-tests")
     yield started
     session.stop(started)
 
