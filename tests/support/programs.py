@@ -22,6 +22,7 @@ CHROMIUM_FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--enable-features=PartitionConnectionsByNetworkIsolationKey",  # as it is in a browser with windows
     "--host-resolver-rules=MAP *.example 127.0.0.1",  # origins that are not loopback names, without any DNS
 ]
 
