@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import orjson
-from support.history import EverythingDurable
 
 from app.broker.events import Event
 from app.history.history import History
+from app.history.rules import Rules
 from app.history.writer import Refused
 from app.settings import History as Options
 
@@ -36,7 +36,7 @@ def main(folder, round_):
             lines.append(f"{publisher} {orjson.loads(event.payload)[2]} {offset}\n")
         os.write(1, "".join(lines).encode())
 
-    history = History.open(Path(folder), Options(segment_bytes=65_536, free_bytes=0), EverythingDurable(), report)
+    history = History.open(Path(folder), Options(segment_bytes=65_536, free_bytes=0), Rules(), report)
     publication = history.last_number
     os.write(1, b"ready\n")
     while True:

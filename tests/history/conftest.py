@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.kept import Kept
+from support.log import ClockedLog
 from support.programs import require_program
 
 SOURCE = Path(__file__).with_name("faults.c")
@@ -35,12 +35,12 @@ def faulty(environment, faults_library, tmp_path):
 
 
 @pytest.fixture
-def kept(tmp_path):
+def clocked_log(tmp_path):
     """A function that opens a log with a separate clock; the logs are closed after the test."""
     opened = []
 
     def open_(*records, name="log", **options):
-        opened.append(Kept(tmp_path / name, *records, **options))
+        opened.append(ClockedLog(tmp_path / name, *records, **options))
         return opened[-1]
 
     yield open_

@@ -13,7 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
-from support.history import OpenLog
+from support.log import OpenLog
 
 SYNC, KILL_BEFORE, KILL_AFTER = 4, 3, 4
 

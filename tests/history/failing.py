@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from support.history import SMALL, OpenLog
+from support.log import SMALL, OpenLog
 
 from app.broker.errors import HistoryUnavailable
 from app.history import writer

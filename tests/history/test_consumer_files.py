@@ -26,10 +26,10 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_file_that_cannot_be_believed_is_left_out_and_told_once(kind, kept):
+def test_a_file_that_cannot_be_believed_is_left_out_and_told_once(kind, clocked_log):
     """The other consumers' files are read, retention continues, and does not wait for this file."""
     make, why = BAD[kind]
-    log = kept()
+    log = clocked_log()
     log.consume("good", 4)
     file = log.consumer("bad")
     make(file)
@@ -49,9 +49,9 @@ def test_a_file_that_cannot_be_believed_is_left_out_and_told_once(kind, kept):
 
 
 @pytest.mark.parametrize("offset", [0, -1, True, None, "5", 5.0, [5], 1 << 63])
-def test_a_file_without_an_offset_says_nothing(offset, kept):
+def test_a_file_without_an_offset_says_nothing(offset, clocked_log):
     """An offset is a whole number of at least 1; without one, the consumer's previous position no longer counts."""
-    log = kept()
+    log = clocked_log()
     log.consume("ingest", 3)
     log.retain()
     log.consume("ingest", offset)
@@ -65,9 +65,9 @@ def test_a_file_without_an_offset_says_nothing(offset, kept):
     assert log.history.consumers.positions == {"ingest": 4}
 
 
-def test_a_file_that_is_being_written_is_no_consumer(kept):
+def test_a_file_that_is_being_written_is_no_consumer(clocked_log):
     """A draft is ignored and not reported, even if its writer was killed; `draft-...` is not a valid name."""
-    log = kept()
+    log = clocked_log()
     log.consume("ingest", 3)
     shutil.copy(log.consumer("ingest"), log.consumer("draft-ingest"))
     log.retain()
@@ -77,12 +77,12 @@ def test_a_file_that_is_being_written_is_no_consumer(kept):
 
 
 @pytest.mark.parametrize("name", ["", "a" * 65, "a.b", "a/b", "..", "ü", "a b", "a\n", "%61"])
-def test_what_is_no_name_is_none(name, kept):
+def test_what_is_no_name_is_none(name, clocked_log):
     """Names are used as file names: letters, digits, `_` and `-`, at most 64 characters."""
     assert not is_name(name)
     assert is_name("a" * 64)
     assert is_name("Ingest_2-b")
-    log = kept()
+    log = clocked_log()
     log.consume("ingest", 1)
     if name and "/" not in name and name != "..":
         shutil.copy(log.consumer("ingest"), log.consumer(name))
@@ -91,9 +91,9 @@ def test_what_is_no_name_is_none(name, kept):
         assert log.news() == [Ignored(f"{name}.json", "is not a consumer's file")]
 
 
-def test_no_more_than_so_many_are_heard(kept):
+def test_no_more_than_so_many_are_heard(clocked_log):
     """`history.consumers` is a limit: the files that changed last are used, and a new consumer is refused."""
-    log = kept(consumers=3)
+    log = clocked_log(consumers=3)
     for number in range(5):
         log.clock.pass_(1)
         log.consume(f"c{number}", number + 1)
@@ -114,22 +114,22 @@ def test_no_more_than_so_many_are_heard(kept):
         log.history.consumers.report("c10", 1)
 
 
-def test_a_report_is_on_disk_and_may_go_back(kept):
+def test_a_report_is_on_disk_and_may_go_back(clocked_log):
     """A consumer that has lost its results reads the log again, and retention waits for it as before."""
-    log = kept(name="log")
+    log = clocked_log(name="log")
     log.history.consumers.report("ingest", 7)
     log.history.consumers.report("ingest", 2)
     assert log.history.consumers.positions == {"ingest": 2}
     assert log.consumer("ingest").parent.stat().st_mode & 0o077 == 0
     log.retain()
     log.history.close()
-    again = kept(name="log")
+    again = clocked_log(name="log")
     assert again.history.consumers.positions == {"ingest": 2}
 
 
-def test_a_file_that_is_replaced_all_the_time_is_always_heard(kept):
+def test_a_file_that_is_replaced_all_the_time_is_always_heard(clocked_log):
     """While a job in another process replaces its file, the server finds either the old file or the new one."""
-    log = kept()
+    log = clocked_log()
     log.consume("ingest", 1)
     is_over = threading.Event()
 

@@ -6,7 +6,7 @@ import os
 import shutil
 
 import pytest
-from support.kept import ALL, SEGMENT_BYTES
+from support.log import ALL, SEGMENT_BYTES
 
 from app.broker.topics import Match, Pattern
 from app.history import writer
@@ -30,11 +30,11 @@ SMALL = 0.01
 
 
 @pytest.fixture
-def full(kept):
+def full(clocked_log):
     """Opens a log that is somewhat over its bytes, in which a consumer has read nothing."""
 
     def open_(**options):
-        log = kept(max_bytes=MAX_BYTES, **options)
+        log = clocked_log(max_bytes=MAX_BYTES, **options)
         log.consume("ingest", 1)
         log.retain()
         while log.history.bytes < MAX_BYTES + SEGMENT_BYTES * 6:
@@ -82,9 +82,9 @@ def test_what_consumers_have_read_is_not_held_for_them(full):
     assert log.news() == []
 
 
-def test_the_log_never_grows_by_more_than_half_for_a_consumer(kept):
+def test_the_log_never_grows_by_more_than_half_for_a_consumer(clocked_log):
     """Whatever the grace, after each step and between them, and the oldest goes first."""
-    log = kept(max_bytes=MAX_BYTES, consumer_grace_s=30 * DAY)
+    log = clocked_log(max_bytes=MAX_BYTES, consumer_grace_s=30 * DAY)
     log.consume("ingest", 1)
     log.retain()
     most, starts = 0, []
@@ -99,24 +99,24 @@ def test_the_log_never_grows_by_more_than_half_for_a_consumer(kept):
     assert log.news() == [Overtaken("ingest", 1, next(start for start in starts if start > 1))]
 
 
-def test_nothing_that_is_durable_is_refused_because_a_consumer_lags(kept):
+def test_nothing_that_is_durable_is_refused_because_a_consumer_lags(clocked_log):
     """P1: publishers go on as if there were none, though it never reads: all is acknowledged, in order, and on disk."""
-    log = kept(max_bytes=MAX_BYTES, inbox_bytes=SEGMENT_BYTES * 4)
+    log = clocked_log(max_bytes=MAX_BYTES, inbox_bytes=SEGMENT_BYTES * 4)
     log.consume("ingest", 1)
     for _ in range(60):
         log.fill(1, every_s=SMALL)
         assert log.history.refusal is None
         log.retain()
-    assert log.log.reports.refused == []
-    assert [*log.log.reports.committed] == [*range(1, log.history.head + 1)]
+    assert log.reports.refused == []
+    assert [*log.reports.committed] == [*range(1, log.history.head + 1)]
     assert log.offsets(is_reverse=True, limit=1) == [log.history.head]
     assert log.history.start > 1
 
 
-def test_nobody_is_waited_for_where_the_disk_is_short(kept, monkeypatch):
+def test_nobody_is_waited_for_where_the_disk_is_short(clocked_log, monkeypatch):
     """P1: what is held makes room before `free_bytes` is reached, so no publish is refused for it."""
     capacity, floor = MAX_BYTES + 12 * SEGMENT_BYTES, SEGMENT_BYTES
-    log = kept(max_bytes=MAX_BYTES, free_bytes=floor)
+    log = clocked_log(max_bytes=MAX_BYTES, free_bytes=floor)
     folder = log.history.folder.path
     real = os.statvfs(folder)
 
@@ -133,7 +133,7 @@ def test_nobody_is_waited_for_where_the_disk_is_short(kept, monkeypatch):
         assert log.history.refusal is None
         log.retain()
         most = max(most, log.history.bytes)
-    assert log.log.reports.refused == []
+    assert log.reports.refused == []
     assert MAX_BYTES < most < capacity - floor < MOST_BYTES
     assert log.news()[0].consumer == "ingest"
 
@@ -149,9 +149,9 @@ def test_a_grace_of_0_waits_for_nobody(full):
 # Too old
 
 
-def test_what_is_too_old_is_hidden_as_ever_and_still_there_for_consumers(kept):
+def test_what_is_too_old_is_hidden_as_ever_and_still_there_for_consumers(clocked_log):
     """/history and replay see what they saw without one; /log and the folder have all, for the grace."""
-    logs = [kept(*AGED, name=name, consumer_grace_s=2 * HOUR) for name in ("with", "without")]
+    logs = [clocked_log(*AGED, name=name, consumer_grace_s=2 * HOUR) for name in ("with", "without")]
     for log in logs:
         log.fill(2)
         log.clock.pass_(2 * HOUR)
@@ -185,9 +185,9 @@ def test_what_is_too_old_is_hidden_as_ever_and_still_there_for_consumers(kept):
     assert waited.news() == [Overtaken("ingest", 6, waited.history.start)]
 
 
-def test_a_short_grace_makes_no_other_grace_shorter(kept):
+def test_a_short_grace_makes_no_other_grace_shorter(clocked_log):
     """What has lapsed stays for the clock's sake as long as without consumers."""
-    log = kept(*AGED, consumer_grace_s=10)
+    log = clocked_log(*AGED, consumer_grace_s=10)
     log.consume("ingest", 1)
     log.fill(2)
     log.clock.pass_(2 * HOUR)
@@ -278,12 +278,12 @@ def test_setting_the_clock_neither_shortens_the_grace_nor_makes_it_longer(full, 
     assert log.history.bytes <= MAX_BYTES
 
 
-def test_a_clock_that_was_wrong_at_the_start_makes_no_consumer_seem_dead_if_it_is_set_right(full, kept):
+def test_a_clock_that_was_wrong_at_the_start_makes_no_consumer_seem_dead_if_it_is_set_right(full, clocked_log):
     """H9: a server that starts a year ahead waits for all at first; set right within that time, it waits on."""
     log = full()
     log.consume("ingest", 2)
     log.history.close()
-    late = kept(max_bytes=MAX_BYTES, wall=log.clock.wall + 365 * DAY)
+    late = clocked_log(max_bytes=MAX_BYTES, wall=log.clock.wall + 365 * DAY)
     late.retain()
     late.clock.pass_(GRACE_S)
     late.retain()
@@ -297,12 +297,12 @@ def test_a_clock_that_was_wrong_at_the_start_makes_no_consumer_seem_dead_if_it_i
     assert late.history.bytes <= MAX_BYTES
 
 
-def test_a_file_from_the_future_is_not_believed_for_longer_than_the_grace(full, kept):
+def test_a_file_from_the_future_is_not_believed_for_longer_than_the_grace(full, clocked_log):
     """H9: the clock was wrong when it was written; the bound holds all the same."""
     log = full()
     os.utime(log.consumer("ingest"), (log.clock.wall + 365 * DAY,) * 2)
     log.history.close()
-    again = kept(max_bytes=MAX_BYTES, wall=log.clock.wall)
+    again = clocked_log(max_bytes=MAX_BYTES, wall=log.clock.wall)
     again.retain()
     again.clock.pass_(HOUR - 1)
     again.retain()
@@ -318,14 +318,14 @@ def test_a_file_from_the_future_is_not_believed_for_longer_than_the_grace(full, 
 # Restarts, purges, backups
 
 
-def test_a_restart_forgets_no_consumer(full, kept):
+def test_a_restart_forgets_no_consumer(full, clocked_log):
     """They are known from the first moment, and held for as before; one long dead soon no more."""
     log = full()
     log.consume("ingest", 7)
     log.consume("dead", 3)
     os.utime(log.consumer("dead"), (log.clock.wall - 2 * DAY,) * 2)
     log.history.close()
-    again = kept(max_bytes=MAX_BYTES, wall=log.clock.wall)
+    again = clocked_log(max_bytes=MAX_BYTES, wall=log.clock.wall)
     assert again.history.consumers.positions == {"dead": 3, "ingest": 7}
     again.retain()
     assert again.history.start == 1
@@ -357,9 +357,9 @@ def test_a_purge_beside_a_consumer_makes_no_grace_longer(full):
     assert log.history.held_bytes == 0
 
 
-def test_a_purge_does_not_begin_the_grace_of_what_has_lapsed_again(kept):
+def test_a_purge_does_not_begin_the_grace_of_what_has_lapsed_again(clocked_log):
     """Nor is what is held back by age forgotten, or kept for longer."""
-    log = kept(*AGED)
+    log = clocked_log(*AGED)
     log.consume("ingest", 1)
     log.fill(2)
     log.clock.pass_(2 * HOUR)
@@ -377,7 +377,7 @@ def test_a_purge_does_not_begin_the_grace_of_what_has_lapsed_again(kept):
     assert log.history.start > 1
 
 
-def test_a_backup_waits_for_nobody(full, kept, tmp_path):
+def test_a_backup_waits_for_nobody(full, clocked_log, tmp_path):
     """Consumers read the original; the copy is a log of its own, in whatever folder it begins."""
     log = full()
     backup(tmp_path / "log", tmp_path / "copy")
@@ -385,7 +385,7 @@ def test_a_backup_waits_for_nobody(full, kept, tmp_path):
     shutil.copytree(tmp_path / "log" / "consumers", tmp_path / "copy" / "consumers")
     (tmp_path / "copy" / "consumers" / "notes.txt").touch()
     (tmp_path / "copy" / MARK).touch()
-    copy = kept(name="copy", max_bytes=MAX_BYTES, wall=log.clock.wall)
+    copy = clocked_log(name="copy", max_bytes=MAX_BYTES, wall=log.clock.wall)
     assert copy.history.log_id != log.history.log_id
     assert copy.history.consumers.positions == {}
     copy.retain()

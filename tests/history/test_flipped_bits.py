@@ -10,7 +10,7 @@ from contextlib import closing
 from itertools import count
 
 import pytest
-from support.history import SMALL, OpenLog
+from support.log import SMALL, OpenLog
 
 from app.broker.events import Audience
 from app.broker.log import Query

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from support.history import SMALL, OpenLog
+from support.log import SMALL, OpenLog
 
 pytestmark = pytest.mark.slow
 

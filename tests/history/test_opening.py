@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from support.history import SMALL, OpenLog
+from support.log import SMALL, OpenLog
 
 from app.history import documents
 from app.history.folder import FolderLocked, FolderUnusable, Identity
@@ -20,7 +20,7 @@ from app.pipeline.source.log import Fault
 HOLDING = """
 import sys, time
 from pathlib import Path
-from support.history import OpenLog
+from support.log import OpenLog
 with OpenLog(Path(sys.argv[1])) as log:
     log.write("mine")
     print("ready", flush=True)
@@ -30,7 +30,7 @@ with OpenLog(Path(sys.argv[1])) as log:
 UNPRIVILEGED = """
 import os, sys
 from pathlib import Path
-from support.history import OpenLog
+from support.log import OpenLog
 os.getuid() or os.setuid(65534)
 OpenLog(Path(sys.argv[1]))
 """

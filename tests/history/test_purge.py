@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.damage import flip
-from support.logbook import logbook
+from support.log import SMALL, OpenLog
 
 from app.broker.log import Query
 from app.broker.topics import Match, Pattern
@@ -34,16 +34,16 @@ def folder_bytes(folder):
 @pytest.mark.parametrize("erasure", [ONE, Erasure(None, "user-1")], ids=["channel", "publisher"])
 def test_nothing_is_left_of_what_was_erased(erasure, tmp_path):
     """No trace is left in rows, indexes, free pages, WAL or names, neither while the log is open nor afterwards."""
-    with logbook(tmp_path) as book:
-        book.fill()
-        before = book.rows()
+    with OpenLog(tmp_path, **SMALL) as log:
+        log.write_many()
+        before = log.rows()
         assert all(trace in folder_bytes(tmp_path) for trace in TRACES)
         steps = []
-        assert book.history.purge(erasure, lambda *step: steps.append(step)) == 200
+        assert log.history.purge(erasure, lambda *step: steps.append(step)) == 200
         assert steps[-1] == (600, 600)
         assert not any(trace in folder_bytes(tmp_path) for trace in TRACES)
-        after = book.rows()
-        book.fill(count=10, first=600)
+        after = log.rows()
+        log.write_many(count=10, first=600)
     assert [row.offset for row in after] == list(range(1, 601))
     for old, new in zip(before, after, strict=True):
         if old.topic == "a/1":
@@ -52,65 +52,65 @@ def test_nothing_is_left_of_what_was_erased(erasure, tmp_path):
         else:
             assert new == old
     assert verify(tmp_path).damage == []
-    with logbook(tmp_path) as book:
-        assert list(book.history.damage) == []
-        assert len(book.rows()) == 610
+    with OpenLog(tmp_path, **SMALL) as log:
+        assert list(log.history.damage) == []
+        assert len(log.rows()) == 610
 
 
 def test_only_segments_that_have_some_of_it_are_written_anew(tmp_path):
     """Segments without erased events keep their files."""
-    with logbook(tmp_path) as book:
-        book.fill(topics=1)
-        book.write("b/1", '"once"')
-        assert book.history.written(10)
+    with OpenLog(tmp_path, **SMALL) as log:
+        log.write_many(topics=1)
+        log.append_to("b/1", "once")
+        assert log.history.written(10)
         before = {file.name: file.stat().st_ino for file in tmp_path.glob("seg-*.db")}
-        assert book.history.purge(Erasure(Pattern(Match.EXACT, "b/1"), None), lambda *_: None) == 1
+        assert log.history.purge(Erasure(Pattern(Match.EXACT, "b/1"), None), lambda *_: None) == 1
         after = {file.name: file.stat().st_ino for file in tmp_path.glob("seg-*.db")}
     assert sum(after[name] != inode for name, inode in before.items()) == 1
 
 
 def test_a_pattern_leaves_the_servers_own_topics_alone(tmp_path):
     """As everywhere, /** does not match /halley/**, which must be named."""
-    with logbook(tmp_path) as book:
-        book.write("a")
-        book.write("halley/sessions", '{"authid":"ada"}')
+    with OpenLog(tmp_path, **SMALL) as log:
+        log.append_to("a")
+        log.append_to("halley/sessions", {"authid": "ada"})
         everything = Erasure(Pattern(Match.DESCENDANTS, ""), None)
-        assert book.history.purge(everything, lambda *_: None) == 1
-        assert [row.topic for row in book.rows()] == ["", "halley/sessions"]
+        assert log.history.purge(everything, lambda *_: None) == 1
+        assert [row.topic for row in log.rows()] == ["", "halley/sessions"]
 
 
 def test_what_the_server_has_recorded_of_a_person_goes_with_what_they_published(tmp_path):
     """The server's records of a person's sessions are personal data too, and are erased with what they published."""
-    with logbook(tmp_path) as book:
-        book.write("halley/sessions", '{"authid":"ada","address":"10.0.0.7"}')
-        book.write("halley/sessions", '{"authid":"bob","address":"10.0.0.8"}')
-        book.write("a", '{"authid":"ada"}', authid="bob")
-        book.write("a", authid="ada")
-        assert book.history.purge(Erasure(None, "ada"), lambda *_: None) == 2
-        assert [row.is_purged for row in book.rows()] == [True, False, False, True]
+    with OpenLog(tmp_path, **SMALL) as log:
+        log.append_to("halley/sessions", {"authid": "ada", "address": "10.0.0.7"})
+        log.append_to("halley/sessions", {"authid": "bob", "address": "10.0.0.8"})
+        log.append_to("a", {"authid": "ada"}, authid="bob")
+        log.append_to("a", authid="ada")
+        assert log.history.purge(Erasure(None, "ada"), lambda *_: None) == 2
+        assert [row.is_purged for row in log.rows()] == [True, False, False, True]
         assert b"10.0.0.7" not in folder_bytes(tmp_path)
 
 
 def test_it_may_be_repeated(tmp_path):
     """A second purge of the same events erases nothing and replaces no file."""
-    with logbook(tmp_path) as book:
-        book.fill()
-        assert book.history.purge(ONE, lambda *_: None) == 200
+    with OpenLog(tmp_path, **SMALL) as log:
+        log.write_many()
+        assert log.history.purge(ONE, lambda *_: None) == 200
         before = {file.name: file.stat().st_ino for file in tmp_path.glob("seg-*.db")}
-        assert book.history.purge(ONE, lambda *_: None) == 0
+        assert log.history.purge(ONE, lambda *_: None) == 0
         assert {name: (tmp_path / name).stat().st_ino for name in before} == before
 
 
 def test_one_at_a_time(tmp_path):
     """A purge during another one is refused, since both would write the same files."""
-    with logbook(tmp_path) as book:
-        book.fill(count=10)
+    with OpenLog(tmp_path, **SMALL) as log:
+        log.write_many(count=10)
 
         def another(*_):
             with pytest.raises(PurgeUnderWay):
-                book.history.purge(ONE, lambda *_: None)
+                log.history.purge(ONE, lambda *_: None)
 
-        assert book.history.purge(ONE, another) == 3
+        assert log.history.purge(ONE, another) == 3
 
 
 class _Crash(Exception):
@@ -120,24 +120,24 @@ class _Crash(Exception):
 @pytest.mark.slow
 def test_a_crash_at_any_step_leaves_each_segment_old_or_new(tmp_path, monkeypatch):
     """With a crash before any rename, unlink or fsync of the folder the log is whole; a repeat erases the rest."""
-    with logbook(tmp_path / "log") as book:
-        book.fill()
-        rows = book.rows()
+    with OpenLog(tmp_path / "log", **SMALL) as log:
+        log.write_many()
+        rows = log.rows()
     step, is_over = 0, False
     while not is_over:
         step += 1
         copy = tmp_path / f"crash-{step}"
         shutil.copytree(tmp_path / "log", copy)
         is_over = _purged_up_to(step, copy, monkeypatch)
-        with logbook(copy) as book:
-            assert list(book.history.damage) == []
-            found = book.rows()
+        with OpenLog(copy, **SMALL) as log:
+            assert list(log.history.damage) == []
+            found = log.rows()
             assert [row.offset for row in found] == [row.offset for row in rows]
             assert all(
                 new == old or (new.is_purged and old.topic == "a/1") for old, new in zip(rows, found, strict=True)
             )
             if not is_over:
-                book.history.purge(ONE, lambda *_: None)
+                log.history.purge(ONE, lambda *_: None)
             assert not any(trace in folder_bytes(copy) for trace in TRACES)
         assert verify(copy).damage == []
         shutil.rmtree(copy)
@@ -163,29 +163,29 @@ def _faults(folder):
 
 def test_damaged_rows_become_holes_of_the_log(tmp_path):
     """Rows that cannot be copied are lost: they are reported as holes, immediately, later, and without log.json."""
-    with logbook(tmp_path) as book:
-        book.fill()
+    with OpenLog(tmp_path, **SMALL) as log:
+        log.write_many()
     lost = _damage_some(tmp_path)
     assert _faults(tmp_path) == dict.fromkeys(lost, "damaged")
     holes = [(lost[0], lost[0]), (lost[1], lost[2])]
-    with logbook(tmp_path) as book:
-        book.history.purge(ONE, lambda *_: None)
+    with OpenLog(tmp_path, **SMALL) as log:
+        log.history.purge(ONE, lambda *_: None)
         everything = Query(((Pattern(Match.DESCENDANTS, ""), 0),), last=600, limit=600)
-        assert book.history.read(everything).gaps == holes
-        assert (book.history.holes, book.history.unsound) == (holes, [])
+        assert log.history.read(everything).gaps == holes
+        assert (log.history.holes, log.history.unsound) == (holes, [])
     assert verify(tmp_path).damage == []
     (tmp_path / "log.json").unlink()
-    with logbook(tmp_path) as book:
-        assert (book.history.holes, book.history.unsound) == (holes, [])
-        assert {row.offset for row in book.rows()} == set(range(1, 601)) - set(lost)
+    with OpenLog(tmp_path, **SMALL) as log:
+        assert (log.history.holes, log.history.unsound) == (holes, [])
+        assert {row.offset for row in log.rows()} == set(range(1, 601)) - set(lost)
     assert _faults(tmp_path) == dict.fromkeys(lost, "hole")
 
 
 @pytest.mark.slow
 def test_a_crash_at_any_step_leaves_no_row_missing_without_a_record(tmp_path, monkeypatch):
     """With a crash before any rename, unlink or fsync, the damaged rows are damaged or holes; the others are stored."""
-    with logbook(tmp_path / "log") as book:
-        book.fill()
+    with OpenLog(tmp_path / "log", **SMALL) as log:
+        log.write_many()
     lost = _damage_some(tmp_path / "log")
     step, is_over, seen = 0, False, set()
     while not is_over:
@@ -197,15 +197,13 @@ def test_a_crash_at_any_step_leaves_no_row_missing_without_a_record(tmp_path, mo
         seen |= set(found.values())
         assert set(found) == set(lost)
         assert set(found.values()) <= {"damaged", "hole"}
-        with logbook(copy) as book:
-            assert {row.offset for row in book.rows()} == set(range(1, 601)) - set(lost)
-            told = {
-                offset for low, high in book.history.holes + book.history.unsound for offset in range(low, high + 1)
-            }
+        with OpenLog(copy, **SMALL) as log:
+            assert {row.offset for row in log.rows()} == set(range(1, 601)) - set(lost)
+            told = {offset for low, high in log.history.holes + log.history.unsound for offset in range(low, high + 1)}
             assert told == set(lost)
-            book.history.purge(ONE, lambda *_: None)
+            log.history.purge(ONE, lambda *_: None)
             assert not any(trace in folder_bytes(copy) for trace in TRACES)
-            assert (book.history.holes, book.history.unsound) == ([(5, 5), (lost[1], lost[2])], [])
+            assert (log.history.holes, log.history.unsound) == ([(5, 5), (lost[1], lost[2])], [])
         assert verify(copy).damage == []
         shutil.rmtree(copy)
     assert seen == {"damaged", "hole"}
@@ -227,15 +225,15 @@ def _purged_up_to(step, folder, monkeypatch):
 
         return do
 
-    with logbook(folder) as book:
-        book.history._all_sealed()
+    with OpenLog(folder, **SMALL) as log:
+        log.history._all_sealed()
         with monkeypatch.context() as patch:
             patch.setattr(Path, "replace", counted(Path.replace))
             patch.setattr(Path, "unlink", counted(Path.unlink))
             patch.setattr(purging, "sync_folder", counted(purging.sync_folder))
             patch.setattr(documents, "sync_folder", counted(documents.sync_folder))
             try:
-                purging.purge(book.history.folder, ONE, lambda *_: None)
+                purging.purge(log.history.folder, ONE, lambda *_: None)
             except _Crash:
                 return False
     return True
@@ -244,9 +242,9 @@ def _purged_up_to(step, folder, monkeypatch):
 def test_readers_go_on_and_see_no_damage(tmp_path):
     """A reader gets the old or the new form of each event while segments are replaced, and no damage is reported."""
     pattern = Pattern(Match.DESCENDANTS, "")
-    with logbook(tmp_path) as book:
-        book.fill()
-        history, faults, pages = book.history, [], []
+    with OpenLog(tmp_path, **SMALL) as log:
+        log.write_many()
+        history, faults, pages = log.history, [], []
         is_over = threading.Event()
 
         def read():
@@ -272,8 +270,8 @@ def test_readers_go_on_and_see_no_damage(tmp_path):
 
 def test_no_file_of_the_old_one_stays_open(tmp_path):
     """A deleted file takes space, and its bytes can be read, as long as a process has it open."""
-    with logbook(tmp_path) as book:
-        book.fill()
-        book.history.purge(ONE, lambda *_: None)
+    with OpenLog(tmp_path, **SMALL) as log:
+        log.write_many()
+        log.history.purge(ONE, lambda *_: None)
         held = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
         assert [path for path in held if path.startswith(str(tmp_path)) and path.endswith("(deleted)")] == []

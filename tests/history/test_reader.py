@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import patterns as world
-from support.history import OpenLog
-from support.logs import Row, write
+from support.log import OpenLog
 from support.patterns import matches_by_the_word
+from support.segments import Row, write
 
 from app.broker.events import Audience
 from app.broker.log import Keeping, Query

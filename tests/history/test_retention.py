@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.kept import ALL
+from support.log import ALL
 
 from app.broker.log import Query, UnknownPublication
 from app.broker.topics import Match, Pattern
@@ -17,9 +17,9 @@ def exact(topic):
     return Pattern(Match.EXACT, topic)
 
 
-def test_what_is_too_old_is_hidden_from_every_reader_at_once(kept):
+def test_what_is_too_old_is_hidden_from_every_reader_at_once(clocked_log):
     """Age hides single rows, independently of segments, and each topic by its own rule."""
-    log = kept((exact("ticks"), 30, True))
+    log = clocked_log((exact("ticks"), 30, True))
     log.publish("ticks", 60)
     log.publish("news", 1)
     log.retain()
@@ -32,9 +32,9 @@ def test_what_is_too_old_is_hidden_from_every_reader_at_once(kept):
     assert log.history.start_of(ALL) == 1
 
 
-def test_a_position_that_has_expired_is_told_as_a_gap(kept):
+def test_a_position_that_has_expired_is_told_as_a_gap(clocked_log):
     """H6: resuming below the start yields a gap with the missing offsets; reading all that is left does not."""
-    log = kept((exact("ticks"), 30, True))
+    log = clocked_log((exact("ticks"), 30, True))
     log.publish("ticks", 60)
     log.retain()
     start = log.history.start_of(exact("ticks"))
@@ -47,19 +47,21 @@ def test_a_position_that_has_expired_is_told_as_a_gap(kept):
     assert log.read(exact("ticks"), after=start - 1).gaps == []
 
 
-def test_what_is_too_old_is_hidden_when_the_log_is_opened(kept):
+def test_what_is_too_old_is_hidden_when_the_log_is_opened(clocked_log):
     """H6: events are not visible between a server's start and its first look at the clock."""
-    log = kept((exact("ticks"), 30, True))
+    log = clocked_log((exact("ticks"), 30, True))
     log.publish("ticks", 60)
     log.history.close()
-    again = kept((exact("ticks"), 30, True), wall=log.clock.wall)
+    again = clocked_log((exact("ticks"), 30, True), wall=log.clock.wall)
     assert again.offsets() == [*range(30, 61)]
     assert again.history.start_of(exact("ticks")) == 30
 
 
-def test_segments_go_when_all_of_them_is_hidden_and_a_grace_has_passed(kept):
+def test_segments_go_when_all_of_them_is_hidden_and_a_grace_has_passed(clocked_log):
     """Hidden segments are deleted after a grace period, oldest first, with all their files; the newest stays."""
-    log = kept((ALL, HOUR, True), (Pattern(Match.DESCENDANTS, "halley"), HOUR, False), (exact("halley"), 1, False))
+    log = clocked_log(
+        (ALL, HOUR, True), (Pattern(Match.DESCENDANTS, "halley"), HOUR, False), (exact("halley"), 1, False)
+    )
     log.fill(2)
     log.clock.pass_(2 * HOUR)
     log.publish()
@@ -80,9 +82,9 @@ def test_segments_go_when_all_of_them_is_hidden_and_a_grace_has_passed(kept):
     assert log.offsets() == [log.history.head]
 
 
-def test_a_log_that_is_too_large_loses_its_oldest_segments(kept):
+def test_a_log_that_is_too_large_loses_its_oldest_segments(clocked_log):
     """`history.max_bytes` bounds the whole log, even if it is young, and never deletes the newest segment."""
-    log = kept(max_bytes=1_048_576)
+    log = clocked_log(max_bytes=1_048_576)
     log.fill(30)
     log.retain()
     assert log.history.bytes <= 1_048_576
@@ -91,9 +93,9 @@ def test_a_log_that_is_too_large_loses_its_oldest_segments(kept):
     assert log.offsets(is_reverse=True)[0] == log.history.head
 
 
-def test_a_reader_in_the_middle_of_what_is_removed_is_told_so(kept):
+def test_a_reader_in_the_middle_of_what_is_removed_is_told_so(clocked_log):
     """The next page continues after the deleted events, with a gap that has their offsets."""
-    log = kept(max_bytes=1_048_576)
+    log = clocked_log(max_bytes=1_048_576)
     log.fill(30)
     query = Query(((exact("news"), 0),), log.history.head, limit=10)
     first = log.history.read(query)
@@ -104,9 +106,9 @@ def test_a_reader_in_the_middle_of_what_is_removed_is_told_so(kept):
     assert [event.position for event in second.events] == [*range(log.history.start, log.history.start + 10)]
 
 
-def test_a_publication_that_has_gone_is_unknown(kept):
+def test_a_publication_that_has_gone_is_unknown(clocked_log):
     """A bound by publication raises if the event is unknown or deleted; an event of another topic is a valid bound."""
-    log = kept(max_bytes=1_048_576)
+    log = clocked_log(max_bytes=1_048_576)
     log.publish("other")
     log.publish("news", 3)
     oldest, second = log.read().events[:2]
@@ -122,9 +124,9 @@ def test_a_publication_that_has_gone_is_unknown(kept):
 
 
 @pytest.mark.parametrize("jump_s", [-HOUR, DAY, -DAY, 1_000 * DAY])
-def test_setting_the_clock_neither_empties_the_log_nor_takes_offsets_back(kept, jump_s):
+def test_setting_the_clock_neither_empties_the_log_nor_takes_offsets_back(clocked_log, jump_s):
     """H9: after a step of the clock all events younger than their age are stored, in order, and found by their time."""
-    log = kept((ALL, HOUR, True))
+    log = clocked_log((ALL, HOUR, True))
     log.retain()
     log.publish(times=60)
     before = log.clock.wall
@@ -143,13 +145,13 @@ def test_setting_the_clock_neither_empties_the_log_nor_takes_offsets_back(kept, 
         assert len(found) in {20, 21}
 
 
-def test_a_clock_that_was_wrong_at_the_start_deletes_nothing_if_it_is_set_right(kept, tmp_path):
+def test_a_clock_that_was_wrong_at_the_start_deletes_nothing_if_it_is_set_right(clocked_log, tmp_path):
     """H9: a start with the clock a year ahead hides all events; they are visible again once the clock is corrected."""
-    log = kept((ALL, HOUR, True))
+    log = clocked_log((ALL, HOUR, True))
     log.fill(2)
     here = log.offsets()
     log.history.close()
-    late = kept((ALL, HOUR, True), wall=log.clock.wall + 365 * DAY)
+    late = clocked_log((ALL, HOUR, True), wall=log.clock.wall + 365 * DAY)
     late.retain()
     assert late.offsets() == []
     late.clock.wall -= 365 * DAY

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.history import OpenLog
+from support.log import OpenLog
 
 DYING = Path(__file__).with_name("dying.py")
 COMMITS = 6

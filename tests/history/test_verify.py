@@ -7,7 +7,7 @@ import stat
 from contextlib import closing
 
 import pytest
-from support.logbook import logbook
+from support.log import SMALL, OpenLog
 
 from app.history.folder import FolderUnusable
 from app.history.seals import BLOCK_BYTES
@@ -17,8 +17,8 @@ from app.history.verify import verify
 @pytest.fixture
 def folder(tmp_path):
     """A closed log of 620 events in several sealed segments and an open one."""
-    with logbook(tmp_path / "log") as book:
-        book.fill(count=620)
+    with OpenLog(tmp_path / "log", **SMALL) as log:
+        log.write_many(count=620)
     return tmp_path / "log"
 
 
@@ -50,13 +50,13 @@ def test_a_sound_log_is_said_to_be(folder):
 
 def test_a_log_that_a_server_has_open_can_be_verified(tmp_path):
     """Verifying takes no lock and changes nothing; commits in the meantime are not faults."""
-    with logbook(tmp_path / "log") as book:
-        book.fill(count=100)
-        assert book.history.written(10)
-        verdict = verify(tmp_path / "log", lambda *_: book.write("b"))
+    with OpenLog(tmp_path / "log", **SMALL) as log:
+        log.write_many(count=100)
+        assert log.history.written(10)
+        verdict = verify(tmp_path / "log", lambda *_: log.append_to("b"))
         assert verdict.damage == []
         assert verdict.rows >= 100
-        book.fill(count=10, first=100)
+        log.write_many(count=10, first=100)
 
 
 def test_a_flipped_bit_is_found_in_its_block(folder):
@@ -127,8 +127,8 @@ def test_a_damaged_document_is_found(name, folder):
 
 def test_another_logs_segment_is_found(folder, tmp_path):
     """A segment that was copied from another log is reported."""
-    with logbook(tmp_path / "other") as other:
-        other.fill()
+    with OpenLog(tmp_path / "other", **SMALL) as other:
+        other.write_many()
     file = sealed(folder)[0]
     writable(file).write_bytes((tmp_path / "other" / file.name).read_bytes())
     assert (file.name, "belongs to another log") in told(folder)

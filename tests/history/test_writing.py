@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from support.history import SMALL, OpenLog
+from support.log import SMALL, OpenLog
 
 from app.broker.errors import DiskFull, HistoryUnavailable, InboxFull
 from app.broker.events import Audience

@@ -17,7 +17,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from support.history import OpenLog
+from support.log import OpenLog
 from support.process import environment, launched, started
 from support.rollups import recount, rolled_up
 

@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 from history.rounds import Bar  # noqa: E402 - found by the path above
-from support.history import OpenLog  # noqa: E402
+from support.log import OpenLog  # noqa: E402
 
 from app.pipeline import session  # noqa: E402
 from app.pipeline.jobs.ingest import Ingest  # noqa: E402

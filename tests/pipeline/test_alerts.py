@@ -6,7 +6,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.history import OpenLog
+from support.log import OpenLog
 from support.rollups import Heard
 
 from app.pipeline.jobs.alerts import Alerts

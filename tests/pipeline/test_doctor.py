@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from support.history import OpenLog
+from support.log import OpenLog
 
 from app.pipeline import java
 from app.pipeline.doctor import diagnose

@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 import pytest
 from support.damage import append_rows, files, flip, move_mark, remove_rows
-from support.history import SMALL, OpenLog
+from support.log import SMALL, OpenLog
 
 from app.broker.topics import Match, Pattern
 from app.history import documents, segment

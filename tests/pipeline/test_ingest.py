@@ -11,8 +11,8 @@ import orjson
 import pyarrow as pa
 import pytest
 from support.damage import append_rows, files, flip, move_mark
-from support.history import OpenLog
 from support.lake import INGEST, offsets
+from support.log import OpenLog
 
 from app.broker.topics import Match, Pattern
 from app.history import documents

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from support.damage import files, flip
-from support.history import OpenLog
 from support.lake import INGEST, offsets
+from support.log import OpenLog
 
 from app.history import documents
 from app.pipeline.jobs.ingest import Ingest

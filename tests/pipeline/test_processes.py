@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from readme.shell import Shell
 from readme.table import block
-from support.history import OpenLog
 from support.lakes import make_lake
+from support.log import OpenLog
 from support.messages import publish
 from support.process import environment, launched
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from deltalake import write_deltalake
-from support.history import OpenLog
 from support.lake import ingested, stored
+from support.log import OpenLog
 
 from app.cli import main
 from app.history import documents

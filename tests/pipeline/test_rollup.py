@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import orjson
 import pytest
-from support.history import OpenLog
+from support.log import OpenLog
 from support.rollups import Heard, recount, rolled_up
 
 from app.pipeline.errors import Refused

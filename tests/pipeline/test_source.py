@@ -8,7 +8,7 @@ import orjson
 import pytest
 from support.archive import given
 from support.damage import files, flip, remove_rows
-from support.history import SMALL, OpenLog
+from support.log import SMALL, OpenLog
 from support.server import brisk, serving
 
 from app.access.tokens import hash_of

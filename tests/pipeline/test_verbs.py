@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from deltalake import write_deltalake
-from support.history import OpenLog
 from support.lake import ingested, offsets, stored
+from support.log import OpenLog
 from support.process import ended, started
 from support.terminal import LOGIN, terminal
 from support.wire import DEADLINE_S

@@ -1,10 +1,8 @@
-"""An `Archive` (`app/transports/archive.py`) on rows in memory: what the HTTP paths ask of the house, without a disk.
-
-It answers queries as the docstrings of `Query` and `Page` say, by the plainest of loops.
-"""
+"""Two `Archive`s (`app/transports/archive.py`) from which the HTTP paths read in tests: in memory, and a log on disk."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from app.broker.events import Audience, Event
@@ -13,9 +11,10 @@ from app.broker.topics import matches
 from app.history.stored import event_of, row_of, tombstone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from app.broker.log import Query
+    from app.history.history import History
     from app.history.purge import Erasure
     from app.history.stored import Stored
     from support.server import Served
@@ -27,7 +26,11 @@ BEGAN_US = 1_782_907_200_000_000
 
 
 class MemoryArchive:
-    """`at_once` is how many offsets a read looks at before it gives a short page."""
+    """An `Archive` with its rows in memory.
+
+    It finds events as the docstrings of `Query` and `Page` say, by simple loops. A read looks at `at_once` offsets at
+    most, and returns a short page then. If `fault` is set, the methods that would use the disk raise it.
+    """
 
     def __init__(self, at_once: int = 1_000) -> None:
         self.log_id = "log-of-a-test"
@@ -42,7 +45,7 @@ class MemoryArchive:
         self.fault: Exception | None = None
 
     def record(self, topic: str, payload: str = "1", **fields: object) -> Stored:
-        """Append one event, a second after the last; its publication is its offset times 1,000."""
+        """Append one event, a second after the previous one; its publication is its offset times 1,000."""
         offset = self.head + 1
         audience = fields.pop("audience", None)
         assert audience is None or isinstance(audience, Audience)
@@ -55,27 +58,27 @@ class MemoryArchive:
 
     @property
     def head(self) -> int:
-        """The last offset."""
+        """The last offset, or 0."""
         return len(self.rows_of)
 
     async def report(self, consumer: str, offset: int) -> None:
-        """Remember it."""
+        """Note that `consumer` reads `offset` next."""
         if self.fault is not None:
             raise self.fault
         self.consumers[consumer] = offset
 
     async def forget(self, consumer: str) -> bool:
-        """Forget it."""
+        """Delete a consumer; False if there is none of that name."""
         if self.fault is not None:
             raise self.fault
         return self.consumers.pop(consumer, None) is not None
 
     async def settle(self) -> None:
-        """Nothing waits here; only counted."""
+        """Count the call; no event waits for its commit here."""
         self.settled += 1
 
     async def read(self, query: Query) -> Page:
-        """One page."""
+        """Return one page."""
         if self.fault is not None:
             raise self.fault
         first, last = max(query.first, self.start), query.last
@@ -103,16 +106,16 @@ class MemoryArchive:
         return Page(events, reached, is_end=is_end, gaps=self.gaps)
 
     async def aside(self, work: Callable[[], Result]) -> Result:
-        """At once."""
+        """Do the work immediately, on the event loop."""
         return work()
 
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
-        """In batches of a hundred."""
+        """Yield the rows in batches of a hundred."""
         for offset in range(first, last + 1, 100):
             yield self.rows_of[offset - 1 : min(offset + 99, last)]
 
     async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
-        """Put tombstones."""
+        """Replace the erased rows by tombstones, and return their number."""
         if self.fault is not None:
             raise self.fault
         erased = 0
@@ -124,8 +127,70 @@ class MemoryArchive:
         return erased
 
 
+class DiskArchive:
+    """An `Archive` that is a log on disk, whose blocking work is done by threads."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.log_id = history.log_id
+        self.settled = 0
+
+    @property
+    def start(self) -> int:
+        """The first offset on disk."""
+        return self.history.start
+
+    @property
+    def head(self) -> int:
+        """The last committed offset."""
+        return self.history.head
+
+    @property
+    def holes(self) -> list[tuple[int, int]]:
+        """The ranges of offsets that the log has lost."""
+        return self.history.holes
+
+    @property
+    def damage(self) -> list[tuple[int, int]]:
+        """The ranges of offsets that are damaged, besides `holes`."""
+        return self.history.unsound
+
+    @property
+    def consumers(self) -> Mapping[str, int]:
+        """The consumers of the log, each with the offset that it reads next."""
+        return self.history.consumers.positions
+
+    async def report(self, consumer: str, offset: int) -> None:
+        """Note that `consumer` reads `offset` next."""
+        await self.aside(lambda: self.history.consumers.report(consumer, offset))
+
+    async def forget(self, consumer: str) -> bool:
+        """Delete a consumer; False if there is none of that name."""
+        return await self.aside(lambda: self.history.consumers.forget(consumer))
+
+    async def settle(self) -> None:
+        """Count the call; the test has waited for its commits."""
+        self.settled += 1
+
+    async def read(self, query: Query) -> Page:
+        """Return one page."""
+        return await self.aside(lambda: self.history.read(query))
+
+    async def aside(self, work: Callable[[], Result]) -> Result:
+        """Do the work on a thread."""
+        return await asyncio.to_thread(work)
+
+    def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
+        """Yield the stored rows in batches."""
+        return self.history.rows(first, last)
+
+    async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
+        """Erase events, and return their number."""
+        return await self.aside(lambda: self.history.purge(erasure, tell))
+
+
 def given(served: Served) -> MemoryArchive:
-    """What a server's HTTP paths read from now on: an empty archive."""
+    """Make a server's HTTP paths read from an empty archive in memory, and return it."""
     archive = MemoryArchive()
     served.house.apis.archive = lambda: archive
     return archive

@@ -14,8 +14,8 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 import pytest_asyncio
-from support.archive import BEGAN_US, given
-from support.logbook import DiskArchive, logbook
+from support.archive import BEGAN_US, DiskArchive, given
+from support.log import SMALL, OpenLog
 from support.messages import publish
 from support.server import brisk, serving
 from support.wire import post, request
@@ -151,13 +151,13 @@ async def test_filters(target, expected, served):
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory):
     """The same ten events in a log on disk, and their publications by position."""
-    with logbook(tmp_path_factory.mktemp("log")) as book:
+    with OpenLog(tmp_path_factory.mktemp("log"), **SMALL) as log:
         publications = {}
         for number in range(1, 11):
             topic, time_us = "chat/a" if number % 2 else "chat/b", BEGAN_US + number * 1_000_000
-            publications[number] = book.write(topic, json.dumps({"n": number}), time_us=time_us)
-        assert book.history.written(10)
-        yield DiskArchive(book.history), publications
+            publications[number] = log.append_to(topic, {"n": number}, time_us=time_us)
+        assert log.history.written(10)
+        yield DiskArchive(log.history), publications
 
 
 @pytest.mark.parametrize(("target", "expected"), FILTERS)

@@ -7,7 +7,7 @@ from itertools import product
 import cbor2
 import orjson
 import pytest
-from support.logbook import logbook
+from support.log import SMALL, OpenLog
 from support.wire import DEADLINE_S
 
 from app.broker.events import Audience
@@ -30,26 +30,26 @@ NOON_US = 1_782_907_200_000_000  # 2026-07-01T12:00:00Z
 class Router:
     """Publishes events and serves `get_events` as a realm does, from a log on disk."""
 
-    def __init__(self, book, space=""):
-        self._book = book
+    def __init__(self, log, space=""):
+        self._log = log
         self._space = space
 
     def publish(self, uri, args=None, kwargs=None, **fields):
         payload, shape = stored(args, kwargs, JSON)
         topic = to_topic(uri, self._space, GRAMMAR)
-        return self._book.write(topic, payload.decode(), shape=shape, protocol="wamp", **fields)
+        return self._log.append_to(topic, orjson.Fragment(payload), shape=shape, protocol="wamp", **fields)
 
     def get_events(self, uri, match="exact", identity=ANONYMOUS, serializer=JSON, max_bytes=PAGE_BYTES, **kwargs):
         """Return the events and the information behind them, as the caller unpacks them."""
-        assert self._book.history.written(DEADLINE_S)
+        assert self._log.history.written(DEADLINE_S)
         pattern = to_pattern(uri, {each.value: each for each in Match}[match], self._space, GRAMMAR)
         reading = read([SUBSCRIPTION], kwargs, self._space, GRAMMAR, MOST)
-        query = reading.query(pattern, identity, self._book.history.head, max_bytes)
+        query = reading.query(pattern, identity, self._log.history.head, max_bytes)
         if query is None:
             answer = nothing(is_complete=True)
         else:
             try:
-                answer = result(self._book.history.read(query), reading, pattern, serializer)
+                answer = result(self._log.history.read(query), reading, pattern, serializer)
             except UnknownPublication:
                 answer = nothing(is_complete=False)
         return serializer.unpack(serializer.pack(answer), Limits())
@@ -73,8 +73,8 @@ class Router:
 
 @pytest.fixture
 def router(tmp_path):
-    with logbook(tmp_path / "log") as book:
-        yield Router(book)
+    with OpenLog(tmp_path / "log", **SMALL) as log:
+        yield Router(log)
 
 
 # Events
@@ -120,15 +120,15 @@ def test_every_serializer_has_the_payloads(router, serializer):
 
 def test_other_protocols_events_are_one_argument(router):
     """W65: an event of another protocol is found by its URI, and has one argument."""
-    router._book.write("chat/room", '{"n":1}', protocol="bayeux")
+    router._log.append_to("chat/room", {"n": 1}, protocol="bayeux")
     [event], _ = router.get_events("chat.room")
     assert (event["args"], event["details"], "kwargs" in event) == ([{"n": 1}], {}, False)
 
 
 def test_a_realm_has_a_history_of_its_own(tmp_path):
     """No realm finds another realm's events, not even by a prefix that matches everything."""
-    with logbook(tmp_path / "log") as book:
-        first, second = Router(book), Router(book, ":two")
+    with OpenLog(tmp_path / "log", **SMALL) as log:
+        first, second = Router(log), Router(log, ":two")
         here, there = first.publish("a.b", [1]), second.publish("a.b", [2])
         for uri, match in (("a.b", "exact"), ("", "prefix"), ("a.", "prefix"), (".b", "wildcard")):
             assert first.found(uri, match) == [here]

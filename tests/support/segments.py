@@ -1,4 +1,4 @@
-"""Logs made for readers: rows that a test has thought of, in segments of the lengths it wants."""
+"""Segments of a log, made from the rows that a test wants to read from them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """What matters of an event to a reader; all else a test can do without."""
+    """The fields of an event that matter to a reader; `stored` fills in all others."""
 
     topic: str
     time_us: int = 0
@@ -30,7 +30,7 @@ class Row(NamedTuple):
 
 
 def stored(rows: Sequence[Row], publications: Publications, first: int = 1) -> list[Stored]:
-    """The rows as a log has them."""
+    """Return the rows as they are stored in a log, with offsets from `first` on."""
     found = []
     for offset, row in enumerate(rows, first):
         audience = None if row.audience is None else orjson.dumps([*row.audience]).decode()
@@ -44,11 +44,10 @@ def stored(rows: Sequence[Row], publications: Publications, first: int = 1) -> l
 def write(
     path: Path, segments: Sequence[Sequence[Row]], *, skip: int = 0, damaged: Container[int] = ()
 ) -> tuple[Folder, list[Stored]]:
-    """A folder with these segments, all sealed but the last; between two of them `skip` offsets are lost.
+    """Make a folder with these segments, and return it, open, and all rows.
 
-    At the offsets in `damaged` the payload is another than was written.
-
-    Returns it, open, and all rows.
+    All segments but the last are sealed. Between two of them `skip` offsets are lost. At the offsets in `damaged` the
+    payload on disk differs from the one in the row.
     """
     folder = Folder(path)
     publications = Publications(folder.identity.publication_key)
