@@ -1,4 +1,4 @@
-"""Two `Archive`s (`app/transports/archive.py`) from which the HTTP paths read in tests: in memory, and a log on disk."""
+"""Two implementations of `Archive` (`app/transports/archive.py`) for tests: in memory, and a log on disk."""
 
 from __future__ import annotations
 

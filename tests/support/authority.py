@@ -1,4 +1,4 @@
-"""Real certificates, made for a test and trusted by nobody else."""
+"""Real certificates that are made for a test and that no other program trusts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Pair(NamedTuple):
 
 
 def make(common_name: str, *, kind: str = "ec", password: bytes | None = None) -> Pair:
-    """A self-signed certificate for this machine's loopback names; `kind` of key is "ec" or "rsa"."""
+    """Make a self-signed certificate for the loopback names of this machine; `kind` of key is "ec" or "rsa"."""
     key = ec.generate_private_key(ec.SECP256R1()) if kind == "ec" else rsa.generate_private_key(65_537, 2_048)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     now = dt.datetime.now(dt.UTC)
@@ -54,24 +54,24 @@ def make(common_name: str, *, kind: str = "ec", password: bytes | None = None) -
 
 
 def settings() -> Tls:
-    """For a server with the certificate of this run."""
+    """Return the settings of a server that uses the certificate of this test run."""
     return Tls(cert=str(folder() / "cert.pem"), key=str(folder() / "key.pem"))
 
 
 @cache
 def folder() -> Path:
-    """Where the certificate of this run's servers lies, as cert.pem and key.pem."""
+    """Return the folder with the certificate of this run's servers, as cert.pem and key.pem."""
     place = Path(tempfile.mkdtemp(prefix="halley-tls-"))
     write(place, make("halley"))
     return place
 
 
 def write(place: Path, pair: Pair) -> None:
-    """Put a certificate and its key where a server looks for them."""
+    """Write a certificate and its key into a folder, under the names that a server reads."""
     (place / "cert.pem").write_bytes(pair.cert)
     (place / "key.pem").write_bytes(pair.key)
 
 
 def context(place: Path | None = None) -> ssl.SSLContext:
-    """What a client trusts: the certificate in that folder, and no other."""
+    """Return the context of a client that trusts the certificate in that folder, and no other."""
     return ssl.create_default_context(cafile=str((place or folder()) / "cert.pem"))

@@ -1,4 +1,4 @@
-"""WebSocket by hand: frames as a peer writes them, right or wrong, and what a server writes, one by one."""
+"""WebSocket by hand: writes frames as a client does, valid or not, and reads a server's frames one by one."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from support.wire import DEADLINE_S, Wire, request
 CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 FIN, RSV1 = 0x80, 0x40
 KEY, ACCEPT = "dGhlIHNhbXBsZSBub25jZQ==", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
-"""RFC 6455's own example."""
+"""The example in RFC 6455."""
 
 
 class Frame(NamedTuple):
-    """What a server has written."""
+    """A frame that a server has written."""
 
     opcode: int
     data: bytes
 
     @property
     def code(self) -> int:
-        """Why it closes."""
+        """The status code of a close frame."""
         return int.from_bytes(self.data[:2], "big")
 
     @property
     def reason(self) -> str:
-        """Likewise, in words."""
+        """The reason in a close frame."""
         return self.data[2:].decode()
 
 
 def sent(opcode: int, data: bytes = b"", *, flags: int = FIN, masked: bool = True, length: int | None = None) -> bytes:
-    """A frame of a client's; `length` is what it claims to have."""
+    """Return a frame as a client sends it. `length` replaces the payload's real length in the header."""
     nbytes = len(data) if length is None else length
     mask_bit = 0x80 if masked else 0
     if nbytes < 126:
@@ -49,12 +49,12 @@ def sent(opcode: int, data: bytes = b"", *, flags: int = FIN, masked: bool = Tru
 
 
 def text(data: bytes) -> bytes:
-    """A whole text message."""
+    """Return a whole text message as a client sends it."""
     return sent(TEXT, data)
 
 
 def opening(path: str = "/wamp", protocol: str = "wamp.2.json", method: str = "GET", **headers: str) -> bytes:
-    """A request for a WebSocket."""
+    """Return a request for a WebSocket."""
     usual = {
         "upgrade": "websocket",
         "connection": "Upgrade",
@@ -72,7 +72,7 @@ async def shake(wire: Wire, *more: bytes, **options: Any) -> None:
 
 
 async def next_frame(wire: Wire) -> Frame:
-    """The next frame that the server writes. Raises `asyncio.IncompleteReadError` if there is none."""
+    """Return the next frame that the server writes. Raises `asyncio.IncompleteReadError` if there is none."""
     async with asyncio.timeout(DEADLINE_S):
         first, nbytes = await wire.reader.readexactly(2)
         assert first & 0x70 == 0, "a reserved bit"
@@ -86,7 +86,7 @@ async def next_frame(wire: Wire) -> Frame:
 
 
 async def last_frame(wire: Wire) -> Frame:
-    """The close frame, whatever came before it."""
+    """Return the close frame, and skip all frames before it."""
     while (frame := await next_frame(wire)).opcode != CLOSE:
         pass
     return frame

@@ -2,8 +2,8 @@
 
     python tests/support/generated.py
 
-Each stands between two comments on its page; a test fails where one is out of date. The comparison with other servers
-is not among them: `tests/bench/peers.py --readme` measures it.
+Each table is between two comments on its page; a test fails if one is out of date. The comparison with other servers is
+not among them: `tests/bench/peers.py --readme` measures it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def log_events() -> Iterator[str]:
-    """The lines of a Markdown table: every event of the log, and what its line says."""
+    """Yield the lines of a Markdown table with all events of the log and their meanings."""
     yield "| event | meaning |"
     yield "|---|---|"
     for name, event in EVENTS.items():
@@ -29,7 +29,7 @@ def log_events() -> Iterator[str]:
 
 
 class Table(NamedTuple):
-    """A page, the name in the comments around its table, and what makes the lines of the table."""
+    """A page, the name in the comments around its table, and a function that makes the lines of the table."""
 
     page: str
     name: str
@@ -42,11 +42,11 @@ class Table(NamedTuple):
 
     @property
     def end(self) -> str:
-        """The comment behind it."""
+        """The comment after the table."""
         return f"<!-- {self.name}: end -->\n"
 
     def written(self, text: str) -> str:
-        """The text of the page with this table as the code has it. Raises `ValueError` if the comments are missing."""
+        """Return the page's text with the table made again. Raises `ValueError` if the comments are missing."""
         before, begin, rest = text.partition(self.begin)
         _, end, after = rest.partition(self.end)
         if not begin or not end:
@@ -62,7 +62,7 @@ TABLES = {
 
 
 def main() -> None:
-    """Write all of them."""
+    """Write all tables into their pages."""
     for table in TABLES.values():
         path = ROOT / table.page
         path.write_text(table.written(path.read_text(encoding="utf-8")), encoding="utf-8")

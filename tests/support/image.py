@@ -1,7 +1,7 @@
 """The container image, really built from the Dockerfile that is shipped, and its file system to run things in.
 
-There is no registry of images to fetch its base from, so the base is made of Debian's own packages: Python as in the
-image that the Dockerfile names, and systemd beside it, for whoever wants to boot what has been built.
+Its base cannot be fetched from a registry of images, so the base is made of Debian's packages: Python as in the image
+that the Dockerfile names, and systemd for tests that boot the built image.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DOCKERFILE = TOP / "deploy" / "docker" / "Dockerfile"
 _STEP_S = 600
 _PACKAGES = "python3,python3-venv,systemd,systemd-sysv"
 _TRUSTED = Path("/etc/ssl/certs/ca-certificates.crt")
-"""Whom this machine's pip trusts: the package index may be seen through somebody of the house's."""
+"""The authorities that this machine trusts: pip may reach the package index through a proxy with its own one."""
 
 READ_ONLY = """\
 set -e
@@ -44,40 +44,40 @@ exec setpriv --no-new-privs chroot --userspec="$user" "$root" env -i "$@"
 
 
 class Image(NamedTuple):
-    """A container's file system, and what the image says of itself: `User`, `Env`, `Entrypoint`, `Healthcheck` ..."""
+    """A container's file system, and the image's configuration: `User`, `Env`, `Entrypoint`, `Healthcheck` ..."""
 
     root: Path
     config: dict[str, Any]
 
     @property
     def start(self) -> list[str]:
-        """Variables and command, as `env` takes them."""
+        """The variables and the command, as arguments for `env`."""
         return [*self.config["Env"], *self.config["Entrypoint"], *self.config["Cmd"]]
 
     def contained(self, data: Path) -> tuple[str, ...]:
-        """A command that starts the image's own: root is read-only but for /data, and the network is its own."""
+        """Return a command that runs the image's command with its own network; only /data is writable."""
         namespaces = ("unshare", "--mount", "--net")
         return (*namespaces, "sh", "-c", READ_ONLY, "sh", str(self.root), str(data), self.config["User"], *self.start)
 
     def beside(self, pid: int, *command: str) -> tuple[str, ...]:
-        """A command that runs another in the same container, as `docker exec` does."""
+        """Return a command that runs another one in the same container, as `docker exec` does."""
         joined = ("nsenter", f"--target={pid}", "--mount", "--net", "chroot", f"--userspec={self.config['User']}")
         return (*joined, str(self.root), "env", "-i", *self.config["Env"], *command)
 
 
 class Store:
-    """Where images and containers of a test run are."""
+    """The folder with the images and containers of a test run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def buildah(self, *arguments: str) -> str:
-        """Run it, without a daemon and without namespaces of its own."""
+        """Run buildah, without a daemon and without separate namespaces; return its output."""
         places = ("--root", str(self._folder / "root"), "--runroot", str(self._folder / "run"))
         return _run("buildah", *places, *arguments, BUILDAH_ISOLATION="chroot")
 
     def build(self) -> None:
-        """The base, then Halley's image on it."""
+        """Build the base, then Halley's image on it."""
         tar = self._folder / "base.tar"
         lean = ("--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/locale/*")
         _run("mmdebstrap", "--variant=minbase", f"--include={_PACKAGES}", *lean, "bookworm", str(tar))
@@ -92,7 +92,7 @@ class Store:
 
     @contextmanager
     def container(self) -> Iterator[Image]:
-        """A container of Halley's image, whose file system is there until the block ends."""
+        """Make a container of Halley's image, whose file system is mounted until the block ends."""
         container = self.buildah("from", "localhost/halley")
         config = json.loads(self.buildah("inspect", "--type", "image", "localhost/halley"))["Docker"]["config"]
         try:
@@ -103,7 +103,7 @@ class Store:
 
 
 def need_builder() -> None:
-    """Skip, unless everything is wanted that takes minutes, and can be done here."""
+    """Skip the test unless slow tests must run (`TESTS_NO_SKIP=1`) and this machine can build images."""
     if os.environ.get("TESTS_NO_SKIP") != "1":
         unavailable("an image takes minutes: TESTS_NO_SKIP=1")
     if os.geteuid() != 0:

@@ -1,4 +1,4 @@
-"""Tables of a lake for a test, made without Spark: events as ingest would have put them there."""
+"""Tables of a lake, made without Spark: events as ingest would have written them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOON_US = 1_763_812_800_000_000
 
 
 def stored(offset: int, topic: str = "news", payload: Any = None, **fields: Any) -> Stored:
-    """One event as the log has it; a millisecond after the one before."""
+    """Return one event as it is stored in the log; its time is a millisecond after that of the offset before."""
     values = {
         "offset": offset,
         "time_us": NOON_US + offset * 1_000,
@@ -40,7 +40,7 @@ def stored(offset: int, topic: str = "news", payload: Any = None, **fields: Any)
 
 
 def rows_of(events: Iterable[Stored], **lifted: Sequence[Any]) -> pa.Table:
-    """Events as rows of the table `events`."""
+    """Return events as rows of the table `events`."""
     rows = list(events)
     columns = {
         name: pa.array([row[place] for row in rows], STORED.field(name).type) for place, name in enumerate(STORED.names)
@@ -50,7 +50,10 @@ def rows_of(events: Iterable[Stored], **lifted: Sequence[Any]) -> pa.Table:
 
 
 def ingested(lake: Path, *batches: Iterable[Stored], log_id: str = LOG_ID) -> DeltaTable:
-    """The table `events` after further batches, each a commit of its own. Offsets without an event are left out."""
+    """Add batches of events to the table `events`, each as a separate commit, and return the table.
+
+    It has no rows for offsets without an event.
+    """
     table = tables.create(lake, "events", log_id)
     for batch in batches:
         rows = list(batch)
@@ -60,6 +63,6 @@ def ingested(lake: Path, *batches: Iterable[Stored], log_id: str = LOG_ID) -> De
 
 
 def offsets(table: DeltaTable) -> list[int]:
-    """The offsets that a table has, in order."""
+    """Return the offsets in a table, sorted."""
     found: list[int] = tables.dataset(table).to_table(columns=["offset"])["offset"].to_pylist()
     return sorted(found)

@@ -1,4 +1,4 @@
-"""Lakes for tests, made without a log and without Spark: events over several days, protocols and topics."""
+"""Lakes made without a log and without Spark, with events of several days, protocols and topics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIFTED = pa.schema([("price", pa.float64()), ("count", pa.int64()), ("kind", pa.
 
 
 def row(offset: int, **fields: Any) -> Row:
-    """One event as the lake has it, with its checksum."""
+    """Return one event as it is stored in the lake, with its checksum."""
     known: Row = {
         "offset": offset,
         "time_us": START_US + offset * 1_000_000,
@@ -47,7 +47,7 @@ def row(offset: int, **fields: Any) -> Row:
 
 
 def some_rows(count: int, *, seed: int = 1, days: int = 3, first: int = 1) -> list[Row]:
-    """Events spread evenly over some days, with all that can be null sometimes being so."""
+    """Return events spread evenly over some days; each field that can be null is null in some of them."""
     chance = random.Random(seed)
     step_us = days * DAY_US // count
     rows = []
@@ -72,7 +72,7 @@ def some_rows(count: int, *, seed: int = 1, days: int = 3, first: int = 1) -> li
 
 
 def add(lake: Path, name: str, rows: Sequence[Mapping[str, Any]], lifted: pa.Schema | None = None) -> None:
-    """One commit to a table, which is made if it is not there."""
+    """Append rows to a table in one commit; the table is made if it does not exist."""
     table = create(lake, name, LOG_ID, lifted)
     columns = schema(table)
     found = pa.table({each.name: pa.array([row.get(each.name) for row in rows], each.type) for each in columns})
@@ -81,7 +81,7 @@ def add(lake: Path, name: str, rows: Sequence[Mapping[str, Any]], lifted: pa.Sch
 
 
 def make_lake(folder: Path, count: int = 600, *, commits: int = 6, **options: Any) -> list[Row]:
-    """A lake with table `events`, written in several commits; returns its rows."""
+    """Make a lake with the table `events`, written in several commits; return its rows."""
     rows = some_rows(count, **options)
     size = -(-count // commits)
     for start in range(0, count, size):

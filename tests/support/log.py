@@ -60,8 +60,8 @@ class Reports:
 class OpenLog:
     """An open log in a folder, which is made if it does not exist. A `with` closes it.
 
-    `history` is the log as the server uses it, `reports` are what its writer has reported. `options` are settings of the
-    history; unless they have `free_bytes`, the log may fill the disk.
+    `history` is the log as the server uses it, `reports` are what its writer has reported. `options` are settings of
+    the history; unless they have `free_bytes`, the log may fill the disk.
     """
 
     def __init__(

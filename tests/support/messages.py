@@ -1,4 +1,4 @@
-"""Bayeux messages as clients write them; fields are added or replaced by name."""
+"""Bayeux messages as clients write them; keyword arguments add or replace fields."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ HANDSHAKE: JSON = {"channel": "/meta/handshake", "version": "1.0", "supportedCon
 
 
 def connect(client_id: str, **fields: Any) -> JSON:
-    """A connect of the long-polling transport."""
+    """Return a connect of the long-polling transport."""
     return {"channel": "/meta/connect", "clientId": client_id, "connectionType": "long-polling", **fields}
 
 
 def subscribe(client_id: str, *channels: str, **fields: Any) -> JSON:
-    """A subscription to one channel, or to several by an array."""
+    """Return a subscription to one channel, or to several by an array."""
     subscription = channels[0] if len(channels) == 1 else list(channels)
     return {"channel": "/meta/subscribe", "clientId": client_id, "subscription": subscription, **fields}
 
 
 def unsubscribe(client_id: str, channel: str, **fields: Any) -> JSON:
-    """The opposite."""
+    """Return a message that ends the subscription to a channel."""
     return {"channel": "/meta/unsubscribe", "clientId": client_id, "subscription": channel, **fields}
 
 
 def disconnect(client_id: str, **fields: Any) -> JSON:
-    """The end of a session."""
+    """Return a message that ends a session."""
     return {"channel": "/meta/disconnect", "clientId": client_id, **fields}
 
 
 def publish(channel: str, data: Any, **fields: Any) -> JSON:
-    """A publish, without a session unless `clientId` is given."""
+    """Return a publish, without a session unless `clientId` is given."""
     return {"channel": channel, "data": data, **fields}

@@ -1,4 +1,4 @@
-"""nginx with the configuration that is shipped, on free ports of this machine, in front of a test's own servers."""
+"""nginx with the configuration that is shipped, on free ports of this machine, in front of a test's servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
 class Nginx:
-    """It listens on `https_port`, and on `http_port` to send people there; its logs are in `folder`."""
+    """A running nginx: it listens on `https_port`, redirects from `http_port`, and writes its logs to `folder`."""
 
     def __init__(self, folder: Path, http_port: int, https_port: int) -> None:
         self.folder = folder
@@ -35,19 +35,19 @@ class Nginx:
         self._wires: list[Wire] = []
 
     async def wire(self, source: str = "") -> Wire:
-        """A connection by TLS, from that address of this machine."""
+        """Open a TLS connection from the address `source` of this machine."""
         wire = await Wire.open(self.https_port, source=source, tls=authority.context())
         self._wires.append(wire)
         return wire
 
     async def hang_up(self) -> None:
-        """Close all of them."""
+        """Close all connections."""
         for wire in self._wires:
             await wire.close()
 
 
 def fitted(name: str, changes: Mapping[str, str]) -> str:
-    """A shipped file with what must differ here, and nothing else; what is to be changed must be in it."""
+    """Return a shipped file with these replacements; each text to replace must be in it."""
     text = (SHIPPED / name).read_text()
     for shipped, here in changes.items():
         assert shipped in text, f"{shipped} is not in {name}"
@@ -57,7 +57,7 @@ def fitted(name: str, changes: Mapping[str, str]) -> str:
 
 @asynccontextmanager
 async def nginx(folder: Path, *server_ports: int) -> AsyncIterator[Nginx]:
-    """Serve until the block ends, whatever is on these ports; skips where there is no nginx."""
+    """Run nginx until the block ends, in front of the servers on these ports; skip if nginx is not installed."""
     program = require_program("nginx")
     http_port, https_port = _free_port(), _free_port()
     (folder / "conf.d").mkdir()
@@ -72,7 +72,7 @@ async def nginx(folder: Path, *server_ports: int) -> AsyncIterator[Nginx]:
     whole = {"/etc/nginx/conf.d/": f"{folder}/conf.d/", "/run/nginx.pid": f"{folder}/nginx.pid"}
     (folder / "nginx.conf").write_text(fitted("nginx.conf", whole))
     (folder / "conf.d" / "test.conf").write_text(
-        "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in _TEMPORARY)  # else the system's, which are root's
+        "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in _TEMPORARY)  # the system's folders belong to root
     )
     process = await asyncio.create_subprocess_exec(
         *(program, "-e", str(folder / "start.log"), "-c", str(folder / "nginx.conf")),

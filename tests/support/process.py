@@ -26,7 +26,7 @@ _LINE_BYTES = 1_048_576
 
 
 class Process:
-    """A started process. `output` and `lines` are what came on its standard output and its standard error so far."""
+    """A started process. `output` and `lines` are the lines of its standard output and standard error so far."""
 
     def __init__(self, process: asyncio.subprocess.Process | Forked) -> None:
         self.process = process
@@ -37,7 +37,7 @@ class Process:
         self._reading.add_done_callback(lambda _: self._news.set())
 
     async def _read(self) -> None:
-        """Collect what it writes until it ends; a full pipe would stop it."""
+        """Collect what the process writes until it ends; if a pipe were full, the process would stop."""
         pipes = ((self.process.stdout, self.output), (self.process.stderr, self.lines))
         await asyncio.gather(*(self._collect(pipe, lines) for pipe, lines in pipes if pipe is not None))
 
@@ -47,7 +47,7 @@ class Process:
             self._news.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something to become true by what it writes. Fails when it ends without that, or at the deadline."""
+        """Wait until its output makes the condition true. Fails if the process ends first, or at the deadline."""
         try:
             async with asyncio.timeout(DEADLINE_S):
                 while not condition():
@@ -58,33 +58,33 @@ class Process:
             raise AssertionError(f"it wrote only {self.output} and {self.lines}") from None
 
     async def until_logged(self, text: str) -> str:
-        """Wait for a line of its standard error with that text in it, and return it."""
+        """Wait for a line of standard error that contains the text, and return it."""
         await self.until(lambda: any(text in line for line in self.lines))
         return next(line for line in self.lines if text in line)
 
     async def until_printed(self, count: int) -> list[str]:
-        """Wait for so many lines of its standard output, and return them all."""
+        """Wait for `count` lines of standard output, and return all of them."""
         await self.until(lambda: len(self.output) >= count)
         return self.output
 
     async def feed(self, data: bytes) -> None:
-        """Write to its standard input."""
+        """Write to the process's standard input."""
         assert self.process.stdin is not None
         self.process.stdin.write(data)
         await self.process.stdin.drain()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """As `kill` does."""
+        """Send a signal, as `kill` does."""
         self.process.send_signal(number)
 
     async def exit_code(self, within_s: float = DEADLINE_S) -> int:
-        """Wait for its end, and for all that it wrote. Raises `TimeoutError`."""
+        """Wait until the process has ended and its output is read. Raises `TimeoutError`."""
         async with asyncio.timeout(within_s):
             await asyncio.shield(self._reading)
             return await self.process.wait()
 
     async def close(self) -> None:
-        """End it, however it feels about that."""
+        """Kill the process if it still runs, and wait for its end."""
         if self.process.returncode is None:
             self.process.kill()
         if self.process.stdin is not None:
@@ -102,12 +102,12 @@ class Server(Process):
 
     @property
     def port(self) -> int:
-        """Where it listens for clients; 0 as long as it has not said so."""
+        """The port for clients; 0 until the server has logged it."""
         return self._announced(_LISTENING)
 
     @property
     def operations_port(self) -> int:
-        """Where it tells of its health; 0 if it does not."""
+        """The port for health and metrics; 0 if the server has not logged one."""
         return self._announced(_OPERATIONS)
 
     def _announced(self, announcement: re.Pattern[str]) -> int:
@@ -115,24 +115,24 @@ class Server(Process):
         return next((int(match[1]) for match in found), 0)
 
     async def wire(self, port: int | None = None, *, tls: ssl.SSLContext | None = None) -> Wire:
-        """A connection to its public port, or another; by TLS if told what to trust."""
+        """Open a connection to the public port or another one, by TLS if `tls` is given."""
         wire = await Wire.open(port or self.port, tls=tls)
         self._wires.append(wire)
         return wire
 
     async def close(self) -> None:
-        """End it and all connections to it."""
+        """End the server and all connections to it."""
         for wire in self._wires:
             await wire.close()
         await super().close()
 
     def logged(self, event: str) -> list[dict[str, Any]]:
-        """The lines of its log with that event, so far."""
+        """Return the lines of the server's log with that event, so far."""
         lines = [json.loads(line) for line in self.lines if line.startswith("{")]
         return [line for line in lines if line["event"] == event]
 
     async def until_held(self, count: int) -> None:
-        """Wait until that many connects are held."""
+        """Wait until `count` connects are held."""
         wire = await self.wire(self.operations_port)
         async with asyncio.timeout(DEADLINE_S):
             while f"\nhalley_holds {count}.0\n" not in (await wire.request(request("GET", "/metrics"))).text:
@@ -140,7 +140,7 @@ class Server(Process):
 
 
 class Ended(NamedTuple):
-    """What became of a process: its exit code, and the lines of its standard output and its standard error."""
+    """The result of a process: its exit code, and the lines of its standard output and standard error."""
 
     code: int
     output: list[str]
@@ -148,7 +148,7 @@ class Ended(NamedTuple):
 
 
 def environment(**settings: str) -> dict[str, str]:
-    """This process' environment with these variables, and no setting of Halley's beside them."""
+    """Return this process's environment with these variables, and without any other setting of Halley."""
     return {name: value for name, value in os.environ.items() if not name.startswith("HALLEY_")} | settings
 
 
@@ -159,10 +159,10 @@ def _for_python(variables: Mapping[str, str]) -> dict[str, str]:
 async def spawn(
     *arguments: str, cwd: Path, through: tuple[str, ...] = (), is_fresh: bool = False, **options: Any
 ) -> asyncio.subprocess.Process | Forked:
-    """`halley` with these arguments; options are those of a process.
+    """Start `halley` with these arguments; options are those of a process.
 
-    It is forked from an interpreter that has imported it, unless `through` is a command that starts it, a fresh
-    interpreter is asked for, or the environment has variables for one.
+    It is forked from an interpreter that has imported it, unless `through` is a command that starts it, `is_fresh`
+    requires a new interpreter, or the environment has other variables for Python than this process.
     """
     options = {"env": environment(), "stdin": DEVNULL, "stdout": PIPE, "stderr": PIPE, "limit": _LINE_BYTES, **options}
     if not (through or is_fresh or _for_python(options["env"]) != _for_python(os.environ)):
@@ -172,7 +172,7 @@ async def spawn(
 
 @asynccontextmanager
 async def started(*arguments: str, cwd: Path, **options: Any) -> AsyncIterator[Process]:
-    """`halley` with these arguments, which is killed at the latest when the block ends; options as `spawn`."""
+    """Run `halley` with these arguments, and kill it at the end of the block; options as for `spawn`."""
     process = Process(await spawn(*arguments, cwd=cwd, **options))
     try:
         yield process
@@ -181,7 +181,7 @@ async def started(*arguments: str, cwd: Path, **options: Any) -> AsyncIterator[P
 
 
 async def ended(*arguments: str, cwd: Path, stdin: bytes | None = None, **settings: str) -> Ended:
-    """Run `halley` to its end, with all of its standard input and these variables of its environment."""
+    """Run `halley` to its end, with `stdin` as its whole standard input and `settings` as environment variables."""
     async with started(*arguments, cwd=cwd, env=environment(**settings), stdin=PIPE) as process:
         assert process.process.stdin is not None
         if stdin is not None:
@@ -192,7 +192,10 @@ async def ended(*arguments: str, cwd: Path, stdin: bytes | None = None, **settin
 
 @asynccontextmanager
 async def launched(*arguments: str, cwd: Path, through: tuple[str, ...] = (), **settings: str) -> AsyncIterator[Server]:
-    """`halley serve` that has begun to serve, on free ports unless told which; `settings` are its environment."""
+    """Run `halley serve` until the block ends, on free ports unless `arguments` has one.
+
+    The block begins once it serves. `settings` are environment variables.
+    """
     ports = () if "--port" in arguments else ("--port", "0", "--operations-port", "0")
     server = Server(await spawn("serve", *ports, *arguments, cwd=cwd, through=through, env=environment(**settings)))
     try:

@@ -1,6 +1,6 @@
-"""What a test needs on the machine beside Python: skip where it is missing, or fail where nothing may be skipped.
+"""What a test needs on the machine in addition to Python: it is skipped if that is missing, or fails.
 
-`TESTS_NO_SKIP=1` says that everything should be there, as it is after `.ci/run` has installed it.
+It fails if `TESTS_NO_SKIP=1`, which states that everything is installed, as after `.ci/run`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NoReturn
 import pytest
 
 CHROMIUM_FLAGS = [
-    "--no-sandbox",  # there is none to be had in a container
+    "--no-sandbox",  # a sandbox is not available in a container
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",
@@ -28,19 +28,19 @@ CHROMIUM_FLAGS = [
 
 
 def unavailable(reason: str) -> NoReturn:
-    """Skip; or fail, where nothing may be skipped."""
+    """Skip the test, or fail if nothing may be skipped."""
     if os.environ.get("TESTS_NO_SKIP") == "1":
         pytest.fail(reason)
     pytest.skip(reason)
 
 
 def require_program(name: str) -> str:
-    """The path of a program, or skip."""
+    """Return the path of a program, or skip."""
     return shutil.which(name) or unavailable(f"{name} is missing")
 
 
 def require_wheel(name: str, how: str) -> str:
-    """The path of a program that came as a wheel beside this Python, or skip; `how` says how to install it."""
+    """Return the path of a program installed as a wheel next to this Python, or skip; `how` says how to install it."""
     program = Path(sys.executable).parent / name
     return str(program) if program.exists() else unavailable(f"{name} is missing: {how}")
 
@@ -52,9 +52,9 @@ def require_module(name: str, how: str) -> None:
 
 
 def require_browser() -> str:
-    """The path of Debian's Chromium, or skip; also without what drives it.
+    """Return the path of Debian's Chromium, or skip if Chromium or Playwright is missing.
 
-    The build without windows opens a page in a quarter of the time: the other draws its tool bars as pages, too.
+    The build without windows is preferred. It opens a page in a quarter of the time, as it draws no tool bars.
     """
     require_module("playwright", "pip install '.[browser]'")
     return shutil.which("chromium-headless-shell") or require_program("chromium")

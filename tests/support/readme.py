@@ -1,4 +1,4 @@
-"""The pages: every Markdown file of the repository, for tests of what they say and of what they show."""
+"""The pages: every Markdown file of the repository, for tests of their statements and examples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLOCK_OR_TITLE = re.compile(
 
 
 def _pages() -> tuple[str, ...]:
-    """The paths of all pages, the README first; npm's packages bring pages of their own, which are not ours."""
+    """Return the paths of all pages, the README first, without the pages of npm packages."""
     found = [*ROOT.glob("*.md"), *(ROOT / ".github").glob("*.md")]
     for folder in _FOLDERS:
         found += [path for path in (ROOT / folder).rglob("*.md") if "node_modules" not in path.parts]
@@ -38,18 +38,18 @@ class Block(NamedTuple):
 
     @property
     def first_line(self) -> str:
-        """Distinguishes it from others below the same title."""
+        """The first line, which distinguishes the block from others below the same title."""
         return self.text.partition("\n")[0]
 
 
 @cache
 def page(path: str) -> str:
-    """The text of a page, by its path in the repository."""
+    """Return the text of a page, by its path in the repository."""
     return (ROOT / path).read_text(encoding="utf-8")
 
 
 def blocks_of(markdown: str) -> list[Block]:
-    """All fenced blocks of a page, in order. A line inside a block is never a title."""
+    """Return all fenced blocks of a page, in order. A line inside a block is never taken for a title."""
     found, title = [], ""
     for match in _BLOCK_OR_TITLE.finditer(markdown):
         if match["text"] is not None:
@@ -60,23 +60,23 @@ def blocks_of(markdown: str) -> list[Block]:
 
 
 def without_blocks(markdown: str) -> str:
-    """A page without what stands in its fenced blocks."""
+    """Return a page without the contents of its fenced blocks."""
     return re.sub(r"^```.*?^```$", "", markdown, flags=re.DOTALL | re.MULTILINE)
 
 
 def titles_of(markdown: str, level: int = 0) -> list[str]:
-    """The titles of a page, in order; all of them, or those of one level."""
+    """Return the titles of a page, in order; all of them, or only those of one level."""
     marks = "#" * level or "#+"
     return re.findall(rf"^{marks} (.*)$", without_blocks(markdown), re.MULTILINE)
 
 
 def anchor(title: str) -> str:
-    """The address of a title within its page, as GitHub makes it."""
+    """Return the anchor of a title within its page, as GitHub makes it."""
     return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 
 
 def section(path: str, title: str) -> str:
-    """The text below a title of a page, up to the next title of the same level or a higher one."""
+    """Return the text below a title of a page, up to the next title of the same level or a higher one."""
     found = re.search(rf"^(#+) {re.escape(title)}\n", page(path), re.MULTILINE)
     assert found is not None, f"{path} has no title {title}"
     rest = page(path)[found.end() :]

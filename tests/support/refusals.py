@@ -1,4 +1,4 @@
-"""What a refused request must look like: fixed text, safe headers, and nothing changed."""
+"""What a refused request must get: a fixed text, safe headers, and no change of state."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from support.wire import Response
 
 CANARY = "c4n4ry"
-"""Hidden in what tests send, where it can be: it must not come back."""
+"""A string in what tests send, which must not be in the response."""
 
 PUBLISH = post(json.dumps(publish("/canary", CANARY)).encode())
 
 
 async def refusal(served: Served, data: bytes, status: int, text: str, *, closes: bool = False) -> Response:
-    """Send what must be refused, and look at all that every refusal promises; returns the answer.
+    """Send a request that must be refused, and check everything that each refusal promises; return the response.
 
-    A refusal either keeps the connection usable or, with `closes`, says that it closes it and does. In either case
-    others are served on.
+    A refusal either keeps the connection usable or, with `closes`, announces that it closes it, and closes it. In
+    either case the server still serves others.
     """
     before = served.books()
     wire = await served.wire()

@@ -1,4 +1,4 @@
-"""What rollups must be: a recount of a log's events, and a subscriber that is told of them."""
+"""What rollups must be: a recount of a log's events; and a subscriber that receives them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ Key = tuple[str, int, str, str]
 
 
 class Heard:
-    """Stands for a server and its subscriber: hears each key once, as a server that remembers keys delivers it."""
+    """A stand-in for a server and its subscriber.
+
+    It takes each key once, as a server that remembers keys delivers a message once.
+    """
 
     def __init__(self) -> None:
         self.by_key: dict[str, Message] = {}
         self.calls = 0
 
     def publish(self, messages: Sequence[Message]) -> int:
-        """As `Publisher` has it."""
+        """Receive messages as `Publisher` publishes them."""
         self.calls += 1
         for message in messages:
             assert len(message.key) <= 128
@@ -39,16 +42,16 @@ class Heard:
         return 0
 
     def finals(self) -> list[dict[str, Any]]:
-        """What was said to be final."""
+        """Return the rollups that were published as final."""
         return [message.data for message in self.by_key.values() if message.data["final"]]
 
     def partial(self) -> list[dict[str, Any]]:
-        """What was not."""
+        """Return the rollups that were published as not final."""
         return [message.data for message in self.by_key.values() if not message.data["final"]]
 
 
 def recount(rows: Iterable[Stored], *numbers: str) -> dict[Key, dict[str, Any]]:
-    """The rollups of events, all of them, added up one by one."""
+    """Return the rollups of these events, added up one by one."""
     found: dict[Key, list[Stored]] = defaultdict(list)
     for row in rows:
         if row.payload is not None and not row.topic.startswith(SKIPPED):
@@ -79,7 +82,7 @@ def _sums(events: list[Stored], numbers: tuple[str, ...]) -> dict[str, Any]:
 
 
 def rolled_up(lake: Path) -> dict[Key, dict[str, Any]]:
-    """The rollups that the table has; each window once."""
+    """Return the rollups in the table, which must have each window once."""
     table = tables.open_table(lake, "rollups")
     rows = [] if table is None else tables.dataset(table).to_table().to_pylist()
     found = {_key(row): {**_figures(row), "numbers": dict(row["numbers"])} for row in rows}

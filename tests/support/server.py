@@ -1,4 +1,4 @@
-"""A real server, on a free port, in the test's own event loop: real sockets and HTTP, and its rooms within reach."""
+"""A real server on a free port, in the test's own event loop: real sockets and HTTP, and access to its rooms."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ USUAL = Settings(port=0, sweep_s=0.02, drain=Drain(spread_s=0, grace_s=2), histo
 
 
 SHORT_WAY, ASGI, RECORDED, TLS = "short-way", "asgi", "durable", "tls"
-"""The faces of a server: hot requests without ASGI, all requests by ASGI; and by the short way, but with everything
-that is published on the disk first, or by TLS."""
+"""The faces of a server: the most frequent requests without ASGI; all requests by ASGI; without ASGI, but with every
+event on disk before it is delivered; without ASGI and with TLS."""
 
 THOROUGHLY = (SHORT_WAY, *(pytest.param(face, marks=pytest.mark.slow) for face in (ASGI, TLS)))
-"""The faces for tests that wait for deadlines: the others are for `.ci/run`."""
+"""The faces for tests that wait for deadlines; all but the first are slow tests."""
 
 _face = SHORT_WAY
 _folders: list[str] = []
@@ -47,7 +47,7 @@ _folders: list[str] = []
 
 @contextmanager
 def facing(name: str) -> Iterator[None]:
-    """Within the block `brisk` settings are for servers with that face."""
+    """Within the block, `brisk` returns settings for servers with that face."""
     global _face  # noqa: PLW0603 - a fixture's, for all tests below it
     before, _face = _face, name
     try:
@@ -59,7 +59,7 @@ def facing(name: str) -> Iterator[None]:
 
 
 def brisk(**changed: Any) -> Settings:
-    """Settings for tests: short deadlines, no spread. Tables are changed as `bayeux={"hold_s": 1}`."""
+    """Return settings for tests: short deadlines, no spread. Tables are changed as `bayeux={"hold_s": 1}`."""
     settings = replace(USUAL, short_way=_face != ASGI)
     if _face == TLS:
         settings = replace(settings, tls=authority.settings())
@@ -73,7 +73,7 @@ def brisk(**changed: Any) -> Settings:
 
 
 class Served:
-    """A running server: its address, its rooms, what it logs, and what its libraries complain of."""
+    """A running server: its address, its rooms, its log, and the warnings of its libraries."""
 
     until = staticmethod(until)
 
@@ -92,13 +92,13 @@ class Served:
 
     @property
     def house(self) -> House:
-        """The rooms."""
+        """The server's rooms."""
         return self.halley.house
 
     async def wire(self, port: int | None = None, **options: Any) -> Wire:
-        """A connection, by TLS if the server speaks it; closed with the server at the latest (see `Wire.open`).
+        """Open a connection, by TLS if the server's port has it; it is closed with the server at the latest.
 
-        Or one to another port of the server's, which is plain.
+        With `port`, the connection is to another port of the server, without TLS. `options` are those of `Wire.open`.
         """
         trusts = authority.context() if self.url.startswith("https") and port is None else None
         wire = await Wire.open(port or self.port, tls=trusts, **options)
@@ -106,7 +106,7 @@ class Served:
         return wire
 
     async def open_session(self, *channels: str, **handshake: Any) -> str:
-        """Handshake, first connect and subscriptions, on a connection that is closed then; returns the clientId."""
+        """Handshake, connect once and subscribe, on a connection that is then closed; return the clientId."""
         wire = await self.wire()
         client_id: str = (await wire.post(HANDSHAKE | handshake)).messages[0]["clientId"]
         await wire.post(connect(client_id))
@@ -116,7 +116,7 @@ class Served:
         return client_id
 
     async def hold(self, client_id: str, **headers: str) -> Wire:
-        """A connection on which a connect of that session is held."""
+        """Open a connection on which a connect of that session is held."""
         before = self.house.engine.holds
         wire = await self.wire()
         await wire.send(post(json.dumps([connect(client_id)]).encode(), **headers))
@@ -124,7 +124,10 @@ class Served:
         return wire
 
     def books(self) -> tuple[object, ...]:
-        """What a refused request must leave as it was: sessions with what they hear and wait for, publishes, holds."""
+        """Return what a refused request must not change.
+
+        That is the sessions with their subscriptions and the lengths of their outboxes, the publishes, and the holds.
+        """
         broker = self.house.broker
         sessions = {
             session.id: (frozenset(session.subscriptions), len(session.outbox)) for session in broker.sessions.values()
@@ -132,11 +135,11 @@ class Served:
         return sessions, broker.published, self.house.engine.holds
 
     def faults(self, what: str) -> list[MutableMapping[str, Any]]:
-        """The log's lines of faults in one part of the server: request, sweeper, or a hook's name."""
+        """Return the log's lines about faults in one part of the server: request, sweeper, or a hook's name."""
         return [line for line in self.log if line["event"] == "fault" and line["what"] == what]
 
     def forget(self, wire: Wire) -> None:
-        """That connection is over, and need not be closed."""
+        """Do not close that connection later: it is over."""
         self._wires.remove(wire)
 
     async def hang_up(self) -> None:
@@ -149,10 +152,10 @@ class Served:
 async def serving(
     settings: Settings | None = None, register: Callable[[Halley], None] | None = None
 ) -> AsyncIterator[Served]:
-    """Serve within the block. `register` gets the embedding API first.
+    """Serve within the block. `register` gets the embedding API before the server starts.
 
-    When the block ends the server drains as on SIGTERM. It must leave no task, connection or hold behind, and must have
-    had nothing to complain of; a test that provokes a complaint looks at it and clears it.
+    At the end of the block the server drains as on SIGTERM. It must leave no task, connection or hold behind, and its
+    libraries must not have warned of anything; a test that provokes a warning checks it and clears it.
     """
     settings = settings or brisk()
     halley = Halley(settings)
@@ -193,7 +196,7 @@ async def serving(
 
 @contextmanager
 def _listening(complaints: list[str]) -> Iterator[None]:
-    """Collect what uvicorn warns of and what the event loop could give to nobody."""
+    """Collect uvicorn's warnings and the errors that the event loop could report to no caller."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

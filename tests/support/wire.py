@@ -1,4 +1,4 @@
-"""HTTP by hand: sends any bytes, reads whole responses, and can leave whenever a test wants it to."""
+"""HTTP by hand: sends any bytes, reads whole responses, and can drop the connection at any time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 DEADLINE_S = 10.0
-"""For anything that a test waits for; reaching it is a failure, never a pause."""
+"""The time in seconds within which anything that a test waits for must happen; else the test fails."""
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something to become true."""
+    """Wait until a condition is true."""
     async with asyncio.timeout(DEADLINE_S):
         while not condition():
             await asyncio.sleep(0.005)
@@ -28,7 +28,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @dataclass
 class Response:
-    """One HTTP response. `headers` by lower-case name; of several with one name the last counts, but for cookies."""
+    """One HTTP response. `headers` are by lower-case name; of several with one name the last is kept."""
 
     status: int
     headers: dict[str, str]
@@ -49,12 +49,12 @@ class Response:
 
     @property
     def replies(self) -> list[dict[str, Any]]:
-        """The messages that answer others."""
+        """The messages that are replies to others."""
         return [message for message in self.messages if "data" not in message]
 
     @property
     def called(self) -> tuple[str, list[dict[str, Any]]]:
-        """What a JSONP body calls: the function's name, and the messages it gets."""
+        """The call in a JSONP body: the function's name, and the messages that are its argument."""
         name, _, argument = self.text.removeprefix("/**/").removesuffix(");").partition("(")
         return name, json.loads(argument)
 
@@ -80,9 +80,9 @@ class Wire:
         source: str = "",
         tls: ssl.SSLContext | None = None,
     ) -> Wire:
-        """Connect; a small receive buffer makes a slow reader, which takes little before a test reads.
+        """Connect. With a small receive buffer little arrives before the test reads, as with a slow reader.
 
-        `source` is another address of this machine to come from, like 127.0.0.2.
+        `source` is another address of this machine to connect from, such as 127.0.0.2.
         """
         sock = socket.socket()
         if source:
@@ -106,7 +106,7 @@ class Wire:
             await self.writer.drain()
 
     async def read(self) -> Response:
-        """The next whole response. Raises `asyncio.IncompleteReadError` if the server closed without one."""
+        """Return the next response. Raises `asyncio.IncompleteReadError` if the connection is closed first."""
         async with asyncio.timeout(DEADLINE_S):
             head = await self.reader.readuntil(b"\r\n\r\n")
             status_line, *lines = head.decode("latin-1").rstrip().split("\r\n")
@@ -117,21 +117,21 @@ class Wire:
         return Response(int(status_line.split()[1]), headers, cookies, body, head)
 
     async def request(self, data: bytes) -> Response:
-        """Send bytes and read the answer."""
+        """Send bytes and return the response."""
         await self.send(data)
         return await self.read()
 
     async def post(self, *messages: Any, path: str = "/bayeux", **headers: str) -> Response:
-        """Send Bayeux messages as JSON and read the answer."""
+        """Send Bayeux messages as JSON and return the response."""
         return await self.request(post(json.dumps(messages).encode(), path=path, **headers))
 
     async def get(self, *messages: Any, callback: str = "cb", path: str = "/bayeux", **headers: str) -> Response:
-        """Send Bayeux messages by JSONP and read the answer."""
+        """Send Bayeux messages by JSONP and return the response."""
         target = f"{path}?jsonp={quote(callback)}&message={quote(json.dumps(messages))}"
         return await self.request(request("GET", target, b"", **headers))
 
     async def rest(self) -> bytes:
-        """All that still comes until the server closes the connection, or resets it."""
+        """Return all further bytes until the server closes or resets the connection."""
         came = b""
         async with asyncio.timeout(DEADLINE_S):
             with contextlib.suppress(ConnectionError, ssl.SSLError):
@@ -140,8 +140,8 @@ class Wire:
         return came
 
     def half_close(self) -> None:
-        """Say that nothing more will be sent, and go on reading."""
-        self.writer.get_extra_info("socket").shutdown(socket.SHUT_WR)  # also where TLS has no word for it
+        """Close the connection for sending, but not for reading."""
+        self.writer.get_extra_info("socket").shutdown(socket.SHUT_WR)  # TLS itself cannot close only one direction
 
     async def is_closed(self) -> bool:
         """Wait for the server to close the connection; True unless it sends something first."""
@@ -152,20 +152,20 @@ class Wire:
                 return True
 
     def reset(self) -> None:
-        """Leave with a TCP reset, as a crashed peer does."""
+        """Close the connection with a TCP reset, as a crashed peer does."""
         sock = self.writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
     async def close(self) -> None:
-        """Leave in good order."""
+        """Close the connection in the regular way."""
         self.writer.close()
-        with contextlib.suppress(ConnectionError, ssl.SSLError):  # whatever was not read is no fault of the server's
+        with contextlib.suppress(ConnectionError, ssl.SSLError):  # there may be bytes that were not read
             await self.writer.wait_closed()
 
 
 def request(method: str, target: str, body: bytes = b"", **headers: str) -> bytes:
-    """An HTTP/1.1 request. Header names take `_` for `-`; a value of "" leaves a default header out."""
+    """Return an HTTP/1.1 request. Header names have `_` for `-`; a value of "" omits a default header."""
     named = {"host": "127.0.0.1"} | {name.replace("_", "-").lower(): value for name, value in headers.items()}
     if body or method == "POST":
         named.setdefault("content-length", str(len(body)))
@@ -174,16 +174,16 @@ def request(method: str, target: str, body: bytes = b"", **headers: str) -> byte
 
 
 def head(*lines: str, body: bytes = b"") -> bytes:
-    """A request whose head is exactly these lines, however wrong."""
+    """Return a request whose head is exactly these lines, even if they are invalid."""
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
 def chunked(*chunks: bytes, path: str = "/bayeux", **headers: str) -> bytes:
-    """A POST in chunks, without Content-Length."""
+    """Return a POST in chunks, without Content-Length."""
     framed = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in [*chunks, b""])
     return post(b"", path=path, content_length="", transfer_encoding="chunked", **headers) + framed
 
 
 def post(body: bytes, *, path: str = "/bayeux", **headers: str) -> bytes:
-    """A POST; JSON unless `content_type` says otherwise."""
+    """Return a POST; its body is JSON unless `content_type` is given."""
     return request("POST", path, body, **{"content_type": "application/json", **headers})
