@@ -1,8 +1,9 @@
-"""The vocabulary of the Bayeux engine's tests: a house with a clock that is moved by hand.
+"""The house in which the Bayeux engine is tested: a broker and an engine with a clock that is moved by hand.
 
-No event loop and no sockets: a request is a call, a response is what the engine gave back, and time passes when a test
-says so. After every call the house looks whether its books agree (`House.check`), so each test is a leak test too.
-It must not decide what is right: it sends what it is told and shows what came. Its visitors are in `bayeux_peers.py`.
+There is no event loop and no socket: a request is a call, a response is the engine's return value, and time passes when
+a test calls `pass_time`. After every call the house checks that the state is consistent (`House.check`), so each test
+also finds leaks. The house does not judge: it sends what a test gives it and returns what it receives. Its clients are
+in `bayeux_peers.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from app.broker.policy import Identity, Rights
 
 START_S = 1_000.0
-"""What the house's clock shows at first: not 0, so that a forgotten `now +` is seen."""
+"""The time at which the house's clock starts: not 0, so that a forgotten `now +` is noticed."""
 
 WALL_S = 1_700_000_000.0
 """The wall clock at that moment."""
@@ -41,7 +42,7 @@ _MOST_SWEEPS = 10_000
 
 
 class Later:
-    """What an asynchronous hook returns; `Exchange.resume` brings its answer."""
+    """The awaitable that an asynchronous hook returns; its result is given by `Exchange.resume`."""
 
     def __await__(self) -> Any:
         raise AssertionError("the engine awaits nothing")
@@ -50,7 +51,7 @@ class Later:
 class House:
     """A broker and a Bayeux engine. `limits` and `options` replace single settings.
 
-    With `history`, settings of that, it has a log in memory.
+    With `history`, which replaces settings of the history, it has a log in memory.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class House:
         peer: Peer | None = None,
         **more: Any,
     ) -> Exchange:
-        """One request with these messages, then the rest of that turn of the loop; `more` is for the `Request`."""
+        """Send one request with these messages, and end the turn of the loop; `more` is for the `Request`."""
         exchange = Exchange(self, peer, stalled=stalled)
         request = Request(deepcopy(list(messages)), transport, exchange, cookies, **more)
         exchange.came(self.engine.receive(request, self.now))
@@ -99,19 +100,19 @@ class House:
         return exchange
 
     def join(self, **wishes: Any) -> Peer:
-        """A new peer after its handshake and first connect; `wishes` are those of `Peer`."""
+        """Return a new peer after its handshake and first connect; `wishes` are the arguments of `Peer`."""
         peer = Peer(self, **wishes)
         peer.handshake()
         peer.connect()
         return peer
 
     def publish(self, channel: str, *data: Any) -> None:
-        """Publish without a session, in one request, and see that all of it was accepted."""
+        """Publish without a session, in one request, and assert that all events were accepted."""
         sent = self.send(*(publish(channel, value) for value in data))
         assert all(reply["successful"] for reply in sent.replies), sent.messages
 
     def policy(self, **questions: Callable[..., Any]) -> None:
-        """Answer the policy's questions with these functions."""
+        """Make these functions the policy."""
         self.hooks.policy = SimpleNamespace(**questions)
 
     def authorize(self, pattern: str, authorize: Callable[..., Any]) -> None:
@@ -127,18 +128,18 @@ class House:
         self.hooks.services.add(to_pattern(pattern, self.engine.bounds), service)
 
     def deliver(self, peer: Peer, channel: str, data: Any) -> bool:
-        """Send something to one peer, as a program does."""
+        """Send an event to one peer, as an embedding program does."""
         is_accepted = self.engine.deliver(peer.session, channel, data, None, self.now)
         self.turn()
         return is_accepted
 
     def dismiss(self, peer: Peer) -> None:
-        """Send a peer away, as a program does."""
+        """End a peer's session, as an embedding program does."""
         self.engine.leave(peer.session, self.now, by_client=False)
         self.turn()
 
     def turn(self) -> None:
-        """What is left of this turn of the loop, if anyone asked for it: flush who is ready, hand out answers."""
+        """Do what is due at the end of this turn of the loop: flush the outboxes, and hand out the responses."""
         while self._is_woken:
             self._is_woken = False
             self.broker.flush(self.now)
@@ -162,17 +163,17 @@ class House:
         raise AssertionError("a deadline has passed and nobody moves it")
 
     def session(self, client_id: str) -> BayeuxSession | None:
-        """The session of that id, if it lives."""
+        """Return the session of that id, if it has not ended."""
         session = self.broker.sessions.get(client_id)
         return session if isinstance(session, BayeuxSession) else None
 
     def hearers(self, subscription: str) -> list[str]:
-        """The ids of the sessions subscribed to exactly this name or pattern."""
+        """Return the ids of the sessions that are subscribed to exactly this channel or pattern."""
         found = self.broker.index.subscriptions.get(to_pattern(subscription, self.engine.bounds))
         return [] if found is None else [session.id for session in found.sessions]
 
     def check(self) -> None:
-        """Whether the books agree: no session without a deadline, no slot without a hold, nothing kept for the dead."""
+        """Assert that each session has a deadline, each slot a hold, and that nothing is kept for ended sessions."""
         sessions = list(self.broker.sessions.values())
         assert len(self.broker.deadlines) == len(sessions)
         held = 0

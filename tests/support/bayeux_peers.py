@@ -1,6 +1,6 @@
-"""Bayeux clients for tests without a network: what they send, what they got, and what becomes of each request.
+"""Bayeux clients for tests without a network: what they send and receive, and the course of each request.
 
-The house they visit is in `bayeux.py`. Nothing here decides what is right.
+The house whose clients they are is in `bayeux.py`. Nothing here judges what is right.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ CHANNELS = (
     "/service/a",
     "/a",
 )
-"""One of each kind that a message can have."""
+"""One channel of each kind."""
 
 
 def handshake(**fields: Any) -> JSON:
-    """A handshake as cometd.js sends it; `fields` are added or replace its own."""
+    """Return a handshake as cometd.js sends it; `fields` are added or replace its own."""
     types = ["long-polling", "callback-polling"]
     return {"id": "h", **HANDSHAKE, "minimumVersion": "1.0", "supportedConnectionTypes": types, **fields}
 
 
 class Exchange:
-    """One request and, sooner or later, its response.
+    """One request and, once it exists, its response.
 
-    A `stalled` one has a response that does not leave its socket until the test says `written` or `unwritten`.
+    The response of a `stalled` one stays in its socket until the test calls `written` or `unwritten`.
     """
 
     def __init__(self, house: House, peer: Peer | None, *, stalled: bool) -> None:
@@ -54,7 +54,7 @@ class Exchange:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is a connect that waits for its answer."""
+        """Whether it is a connect that waits for its reply."""
         return self.hold is not None and self.reply is None and not self.is_aborted
 
     @property
@@ -81,33 +81,33 @@ class Exchange:
 
     @property
     def replies(self) -> list[JSON]:
-        """The messages that answer requests."""
+        """The messages that are replies to requests."""
         return [message for message in self.messages if "data" not in message]
 
     @property
     def events(self) -> list[tuple[str, Any]]:
-        """Channel and data of the other messages."""
+        """The channel and data of each event."""
         return [(message["channel"], message["data"]) for message in self.messages if "data" in message]
 
     def written(self) -> None:
-        """Let the response leave its socket."""
+        """Report to the engine that the response has left its socket."""
         self._has_left()
         self.house.turn()
 
     def unwritten(self) -> None:
-        """Let the socket die before the response has left."""
+        """Report to the engine that the socket died before the response had left it."""
         self.house.engine.unwritten(self._answered())
         self.house.turn()
 
     def hang_up(self) -> None:
-        """Let the socket of a held connect die."""
+        """Report to the engine that the socket of a held connect has died."""
         assert self.hold is not None
         self.is_aborted = True
         self.house.engine.gone(self.hold, self.house.now)
         self.house.turn()
 
     def resume(self, value: Any = None, error: Exception | None = None) -> Exchange:
-        """Give what it waited for: a value, or an error."""
+        """End the wait for a hook, with its result or its error."""
         assert self.wait is not None, "nothing is waited for"
         wait, self.wait = self.wait, None
         self.came(self.house.engine.resume(wait, Verdict(value, error), self.house.now))
@@ -115,7 +115,7 @@ class Exchange:
         return self
 
     def came(self, outcome: Outcome | None) -> None:
-        """Take note of what the engine gave for this request; None: its connection was cut."""
+        """Note the engine's outcome of this request; None: its connection was cut."""
         self.is_pending = isinstance(outcome, Pending)
         if isinstance(outcome, Hold):
             self.hold = outcome
@@ -144,9 +144,9 @@ class Exchange:
 
 
 class Peer:
-    """A client: what it sends, and in `heard` the channel and data of every event that reached it, in order.
+    """A client. `heard` has the channel and data of every event that reached it, in order.
 
-    Peers that share a `jar` are tabs of one browser; one without a jar keeps no cookies. `ext` is sent with the
+    Peers that share a `jar` are tabs of one browser; a peer without a jar keeps no cookies. `ext` is sent with the
     handshake.
     """
 
@@ -168,29 +168,29 @@ class Peer:
 
     @property
     def session(self) -> BayeuxSession:
-        """Its session, which must live."""
+        """Its session, which must not have ended."""
         session = self.house.session(self.id)
         assert session is not None, "the session has ended"
         return session
 
     @property
     def is_known(self) -> bool:
-        """Whether its session lives."""
+        """Whether its session exists."""
         return self.house.session(self.id) is not None
 
     def message(self, channel: str, **fields: Any) -> JSON:
-        """A message of its, with the next id; fields of None are left out."""
+        """Return a message of this peer, with the next id; fields that are None are omitted."""
         self._sent += 1
         message = {"id": str(self._sent), "channel": channel, "clientId": self.id, **fields}
         return {name: value for name, value in message.items() if value is not None}
 
     def send(self, *messages: Any, **more: Any) -> Exchange:
-        """One request over its transport with its cookies."""
+        """Send one request over its transport with its cookies."""
         cookies = tuple(self.jar or ())
         return self.house.send(*messages, **{"transport": self.transport, "cookies": cookies, "peer": self, **more})
 
     def handshake(self, **fields: Any) -> Exchange:
-        """A handshake; a successful one gives the peer its id."""
+        """Send a handshake; a successful one gives the peer its id."""
         ext = {} if self.ext is None else {"ext": self.ext}
         exchange = self.send(handshake(**ext, **fields))
         if not exchange.is_waiting and exchange.status == 200:
@@ -198,11 +198,11 @@ class Peer:
         return exchange
 
     def poll(self, **fields: Any) -> JSON:
-        """A connect, to be sent."""
+        """Return a connect message."""
         return self.message("/meta/connect", **{"connectionType": self.transport.value, **fields})
 
     def connect(self, *, stalled: bool = False, **fields: Any) -> Exchange:
-        """Send a connect alone."""
+        """Send a request with only a connect."""
         return self.send(self.poll(**fields), stalled=stalled)
 
     def subscribe(self, *names: str, **fields: Any) -> Exchange:
@@ -211,7 +211,7 @@ class Peer:
         return self.send(self.message("/meta/subscribe", subscription=subscription, **fields))
 
     def unsubscribe(self, *names: str) -> Exchange:
-        """The opposite."""
+        """End the subscription to one name, or to an array of them."""
         subscription = names[0] if len(names) == 1 else list(names)
         return self.send(self.message("/meta/unsubscribe", subscription=subscription))
 
@@ -220,5 +220,5 @@ class Peer:
         return self.send(self.message(channel, **fields) | {"data": data}, stalled=stalled)
 
     def disconnect(self) -> Exchange:
-        """Leave."""
+        """End the session."""
         return self.send(self.message("/meta/disconnect"))

@@ -1,4 +1,4 @@
-"""What the broker's tests need beside it: events, and an owner of sessions that only notes what it is asked."""
+"""What the broker's tests need: events, sessions, and an owner of sessions that only notes its calls."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ if TYPE_CHECKING:
 
 
 class Owner:
-    """An engine that does nothing of its own accord: sessions stay as they are, and `heard` tells what was asked."""
+    """An engine that does nothing: sessions stay unchanged, and `heard` has the calls."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str, float]] = []  # occasion, session id, now
 
     def due(self, session: Session, now: float) -> None:
-        """A deadline has passed."""
+        """Note that a deadline has passed."""
         self.heard.append(("due", session.id, now))
 
     def flush(self, session: Session, now: float) -> None:
-        """Events wait."""
+        """Note that events wait."""
         self.heard.append(("flush", session.id, now))
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
-        """An outbox is full."""
+        """Note that an outbox is full."""
         self.heard.append(("overflow", session.id, now))
 
 
 def event(payload: object = 0, topic: str = "a") -> Event:
-    """An event that can be told from others by its payload."""
+    """Return an event that can be recognized by its payload."""
     return Event(topic, str(payload).encode())
 
 
 def session(session_id: str = "s", owner: Owner | None = None, outbox: Outbox | None = None) -> Session:
-    """A session of no particular protocol, not opened anywhere."""
+    """Return a session of no particular protocol, which is not opened in a broker."""
     if outbox is None:
         outbox = Outbox(1_000, 1_000_000)
     return Session(session_id, "test", owner or Owner(), outbox)
 
 
 def join(broker: Broker, session_id: str, owner: Owner | None = None, deadline: float = 1_000.0) -> Session:
-    """A session that has been opened, with the outbox that the broker gives."""
+    """Return a session that is open in the broker, with an outbox of the broker."""
     joined = session(session_id, owner, broker.outbox())
     broker.open(joined, deadline, 0.0)
     return joined
 
 
 def payloads(events: list[Event]) -> list[bytes]:
-    """What tells events apart, in their order."""
+    """Return the events' payloads, in order."""
     return [event.payload for event in events]

@@ -1,4 +1,4 @@
-"""What happens to the files of a log that is closed: rows that go, bytes that flip, rows that were never committed."""
+"""Damage to the files of a closed log: rows that are removed, bits that flip, rows that were never committed."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 
 def files(folder: Path) -> dict[int, Path]:
-    """The segments, by first offset."""
+    """Return the segment files by their first offset."""
     return dict(segment_files(folder))
 
 
 def move_mark(folder: Path, offset: int) -> None:
-    """Let the mark say that this was the last committed offset."""
+    """Make the mark state that this was the last committed offset."""
     mark = Mark(folder / "mark")
     mark.write(offset, mark.number)
     mark.close()
 
 
 def remove_rows(path: Path, first: int, last: int) -> None:
-    """Take rows out of a segment without a trace."""
+    """Remove rows from a segment without a trace."""
     path.chmod(0o644)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("delete from stored where offset between ? and ?", (first, last))
 
 
 def flip(path: Path, text: bytes) -> None:
-    """Change one byte of a text that stands once in a file."""
+    """Flip one bit of a text that occurs once in a file."""
     path.chmod(0o644)
     content = bytearray(path.read_bytes())
     assert content.count(text) == 1
@@ -45,7 +45,7 @@ def flip(path: Path, text: bytes) -> None:
 
 
 def append_rows(path: Path, rows: list[Stored]) -> None:
-    """Write rows into a segment, and tell nobody."""
+    """Write rows into a segment, without moving the mark."""
     writer = segment.reopen(path)
     writer.write(rows)
     writer.close()

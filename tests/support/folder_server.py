@@ -1,4 +1,4 @@
-"""A folder, served by Python's own web server on a port of its own, as `python3 -m http.server` does."""
+"""A folder, served by Python's web server on a separate port, as `python3 -m http.server` does."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def files(folder: Path) -> Iterator[str]:
-    """Within the block the folder is served; gives the origin."""
+    """Serve the folder within the block; gives the origin."""
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=folder)) as web:
         web.daemon_threads = True
         thread = threading.Thread(target=web.serve_forever)

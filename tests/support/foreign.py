@@ -1,4 +1,4 @@
-"""Halley in uvicorn's own host, whose WebSockets know nothing of ours."""
+"""Halley in uvicorn's own host, whose WebSocket implementation is not Halley's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Foreign:
-    """A running server; `tables` are its engines', if NetworkTables are on and only echo."""
+    """A running server; `tables` are the engines of NetworkTables, if that is enabled."""
 
     until = staticmethod(until)
 
@@ -28,7 +28,7 @@ class Foreign:
         self._wires: list[Wire] = []
 
     async def wire(self) -> Wire:
-        """A connection, which ends with the server."""
+        """Open a connection, which is closed with the server."""
         self._wires.append(await Wire.open(self.port))
         return self._wires[-1]
 
@@ -40,7 +40,10 @@ class Foreign:
 
 @asynccontextmanager
 async def foreign(*, echoes: bool = True, **changed: Any) -> AsyncIterator[Foreign]:
-    """Serve within the block; settings are changed as by `brisk`. Not `echoes`: NetworkTables' own engines."""
+    """Serve within the block; settings are changed as by `brisk`.
+
+    If NetworkTables are enabled, their engines only echo, unless `echoes` is False.
+    """
     settings = brisk(**changed)
     halley = Halley(settings)
     if settings.nt4.enabled and echoes:

@@ -1,9 +1,9 @@
 """`halley` in a process forked from one that has imported it already: a real process, 20 times faster to start.
 
-`fork` asks a helper process, which is started on first use and lives as long as the tests, to fork a child that runs
-`app.cli.main` with the arguments, environment, folder and streams it is given. The child has no threads and no event
-loop of the tests. What it cannot have is another interpreter: where PYTHON... variables, the command line in /proc or
-the interpreter's own last words matter, a test starts `python -m app` itself.
+`fork` sends a request to a helper process, which is started on first use and lives as long as the tests. The helper
+forks a child that runs `app.cli.main` with the arguments, environment, folder and streams of the request. The child has
+no threads and no event loop of the tests, but it cannot have another interpreter: where PYTHON... variables, the
+command line in /proc or the interpreter's final error messages matter, a test starts `python -m app` itself.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _IMPORTED = (
     "uvloop",
     "httpx",
 )
-"""What most verbs would import after their start."""
+"""The modules that most verbs would import after their start."""
 
 _MOST_BYTES = 1_048_576
-"""Of a request: arguments and the environment."""
+"""The limit of a request's length: arguments and the environment."""
 
 _PID, _STATUS = struct.Struct("i"), struct.Struct("i")
 
 
 class Forked:
-    """A child, with what tests use of `asyncio.subprocess.Process`."""
+    """A child process, with those methods of `asyncio.subprocess.Process` that tests use."""
 
     def __init__(self, pid: int, status: socket.socket) -> None:
         self.pid = pid
@@ -71,14 +71,14 @@ class Forked:
             self._ended.set_result(self.returncode)
 
     async def wait(self) -> int:
-        """Wait for its end; returns the exit code, negative after a signal."""
+        """Wait until the process has ended; return the exit code, which is negative after a signal."""
         code: int = await asyncio.shield(self._ended)
         return code
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # it has, and its parent has not reported it yet
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and its parent has not reported it yet
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -86,7 +86,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     async def communicate(self) -> tuple[bytes | None, bytes | None]:
-        """Read what it writes until it ends."""
+        """Read the output of the process until it ends."""
         streams = (self.stdout, self.stderr)
         output, errors = await asyncio.gather(*(stream.read() if stream else _nothing() for stream in streams))
         await self.wait()
@@ -147,7 +147,7 @@ async def _writer(descriptor: int) -> asyncio.StreamWriter:
 
 @functools.cache
 def _helper() -> socket.socket:
-    """The connection to the helper process. It ends when the connection does."""
+    """Return the connection to the helper process, which ends when the connection is closed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_BYTES)
@@ -171,7 +171,7 @@ def _serve(requests: socket.socket) -> None:
     for name in _IMPORTED:
         importlib.import_module(name)
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the parents
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the parents
     while True:
         data, descriptors, _, _ = socket.recv_fds(requests, _MOST_BYTES, 4)
         if not data:
@@ -200,7 +200,7 @@ def _wait_for_child(data: bytes, descriptors: list[int]) -> None:
 
 
 def _be_halley(arguments: list[str], cwd: str, env: dict[str, str], streams: list[int]) -> None:
-    """What `python -m app` does, and what the interpreter does at its end."""
+    """Do what `python -m app` does, and what the interpreter does at its end."""
     code: Any = 1
     try:
         for number, descriptor in enumerate(streams):

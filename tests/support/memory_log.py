@@ -1,6 +1,6 @@
-"""A history in memory: what `broker/log.py` asks for, with its writer moved by hand and its reader answering at once.
+"""A history in memory, as `broker/log.py` requires it: the test moves its writer, and its reader needs no time.
 
-It must not decide what is right for a replay: it keeps, finds and forgets as it is told.
+It does not judge whether a replay is right: it only stores, finds and forgets events.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOG_ID = "log-in-memory"
 
 
 class Reading:
-    """What `read` returns: nobody awaits it here, a test looks at its `query` and gives the page when it likes."""
+    """What `read` returns. It is never awaited: a test takes its `query` and passes the page on itself."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
@@ -32,9 +32,9 @@ class Reading:
 
 
 class MemoryLog:
-    """The log of one broker, from its making on. `keepings` says what becomes of topics that are not durable.
+    """The log of one broker. `keepings` states by topic what is not durable.
 
-    What is appended waits for `commit` or `refuse`. `short` bounds how many offsets one page looks at.
+    Appended events wait for `commit` or `refuse`. `short` limits the number of offsets that one page looks at.
     """
 
     log_id = LOG_ID
@@ -44,7 +44,7 @@ class MemoryLog:
         self.keepings: dict[str, Keeping] = {}
         self.short = short
         self.inbox: list[Event] = []
-        self.events: list[Event] = []  # the one at offset n stands at n - 1
+        self.events: list[Event] = []  # the event with offset n is at index n - 1
         self.gaps: list[tuple[int, int]] = []
         self.reads: list[Query] = []
         self.is_full = False
@@ -67,12 +67,12 @@ class MemoryLog:
     # The reader
 
     def read(self, query: Query) -> Reading:
-        """What the engine is given to read with."""
+        """Note the query, and return an awaitable for it, as the engine requires."""
         self.reads.append(query)
         return Reading(query)
 
     def page(self, query: Query) -> Page:
-        """The answer to a query."""
+        """Return the page that the query is for."""
         events: list[Event] = []
         nbytes, reached = 0, min((after for _, after in query.wanted), default=query.last)
         first = reached + 1
@@ -98,28 +98,28 @@ class MemoryLog:
     # What a test does to it
 
     def commit(self, count: int | None = None, now: float = 0.0) -> None:
-        """Have the oldest of what waits on disk, or all of it."""
+        """Commit the oldest `count` of the waiting events, or all."""
         group, self.inbox = self.inbox[:count], self.inbox[len(self.inbox[:count]) :]
         first = len(self.events) + 1
         self.events += [event for event in group if event.is_recorded]
         self.broker.recording.committed(group, first, now)
 
     def refuse(self, count: int | None = None, now: float = 0.0) -> None:
-        """Fail to write the oldest of what waits, or all of it."""
+        """Refuse the oldest `count` of the waiting events, or all."""
         group, self.inbox = self.inbox[:count], self.inbox[len(self.inbox[:count]) :]
         self.broker.recording.refused(group, HistoryUnavailable(), now)
 
     def remove_before(self, offset: int) -> None:
-        """What retention does."""
+        """Remove the events before an offset, as retention does."""
         self._start = offset
 
     def forget_tail(self) -> None:
-        """As after a restart: what was committed is on disk only."""
+        """Forget the newest events that are also in memory, as a restart does."""
         self.broker.recording.tail.skip_to(len(self.events))
 
 
 def _from_disk(event: Event) -> Event:
-    """As it is read: the columns, and nothing of what it was in memory."""
+    """Return an event as it is read from disk: with the columns, and without the state it had in memory."""
     read = Event(event.topic, event.payload, publisher=event.publisher, authid=event.authid, audience=event.audience)
     read.position, read.publication, read.time_us = event.position, event.publication, event.time_us
     return read

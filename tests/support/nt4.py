@@ -1,7 +1,7 @@
-"""An NT4 client that says exactly what a test tells it to, and shows exactly what came, in order.
+"""An NT4 client that sends exactly what a test gives it, and returns exactly what it received, in order.
 
-What comes is held against what every client relies on: frames are whole, a topic is announced before its values and
-unannounced once, ids are no negative numbers (NA21, NA37). A server that breaks this fails the test that heard it.
+Received messages are checked for what every client relies on: frames are whole, a topic is announced before its values
+and unannounced once, ids are not negative (NA21, NA37). If a server breaks this, the test fails.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ ARRAY = 16
 
 TIME_ID = -1
 MARK = "/.mark"
-"""The topic of marks, by which a test knows that all values before have come."""
+"""The topic of marks, by which a test knows that all values before them have arrived."""
 
 _MARK_ID = 2_000_000_000
-_ASKED = -(2**62)  # what this client sends for its own questions counts down from here
+_ASKED = -(2**62)  # this client's own requests for the time count down from here
 _PERIODIC_S = 0.01
 _METHODS: dict[str, dict[str, type]] = {
     "announce": {"name": str, "id": int, "type": str, "properties": dict},
@@ -65,12 +65,12 @@ Message = Text | Value
 
 
 def text(method: str, **params: Any) -> dict[str, Any]:
-    """A text message as it is sent."""
+    """Return a text message as it is sent."""
     return {"method": method, "params": params}
 
 
 def packed(uid: Any, time_us: Any, number: Any, value: Any) -> bytes:
-    """A value as it is sent; floats in 32 bits where the number says so."""
+    """Return a value as it is sent; floats have 32 bits if the type's number is that of floats."""
     data: bytes = msgpack.packb([uid, time_us, number, value], use_single_float=number in (FLOAT, ARRAY + FLOAT))
     return data
 
@@ -78,9 +78,9 @@ def packed(uid: Any, time_us: Any, number: Any, value: Any) -> bytes:
 async def connect(
     url: str, name: str = "test", *subprotocols: str, path: str | None = None, **options: Any
 ) -> NtClient:
-    """A connection to `/nt/NAME`, or to another `path`, of a server at `http://…`; of 4.1 unless told otherwise.
+    """Connect to `/nt/NAME`, or another `path`, of a server at `http://…`; the protocol is 4.1 unless one is given.
 
-    `options` are those of websockets' `connect`. Raises its `InvalidStatus` where the server refuses.
+    `options` are those of websockets' `connect`. Raises its `InvalidStatus` if the server refuses.
     """
     path = f"/nt/{quote(name, safe='')}" if path is None else path
     usual = {"compression": None, "ping_interval": None, "max_size": None, "max_queue": None}
@@ -95,8 +95,8 @@ async def connect(
 class NtClient:
     """One connection; make it with `connect`.
 
-    `names` are the topics that it was told of, by id; `frames` all binary frames that came, `times` the answers to what
-    asked for the time, without those that this client had to ask for itself.
+    `names` are the announced topics by id, `frames` all received binary frames, `times` the responses to requests for
+    the time, except those to requests that this client made for itself.
     """
 
     def __init__(self, socket: ClientConnection, name: str) -> None:
@@ -123,11 +123,11 @@ class NtClient:
     async def publish(
         self, name: str, pubuid: int, type_name: str = "double", properties: dict[str, Any] | None = None
     ) -> None:
-        """Begin to publish."""
+        """Begin to publish a topic."""
         await self.send(text("publish", name=name, pubuid=pubuid, type=type_name, properties=properties or {}))
 
     async def unpublish(self, pubuid: int) -> None:
-        """End it."""
+        """End the publishing of a topic."""
         await self.send(text("unpublish", pubuid=pubuid))
 
     async def set_properties(self, name: str, **update: Any) -> None:
@@ -135,12 +135,12 @@ class NtClient:
         await self.send(text("setproperties", name=name, update=update))
 
     async def subscribe(self, *topics: str, subuid: int = 1, periodic: float = _PERIODIC_S, **options: Any) -> None:
-        """Hear topics; the period is short unless told otherwise."""
+        """Subscribe to topics; the period is short unless one is given."""
         options = {"periodic": periodic, **options}
         await self.send(text("subscribe", topics=topics, subuid=subuid, options=options))
 
     async def unsubscribe(self, subuid: int) -> None:
-        """End it."""
+        """End a subscription."""
         await self.send(text("unsubscribe", subuid=subuid))
 
     async def put(self, pubuid: int, time_us: int, value: Any, number: int = DOUBLE) -> None:
@@ -152,15 +152,15 @@ class NtClient:
         await self.socket.send(data)
 
     async def receive(self) -> Message:
-        """The next message. Raises `TimeoutError`, and websockets' `ConnectionClosed`."""
+        """Return the next message. Raises `TimeoutError`, and websockets' `ConnectionClosed`."""
         while not self._came:
             await self._read()
         return self._came.popleft()
 
     async def text(self, method: str, **params: Any) -> dict[str, Any]:
-        """The next text message of that method and with these parameters, all of which are returned.
+        """Return the parameters of the next text message of that method that has these parameters.
 
-        What else came before is received later.
+        Other messages that arrived before it are received later.
         """
         message = await self._first(
             lambda each: isinstance(each, Text) and each.method == method and params.items() <= each.params.items()
@@ -169,13 +169,13 @@ class NtClient:
         return message.params
 
     async def value(self, name: str) -> Value:
-        """The next value of that topic; what else came before is received later."""
+        """Return the next value of that topic; other messages that arrived before it are received later."""
         message = await self._first(lambda each: isinstance(each, Value) and each.name == name)
         assert isinstance(message, Value)
         return message
 
     async def time(self) -> int:
-        """The server's time in microseconds."""
+        """Return the server's time in microseconds."""
         asked = next(self._asked)
         await self.socket.send(packed(TIME_ID, 0, INT, _ASKED - asked))
         while self._answered < asked:
@@ -183,26 +183,26 @@ class NtClient:
         return self._server_us
 
     async def quiet(self) -> list[Message]:
-        """All that has come by the time the server has done what this client said before.
+        """Return all messages that arrive until the server has processed what this client sent before.
 
-        Values that wait for their period are still to come; see `marked`.
+        Values that wait for their period are not among them; see `marked`.
         """
         await self.time()
         return self.left()
 
     def left(self) -> list[Message]:
-        """What has come and nobody has received, which nobody will now."""
+        """Return the messages that have arrived and were not received; they are not received later."""
         came = [*self._came]
         self._came.clear()
         return came
 
     async def heed_marks(self, periodic_s: float = _PERIODIC_S) -> None:
-        """Subscribe to marks with that period: values of other subscriptions with the same one wait no longer."""
+        """Subscribe to marks with that period, so that a mark arrives after all values with the same period."""
         await self.subscribe(MARK, subuid=_MARK_ID, periodic=periodic_s, all=True)
         await self.time()
 
     async def mark(self) -> int:
-        """Publish a mark, behind all that this client has published; returns its number."""
+        """Publish a mark after all values that this client has published; return its number."""
         number = next(self._marks)
         if number == 1:
             await self.publish(MARK, _MARK_ID, "int")
@@ -211,18 +211,18 @@ class NtClient:
         return number
 
     async def marked(self, number: int) -> list[Message]:
-        """All that has come by the time that mark has come, too, without marks."""
+        """Return all messages that arrive up to that mark and with it, without marks."""
         came: list[Message] = []
         while True:
             message = await self.receive()
             if isinstance(message, Value) and message.name == MARK and message.value == number:
                 break
             came.append(message)
-        came += await self.quiet()  # what was written in the same flush, behind the mark
+        came += await self.quiet()  # what was written in the same flush, after the mark
         return [each for each in came if (each.name if isinstance(each, Value) else each.params["name"]) != MARK]
 
     async def closed(self) -> tuple[int, str]:
-        """Wait for the server to close; returns the close's code and reason. What came before may still be received."""
+        """Wait until the server closes; return the code and reason. Earlier messages can still be received."""
         with contextlib.suppress(ConnectionClosed):
             while True:
                 await self._read()
@@ -234,7 +234,7 @@ class NtClient:
         await self.socket.close()
 
     async def _first(self, is_wanted: Callable[[Message], bool]) -> Message:
-        """Take the first such message out of what came, or will."""
+        """Take the first wanted message out of those that have arrived or will arrive."""
         seen = 0
         while True:
             for number, message in enumerate(self._came):

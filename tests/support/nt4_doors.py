@@ -1,4 +1,4 @@
-"""Halley's doors for NetworkTables in a test: its own listener and `/nt/NAME` on the public one; engines only echo."""
+"""Both entries for NetworkTables: the separate listener and `/nt/NAME` on the public one; engines only echo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DOORS = ("own", "public")
 
 
 class Doors:
-    """A server with both; `tables` are its engines'."""
+    """A server with both entries; `tables` has its engines."""
 
     def __init__(self, served: Served) -> None:
         self.served = served
@@ -27,11 +27,11 @@ class Doors:
         self.tables = cast(EchoTables, served.house.tables)
 
     async def wire(self, door: str = "own") -> Wire:
-        """A connection to one of them."""
+        """Open a connection to one of the entries."""
         return await self.served.wire(port=self.served.nt4_port if door == "own" else None)
 
     async def shaken(self, door: str = "own", protocol: str = NEW, **headers: str) -> Wire:
-        """A WebSocket there."""
+        """Open a WebSocket at one of the entries."""
         wire = await self.wire(door)
         answer = await wire.request(opening("/nt/robot", protocol, **headers))
         assert (answer.status, answer.headers.get("sec-websocket-accept")) == (101, ACCEPT)
@@ -41,7 +41,7 @@ class Doors:
 
 @asynccontextmanager
 async def doors(nt4: dict[str, Any] | None = None, **changed: Any) -> AsyncIterator[Doors]:
-    """Both, within the block; `nt4` are settings of it, the others as `brisk` takes them."""
+    """Serve both entries within the block; `nt4` are settings of NetworkTables, the others as for `brisk`."""
     options = {"enabled": True, "port": 0, "kill_s": 0.05} | (nt4 or {})
     async with serving(brisk(nt4=options, **changed), setup) as served:
         opened = Doors(served)

@@ -1,4 +1,4 @@
-"""NetworkTables' own limits, each provoked from outside: under which settings, and what its victim sees."""
+"""The limits of NetworkTables, each provoked by a client: with which settings, and what the client sees."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 async def name(doors: Doors) -> None:
-    """A client whose name is too long does not come in."""
+    """A client whose name is too long is refused."""
     answer = await (await doors.wire()).request(opening("/nt/ninechars", NEW))
     assert (answer.status, answer.text) == (414, "the name in the path is too long")
 
 
 async def message(doors: Doors) -> None:
-    """A message that is too large ends its connection."""
+    """A message that is too large ends the connection."""
     wire = await doors.shaken()
     await wire.send(sent(BINARY, b" " * 1_025))
     assert (await last_frame(wire)).code == 1009
@@ -36,7 +36,7 @@ async def message(doors: Doors) -> None:
 
 
 async def pings(doors: Doors) -> None:
-    """Who pings on and on is sent away."""
+    """A client that sends too many pings is disconnected."""
     wire = await doors.shaken()
     await wire.send(sent(PING) * 3)
     farewell = await last_frame(wire)
@@ -45,7 +45,7 @@ async def pings(doors: Doors) -> None:
 
 
 async def pong(doors: Doors) -> None:
-    """Who is silent has left."""
+    """A client that does not respond to pings is disconnected."""
     wire = await doors.shaken()
     farewell = await last_frame(wire)
     assert (farewell.code, farewell.reason) == (1001, "connection timed out")
@@ -53,7 +53,7 @@ async def pong(doors: Doors) -> None:
 
 
 async def kill(doors: Doors) -> None:
-    """Who does not agree to the end is cut."""
+    """The connection of a client that does not complete the close is cut."""
     wire = await doors.shaken()
     await wire.send(text(TOLD_TO_CLOSE))
     assert (await last_frame(wire)).code == 1008
@@ -67,18 +67,18 @@ CASES: dict[str, Case] = {
     "pong_s": ({"ping_s": 0.05, "pong_s": 0.1}, pong),
     "kill_s": ({"kill_s": 0.1}, kill),
 }
-"""At the door: provoked on engines that only echo, which take a message for whatever it is."""
+"""Limits of the transport, provoked on engines that only echo and accept any message."""
 
 
 async def topics(client: NtClient, _: Served) -> None:
-    """The topic that is one too many is not announced."""
+    """A topic over the limit is not announced."""
     await client.publish("/one", 1)
     await client.publish("/two", 2)
     assert await client.quiet() == [Text("announce", ANY)]
 
 
 async def publishers(client: NtClient, served: Served) -> None:
-    """Nor is one to a client that publishes as many as it may."""
+    """A topic is not announced to a client that has the maximum of publishers."""
     await topics(client, served)
 
 
@@ -91,7 +91,7 @@ async def properties(client: NtClient, _: Served) -> None:
 
 
 async def values(client: NtClient, _: Served) -> None:
-    """Who is too fast loses values, and nothing else."""
+    """A client that is too fast loses values, but not its connection."""
     await client.publish("/one", 1)
     await client.subscribe("/other")
     await client.put(1, 1, 1.0)
@@ -100,7 +100,7 @@ async def values(client: NtClient, _: Served) -> None:
 
 
 async def elements(client: NtClient, _: Served) -> None:
-    """An array that is too long is passed over, and its publisher stays."""
+    """An array that is too long is dropped, and its publisher stays connected."""
     await client.publish("/one", 1, "boolean[]")
     await client.put(1, 1, [True] * 65_536, ARRAY + BOOLEAN)
     await client.subscribe("/one")
@@ -108,7 +108,7 @@ async def elements(client: NtClient, _: Served) -> None:
 
 
 async def last(client: NtClient, _: Served) -> None:
-    """A topic for whose value there is no memory has none."""
+    """A topic whose value is over the memory limit keeps no value."""
     await client.publish("/one", 1, "raw")
     await client.put(1, 1, b"a" * 1_024, RAW)
     await client.subscribe("/one")
@@ -116,7 +116,7 @@ async def last(client: NtClient, _: Served) -> None:
 
 
 async def control(client: NtClient, served: Served) -> None:
-    """Who does not read what he is told is sent away, and the others are not."""
+    """A client that does not read its messages is disconnected, and the others are not."""
     deaf = await served.wire(port=served.nt4_port, receive_buffer_bytes=4_096)
     assert (await deaf.request(opening("/nt/deaf", NEW))).status == 101
     await deaf.send(text(b'[{"method":"subscribe","params":{"topics":["/one"],"subuid":1}}]'))
@@ -136,4 +136,4 @@ ENGINE_CASES: dict[str, EngineCase] = {
     "last_bytes": ({"last_bytes": 1_024}, last),
     "control_bytes": ({"control_bytes": 65_536, "properties_bytes": 100_000}, control),
 }
-"""Within: provoked on NetworkTables' own engines, by a client of theirs."""
+"""Limits of the engines, provoked by a client of NetworkTables."""

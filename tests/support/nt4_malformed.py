@@ -1,4 +1,4 @@
-"""Messages of NT4 that are none: what a server must do with each is in NA14 to NA24 (ND8)."""
+"""Invalid NT4 messages: NA14 to NA24 state what a server must do with each (ND8)."""
 
 from __future__ import annotations
 
@@ -79,4 +79,4 @@ BAD_VALUES = {
     "a map": _val(1, _T, {}),
     "reserved byte": b"\xc1",
 }
-"""Each closes the connection, once what stood before it has been done (NA24)."""
+"""Each closes the connection, after the values before it in the message were processed (NA24)."""

@@ -1,7 +1,7 @@
-"""NetworkTables clients without any socket: a server whose links keep what is written, time moved by argument.
+"""NetworkTables clients without sockets: the server's links keep what is written, and time is moved by argument.
 
-What a client hears is held against what every real one relies on (NA37): a topic is announced before its first
-value and never has one after its unannounce.
+What a client receives is checked for what every real one relies on (NA37): a topic is announced before its first value
+and has none after its unannounce.
 """
 
 from __future__ import annotations
@@ -28,25 +28,28 @@ NOW_S = 100.0
 WALL_S = 1_700_000_000.0
 NOW_US = int((NOW_S + WALL_S) * 1_000_000)
 PERIOD_S = 0.1
-"""A subscription's that does not say."""
+"""The period of a subscription that does not set one."""
 
 
 class Frame(NamedTuple):
-    """What a link was given to write."""
+    """A frame that a link was given to write."""
 
     is_binary: bool
     message: bytes
 
 
 class Framed(bytes):
-    """A message as this link writes it. Foreign servers' links know it by its class: so none may be joined."""
+    """A message as this link writes it.
+
+    Links of foreign servers recognize it by its class, so several must not be joined.
+    """
 
 
 _TEXT, _BINARY = b"\0T", b"\0B"
 
 
 class FakeLink:
-    """Keeps what is written. It is the request that the connection began with, too."""
+    """A link that keeps what is written. It is also the request that began the connection."""
 
     kind = "fake"
     scheme, port = "http", 4_711
@@ -58,7 +61,7 @@ class FakeLink:
         self.headers = {"user-agent": "a test"}
         self.backlog_bytes = 0
         self.frames: list[Frame] = []
-        self.writes = 0  # how often it was written to
+        self.writes = 0  # the number of calls that wrote to it
         self.close: Close | None = None
 
     def text(self, message: bytes) -> bytes:
@@ -86,7 +89,7 @@ class FakeLink:
 
 
 class World:
-    """A broker and a NetworkTables server, on loopback unless told otherwise. `waiting` holds what engines wait for."""
+    """A broker and a NetworkTables server, on loopback by default. `waiting` has what engines wait for."""
 
     def __init__(
         self,
@@ -112,11 +115,11 @@ class World:
         self.broker.account_of = lambda address: None if address.startswith("127.") else address
 
     def peer(self, name: str = "c", *, subprotocol: str = V41, address: str = "127.0.0.1") -> Peer:
-        """Somebody who has connected."""
+        """Return a client that has connected."""
         return Peer(self, f"/nt/{name}", subprotocol, address)
 
     def flush(self) -> None:
-        """The end of a turn of the loop."""
+        """End a turn of the loop."""
         while self.server.work(self.now):
             pass
         self.broker.flush(self.now)
@@ -125,7 +128,7 @@ class World:
                 link.answer(outcome)
 
     def after(self, seconds: float) -> None:
-        """So much later, all that was due meanwhile has been done."""
+        """Move the time by `seconds`, and do what is due in between."""
         until = self.now + seconds
         self.flush()
         while self.server.due <= until:
@@ -136,31 +139,31 @@ class World:
 
 
 class Peer:
-    """A client."""
+    """A client of NetworkTables."""
 
     def __init__(self, world: World, path: str, subprotocol: str, address: str) -> None:
         self.world = world
         self.link = FakeLink(path, subprotocol, address)
         self.engine = world.server.connect(self.link, self.link, world.now)
-        self.names: dict[int, str] = {}  # of topics, by the ids that it was told
+        self.names: dict[int, str] = {}  # of topics, by their announced ids
         self._subuids = count(1_000)
 
     @property
     def close(self) -> Close | None:
-        """How it was sent away."""
+        """The close that the server has sent, if it has."""
         self.world.flush()
         return self.link.close
 
-    # What it says
+    # Sending
 
     def send(self, data: bytes | list[Any] | str) -> None:
-        """One message: bytes as binary, all else as text."""
+        """Send one message: bytes as binary, anything else as text."""
         raw = data if isinstance(data, bytes) else data.encode() if isinstance(data, str) else orjson.dumps(data)
         for message in self.engine.split(raw, self.world.now, is_binary=isinstance(data, bytes)):
             self.engine.receive(message, self.world.now)
 
     def say(self, method: str, **params: Any) -> None:
-        """One text message."""
+        """Send one text message."""
         self.send([{"method": method, "params": params}])
 
     def publish(self, name: str, pubuid: int, type_name: str = "double", **properties: Any) -> None:
@@ -168,18 +171,18 @@ class Peer:
         self.say("publish", name=name, pubuid=pubuid, type=type_name, properties=properties)
 
     def subscribe(self, *topics: str, subuid: int | None = None, **options: Any) -> None:
-        """Begin to hear topics; all of a prefix unless told otherwise."""
+        """Subscribe to topics; by exact name unless `options` has a prefix."""
         subuid = next(self._subuids) if subuid is None else subuid
         self.say("subscribe", topics=topics, subuid=subuid, options=options)
 
     def put(self, *values: tuple[int, int, int, Any]) -> None:
-        """Values, in one message: each pubuid, time, type, value."""
+        """Send values in one message: each is pubuid, time, type, value."""
         self.send(b"".join(msgpack.packb(value) for value in values))
 
-    # What it hears
+    # Receiving
 
     def take(self) -> list[Any]:
-        """What has come: texts as (method, params), values as (name, time, type, value)."""
+        """Return the received messages: texts as (method, params), values as (name, time, type, value)."""
         self.world.flush()
         frames, self.link.frames = self.link.frames, []
         heard: list[Any] = []
@@ -188,15 +191,15 @@ class Peer:
         return heard
 
     def values(self) -> list[tuple[str, int, int, Any]]:
-        """The values among it."""
+        """Return the received values."""
         return [each for each in self.take() if len(each) == 4]
 
     def texts(self) -> list[tuple[str, dict[str, Any]]]:
-        """The texts among it."""
+        """Return the received texts."""
         return [each for each in self.take() if len(each) == 2]
 
     def plain(self) -> list[Any]:
-        """The values among it, without name, time and type."""
+        """Return the received values, without name, time and type."""
         return [value[3] for value in self.values()]
 
     def _texts(self, message: bytes) -> list[Any]:

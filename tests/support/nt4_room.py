@@ -1,4 +1,4 @@
-"""A server with a listener for NetworkTables, and raw clients that are gone when the test ends."""
+"""A server with a listener for NetworkTables, and raw clients that are closed when the test ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Room:
-    """Make it with `opened`."""
+    """A running server for NetworkTables; make it with `opened`."""
 
     def __init__(self, served: Served, stack: AsyncExitStack) -> None:
         self.served = served
@@ -24,16 +24,16 @@ class Room:
         self._stack = stack
 
     async def enter(self, name: str = "test", *subprotocols: str) -> NtClient:
-        """Somebody who has connected."""
+        """Return a client that has connected."""
         return await self._stack.enter_async_context(await nt4.connect(self.url, name, *subprotocols))
 
     async def two(self) -> tuple[NtClient, NtClient]:
-        """Somebody to hear and somebody to publish."""
+        """Return two clients, one to subscribe and one to publish."""
         return await self.enter("hearer"), await self.enter("publisher")
 
 
 @asynccontextmanager
 async def opened(**changed: Any) -> AsyncIterator[Room]:
-    """A room with the settings `brisk(nt4=changed)`."""
+    """Serve within the block, with the settings `brisk(nt4=changed)`."""
     async with serving(brisk(nt4={"enabled": True, "port": 0, **changed})) as served, AsyncExitStack() as stack:
         yield Room(served, stack)

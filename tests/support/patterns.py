@@ -1,4 +1,4 @@
-"""A small world of topics, and what a pattern matches in it by the very words of its protocol."""
+"""A small world of topics, and which of them a pattern matches by the definitions of its protocol."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 SEGMENTS = ("a", "ab", "halley", "wamp", "service", "new")
 _BELOW = ["/".join(names) for depth in (1, 2, 3, 4) for names in product(SEGMENTS, repeat=depth)]
 TOPICS = [*_BELOW, *(f":r/{topic}" for topic in _BELOW if topic.count("/") < 3)]
-"""Patterns are at most two segments deep and never say "new", so nothing deeper or with other names could tell them
-apart. The space `:r` has the same names once more.
+"""Patterns are at most two segments deep and never have the segment "new", so deeper topics or other names could not
+distinguish them. The space `:r` has the same names again.
 """
 
 WAMPS = (Match.PREFIX, Match.WILDCARD)
 
 
 def is_own(pattern: Pattern, topic: str) -> bool:
-    """Whether it is traffic that a pattern does not hear unless it names it, in words."""
+    """Whether a topic is internal traffic that a pattern matches only if it names it."""
     first = topic.partition("/")[0]
     if pattern.match in WAMPS:
         return first in ("halley", "wamp") and pattern.topic.partition("/")[0] != first
@@ -33,7 +33,7 @@ def is_own(pattern: Pattern, topic: str) -> bool:
 
 
 def matches_by_the_word(pattern: Pattern, topic: str, is_own: Callable[[Pattern, str], bool] = is_own) -> bool:
-    """A17, A18, W19: a string prefix, or as many components of which the empty ones are any."""
+    """A17, A18, W19: match by string prefix, or by equal components, of which empty ones match any."""
     if pattern.topic.startswith(":") != topic.startswith(":") or is_own(pattern, topic):
         return False
     if pattern.match is Match.EXACT:

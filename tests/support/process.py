@@ -1,4 +1,4 @@
-"""`halley` as a process of its own: for signals, exit codes, and what it writes to which stream."""
+"""`halley` as a separate process: for signals, exit codes, and what it writes to which stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small engine behind real transports: it echoes, and does what some messages say."""
+"""A small engine behind real transports: it echoes messages, and obeys some of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REASON = "told to " + "é" * 100
 
 
 class Scripted:
-    """One connection's engine. What happened to it is there to be looked at."""
+    """The engine of one connection, which notes what happens to it."""
 
     def __init__(self, link: Link, context: Context) -> None:
         self.link = link
@@ -40,7 +40,7 @@ class Scripted:
         self.lost_times = 0
 
     def split(self, data: bytes, now: float, *, is_binary: bool) -> tuple[bytes, ...]:
-        """Whatever it is; of the wrong kind, a violation as WAMP's engine has it."""
+        """Return the message; one of the wrong kind is a violation, as in WAMP's engine."""
         if is_binary is self.format.serializer.is_binary:
             return (data,)
         kind = "binary" if is_binary else "text"
@@ -48,7 +48,7 @@ class Scripted:
         return ()
 
     def receive(self, data: bytes, now: float) -> None:
-        """Do as told, or say the same."""
+        """Obey the message, or echo it."""
         self.received.append(data)
         written = self.format.frame
         if data == BREAK:
@@ -61,24 +61,24 @@ class Scripted:
             self.say([written(data)])
 
     def paused(self) -> None:
-        """Note it."""
+        """Note the call."""
         self.flow.append("paused")
 
     def resumed(self, now: float) -> None:
-        """Note it."""
+        """Note the call."""
         self.flow.append("resumed")
 
     def lost(self, now: float) -> None:
-        """Note it."""
+        """Count the call."""
         self.lost_times += 1
 
     def say(self, outcome: list[bytes] | Close) -> None:
-        """Engines' answers come a turn later."""
+        """Send an outcome a turn later, as engines do."""
         asyncio.get_running_loop().call_soon(self.link.answer, outcome)
 
 
 class Board:
-    """A `Switchboard`; `engines` are all that it made."""
+    """A `Switchboard`; `engines` are all that it has made."""
 
     def __init__(self) -> None:
         self.engines: list[Scripted] = []
@@ -96,14 +96,14 @@ class Board:
 
 
 def join(house: House, board: Board) -> None:
-    """Have the house speak WAMP by this board."""
+    """Make the house serve WAMP with this board."""
     house.wamp = WampEndpoint(board, house.endpoint, house.guard, house.settings)
     house.on_sweep.append(house.wamp.sweep)
 
 
 @asynccontextmanager
 async def speaking(*, tls: bool = False, **changed: Any) -> AsyncIterator[Any]:
-    """Halley's own host, which speaks through `served.board`."""
+    """Serve in Halley's own host within the block, with the board `served.board`."""
     board = Board()
     changed["wamp"] = {"kill_s": 0.05} | changed.get("wamp", {})
     if tls:
@@ -116,13 +116,13 @@ async def speaking(*, tls: bool = False, **changed: Any) -> AsyncIterator[Any]:
 
 
 def _end_polls(house: House) -> None:
-    """Those that a test has left open: time goes by."""
+    """Let time pass until the polls that a test has left open are ended."""
     assert house.wamp is not None
     house.wamp.sweep(monotonic() + 1_000)
 
 
 class Plain:
-    """The same house under a foreign server."""
+    """The same house in uvicorn's own host."""
 
     def __init__(self, house: House, board: Board, port: int) -> None:
         self.house = house
@@ -130,7 +130,7 @@ class Plain:
         self.port = port
 
     async def until(self, condition: Any) -> None:
-        """Wait for something to become true."""
+        """Wait until a condition is true."""
         async with asyncio.timeout(DEADLINE_S):
             while not condition():
                 await asyncio.sleep(0.005)
@@ -138,7 +138,7 @@ class Plain:
 
 @asynccontextmanager
 async def speaking_plainly(settings: Settings | None = None, **changed: Any) -> AsyncIterator[Plain]:
-    """Uvicorn's own host and WebSockets, which know nothing of ours."""
+    """Serve within the block in uvicorn's own host, with its WebSocket implementation."""
     board, house = Board(), House(settings or brisk(**changed))
     join(house, board)
     config = uvicorn.Config(house, host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=2)

@@ -1,4 +1,4 @@
-"""Tables that know no NetworkTables: engines that echo text and binary, and do what some messages say."""
+"""A stand-in for NetworkTables: engines that echo text and binary messages, and obey some of them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ REASON = "told to"
 
 
 class Heard(NamedTuple):
-    """A message, or one of the parts that one was split into."""
+    """A message, or one of the parts that a message was split into."""
 
     data: bytes
     is_binary: bool
 
 
 class Echo:
-    """One connection's engine. What happened to it is there to be looked at."""
+    """The engine of one connection, which notes what happens to it."""
 
     def __init__(self, tables: EchoTables, link: Link, context: Context) -> None:
         self.tables = tables
@@ -39,13 +39,13 @@ class Echo:
         self.lost_times = 0
 
     def split(self, data: bytes, now: float, *, is_binary: bool) -> Iterator[Heard]:
-        """Lazily; the message that asks for it becomes three."""
+        """Yield the message, lazily; `PARTS` becomes three."""
         for part in (b"0", b"1", b"2") if data == PARTS else (data,):
             self.steps.append("split")
             yield Heard(part, is_binary)
 
     def receive(self, heard: Heard, now: float) -> None:
-        """Do as told, or say the same."""
+        """Obey the message, or echo it."""
         self.steps.append("take")
         self.received.append(heard)
         if heard.data == CLOSE:
@@ -60,12 +60,12 @@ class Echo:
         """See `Speaker`."""
 
     def lost(self, now: float) -> None:
-        """Note it."""
+        """Count the call."""
         self.lost_times += 1
 
 
 class EchoTables:
-    """They stand where NetworkTables' own would; `engines` are all that they made."""
+    """A stand-in for `NetworkTables`; `engines` are all that it has made."""
 
     def __init__(self, halley: Halley) -> None:
         self.engines: list[Echo] = []
@@ -86,38 +86,38 @@ class EchoTables:
         return self.last
 
     def say(self, link: Link, outcome: list[bytes] | Close) -> None:
-        """Engines' answers are asked for a turn later."""
+        """Keep the outcome: the host collects an engine's messages a turn later."""
         self._outcomes.append((link, outcome))
         self._broker.wake()
 
     def work(self) -> bool:
-        """Nothing takes long."""
+        """Return False: no work is left."""
         return False
 
     def answers(self, now: float) -> list[tuple[Link, list[bytes] | Close]]:
-        """What is to be written."""
+        """Return what is to be written, by link."""
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
     def open(self) -> None:
-        """There is nothing to bring back."""
+        """Do nothing: there are no values to restore."""
 
     async def close(self) -> None:
-        """There is nothing to save."""
+        """Do nothing: there are no values to save."""
 
     def sweep(self, now: float) -> None:
-        """Count it."""
+        """Count the call."""
         self.swept += 1
 
     def drain(self) -> list[Echo]:
-        """Those to release."""
+        """Return the engines to release."""
         return [engine for engine in self.engines if not engine.lost_times]
 
     def release(self, engine: Any, now: float) -> None:
-        """Send one away."""
+        """Close the connection of an engine."""
         self.say(engine.link, Close([], GOING_AWAY, "the server is shutting down"))
 
 
 def setup(halley: Halley) -> None:
-    """For `--load support.tables:setup`."""
+    """Replace NetworkTables by `EchoTables`; for `--load support.tables:setup`."""
     halley.house.speak_nt4(cast("NetworkTables", EchoTables(halley)))

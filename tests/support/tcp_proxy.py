@@ -1,8 +1,8 @@
 """A TCP relay between a client and the server that can do what bad networks do.
 
-It can cut all connections at once, let answers vanish that the server has already sent, keep quiet about clients that
-have left, and stop reading answers until it resets the connection. It reads nothing but keeps all that clients have
-sent, so that tests can count requests.
+It can cut all connections at the same time, drop responses that the server has already sent, hide from the server that
+clients have disconnected, and stop reading responses until it resets the connection. It does not interpret the bytes,
+but keeps all that clients have sent, so that tests can count requests.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 
 
 _BUFFER_BYTES = 16_384
-"""Read ahead of what is relayed; the rest waits in the kernels, and then with the server."""
+"""The limit of bytes that are read ahead; all further bytes wait in the kernels, and then in the server."""
 
 _LOOK_S = 0.01
 
 
 class TcpProxy:
-    """Relays from `port` to the server's port. `sent` are the bytes from clients; `vanished` counts lost ones.
+    """Relays from `port` to the server's port. `sent` are the bytes from clients, `vanished` the number of lost bytes.
 
-    While it `hides_ends` the server does not learn that a client has left. While it `holds_answers` it reads none.
+    With `loses_answers` it drops the server's bytes, with `hides_ends` the server does not learn that a client has
+    disconnected, with `holds_answers` it relays no more of the server's bytes.
     """
 
     def __init__(self, server_port: int) -> None:
@@ -42,13 +43,13 @@ class TcpProxy:
         self._relays: set[asyncio.Task[None]] = set()
 
     def cut(self) -> None:
-        """Break every connection, on both sides, and let nobody through until `mend`."""
+        """Break every connection, on both sides, and accept no client until `mend`."""
         self._is_down = True
         for writer in self._writers:
             writer.transport.abort()
 
     def reset(self) -> None:
-        """Break every connection as a peer does that has crashed: by a TCP reset, whatever was under way."""
+        """Break every connection with a TCP reset, as a crashed peer does."""
         for writer in self._writers:
             sock = writer.get_extra_info("socket")
             if sock is not None:
@@ -56,7 +57,7 @@ class TcpProxy:
             writer.transport.abort()
 
     def mend(self) -> None:
-        """Let clients through again."""
+        """Accept clients again."""
         self._is_down = False
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""A pseudo-terminal: what a person at it types, and what it shows."""
+"""A pseudo-terminal: a test presses its keys and reads what it shows."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LOGIN = (
     "-c",
     "import os, sys; os.login_tty(os.dup(0)); os.execv(sys.argv[1], sys.argv[1:])",
 )
-"""Starts a command so that the terminal on its standard input is all of its streams, and its keys are signals."""
+"""Starts a command whose three streams are the terminal on standard input, where Ctrl-C sends a signal."""
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 
 
 class Terminal:
-    """`line` is the end that a process gets, `shown` all that has appeared so far."""
+    """A pseudo-terminal: `line` is the end for a process, `shown` everything that it has shown so far."""
 
     def __init__(self, line: int, screen: int) -> None:
         self.line = line
@@ -43,7 +43,7 @@ class Terminal:
         os.write(self._screen, keys.encode())
 
     async def until_shown(self, text: str) -> None:
-        """Wait for a text to appear."""
+        """Wait until a text is shown."""
         try:
             async with asyncio.timeout(DEADLINE_S):
                 while text not in self.shown:
@@ -55,7 +55,7 @@ class Terminal:
 
 @contextmanager
 def terminal() -> Iterator[Terminal]:
-    """A terminal for the block."""
+    """Open a terminal for the block."""
     screen, line = pty.openpty()
     try:
         yield Terminal(line, screen)

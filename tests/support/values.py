@@ -1,4 +1,4 @@
-"""Somebody who keeps values (`broker/values.py`): a type and a last value for each topic that a test names."""
+"""A stand-in for the keeper of values (`broker/values.py`), with a type and a last value for each topic."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _FITTING: dict[str, tuple[type, ...]] = {
 
 
 class FakeValues:
-    """Takes the topics of `types`; one whose type is "" is a topic too many.
+    """Takes the topics of `types`; one whose type is "" is over the limit of topics.
 
-    What it was told is noted: `sources` of publications, and sessions that `closed`.
+    It notes its calls: `sources` are those of publications, `ended` the sessions that were closed.
     """
 
     def __init__(self, broker: Broker, **types: str) -> None:
@@ -43,11 +43,11 @@ class FakeValues:
     # broker.values.Values
 
     def takes(self, topic: str) -> bool:
-        """See there."""
+        """See `Values`."""
         return topic in self.types
 
     def publish(self, event: Event, now: float, without: Session | None, source: object) -> None:
-        """See there: the event itself is shown, and remembered as the last."""
+        """Show the event itself, and keep it as the last value."""
         type_name = self.types[event.topic]
         if not type_name:
             raise TooManyTopics
@@ -59,28 +59,28 @@ class FakeValues:
         self.broker.show(event, now, without=without)
 
     def hearers_changed(self) -> None:
-        """See there."""
+        """See `Values`."""
 
     def latest(self, patterns: Collection[Pattern], most: int) -> list[Event]:
-        """See there."""
+        """See `Values`."""
         found = (event for topic, event in self.last.items() if any(matches(pattern, topic) for pattern in patterns))
         return list(found)[-most:]
 
     def closed(self, session: Session) -> None:
-        """See there."""
+        """See `Values`."""
         self.ended.append(session)
 
     # What a test does
 
     def put(self, topic: str, payload: bytes, now: float, time_us: int = 7) -> Event:
-        """A client of NetworkTables has published: kept, shown, and remembered."""
+        """Publish a value as a client of NetworkTables does: it is recorded, shown, and kept as the last."""
         event = self.last[topic] = value(topic, payload, self.types[topic], time_us)
         self.broker.keep(event, now)
         self.broker.show(event, now)
         return event
 
     def put_and_keep_later(self, topic: str, payload: bytes, now: float, time_us: int = 7) -> Event:
-        """The same where what is kept is an event of its own."""
+        """Publish a value that is shown first, and recorded as a separate event."""
         shown = self.last[topic] = value(topic, payload, self.types[topic], time_us)
         self.broker.show(shown, now)
         self.broker.keep(value(topic, payload, self.types[topic], time_us), now)
@@ -88,7 +88,7 @@ class FakeValues:
 
 
 def value(topic: str, payload: bytes, type_name: str = "double", time_us: int = 7) -> Event:
-    """A value as an event."""
+    """Return a value as an event."""
     event = Event(topic, payload, protocol="nt4", role="nt4")
     event.nt4_type, event.nt4_time_us = type_name, time_us
     return event

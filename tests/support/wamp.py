@@ -1,7 +1,7 @@
-"""A WAMP client that says exactly what a test tells it to, and shows exactly what came.
+"""A WAMP client that sends exactly what a test gives it, and returns exactly what it received.
 
-Every message that comes is also given to autobahn's own message classes, where autobahn is installed: what a strict
-foreign parser refuses fails the test that received it (WD16). So each test of the wire is one of that as well.
+Every received message is also parsed by autobahn's message classes, where autobahn is installed: a message that this
+strict foreign parser refuses fails the test (WD16). So each test of the wire also tests that.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _LOADS: dict[str, Callable[[bytes], Any]] = {
 
 
 def parsers() -> dict[int, Any]:
-    """Autobahn's class for each message code, none without autobahn."""
+    """Return autobahn's class for each message code; empty without autobahn."""
     if importlib.util.find_spec("autobahn") is None:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        importlib.import_module("txaio").use_asyncio()  # before anything of autobahn's is loaded, or it is too late
+        importlib.import_module("txaio").use_asyncio()  # must be called before autobahn is imported
         serializer = importlib.import_module("autobahn.wamp.serializer")
     found: dict[int, Any] = serializer.Serializer.MESSAGE_TYPE_MAP
     return found
@@ -68,16 +68,16 @@ _PARSERS = parsers()
 
 
 def check(message: Message) -> None:
-    """That a strict stranger takes this message for one of a router's. Raises whatever that one raises."""
+    """Check that autobahn's parser accepts this message of a router. Raises the parser's exceptions."""
     if _PARSERS:
         _PARSERS[message[0]].parse(message)
 
 
 async def connect(url: str, subprotocol: str = "wamp.2.json", **options: Any) -> WampClient:
-    """A connection without a session yet, to `ws://…`, or to `/ws` of a server at `http://…`.
+    """Connect, without a session, to `ws://…`, or to `/ws` of a server at `http://…`.
 
-    `options` are those of websockets' `connect`, such as `origin` and `additional_headers`; also `separator`, what
-    follows each message of batched JSON. Raises websockets' `InvalidStatus` where the server refuses.
+    `options` are those of websockets' `connect`, such as `origin` and `additional_headers`, and `separator`, which
+    follows each message of batched JSON. Raises websockets' `InvalidStatus` if the server refuses.
     """
     separator = options.pop("separator", b"\x1e")
     if url.startswith("http"):
@@ -88,16 +88,17 @@ async def connect(url: str, subprotocol: str = "wamp.2.json", **options: Any) ->
 
 
 async def join(url: str, subprotocol: str = "wamp.2.json", realm: str = REALM, **details: Any) -> WampClient:
-    """A connection with a session."""
+    """Connect and open a session."""
     client = await connect(url, subprotocol)
     await client.join(realm, **details)
     return client
 
 
 class WampClient:
-    """One connection; make it with `connect`. `socket` is what websockets knows of it, for what is no message at all.
+    """One connection; make it with `connect`.
 
-    `welcome` is what the router said of the session, `session` its id.
+    `socket` is the connection of websockets, for anything but messages. `welcome` are the details of WELCOME, `session`
+    is the session's id.
     """
 
     def __init__(self, socket: ClientConnection, subprotocol: str, separator: bytes) -> None:
@@ -117,17 +118,17 @@ class WampClient:
         await self.close()
 
     async def send(self, *messages: Any) -> None:
-        """Send messages, each in a frame of its own, or all in one batch."""
+        """Send messages, each in a separate frame, or all in one batch."""
         packed = list(map(_DUMPS[self.serializer], messages))
         for data in [self._batch(packed)] if self.subprotocol.endswith(".batched") else packed:
             await self.send_raw(data)
 
     async def send_raw(self, data: bytes) -> None:
-        """Send one frame of the kind that the serializer is written in: text or binary."""
+        """Send one frame: text for JSON, binary for the other serializers."""
         await self.socket.send(data, text=self.serializer == "json")
 
     async def receive(self) -> Message:
-        """The next message. Raises `TimeoutError`, and websockets' `ConnectionClosed`."""
+        """Return the next message. Raises `TimeoutError`, and websockets' `ConnectionClosed`."""
         while not self._came:
             async with asyncio.timeout(DEADLINE_S):
                 data = await self.socket.recv(decode=False)
@@ -135,7 +136,7 @@ class WampClient:
         return self._came.popleft()
 
     async def receive_all(self) -> list[Message]:
-        """What came before the answer to a call that is sent now: nothing that was due already is missed."""
+        """Return the messages that arrive before the result of a call that is sent now, so all that were due."""
         request = self.next_request()
         await self.send([CALL, request, {}, "wamp.session.count"])
         before = []
@@ -144,7 +145,7 @@ class WampClient:
         return before
 
     async def hello(self, realm: str = REALM, **details: Any) -> Message:
-        """Say HELLO; returns the answer. `details` are those of HELLO; `roles` are all that are of use here."""
+        """Send HELLO, and return the reply. `details` are added to the roles, or replace them."""
         await self.send([HELLO, realm, {"roles": dict(ROLES), **details}])
         answer = await self.receive()
         if answer[0] == WELCOME:
@@ -152,17 +153,17 @@ class WampClient:
         return answer
 
     async def join(self, realm: str = REALM, **details: Any) -> int:
-        """Say HELLO and be welcome at once; returns the session's id."""
+        """Send HELLO, which must be replied to by WELCOME; return the session's id."""
         answer = await self.hello(realm, **details)
         assert answer[0] == WELCOME, answer
         return self.session
 
     def next_request(self) -> int:
-        """A request id: 1, 2, 3 ..."""
+        """Return the next request id: 1, 2, 3 ..."""
         return next(self._requests)
 
     async def ask(self, code: int, *rest: Any) -> Message:
-        """Send a request with the next id and wait for its answer; what else comes meanwhile is received later."""
+        """Send a request with the next id and return its reply; other messages in between are received later."""
         request = self.next_request()
         await self.send([code, request, *rest])
         others = []
@@ -178,34 +179,34 @@ class WampClient:
             self._came.extendleft(reversed(others))
 
     async def subscribe(self, topic: str, **options: Any) -> int:
-        """Subscribe; returns the subscription's id."""
+        """Subscribe; return the subscription's id."""
         answer = await self.ask(SUBSCRIBE, options, topic)
         assert answer[0] == SUBSCRIBED, answer
         subscription: int = answer[2]
         return subscription
 
     async def unsubscribe(self, subscription: int) -> Message:
-        """End a subscription; returns the answer."""
+        """End a subscription; return the reply."""
         return await self.ask(UNSUBSCRIBE, subscription)
 
     async def publish(self, topic: str, *payload: Any, **options: Any) -> int:
-        """Publish and wait for the acknowledgement; returns the publication's id. `payload`: nothing, args, kwargs."""
+        """Publish with acknowledgement; return the publication's id. `payload`: nothing, args, or args and kwargs."""
         answer = await self.ask(PUBLISH, {"acknowledge": True, **options}, topic, *payload)
         assert answer[0] == PUBLISHED, answer
         publication: int = answer[2]
         return publication
 
     async def call(self, procedure: str, *args: Any, **kwargs: Any) -> Message:
-        """Call; returns the answer."""
+        """Call a procedure; return the reply."""
         return await self.ask(CALL, {}, procedure, list(args), kwargs)
 
     @property
     def close_code(self) -> int | None:
-        """With what the server has closed the connection, if it has."""
+        """The code with which the server has closed the connection, if it has."""
         return self.socket.close_code
 
     async def closed(self) -> int:
-        """Wait for the server to close, and see that it says nothing more; returns the close's code."""
+        """Wait until the server closes, without any message before that; return the close's code."""
         with contextlib.suppress(ConnectionClosed):
             message = await self.receive()
             raise AssertionError(f"received {message} instead of a close")
@@ -213,7 +214,7 @@ class WampClient:
         return self.close_code
 
     async def close(self) -> None:
-        """Close the connection, without a farewell of WAMP's."""
+        """Close the connection, without GOODBYE."""
         await self.socket.close()
 
     def _batch(self, packed: list[bytes]) -> bytes:
@@ -222,7 +223,7 @@ class WampClient:
         return b"".join(struct.pack(">I", len(each)) + each for each in packed)
 
     def _split(self, data: bytes) -> list[bytes]:
-        """The messages of one frame; of a batch at least one, each closed by the separator that this client uses."""
+        """Return the messages of one frame; each of a batch must end with this client's separator."""
         if not self.subprotocol.endswith(".batched"):
             return [data]
         if self.serializer == "json":

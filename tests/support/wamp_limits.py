@@ -1,4 +1,4 @@
-"""WAMP's own limits, each provoked from outside: under which settings, and what its victim sees."""
+"""The limits of WAMP, each provoked by a client: with which settings, and what the client sees."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 async def _closed(client: WampClient) -> int:
-    """The code with which the connection is closed, whatever is said before."""
+    """Return the code with which the connection is closed, and skip all messages before it."""
     with suppress(ConnectionClosed):
         while True:
             await client.receive()
@@ -31,7 +31,7 @@ async def _closed(client: WampClient) -> int:
 
 
 async def _refused(client: WampClient, *messages: list[Any]) -> None:
-    """The last of these requests is one too many."""
+    """Send requests, of which the last must be refused."""
     for number, message in enumerate(messages, 1):
         await client.send([message[0], number, *message[1:]])
     answers = [await client.receive() for _ in messages]
@@ -40,7 +40,7 @@ async def _refused(client: WampClient, *messages: list[Any]) -> None:
 
 
 async def hello(served: Served) -> None:
-    """Who says nothing is aborted."""
+    """A client that sends nothing is aborted."""
     client = await wamp.connect(served.url)
     abort = await client.receive()
     assert (abort[0], abort[2]) == (wamp.ABORT, errors.PROTOCOL_VIOLATION)
@@ -48,14 +48,14 @@ async def hello(served: Served) -> None:
 
 
 async def message(served: Served) -> None:
-    """A message that is too large ends its connection."""
+    """A message that is too large ends the connection."""
     client = await wamp.join(served.url)
     await client.send_raw(b" " * 1_025)
     assert await _closed(client) == 1009
 
 
 async def pings(served: Served) -> None:
-    """Who pings on and on is sent away."""
+    """A client that sends too many pings is disconnected."""
     client = await wamp.join(served.url)
     for _ in range(3):
         await client.socket.ping()
@@ -63,14 +63,14 @@ async def pings(served: Served) -> None:
 
 
 async def pong(served: Served) -> None:
-    """Who does not answer a ping is gone."""
+    """A client that does not respond to a ping is disconnected."""
     wire = await served.wire()
     await shake(wire)
     assert (await last_frame(wire)).code == 1011
 
 
 async def kill(served: Served) -> None:
-    """Who does not agree to the end is cut."""
+    """The connection of a client that does not complete the close is cut."""
     wire = await served.wire()
     await shake(wire, text(b"[]"))
     assert (await last_frame(wire)).code == 1002
@@ -78,7 +78,7 @@ async def kill(served: Served) -> None:
 
 
 async def polls(served: Served) -> None:
-    """The second connection by long-polling finds no room."""
+    """A second connection by long-polling is refused."""
     body = json.dumps({"protocols": ["wamp.2.json"]}).encode()
     opened = request("POST", "/ws/open", body, content_type="application/json")
     for status in (200, 503):
@@ -86,7 +86,7 @@ async def polls(served: Served) -> None:
 
 
 async def waiting_calls(served: Served) -> None:
-    """While one page of the history is waited for, the next call for one is refused."""
+    """While one call waits for a page of the history, the next one is refused."""
     client = await wamp.join(served.url, "wamp.2.json.batched")
     await client.send([wamp.CALL, 1, {}, "wamp.subscription.lookup", ["a"]])
     (number,) = (await client.receive())[3]
@@ -98,14 +98,14 @@ async def waiting_calls(served: Served) -> None:
 
 
 async def wildcard_forms(served: Served) -> None:
-    """A wildcard that is empty in another place than the one there is costs one look-up more."""
+    """A wildcard whose empty components are in other places than those of the existing one is refused."""
     client = await wamp.join(served.url)
     wildcard = {"match": "wildcard"}
     await _refused(client, *([wamp.SUBSCRIBE, wildcard, topic] for topic in ("a.", "b.", ".a")))
 
 
 async def testaments(served: Served) -> None:
-    """The second testament is one too many."""
+    """The second testament is refused."""
     client = await wamp.join(served.url)
     testament = [wamp.CALL, {}, "wamp.session.add_testament", ["a", [], {}]]
     await _refused(client, testament, testament)

@@ -1,7 +1,7 @@
-"""WAMP peers without any socket: a router whose links keep what is written, time moved by argument.
+"""WAMP peers without sockets: the router's links keep what is written, and time is moved by argument.
 
-What a peer hears is read with its own serializer, and, where autobahn is installed, by autobahn's parser too: it must
-take everything that Halley sends (WD16).
+What a peer receives is read with its own serializer, and, where autobahn is installed, by autobahn's parser, which must
+accept everything that Halley sends (WD16).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CAPABLE: dict[str, Any] = {
 
 
 class Context:
-    """What is known of a request that never was."""
+    """The context of a request that was never made."""
 
     scheme, path, port = "http", "/wamp", 4_711
 
@@ -46,7 +46,7 @@ class Context:
 
 
 class Waiting:
-    """What an engine waits for: nobody awaits it, a test says how it ended."""
+    """Keeps what an engine waits for. It is never awaited: a test ends each wait with `end`."""
 
     def __init__(self) -> None:
         self.awaited: deque[tuple[Any, float, Callable[[Any, Exception | None, float], None]]] = deque()
@@ -57,14 +57,14 @@ class Waiting:
         self.awaited.append((awaitable, limit_s, resume))
 
     def end(self, value: Any = None, error: Exception | None = None, now: float = 0.0) -> Any:
-        """End the one that began first; returns what was to be awaited."""
+        """End the wait that began first; return its awaitable."""
         awaitable, _, resume = self.awaited.popleft()
         resume(value, error, now)
         return awaitable
 
 
 class World:
-    """A broker and a router, on loopback unless told otherwise."""
+    """A broker and a router, on loopback by default."""
 
     def __init__(
         self,
@@ -96,11 +96,11 @@ class World:
         return first
 
     def peer(self, subprotocol: str = "wamp.2.json", address: str = "127.0.0.1") -> Peer:
-        """Somebody who has connected."""
+        """Return a client that has connected."""
         return Peer(self, subprotocol, address)
 
     def joined(self, realm: str = "realm1", subprotocol: str = "wamp.2.json", **details: Any) -> Peer:
-        """Somebody who is welcome."""
+        """Return a client that has a session."""
         peer = self.peer(subprotocol)
         peer.say([1, realm, {"roles": ROLES, **details}])
         welcome = peer.hear()
@@ -109,7 +109,7 @@ class World:
         return peer
 
     def turn(self) -> None:
-        """One turn of the loop: what waits is written."""
+        """End a turn of the loop: write all that waits."""
         while self.broker.ready:
             self.broker.flush(self.now)
         while outcomes := [*self.router.answers(self.now)]:
@@ -120,7 +120,7 @@ class World:
                 self.broker.flush(self.now)
 
     def pass_time(self, seconds: float) -> None:
-        """Let it pass, and the sweepers see it."""
+        """Move the time by `seconds`, then check the deadlines once."""
         self.now += seconds
         self.broker.due(self.now)
         self.router.sweep(self.now)
@@ -128,7 +128,7 @@ class World:
 
 
 class Peer:
-    """One of them, and its link (`links.Link`)."""
+    """A client, and its link (`links.Link`)."""
 
     kind = "test"
 
@@ -175,28 +175,28 @@ class Peer:
         self.send(self.format.write(message), turn=turn)
 
     def send(self, data: bytes, *, turn: bool = True) -> None:
-        """Send whatever that is."""
+        """Send any bytes."""
         for message in self.engine.split(data, self.world.now, is_binary=self.format.serializer.is_binary):
             self.engine.receive(message, self.world.now)
         if turn:
             self.world.turn()
 
     def request(self) -> int:
-        """The next request's id."""
+        """Return the next request id."""
         self._requests += 1
         return self._requests
 
     def hear(self) -> Any:
-        """The next message."""
+        """Return the next received message."""
         assert self.heard, "nothing was said"
         return self.heard.popleft()
 
     def hears_nothing(self) -> bool:
-        """Whether there is none."""
+        """Whether no received message is left."""
         return not self.heard
 
     def subscribe(self, topic: str, **options: Any) -> int:
-        """Subscribe; returns the id, retained events stay to be heard."""
+        """Subscribe; return the subscription's id. Retained events can still be received."""
         request = self.request()
         self.say([32, request, options, topic])
         answer = self.hear()
@@ -205,21 +205,21 @@ class Peer:
         return number
 
     def publish(self, topic: str, *payload: Any, **options: Any) -> int:
-        """Publish with acknowledgement; returns the publication id."""
+        """Publish with acknowledgement; return the publication id."""
         request = self.request()
         self.say([16, request, {"acknowledge": True, **options}, topic, *payload])
         number: int = self._answer([17, request])[2]
         return number
 
     def call(self, procedure: str, *args: Any, **kwargs: Any) -> Any:
-        """Call; returns the result's arguments."""
+        """Call a procedure; return the result's arguments."""
         request = self.request()
         self.say([48, request, {}, procedure, list(args), kwargs])
         answer = self._answer([50, request])
         return answer[3] if len(answer) > 3 else []
 
     def is_refused(self, message: list[Any]) -> str:
-        """Send a request that gets an ERROR; returns its URI."""
+        """Send a request that gets an ERROR; return its URI."""
         self.say(message)
         answer = self._answer([8, message[0], message[1]])
         assert answer[3] == {}
@@ -227,18 +227,18 @@ class Peer:
         return uri
 
     def is_refused_call(self, procedure: str, *args: Any, **kwargs: Any) -> str:
-        """Make a call that gets an ERROR; returns its URI."""
+        """Make a call that gets an ERROR; return its URI."""
         return self.is_refused([48, self.request(), {}, procedure, list(args), kwargs])
 
     def events(self) -> list[Any]:
-        """The events that have come, and nothing else has."""
+        """Return the received messages, which must all be events."""
         events = list(self.heard)
         self.heard.clear()
         assert all(event[0] == 36 for event in events), events
         return events
 
     def _answer(self, beginning: list[Any]) -> Any:
-        """The one message that begins so; events may have come before it."""
+        """Take the one received message that begins so; there may be events before it."""
         answers = [each for each in self.heard if each[: len(beginning)] == beginning]
         assert len(answers) == 1, self.heard
         self.heard.remove(answers[0])
