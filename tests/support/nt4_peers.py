@@ -171,7 +171,7 @@ class Peer:
         self.say("publish", name=name, pubuid=pubuid, type=type_name, properties=properties)
 
     def subscribe(self, *topics: str, subuid: int | None = None, **options: Any) -> None:
-        """Subscribe to topics; by exact name unless `options` has a prefix."""
+        """Subscribe to topics, by their exact names unless `prefix` is set."""
         subuid = next(self._subuids) if subuid is None else subuid
         self.say("subscribe", topics=topics, subuid=subuid, options=options)
 

@@ -1,4 +1,4 @@
-"""One server for all tests of a file that need no settings of their own and leave no connect held."""
+"""One server for all tests of a file that need no special settings and leave no connect held."""
 
 import pytest
 import pytest_asyncio
@@ -7,7 +7,7 @@ from support.server import serving
 
 @pytest.fixture(scope="module", autouse=True)
 def its_face(face):
-    """Servers of this folder have the face that a test's marker names."""
+    """Give the servers of this folder the face that a test's marker names."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

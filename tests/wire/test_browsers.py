@@ -1,4 +1,4 @@
-"""Several tabs of one browser over the wire: one poll is held, the others poll by the clock (B9, E14-E18)."""
+"""Several tabs of one browser over the wire: one connect is held, the others poll at intervals (B9, E14-E18)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HOUR = {"hold_s": 3600}
 
 
 class Browser:
-    """Its tabs share a cookie. Each tab is a clientId."""
+    """A browser, whose tabs share a cookie. Each tab is a clientId."""
 
     def __init__(self, served):
         self.served = served
         self.cookie = ""
 
     async def tab(self, *channels):
-        """Handshake, first connect and subscriptions in a new tab; returns its clientId."""
+        """Handshake, connect once and subscribe in a new tab; return its clientId."""
         wire = await self.served.wire()
         shaken = await wire.post(HANDSHAKE, cookie=self.cookie)
         if shaken.set_cookies:
@@ -38,11 +38,11 @@ class Browser:
         return [await self.tab() for _ in range(count)]
 
     async def hold(self, tab):
-        """A connection on which a connect of that tab is held."""
+        """Open a connection on which a connect of that tab is held."""
         return await self.served.hold(tab, cookie=self.cookie)
 
     async def poll(self, tab):
-        """The reply to a connect that is not held."""
+        """Return the reply to a connect that is not held."""
         (reply,) = (await self.send(connect(tab))).replies
         return reply
 
@@ -88,7 +88,7 @@ async def test_further_tabs_poll_and_one_is_promoted_when_the_held_one_goes():
 
 
 async def test_a_promoted_tab_is_told_that_it_is_alone():
-    """B9: the reply that ends its hold carries the plain interval again, without `multiple-clients`."""
+    """B9: the reply that ends its hold has the plain interval again, without `multiple-clients`."""
     async with serving(brisk(bayeux=HOUR)) as served:
         browser = Browser(served)
         first, second = await browser.tab(), await browser.tab("/tabs")
@@ -118,7 +118,7 @@ async def test_with_an_interval_of_0_a_further_tab_is_sent_away():
 
 @pytest.mark.parametrize(("limit", "held_tabs"), [(2, 2), (0, 0), (-1, 3)])
 async def test_how_many_tabs_are_held_is_a_setting(limit, held_tabs):
-    """E16: of three, two with a limit of 2, none with 0, all with -1."""
+    """E16: of three tabs, two are held with a limit of 2, none with 0, all with -1."""
     async with serving(brisk(bayeux=HOUR | {"holds_per_browser": limit})) as served:
         browser = Browser(served)
         tabs = await browser.tabs(3)
@@ -130,7 +130,7 @@ async def test_how_many_tabs_are_held_is_a_setting(limit, held_tabs):
 
 
 async def test_a_tabs_own_second_connect_is_no_second_tab():
-    """E17, B5: the first is answered at once, the second is held, and neither nor the third hears of other tabs."""
+    """E17, B5: the first connect is answered, the second is held, and no reply has `multiple-clients`."""
     async with serving(brisk(bayeux=HOUR)) as served:
         browser = Browser(served)
         tab = await browser.tab("/own")
@@ -152,7 +152,7 @@ async def test_a_tabs_own_second_connect_is_no_second_tab():
 
 
 async def test_a_poll_that_ended_by_its_time_has_freed_the_slot():
-    """E18: the tab's next poll, sent the moment the last was answered, is held again and no second tab."""
+    """E18: the tab's next poll, sent directly after the previous reply, is held again, without `multiple-clients`."""
     async with serving(brisk(bayeux={"hold_s": 0.05})) as served:
         browser = Browser(served)
         tab = await browser.tab()
@@ -163,7 +163,7 @@ async def test_a_poll_that_ended_by_its_time_has_freed_the_slot():
 
 
 async def test_a_crowded_tab_gets_its_events_when_it_polls():
-    """B9: in order, however many polls it takes."""
+    """B9: the events of a tab that is not held arrive in order, over any number of polls."""
     async with serving(brisk(bayeux=HOUR)) as served:
         browser = Browser(served)
         first, second = await browser.tab(), await browser.tab("/crowded")
@@ -177,7 +177,7 @@ async def test_a_crowded_tab_gets_its_events_when_it_polls():
 
 
 async def test_tabs_share_a_slot_whatever_their_transport():
-    """A66, B9: while a script is held, a POST of the same browser polls, and the other way round."""
+    """A66, B9: while a script is held, a POST of the same browser is not, and a script is not while a POST is held."""
     async with serving(brisk(bayeux=HOUR)) as served:
         browser = Browser(served)
         first, second = await browser.tabs(2)
@@ -194,7 +194,7 @@ async def test_tabs_share_a_slot_whatever_their_transport():
 
 
 async def test_other_browsers_and_clients_without_cookies_are_held_beside():
-    """B9: a slot is one browser's; who shows no cookie counts as a browser of its own."""
+    """B9: each browser has its own slot; a client without a cookie counts as a separate browser."""
     async with serving(brisk(bayeux=HOUR)) as served:
         for _ in range(2):
             browser = Browser(served)

@@ -1,6 +1,6 @@
-"""JSONP from the first script tag to the last: every request a GET (A63-A67, E8).
+"""JSONP from the first script tag to the last: every request is a GET (A63-A67, E8).
 
-Callbacks that are refused, and answers that must be nothing but a script, are in `hardening/test_jsonp.py`.
+Refused callbacks, and responses that must be nothing but a script, are in `hardening/test_jsonp.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def poll(client_id, **fields):
 
 
 async def join(wire, *channels):
-    """Handshake, first connect and subscriptions, all by GET; returns the clientId."""
+    """Handshake, connect once and subscribe, all by GET; return the clientId."""
     client_id = (await wire.get(OFFER)).called[1][0]["clientId"]
     await wire.get(poll(client_id))
     if channels:
@@ -70,7 +70,7 @@ async def test_a_session_by_scripts_alone(served):
 
 
 async def test_batches_split_over_requests_keep_their_order(served):
-    """A67, E8: cometd.js splits what it sends into addresses of 2,000 characters; 1 to 6 arrive as 1 to 6."""
+    """A67, E8: cometd.js splits a batch into URLs of 2,000 characters; events 1 to 6 arrive in this order."""
     wire = await served.wire()
     me = await join(wire, "/split")
     messages = [publish("/split", number, clientId=me) for number in range(1, 7)]
@@ -80,7 +80,7 @@ async def test_batches_split_over_requests_keep_their_order(served):
 
 
 async def test_message_may_be_given_several_times_each_a_message_or_an_array(served):
-    """A63: all are joined, in order."""
+    """A63: the messages of all parameters are joined, in order."""
     wire = await served.wire()
     me = await join(wire, "/repeated")
     one, two, three, four = (json.dumps(publish("/repeated", number, clientId=me)) for number in range(1, 5))
@@ -93,7 +93,7 @@ async def test_message_may_be_given_several_times_each_a_message_or_an_array(ser
 @pytest.mark.parametrize("mount", ["/bayeux", "/cometd"])
 @pytest.mark.parametrize("below", ["", "/", "/handshake", "/connect", "/disconnect"])
 async def test_every_address_below_a_mount_is_served_without_a_redirect(served, mount, below):
-    """A60: as by long-polling."""
+    """A60: GET works at every address, as long-polling does."""
     wire = await served.wire()
     answer = await wire.get(OFFER, path=f"{mount}{below}")
     assert answer.status == 200
@@ -101,7 +101,7 @@ async def test_every_address_below_a_mount_is_served_without_a_redirect(served, 
 
 
 async def test_addresses_up_to_the_limit_are_served(served):
-    """A67: 2,000 characters are certain, and 8 KiB of query are taken."""
+    """A67: URLs of 2,000 characters are always served, and queries of 8 KiB are accepted."""
     wire = await served.wire()
     me = await join(wire, "/long")
     limit = served.house.settings.limits.query_bytes
@@ -114,7 +114,7 @@ async def test_addresses_up_to_the_limit_are_served(served):
 
 
 async def test_events_come_with_the_connect_alone(served):
-    """A66: neither a publish nor a subscribe brings any, whoever published."""
+    """A66: the reply to a publish or a subscribe has no events, not even the client's own."""
     wire, other = await served.wire(), await served.wire()
     me = await join(wire, "/alone")
     await other.post(publish("/alone", "another's"))
@@ -124,7 +124,7 @@ async def test_events_come_with_the_connect_alone(served):
 
 
 async def test_a_held_script_is_called_when_an_event_comes():
-    """A33, A34, A66: by the callback of that very request, escaped; the reply to the publish goes without the event."""
+    """A33, A34, A66: the event is in the held request's callback, escaped, and not in the reply to the publish."""
     async with serving(brisk(bayeux={"hold_s": 3600})) as served:
         wire, held = await served.wire(), await served.wire()
         me = await join(wire, "/held")
@@ -141,7 +141,7 @@ async def test_a_held_script_is_called_when_an_event_comes():
 
 
 async def test_a_held_script_is_called_when_its_time_is_up():
-    """A33, A34, A66: with its reply alone, on the transport that asked."""
+    """A33, A34, A66: after the hold it gets its reply only, by its own transport."""
     async with serving(brisk(bayeux={"hold_s": 0.05})) as served:
         wire = await served.wire()
         me = await join(wire)
@@ -151,7 +151,7 @@ async def test_a_held_script_is_called_when_its_time_is_up():
 
 
 async def test_a_script_that_is_removed_from_its_page_loses_nothing():
-    """A66, B15: its events come with the next one."""
+    """A66, B15: its events arrive with the next script."""
     async with serving(brisk(bayeux={"hold_s": 3600})) as served:
         wire, held = await served.wire(), await served.wire()
         me = await join(wire, "/removed")
@@ -164,7 +164,7 @@ async def test_a_script_that_is_removed_from_its_page_loses_nothing():
 
 
 async def test_the_longest_callback_is_a_setting():
-    """A65, E7: with at most 10 characters, 5 are fine and 20 are not."""
+    """A65, E7: with a limit of 10 characters, a callback of 5 is accepted and one of 20 is refused."""
     async with serving(brisk(bayeux={"callback_chars": 10})) as served:
         wire = await served.wire()
         assert (await wire.get(OFFER, callback="x" * 5)).called[0] == "x" * 5

@@ -1,6 +1,6 @@
 """The browser cookie on the wire: its attributes, when it is set, how it is read (B1, E12).
 
-Whom it binds is shown by `hardening/test_foreign_sessions.py`.
+The sessions that it protects are tested in `hardening/test_foreign_sessions.py`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ EVERYTHING = {
     ],
 )
 async def test_the_cookie_has_exactly_the_attributes_of_the_settings(cookie, expected):
-    """B1, E12: 160 random bits, by both transports."""
+    """B1, E12: it has 160 random bits and the attributes of the settings, by both transports."""
     async with serving(brisk(cookie=cookie)) as served:
         wire = await served.wire()
         for answer in (await wire.post(HANDSHAKE), await wire.get(HANDSHAKE)):
@@ -61,7 +61,7 @@ async def test_the_cookie_has_exactly_the_attributes_of_the_settings(cookie, exp
 
 
 async def test_a_cookie_of_another_name_is_looked_for_under_that_name():
-    """B1: the session is bound by it, and by no other."""
+    """B1: the session is bound by the cookie with the name of the settings, and by no other."""
     async with serving(brisk(cookie={"name": "TAB"})) as served:
         wire = await served.wire()
         shaken = await wire.post(HANDSHAKE)
@@ -77,7 +77,7 @@ async def test_a_cookie_of_another_name_is_looked_for_under_that_name():
 
 
 async def test_only_a_successful_handshake_sets_it(served):
-    """B1, E12: no other reply does, nor a handshake that was refused."""
+    """B1, E12: no other reply sets the cookie, and neither does a refused handshake."""
     wire = await served.wire()
     shaken = await wire.post(HANDSHAKE)
     client_id, cookie = shaken.messages[0]["clientId"], shaken.set_cookies[0].partition(";")[0]
@@ -107,7 +107,7 @@ async def test_only_a_successful_handshake_sets_it(served):
     ],
 )
 async def test_a_browser_that_is_known_keeps_its_cookie(served, header):
-    """B1: it is taken over wherever it stands among others, and not set again; the session is bound to it at once."""
+    """B1: the cookie is found among others and not set again; the session is bound to it from the handshake on."""
     wire = await served.wire()
     shaken = await wire.post(HANDSHAKE, cookie=header)
     assert shaken.set_cookies == []
@@ -119,7 +119,7 @@ async def test_a_browser_that_is_known_keeps_its_cookie(served, header):
 
 @pytest.mark.parametrize("value", ["", "x", "a" * 65, "ä" * 20, "<script>alert(1)</script>", "a b c d e f g h i j"])
 async def test_a_cookie_that_is_not_of_our_making_is_replaced(served, value):
-    """B1: length and characters are checked, and nothing of it comes back."""
+    """B1: length and characters are checked, and no part of it is in the response."""
     wire = await served.wire()
     shaken = await wire.post(HANDSHAKE, cookie=f"BAYEUX_BROWSER={value}")
     (set_cookie,) = shaken.set_cookies
@@ -127,7 +127,7 @@ async def test_a_cookie_that_is_not_of_our_making_is_replaced(served, value):
 
 
 async def test_a_session_goes_from_one_transport_to_the_other_with_its_cookie(served):
-    """B1: sessions are shared by the HTTP transports; so is what binds them."""
+    """B1: the HTTP transports share sessions and the cookies that protect them."""
     wire = await served.wire()
     shaken = await wire.get(HANDSHAKE)
     client_id, cookie = shaken.called[1][0]["clientId"], shaken.set_cookies[0].partition(";")[0]
@@ -138,7 +138,7 @@ async def test_a_session_goes_from_one_transport_to_the_other_with_its_cookie(se
 
 
 async def test_a_client_that_keeps_no_cookies_is_served_by_its_id(served):
-    """Aiohttp keeps none of an address in numbers, curl none at all."""
+    """Aiohttp keeps no cookies of numeric addresses, and curl keeps none at all."""
     wire = await served.wire()
     client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
     for message in (connect(client_id), subscribe(client_id, "/a"), publish("/a", 1, clientId=client_id)):

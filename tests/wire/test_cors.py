@@ -1,6 +1,6 @@
 """Pages of other sites, over long-polling (A62).
 
-Origins that are refused, and whom a listener that others can reach serves, are in `hardening/test_origins.py`.
+Refused origins, and the sites that a public listener serves, are in `hardening/test_origins.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def preflight(origin, path="/bayeux", **headers):
 
 
 def assert_readable(answer, origin):
-    """That a page of `origin`, and of no other, may read the answer, with credentials."""
+    """Assert that a page of `origin`, and of no other, can read the response, with credentials."""
     assert answer.headers["access-control-allow-origin"] == origin
     assert answer.headers["access-control-allow-credentials"] == "true"
     assert answer.headers["vary"] == "Origin"
@@ -50,7 +50,7 @@ async def test_a_preflight_allows_what_clients_ask_for(served, origin, path):
 
 
 async def test_options_without_an_origin_name_the_methods(served):
-    """A62, A69: 200, empty, no permission for anyone."""
+    """A62, A69: the response is 200 and empty, and grants no site anything."""
     wire = await served.wire()
     answer = await wire.request(request("OPTIONS", "/bayeux"))
     assert (answer.status, answer.body) == (200, b"")
@@ -59,7 +59,7 @@ async def test_options_without_an_origin_name_the_methods(served):
 
 
 async def test_without_an_origin_nothing_is_said_of_any(served):
-    """A62: curl, robots, and a page's own GET send none."""
+    """A62: curl, robots and a page's own GET send no Origin, and get no CORS headers."""
     wire = await served.wire()
     answer = await wire.post(HANDSHAKE)
     assert not [name for name in answer.headers if name.startswith("access-control-")]
@@ -67,7 +67,7 @@ async def test_without_an_origin_nothing_is_said_of_any(served):
 
 @pytest.mark.parametrize("origin", LISTED["origins"])
 async def test_a_listed_origin_goes_through_a_whole_session(origin):
-    """A62: preflight, handshake with a cookie, a connect that is held, and an event, all readable by that page."""
+    """A62: preflight, handshake with a cookie, a held connect, and an event can all be read by the listed page."""
     async with serving(brisk(cors=LISTED)) as served:
         wire, held = await served.wire(), await served.wire()
         assert_readable(await wire.request(preflight(origin)), origin)
@@ -97,7 +97,7 @@ async def test_a_list_opens_the_door_to_nobody_else(origin):
 
 
 async def test_how_long_a_preflight_holds_is_a_setting():
-    """A62."""
+    """A62: the lifetime of a preflight's result is a setting."""
     async with serving(brisk(cors={"max_age_s": 60})) as served:
         wire = await served.wire()
         answer = await wire.request(preflight("http://localhost"))
@@ -124,7 +124,7 @@ async def test_faye_is_told_of_the_transport_it_calls_cross_origin(served):
 
 
 async def test_where_no_other_site_is_served_that_transport_is_not_offered():
-    """Faye would try it in vain instead of JSONP."""
+    """Otherwise Faye would try `cross-origin-long-polling` without success instead of JSONP."""
     async with serving(brisk(host="0.0.0.0", open=True)) as served:
         wire = await served.wire()
         (reply,) = (await wire.post(HANDSHAKE)).messages

@@ -1,4 +1,4 @@
-"""Nothing is lost when a poll's socket dies: real sockets, and peers that leave at the worst moment."""
+"""No event is lost when a poll's socket dies: real sockets, and peers that disconnect at the worst moment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HANDSHAKE = {"channel": "/meta/handshake", "version": "1.0", "supportedConnectio
 
 
 async def open_session(served, *channels, **handshake):
-    """Handshake, first connect and subscriptions; returns the clientId."""
+    """Handshake, connect once and subscribe; return the clientId."""
     wire = await served.wire()
     client_id = (await wire.post(HANDSHAKE | handshake)).messages[0]["clientId"]
     await wire.post(connect(client_id))
@@ -34,7 +34,7 @@ def data_of(response):
 
 
 async def test_a_client_that_vanishes_during_a_hold_is_noticed_at_once():
-    """B15: the slot is free and the hold over as soon as the socket is closed, long before the poll's time is up."""
+    """B15: the slot is free and the hold has ended as soon as the socket is closed, long before the poll would end."""
     async with serving(brisk(bayeux={"hold_s": 3600})) as served:
         client_id = await open_session(served, "/a")
         wire = await served.wire()
@@ -46,7 +46,7 @@ async def test_a_client_that_vanishes_during_a_hold_is_noticed_at_once():
 
 
 async def test_events_published_after_a_poll_died_come_with_the_next_connect():
-    """B15: Faye and cometd-nodejs-server lose them; here the next connect brings them in order."""
+    """B15: Faye and cometd-nodejs-server lose these events; here the next connect delivers them in order."""
     async with serving() as served:
         client_id = await open_session(served, "/a")
         wire = await served.wire()
@@ -60,7 +60,7 @@ async def test_events_published_after_a_poll_died_come_with_the_next_connect():
 
 
 async def test_events_of_an_answer_whose_socket_dies_while_it_is_written_come_again():
-    """D4 as `written` is defined: a reader too slow for its answer is reset; its events go to the next connect."""
+    """D4: the connection of a reader that is too slow is reset; its events are delivered to the next connect."""
     async with serving(brisk(limits={"queue_bytes": 64_000_000})) as served:
         client_id = await open_session(served, "/a")
         other = await served.wire()
@@ -79,7 +79,7 @@ async def test_events_of_an_answer_whose_socket_dies_while_it_is_written_come_ag
 
 
 async def test_a_newer_connect_aborts_one_whose_answer_is_half_written():
-    """The half-written answer's connection is cut, and the newer connect gets its events, in order."""
+    """The connection of the half-written response is cut, and the newer connect gets its events, in order."""
     async with serving(brisk(limits={"queue_bytes": 64_000_000})) as served:
         client_id = await open_session(served, "/a")
         other = await served.wire()
@@ -107,7 +107,7 @@ async def test_with_acks_an_answer_that_got_lost_behind_the_kernel_comes_again()
 
 
 async def test_bytes_that_come_during_a_hold_wait_and_an_end_of_stream_still_counts():
-    """A pipelined request is answered after the hold; a peer that closes meanwhile is noticed still."""
+    """A pipelined request is answered after the hold; if the peer closes during the hold, that is noticed."""
     async with serving(brisk(bayeux={"hold_s": 3600})) as served:
         client_id = await open_session(served, "/a")
         held = post(json.dumps([connect(client_id)]).encode())
@@ -131,7 +131,7 @@ async def test_bytes_that_come_during_a_hold_wait_and_an_end_of_stream_still_cou
 
 
 async def test_too_many_bytes_during_a_hold_close_the_connection():
-    """More than one head and body is not kept."""
+    """At most one further head and body are kept during a hold."""
     async with serving(brisk(bayeux={"hold_s": 3600})) as served:
         client_id = await open_session(served, "/a")
         wire = await served.wire()

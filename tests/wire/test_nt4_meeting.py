@@ -1,4 +1,4 @@
-"""Where NetworkTables meets Bayeux and WAMP: one topic by three names, one type, one history."""
+"""NetworkTables with Bayeux and WAMP: one topic has three names, one type and one history."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def served(tmp_path):
 
 
 def meeting(tmp_path, access=(), **options):
-    """A server where all three meet; every value is recorded unless `options` say otherwise."""
+    """Serve all three protocols; every value is recorded unless `options` configure otherwise."""
     options = {"enabled": True, "port": 0, "record_every_s": 0, "ping_s": 5, "pong_s": 10} | options
     history = {"enabled": True, "free_bytes": 0}
     return serving(brisk(data_dir=str(tmp_path), history=history, nt4=options, access=access))
@@ -36,7 +36,7 @@ async def robot(served, name="robot"):
 
 
 async def poll(served, *channels, **ext):
-    """A Bayeux session: a function that gets the events that wait for it, at once or when there are some."""
+    """Open a Bayeux session, and return a function that waits for its events and returns them."""
     wire = await served.wire()
     client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
     await wire.post(connect(client_id))
@@ -66,7 +66,7 @@ async def poll(served, *channels, **ext):
 
 
 async def curl(served, channel, data, **fields):
-    """What a publish without a session is answered."""
+    """Publish without a session, and return the reply."""
     return (await (await served.wire()).post(publish(channel, data, **fields))).messages[0]
 
 
@@ -91,7 +91,7 @@ VALUES = [
 
 @pytest.mark.parametrize(("type_name", "number", "value", "data"), VALUES, ids=[each[0] for each in VALUES])
 async def test_values_of_every_type_there_and_back(served, type_name, number, value, data):
-    """Bare data with type and time beside it, live and stored; the same data set by curl comes back."""
+    """Bayeux shows bare data with type and time next to it, live and stored; curl can publish the same data."""
     page = await poll(served, "/robot/*")
     async with await robot(served) as client, await robot(served, "dash") as dash, await wamp.join(served.url) as other:
         await other.subscribe("robot.x")
@@ -134,7 +134,7 @@ async def test_values_of_every_type_there_and_back(served, type_name, number, va
     ],
 )
 async def test_a_publish_of_another_type_is_refused_to_its_publisher(served, type_name, data):
-    """G5: to curl, to a session and to WAMP; nobody hears anything of it, and nothing is stored."""
+    """G5: curl, a session and WAMP are refused; nothing is delivered or stored."""
     page = await poll(served, "/robot/*")
     async with await robot(served) as client, await wamp.join(served.url) as other:
         await client.publish("/robot/x", 1, type_name)
@@ -153,7 +153,7 @@ async def test_a_publish_of_another_type_is_refused_to_its_publisher(served, typ
 
 @pytest.mark.parametrize(("type_name", "data", "value"), [("double", 5, 5.0), ("float", 2, 2.0), ("int", 7.0, 7)])
 async def test_numbers_are_converted_where_nothing_is_lost(served, type_name, data, value):
-    """A number to a float or double, an integral one to an int."""
+    """Any number becomes a float or double, and an integral one an int."""
     async with await robot(served) as client:
         await client.publish("/robot/x", 1, type_name)
         await client.subscribe("/robot/x")
@@ -163,7 +163,7 @@ async def test_numbers_are_converted_where_nothing_is_lost(served, type_name, da
 
 
 async def test_topics_begin_where_they_may(tmp_path):
-    """`bridge_in` names where; the type is the JSON's, and it ends with the session that began it (G1)."""
+    """New topics must be below `bridge_in`; their type is the JSON's, and they end with their session (G1)."""
     async with meeting(tmp_path, bridge_in=("/dash/",)) as served:
         page = await poll(served)
         async with await robot(served) as client:
@@ -195,7 +195,7 @@ async def test_topics_begin_where_they_may(tmp_path):
 
 @pytest.mark.parametrize("name", ["/meta/connect", "/service/x", "/wamp/x", "no/slash", "/a//b", "", "/" + "x" * 300])
 async def test_names_that_never_cross(served, name):
-    """G3: they are NetworkTables' own; nobody else hears of them, and nothing is stored."""
+    """G3: topics of NetworkTables only are not delivered to other protocols, and not stored."""
     page = await poll(served, "/**")
     async with await robot(served) as client, await wamp.join(served.url) as other:
         await other.subscribe("", match="prefix")
@@ -210,7 +210,7 @@ async def test_names_that_never_cross(served, name):
 
 
 async def test_what_json_has_not_stays_in_networktables(served):
-    """Not shown, not stored, and counted; the next value is."""
+    """A value that JSON cannot express is counted, but not delivered or stored; the next value is."""
     page = await poll(served, "/robot/*")
     async with await robot(served) as client, await robot(served, "dash") as dash:
         await dash.subscribe("/robot/x", all=True)
@@ -225,7 +225,7 @@ async def test_what_json_has_not_stays_in_networktables(served):
 
 
 async def test_names_with_any_letters(served):
-    """G2: shown as each protocol may write them, one to one."""
+    """G2: each protocol shows a name in the form that it allows, and different names stay different."""
     page = await poll(served, "/SmartDashboard/*", "/x/*")
     async with await robot(served) as client:
         for pubuid, name in enumerate(("/SmartDashboard/Auto Chooser", "/x/.type", "/x/é!20"), 1):
@@ -243,7 +243,7 @@ async def test_names_with_any_letters(served):
 
 
 async def test_who_hears_himself(served):
-    """G6: Bayeux' publisher does, WAMP's does not, NetworkTables' does not."""
+    """G6: a Bayeux publisher gets its own events, those of WAMP and NetworkTables do not."""
     page = await poll(served, "/robot/x")
     async with await robot(served) as client, await wamp.join(served.url) as other:
         await other.subscribe("robot.x")
@@ -261,7 +261,7 @@ async def test_who_hears_himself(served):
 
 
 async def test_wamp_gets_the_last_value_if_it_asks_for_it(served):
-    """G7: `get_retained`, also of a pattern."""
+    """G7: `get_retained` delivers the last value, also for a pattern."""
     async with await robot(served) as client, await wamp.join(served.url) as other:
         await client.publish("/robot/x", 1)
         await client.put(1, 1, 1.5)
@@ -272,26 +272,26 @@ async def test_wamp_gets_the_last_value_if_it_asks_for_it(served):
 
 
 async def test_a_page_gets_the_last_values_if_it_asks_for_them(served):
-    """`ext.latest` of a subscribe: the newest value of each topic that matches, once; asked again, again; else none."""
+    """A subscribe with `ext.latest` brings the newest value of each matching topic once, and again if repeated."""
     async with await robot(served) as client:
         for pubuid, name in enumerate(["/robot/a", "/robot/b", "/other"]):
             await client.publish(name, pubuid)
             await client.put(pubuid, 1_000_000, 1.0)
             await client.put(pubuid, 2_000_000, 2.0)
-        await client.time()  # then all of that has been read
+        await client.time()  # the server has then read all of that
         without = await poll(served, "/robot/*")
         page = await poll(served, "/robot/*", latest=True)
         values = {(event["channel"], event["data"], event["ext"]["nt4"]["time"]) for event in await page(2)}
         assert values == {("/robot/a", 2.0, 2_000_000), ("/robot/b", 2.0, 2_000_000)}
         again = {**subscribe(page.client_id, "/robot/b"), "ext": {"latest": True}}
-        assert (await page.wire.post(again)).data == [2.0]  # rides on the reply
+        assert (await page.wire.post(again)).data == [2.0]  # in the response of the reply
         await client.put(0, 3_000_000, 3.0)
         assert [event["data"] for event in await page(1)] == [3.0]
         assert [event["data"] for event in await without(1)] == [3.0]
 
 
 async def test_asked_again_and_again_in_one_request_a_page_gets_the_last_values_once(served):
-    """A request of a hundred kilobytes made the server look through all its topics a thousand times."""
+    """Else one request of 100 kB would make the server search all its topics a thousand times."""
     async with await robot(served) as client:
         for pubuid, name in enumerate(["/robot/a", "/robot/b"]):
             await client.publish(name, pubuid)
@@ -310,7 +310,7 @@ async def test_asked_again_and_again_in_one_request_a_page_gets_the_last_values_
 
 
 async def test_a_dashboard_replays_what_was_recorded(tmp_path):
-    """Of each topic the newest every so often; a replay gets these and no others, then live ones too."""
+    """Of each topic the newest value is recorded at intervals; a replay gets these values, then live ones."""
     async with meeting(tmp_path, record_every_s=60) as served:
         async with await robot(served) as client:
             await client.publish("/robot/x", 1)
@@ -319,14 +319,14 @@ async def test_a_dashboard_replays_what_was_recorded(tmp_path):
             await client.quiet()
             page = await poll(served, "/robot/x", replay={"/robot/x": -2})
             assert [event["data"] for event in await page(1)] == [0.0]
-            await client.unpublish(1)  # what waits for its turn is recorded ahead of the end
+            await client.unpublish(1)  # the value that waits for its interval is recorded before the end
             assert [event["data"] for event in await page(1)] == [4.0]
         assert [event["data"] for event in await history(served, "/robot/x")] == [0.0, 4.0]
         assert served.house.tables.server.tables.bridge.shed == 3
 
 
 async def test_a_page_s_value_is_recorded_in_its_turn_though_nothing_else_comes(tmp_path):
-    """A page set a value right after the robot's was recorded, and it waited for the robot's next word."""
+    """A page's value, set right after a robot's value was recorded, had to wait for the robot's next value."""
     async with meeting(tmp_path, record_every_s=0.5) as served, await robot(served) as client:
         await client.publish("/robot/x", 1)
         await client.put(1, 1, 0.0)
@@ -345,7 +345,7 @@ RULES = (
 
 
 async def test_rules_hold_for_clients_of_the_role_nt4(tmp_path):
-    """The policy is asked like for anyone: of a prefix a client gets what it may have; the rest is ignored."""
+    """The policy applies to NetworkTables: of a prefix a client gets the allowed topics; all else is ignored."""
     async with meeting(tmp_path, RULES, bridge_in=("/",)) as served, await robot(served) as client:
         await client.subscribe("", prefix=True, all=True)
         for pubuid, name in enumerate(("/robot/x", "/open/x", "/closed/x", "own"), 1):
@@ -360,7 +360,7 @@ async def test_rules_hold_for_clients_of_the_role_nt4(tmp_path):
 
 
 async def test_a_slow_page_lives_and_gets_the_newest(tmp_path):
-    """A flood of values costs a page that does not poll none of its session; what it misses is counted."""
+    """A flood of values does not end the session of a page that does not poll; the values it misses are counted."""
     async with meeting(tmp_path) as served:
         page = await poll(served, "/robot/**")
         async with await robot(served) as client:
@@ -381,7 +381,7 @@ async def test_a_slow_page_lives_and_gets_the_newest(tmp_path):
 
 
 async def test_sessions_and_subscriptions_are_told_of(served):
-    """On `/halley/sessions` and `/halley/subscriptions`, like everybody's."""
+    """Sessions of NetworkTables are published on `/halley/sessions` and `/halley/subscriptions` as all others."""
     page = await poll(served, "/halley/*")
     async with await robot(served) as client:
         await client.subscribe("/a", subuid=1)

@@ -1,4 +1,4 @@
-"""NetworkTables' topics over the wire: who is told of which, when, and of their end."""
+"""NetworkTables' topics over the wire: which clients get an announce or unannounce, and when."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ async def room():
 
 
 async def clients_shown_to(client):
-    """Who is there, as `$clients` says next."""
+    """Return the names in the next value of `$clients`."""
     return [each["id"] for each in msgpack.unpackb((await client.value("$clients")).value)]
 
 
 async def test_names(room):
-    """ND1: clients of one name are told apart, a name is free again when its client is gone, round trips are nobody."""
+    """ND1: clients of one name get different ones, a name is free after its client left, RTT clients are not listed."""
     watcher = await room.enter("watcher")
     await watcher.subscribe("$clients")
     assert await clients_shown_to(watcher) == ["watcher"]
@@ -37,7 +37,7 @@ async def test_names(room):
 
 
 async def test_announced_once(room):
-    """ND2: who subscribes to everything is told of each topic once, those of before and those to come; none is meta."""
+    """ND2: a subscriber to everything gets each topic's announce once, also older topics', but not meta topics'."""
     hearer, publisher = await room.two()
     await publisher.publish("/before", 1)
     await publisher.quiet()
@@ -49,7 +49,7 @@ async def test_announced_once(room):
 
 
 async def test_topics_only(room):
-    """ND3, NA55: no value and no second announce; then the last value, with the time it was given."""
+    """ND3, NA55: with `topicsonly` there is no value and no second announce; without it, the last value follows."""
     hearer, publisher = await room.two()
     await publisher.publish("/x", 1)
     await publisher.put(1, 77, 1.5)
@@ -63,7 +63,7 @@ async def test_topics_only(room):
 
 
 async def test_the_only_publisher_leaves(room):
-    """ND4, NA34, NA35: subscribers are told of the end, and the topic's own meta topics end with it."""
+    """ND4, NA34, NA35: subscribers get an unannounce, and the topic's meta topics end with it."""
     hearer, publisher = await room.two()
     await hearer.subscribe("/x", "$pub$/x", "$sub$/x")
     await publisher.publish("/x", 1)
@@ -76,7 +76,7 @@ async def test_the_only_publisher_leaves(room):
 
 
 async def test_refused_names_and_ids(room):
-    """ND7, NA13, NA19: a pubuid too large and a name of the server's are no publishers, and do no harm."""
+    """ND7, NA13, NA19: a pubuid that is too large and a name of the server's own are ignored, without harm."""
     hearer, publisher = await room.two()
     await hearer.subscribe("/x", "$clients", "$mine")
     assert await clients_shown_to(hearer) == ["hearer", "publisher"]
@@ -93,7 +93,7 @@ async def test_refused_names_and_ids(room):
 
 
 async def test_ids_are_each_connections_own(room):
-    """ND14: the same pubuid stands for another topic on another connection, and the same subuid for other wishes."""
+    """ND14: another connection can use the same pubuid for another topic, and the same subuid for other options."""
     one, other = await room.two()
     await one.publish("/one", 1)
     await other.publish("/other", 1)
@@ -111,7 +111,7 @@ async def test_ids_are_each_connections_own(room):
 
 
 async def test_every_publish_is_answered(room):
-    """ND16, NF1, NA30: also who hears nothing, who comes second, and who publishes it already, each with its pubuid."""
+    """ND16, NF1, NA30: each publish gets an announce with its pubuid, also a second one, and without a subscription."""
     one, other = await room.two()
     for client, pubuid in ((one, 1), (one, 2), (other, 3)):
         await client.publish("/x", pubuid, "double" if pubuid < 3 else "string", {"of": pubuid})
@@ -123,7 +123,7 @@ async def test_every_publish_is_answered(room):
 
 
 async def test_publishers_are_told_of_the_end(room):
-    """ND16, NA34: whoever was told of a topic is, though it does not subscribe, and has ended to publish before."""
+    """ND16, NA34: a client that got the announce gets the unannounce, even if it no longer publishes or subscribes."""
     one, other = await room.two()
     await one.publish("/x", 1)
     await other.publish("/x", 1)
@@ -135,7 +135,7 @@ async def test_publishers_are_told_of_the_end(room):
 
 
 async def test_acknowledged_properties(room):
-    """ND16, NA46: `ack` is a boolean, true for who has set them; who was never told of the topic hears nothing."""
+    """ND16, NA46: the client that set them gets `ack` true; a client that got no announce of the topic gets nothing."""
     one, other = await room.two()
     stranger = await room.enter("stranger")
     await one.publish("/x", 1)
@@ -152,7 +152,7 @@ async def test_acknowledged_properties(room):
 
 @pytest.mark.parametrize("first", ["subscribe", "publish"])
 async def test_many_topics(first, room):
-    """NF2, NA37: of a thousand topics none has a value before its announce; the client of this test insists on that."""
+    """NF2, NA37: none of a thousand topics has a value before its announce, which the test's client checks."""
     hearer, publisher = await room.two()
     names = [f"/many/{number}" for number in range(1_000)]
     if first == "subscribe":

@@ -1,4 +1,4 @@
-"""NetworkTables' values over the wire: which come, in what bytes, which stay, and which are none."""
+"""NetworkTables' values over the wire: which are sent, as which bytes, which are kept, and which are invalid."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def room():
 
 @pytest.mark.parametrize("name", GOLDEN)
 async def test_bytes(name, room):
-    """ND9, NA22, NA23: what a subscriber is sent, byte for byte; ints and 32 bits are made what the type says."""
+    """ND9, NA22, NA23: a subscriber gets these bytes; ints and 32-bit floats are converted to the topic's type."""
     number, value, expected = GOLDEN[name]
     hearer, publisher = await room.two()
     await hearer.subscribe("/x")
@@ -45,7 +45,7 @@ async def test_bytes(name, room):
 
 
 async def test_a_default_gives_way(room):
-    """ND5, NA41: a value of another client's, even of before the server's time began, replaces a default."""
+    """ND5, NA41: a value of another client replaces a default, even if its time is before the server's time began."""
     one, other = await room.two()
     for client in (one, other):
         await client.publish("/x", 1)
@@ -62,7 +62,7 @@ async def test_a_default_gives_way(room):
 
 @pytest.mark.parametrize("first", ["dashboard", "coprocessor"])
 async def test_whoever_comes_first(first, room):
-    """ND13: the user's value stays, whether it comes before the other one's default or after it."""
+    """ND13: the user's value stays, whether it arrives before or after another client's default."""
     clients = {"dashboard": await room.enter("dashboard"), "coprocessor": await room.enter("coprocessor")}
     said = {"dashboard": (1_000_000, 2.0), "coprocessor": (0, 1.0)}
     for name in (first, *(clients.keys() - {first})):
@@ -75,7 +75,7 @@ async def test_whoever_comes_first(first, room):
 
 
 async def test_a_shorter_period(room):
-    """ND6: the same subuid with a shorter period counts from now on, not when the longer one is over."""
+    """ND6: the same subuid with a shorter period takes effect immediately, not after the longer period."""
     hearer, publisher = await room.two()
     await hearer.subscribe("/x", periodic=30.0, all=True)
     await publisher.publish("/x", 1)
@@ -84,7 +84,7 @@ async def test_a_shorter_period(room):
     await publisher.quiet()
     await hearer.subscribe("/x", periodic=0.01, all=True)
     async with asyncio.timeout(5):
-        while (await hearer.value("/x")).value != 2.0:  # what waited, and the last value, which a new wish is told
+        while (await hearer.value("/x")).value != 2.0:  # values before it
             pass
         await publisher.put(1, 9, 9.0)
         while (await hearer.value("/x")).value != 9.0:
@@ -93,7 +93,7 @@ async def test_a_shorter_period(room):
 
 @pytest.mark.parametrize("how", ["unsubscribe", "replace", "topicsonly"])
 async def test_no_longer(how, room):
-    """ND16, NF7, NA54: who does not want values any more gets none, from that moment on."""
+    """ND16, NF7, NA54: a client that no longer subscribes gets no more values from that moment on."""
     hearer, publisher = await room.two()
     await hearer.heed_marks()
     await hearer.subscribe("/x", all=True)
@@ -114,7 +114,7 @@ async def test_no_longer(how, room):
 
 
 async def test_of_another_type(room):
-    """ND16, S31, NA32: it is not passed on, does not stay, and does not end the connection of who sent it."""
+    """ND16, S31, NA32: the value is not delivered and not kept, and its sender stays connected."""
     hearer, publisher = await room.two()
     await hearer.heed_marks()
     await hearer.subscribe("/x")
@@ -135,7 +135,7 @@ async def test_of_another_type(room):
 
 @pytest.mark.parametrize("name", BAD_TEXTS)
 async def test_a_malformed_text(name, room):
-    """ND8, NA14 to NA20: it changes nothing; its sender stays, and so does everybody else."""
+    """ND8, NA14 to NA20: a malformed text changes nothing, and all clients stay connected."""
     hearer, publisher = await room.two()
     await hearer.subscribe("", prefix=True)
     await publisher.publish("/x", 1)
@@ -150,7 +150,7 @@ async def test_a_malformed_text(name, room):
 
 @pytest.mark.parametrize("name", [*BAD_VALUES, "an array that claims four billion"])
 async def test_a_malformed_value(name, room):
-    """ND8, ND14, NA24, S29, S31: what stood before it counts, then its sender is told why it is cut; others go on."""
+    """ND8, ND14, NA24, S29, S31: values before it count; its sender is disconnected with the reason, others are not."""
     data = BAD_VALUES.get(name, b"\xdd\xff\xff\xff\xff\x01\x07\x01\x01")
     hearer, publisher = await room.two()
     other = await room.enter("other")

@@ -1,4 +1,4 @@
-"""Behind a proxy: what cookies, hooks, origins and the log make of what a listed one says, and of what others say."""
+"""Behind a proxy: what cookies, hooks, origins and the log take from the headers of listed and of other proxies."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TOLD = {"x_forwarded_for": f"203.0.113.1, {CLIENT}", "x_forwarded_proto": "https
 
 
 def behind(*proxies, **more):
-    """Settings of a server behind these proxies."""
+    """Return the settings of a server behind these proxies."""
     return brisk(proxies=proxies, open=True, hosts=("app.example",), **more)
 
 
 @pytest.mark.parametrize("short_way", [True, False], ids=["short-way", "asgi"])
 @pytest.mark.parametrize("is_listed", [True, False])
 async def test_s44_everything_sees_the_real_client(is_listed, short_way):
-    """S44: by both faces its address, the cookie's Secure and the scheme are what a listed peer says, and no other."""
+    """S44: address, scheme and the cookie's Secure are those that a listed peer states, and no other, on both faces."""
     seen = []
 
     def register(halley):
@@ -51,7 +51,7 @@ async def test_s44_everything_sees_the_real_client(is_listed, short_way):
     ],
 )
 async def test_the_same_site_is_that_of_the_scheme_the_client_used(proto, origin, status):
-    """Host is the public name, without a port; what it stands for depends on how the client came."""
+    """Host is the public name, without a port; the site also depends on the scheme that the client used."""
     async with serving(behind("127.0.0.1")) as served:
         wire = await served.wire()
         body = json.dumps([HANDSHAKE]).encode()
@@ -60,7 +60,7 @@ async def test_the_same_site_is_that_of_the_scheme_the_client_used(proto, origin
 
 
 async def test_strangers_who_come_through_a_proxy_are_no_locals():
-    """A loopback listener with a proxy in front is open to others, and grants no more than any."""
+    """A loopback listener with a proxy in front is open to others, and grants no more than other listeners."""
     async with serving(behind("127.0.0.1")) as served:
         wire = await served.wire()
         (refused,) = (await wire.post(publish("/a", 1))).messages
@@ -79,7 +79,7 @@ async def test_strangers_who_come_through_a_proxy_are_no_locals():
     ],
 )
 async def test_the_cookies_other_attributes_are_settings(same_site, partitioned, attributes):
-    """Section 7: a site whose pages are another's needs None and Partitioned, which need Secure."""
+    """Section 7: a site whose pages are another site's needs None and Partitioned, which need Secure."""
     cookie = {"same_site": same_site, "partitioned": partitioned}
     async with serving(behind("127.0.0.1", cookie=cookie)) as served:
         (set_cookie,) = (await (await served.wire()).post(HANDSHAKE, **TOLD)).set_cookies

@@ -1,7 +1,7 @@
 """Every form in which clients send messages, and every address they send them to (A56-A62).
 
-The same three publishes go out in each form. What counts is that all are answered, in order, and that a subscriber
-gets their data unchanged.
+The same three publishes are sent in each form. All must be answered, in order, and a subscriber must get their data
+unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GREEK = "Αθήνα"
 
 
 def form(*values, escape=quote_plus, **encoding):
-    """A form body whose field `message` has these values."""
+    """Return a form body whose field `message` has these values."""
     return "&".join(f"message={escape(value, **encoding)}" for value in values).encode()
 
 
@@ -58,7 +58,7 @@ FORMS = {
 
 @pytest.mark.parametrize("name", FORMS)
 async def test_messages_in_any_form_are_all_answered_in_order_and_arrive_intact(served, name):
-    """A1, A53, A56, A57: JSON or form, whatever Content-Type says of it; with a length or in chunks."""
+    """A1, A53, A56, A57: JSON or form, with any Content-Type; with a length or in chunks."""
     client_id = await served.open_session("/forms")
     wire = await served.wire()
     answer = await wire.request(FORMS[name])
@@ -79,7 +79,7 @@ async def test_messages_in_any_form_are_all_answered_in_order_and_arrive_intact(
     ],
 )
 async def test_a_message_without_an_array_is_answered_with_an_array(served, data):
-    """A1, A58, E5: a bare object is taken; what comes back is an array."""
+    """A1, A58, E5: a bare object is accepted; the response is an array."""
     wire = await served.wire()
     assert (await wire.request(data)).messages == [{"id": "1", "channel": "/forms", "successful": True}]
 
@@ -87,7 +87,7 @@ async def test_a_message_without_an_array_is_answered_with_an_array(served, data
 @pytest.mark.parametrize("charset", ["ISO-8859-7", '"iso-8859-7"', "windows-1253", "UTF-16LE", "utf-16", "UTF-8"])
 @pytest.mark.parametrize("content_type", ["application/json", FORM, "text/plain"])
 async def test_the_charset_that_is_named_is_honoured(served, charset, content_type):
-    """A57, E3, E4: text arrives intact, also where it stands escaped in a form."""
+    """A57, E3, E4: text arrives intact, also if it is escaped in a form."""
     client_id = await served.open_session("/forms")
     wire = await served.wire()
     codec = charset.strip('"')
@@ -101,7 +101,7 @@ async def test_the_charset_that_is_named_is_honoured(served, charset, content_ty
 
 
 async def test_a_charset_does_not_change_what_is_answered(served):
-    """A58: whatever the request was written in, the answer is UTF-8, and says so."""
+    """A58: for any charset of the request, the response is UTF-8, and its header says so."""
     client_id = await served.open_session("/forms")
     wire = await served.wire()
     batch = [publish("/forms", GREEK, clientId=client_id)]
@@ -127,7 +127,7 @@ async def test_every_address_below_a_mount_is_served_without_a_redirect(served, 
 
 @pytest.mark.parametrize("mount", ["/bayeux", "/cometd"])
 async def test_cometds_addresses_make_one_session(served, mount):
-    """A60: `handshake`, `connect` and `disconnect` by their own, all else by the address with a slash."""
+    """A60: `handshake`, `connect` and `disconnect` have their own addresses, all else the one with a slash."""
     wire = await served.wire()
     (reply,) = (await wire.post(HANDSHAKE, path=f"{mount}/handshake")).messages
     client_id = reply["clientId"]
@@ -142,7 +142,7 @@ async def test_cometds_addresses_make_one_session(served, mount):
 
 
 async def test_the_address_says_nothing_about_the_message(served):
-    """A60: what a message is stands in its channel; a session of one mount is one of the other."""
+    """A60: a message's channel alone decides what it is; all mounts share their sessions."""
     wire = await served.wire()
     (reply,) = (await wire.post(HANDSHAKE, path="/bayeux/disconnect")).messages
     client_id = reply["clientId"]
@@ -182,7 +182,7 @@ async def test_a_large_request_may_wait_to_be_asked_for(served):
 
 
 async def test_a_client_that_closes_after_each_request_is_served(served):
-    """HTTP/1.0, and 1.1 with `Connection: close`: answered, then closed."""
+    """HTTP/1.0, and 1.1 with `Connection: close`: the request is answered, then the connection is closed."""
     for data in (
         post(ALL.encode(), connection="close"),
         post(ALL.encode()).replace(b"HTTP/1.1", b"HTTP/1.0"),

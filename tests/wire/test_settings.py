@@ -1,4 +1,4 @@
-"""What an operator may set about sessions, seen over the wire: delivery, holds, intervals, expiry, who may publish."""
+"""The settings of sessions, over the wire: delivery, holds, intervals, expiry, publishing without a session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNKNOWN = "402::session_unknown"
 
 
 async def test_broadcast_to_publisher_off_keeps_a_publishers_events_from_itself():
-    """A50, E47: others hear them; it hears the others'."""
+    """A50, E47: other subscribers get its events, and it gets theirs."""
     async with serving(brisk(bayeux={"broadcast_to_publisher": False})) as served:
         me, other = await served.open_session("/echo"), await served.open_session("/echo")
         wire = await served.wire()
@@ -32,7 +32,7 @@ async def test_broadcast_to_publisher_off_keeps_a_publishers_events_from_itself(
 
 @pytest.mark.parametrize("wanted", [False, True])
 async def test_connect_delivery_only_moves_events_to_the_connect(wanted):
-    """E40, A51: off, the publish reply brings the sender's own event; on, the held connect brings both."""
+    """E40, A51: if off, the publish reply brings the sender's own event; if on, the held connect brings both."""
     async with serving(brisk(bayeux=HOUR | {"connect_delivery_only": wanted})) as served:
         me = await served.open_session("/a")
         held = await served.hold(me)
@@ -47,7 +47,7 @@ async def test_connect_delivery_only_moves_events_to_the_connect(wanted):
 
 
 async def test_a_connect_is_held_as_long_as_the_settings_say():
-    """E10, A34, A37, A40: the first is answered at once, the second after `hold_s`, which is what was advised."""
+    """E10, A34, A37, A40: the first is answered immediately, the second after `hold_s`, as advised."""
     loop = asyncio.get_running_loop()
     async with serving(brisk(bayeux={"hold_s": 0.3})) as served:
         wire = await served.wire()
@@ -63,7 +63,7 @@ async def test_a_connect_is_held_as_long_as_the_settings_say():
 
 
 async def test_a_client_may_ask_for_a_shorter_hold_and_a_longer_interval():
-    """A35, B4, E25: `timeout` 0 is answered at once; the interval comes back in the advice of that reply alone."""
+    """A35, B4, E25: `timeout` 0 is answered immediately; the interval is in the advice of that reply only."""
     async with serving(brisk(bayeux=HOUR)) as served:
         me = await served.open_session()
         wire = await served.wire()
@@ -74,7 +74,7 @@ async def test_a_client_may_ask_for_a_shorter_hold_and_a_longer_interval():
 
 
 async def test_the_settings_interval_is_advised_and_kept_for():
-    """A39, B10: clients pause that long, and their sessions wait for it beside `max_interval_s`."""
+    """A39, B10: clients pause for the interval, which extends their sessions' `max_interval_s`."""
     async with serving(brisk(bayeux={"interval_s": 60, "max_interval_s": 0.5})) as served:
         me = await served.open_session()
         wire = await served.wire()
@@ -86,7 +86,7 @@ async def test_the_settings_interval_is_advised_and_kept_for():
 
 
 async def test_a_session_whose_client_stays_away_expires():
-    """A36, B10, B11, E28: without a connect for `max_interval_s` it is unknown, and advised to shake hands again."""
+    """A36, B10, B11, E28: without a connect for `max_interval_s` it is unknown; the advice is to handshake again."""
     async with serving(brisk(bayeux={"max_interval_s": 0.5})) as served:
         me = await served.open_session("/a")
         await served.until(lambda: me not in served.house.broker.sessions)
@@ -99,7 +99,7 @@ async def test_a_session_whose_client_stays_away_expires():
 
 
 async def test_a_session_without_a_first_connect_expires():
-    """E23, S23: a handshake alone keeps nothing for long."""
+    """E23, S23: a session with a handshake only expires soon."""
     async with serving(brisk(bayeux={"max_interval_s": 0.5})) as served:
         wire = await served.wire()
         for _ in range(20):
@@ -109,7 +109,7 @@ async def test_a_session_without_a_first_connect_expires():
 
 
 async def test_a_session_whose_connect_is_held_does_not_expire():
-    """B10: the clock stands still during a hold much longer than `max_interval_s`, and runs when its socket dies."""
+    """B10: no time counts during a hold much longer than `max_interval_s`; it counts again when the socket dies."""
     async with serving(brisk(bayeux=HOUR | {"max_interval_s": 0.5})) as served:
         me = await served.open_session("/a")
         held = await served.hold(me)
@@ -122,7 +122,7 @@ async def test_a_session_whose_connect_is_held_does_not_expire():
 
 
 async def test_a_client_that_disconnects_ends_its_held_connect():
-    """A52, A55, B12, E26: both are answered 200, the connect with `none`; nothing of the session is left."""
+    """A52, A55, B12, E26: both get 200, the connect with `none`; nothing of the session remains."""
     async with serving(brisk(bayeux=HOUR)) as served:
         me = await served.open_session("/a", "/b/**")
         held = await served.hold(me)
@@ -139,7 +139,7 @@ async def test_a_client_that_disconnects_ends_its_held_connect():
 
 
 async def test_the_server_disconnects_a_client_that_is_away():
-    """B11, B13, E34: it learns so from its next connect; one whose connect is held is told in that very answer."""
+    """B11, B13, E34: the client learns it from the reply to its next connect, or to the one that is held."""
     async with serving(brisk(bayeux=HOUR)) as served:
         away, held_id = await served.open_session("/a"), await served.open_session("/a")
         held = await served.hold(held_id)
@@ -155,7 +155,7 @@ async def test_the_server_disconnects_a_client_that_is_away():
 
 @pytest.mark.parametrize(("wanted", "is_served"), [("auto", True), ("on", True), ("off", False)])
 async def test_who_may_publish_without_a_session_on_this_machine(wanted, is_served):
-    """A48: anyone, unless it is switched off; it is answered in either case."""
+    """A48: any client, unless the setting forbids it; either way there is a reply."""
     async with serving(brisk(bayeux={"anonymous_publish": wanted})) as served:
         wire = await served.wire()
         (reply,) = (await wire.post(publish("/a", 1))).messages
@@ -164,7 +164,7 @@ async def test_who_may_publish_without_a_session_on_this_machine(wanted, is_serv
 
 @pytest.mark.parametrize(("wanted", "is_served"), [("auto", False), ("on", True), ("off", False)])
 async def test_who_may_publish_without_a_session_where_others_can_connect(wanted, is_served):
-    """A48: nobody, unless it is switched on; with a session one may."""
+    """A48: no client, unless the setting allows it; clients with a session are allowed to."""
     async with serving(brisk(host="0.0.0.0", open=True, bayeux={"anonymous_publish": wanted})) as served:
         wire = await served.wire()
         me = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
@@ -176,7 +176,7 @@ async def test_who_may_publish_without_a_session_where_others_can_connect(wanted
 
 @pytest.mark.parametrize("status", [200, 408, 500])
 async def test_the_status_of_a_superseded_connect_is_a_setting(status):
-    """B5, A69, E17: an error status comes without a body, and the newer connect goes on."""
+    """B5, A69, E17: an error status has no body, and the newer connect continues."""
     async with serving(brisk(bayeux=HOUR | {"superseded_status": status})) as served:
         me = await served.open_session("/a")
         older = await served.hold(me)
@@ -192,7 +192,7 @@ async def test_the_status_of_a_superseded_connect_is_a_setting(status):
 
 
 async def test_handshake_delivery_sends_what_waits_beside_the_handshake_reply():
-    """B20, E43: `x-messages` tells how many events follow."""
+    """B20, E43: `x-messages` is the number of events that follow."""
 
     def greet(halley):
         @halley.on("session_opened")
@@ -207,7 +207,7 @@ async def test_handshake_delivery_sends_what_waits_beside_the_handshake_reply():
 
 
 async def test_the_timestamp_extension_is_a_setting():
-    """A13, B18: on replies and events alike."""
+    """A13, B18: the timestamp is on replies and on events."""
     async with serving(brisk(bayeux={"timestamp": True})) as served:
         me = await served.open_session("/a")
         wire = await served.wire()
@@ -218,7 +218,7 @@ async def test_the_timestamp_extension_is_a_setting():
 
 
 async def test_mounts_are_a_setting():
-    """A60: what is listed is served, nothing else is."""
+    """A60: listed mounts are served, and nothing else."""
     async with serving(brisk(bayeux={"paths": ("/chat/bayeux",)})) as served:
         wire = await served.wire()
         for path, status in (("/chat/bayeux", 200), ("/chat/bayeux/handshake", 200), ("/bayeux", 405), ("/chat", 405)):
@@ -226,7 +226,7 @@ async def test_mounts_are_a_setting():
 
 
 async def test_a_full_server_says_when_to_try_again():
-    """S22: beyond `sessions` a handshake gets 503 with `Retry-After`; who is in is served."""
+    """S22: above `sessions` a handshake gets 503 with `Retry-After`; existing sessions are served."""
     async with serving(brisk(limits={"sessions": 2})) as served:
         me, _ = await served.open_session(), await served.open_session()
         wire = await served.wire()

@@ -1,4 +1,4 @@
-"""Three protocols at one table: a robot's client, a Bayeux client and WAMP clients, over real sockets."""
+"""Three protocols together: a robot's client, a Bayeux client and WAMP clients, over real sockets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def served(tmp_path):
 
 
 async def polled(served, client_id):
-    """The events that wait for a Bayeux session."""
+    """Return the events that wait for a Bayeux session."""
     answer = await (await served.wire()).post({**connect(client_id), "advice": {"timeout": 0}})
     return [message for message in answer.messages if not message["channel"].startswith("/meta/")]
 
@@ -39,9 +39,9 @@ async def history(served, target):
 
 
 async def test_what_a_robot_publishes(served):
-    """G5, G7: data is bare, type and time stand beside it, live, in the history, as the last value.
+    """G5, G7: data is bare, with type and time next to it: live, in the history, and as the last value.
 
-    Who replays gets what is recorded, and nobody a value twice.
+    A session that replays gets the recorded values, and no session gets a value twice.
     """
     live = await served.open_session("/robot/*")
     replaying = await served.open_session()
@@ -84,7 +84,7 @@ async def test_what_a_robot_publishes(served):
 
 
 async def test_what_the_others_publish(served):
-    """G5, G6: a value of its type reaches the robot and everybody else; others are told its type."""
+    """G5, G6: a value of the topic's type reaches all subscribers; for another type the error names the type."""
     live = await served.open_session("/robot/speed")
     robot = await nt4.connect(served.url, "robot")
     await robot.publish("/robot/speed", 1)

@@ -1,4 +1,4 @@
-"""What the server tells of itself each second, to who may hear it."""
+"""The figures that the server publishes each second, and who may receive them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLOW_POLL_S = {"bayeux": {"max_interval_s": DEADLINE_S}}
 
 
 async def listen(served, *channels):
-    """A Bayeux session that hears these channels: a function that gives the next event on one of them."""
+    """Subscribe a Bayeux session, and return a function that waits for the next fitting event of a channel."""
     wire = await served.wire()
     client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
     await wire.post(connect(client_id))
@@ -36,20 +36,20 @@ async def listen(served, *channels):
 
 
 async def say(served, *messages):
-    """Publish from elsewhere, by one request."""
+    """Publish from another client, in one request."""
     wire = await served.wire()
     answers = (await wire.post(*messages)).messages
     assert all(answer["successful"] for answer in answers), answers
 
 
 def ticking(tmp_path=None, **changed):
-    """A server that ticks faster than people read."""
+    """Serve with ticks that are faster than in production."""
     history = {"enabled": tmp_path is not None, "free_bytes": 0}
     return serving(brisk(data_dir=str(tmp_path), history=history, ticks={"every_s": EVERY_S}, sweep_s=0.02, **changed))
 
 
 async def test_rates_tell_what_each_protocol_published_and_was_given(tmp_path):
-    """Two by Bayeux, one by WAMP, heard by both: totals, sessions, a delay, and what is on disk."""
+    """Two events by Bayeux and one by WAMP, delivered to both: totals, sessions, a delay, and the log's head."""
     async with ticking(tmp_path) as served:
         heard = await listen(served, "/halley/rates", "/a/**")
         client = await wamp.join(served.url)
@@ -72,7 +72,7 @@ async def test_rates_tell_what_each_protocol_published_and_was_given(tmp_path):
 
 
 async def test_rates_are_of_the_time_since_the_tick_before():
-    """Ten publications are at least ten in some tick; when nothing is published any more the rate is 0 again."""
+    """Ten publications count in one tick; when nothing more is published the rate is 0 again."""
     async with ticking() as served:
         heard = await listen(served, "/halley/rates")
         await say(served, *[publish("/a", number) for number in range(10)])
@@ -88,7 +88,7 @@ async def test_rates_are_of_the_time_since_the_tick_before():
 
 
 async def test_topics_tell_how_busy_they_are_and_who_hears_them_and_no_data():
-    """Of the server's own topics, and of what was said on any, nothing is told."""
+    """The server's own topics are not listed, and no event's data is shown."""
     async with ticking() as served:
         heard = await listen(served, "/halley/topics", "/chat/*")
         await say(served, publish("/chat/b", "secret"), publish("/chat/b", "secret"), publish("/other", "secret"))
@@ -103,7 +103,7 @@ async def test_topics_tell_how_busy_they_are_and_who_hears_them_and_no_data():
 
 
 async def test_topics_are_bounded():
-    """The two that were busy last of four, and a word of the others."""
+    """Of four topics, the two that were busy last are listed, and the number of the others."""
     async with ticking(limits={}) as served:
         served.house._ticker._options = type(served.house.settings.ticks)(every_s=EVERY_S, topics=2)
         heard = await listen(served, "/halley/topics")
@@ -114,7 +114,7 @@ async def test_topics_are_bounded():
 
 
 async def test_queues_tell_who_is_here_and_what_waits_for_whom():
-    """A session that does not poll has a queue, and comes first; it is called as /halley/sessions calls it."""
+    """A session that does not poll has a queue, and is first; its name is the one in /halley/sessions."""
     async with ticking(**SLOW_POLL_S) as served:
         heard = await listen(served, "/halley/queues", "/halley/sessions")
         wire = await served.wire()
@@ -136,7 +136,7 @@ async def test_queues_tell_who_is_here_and_what_waits_for_whom():
 
 
 async def test_who_was_ended_by_a_fault_is_here_no_more():
-    """The broker ends a session whose engine fails, and no hook tells of it; it was shown and kept for ever."""
+    """The broker ends a session whose engine fails without calling a hook; it used to be listed for ever."""
     async with ticking(**SLOW_POLL_S) as served:
         heard = await listen(served, "/halley/queues")
         wire = await served.wire()
@@ -148,7 +148,7 @@ async def test_who_was_ended_by_a_fault_is_here_no_more():
 
 
 async def test_long_names_leave_room_in_the_queues_of_those_who_hear_of_them():
-    """Of 120 subscriptions with names as long as may be, few are told, and how many there are."""
+    """Of 120 subscriptions with very long names, a few are listed, and their number."""
     async with ticking(**SLOW_POLL_S) as served:
         heard = await listen(served, "/halley/queues")
         wire = await served.wire()
@@ -160,7 +160,7 @@ async def test_long_names_leave_room_in_the_queues_of_those_who_hear_of_them():
 
 
 async def test_robots_are_told_of_too(tmp_path):
-    """NetworkTables' values, sessions and subscribers count as others do."""
+    """Values, sessions and subscribers of NetworkTables count as those of other protocols."""
     options = {"enabled": True, "port": 0, "ping_s": 5, "pong_s": 10}
     async with ticking(tmp_path, nt4=options) as served:
         heard = await listen(served, "/halley/rates", "/halley/topics", "/halley/queues")
@@ -189,7 +189,7 @@ async def test_robots_are_told_of_too(tmp_path):
 
 
 async def test_with_rules_they_need_a_right():
-    """A right to everything is none to the server's own topics; one that names them is."""
+    """A right to everything does not include the server's own topics; a rule that names them does."""
     everything = Access("*", "subscribe", "/**", allow=True)
     async with ticking(access=(everything,)) as served:
         wire = await served.wire()
@@ -203,7 +203,7 @@ async def test_with_rules_they_need_a_right():
 
 
 async def test_they_are_not_recorded(tmp_path):
-    """Of three that were heard, none is in the log; what a client published is."""
+    """None of three received ticks is in the log; an event that a client published is."""
     async with ticking(tmp_path) as served:
         heard = await listen(served, "/halley/rates", "/halley/topics", "/halley/queues")
         await say(served, publish("/a", 1))

@@ -1,7 +1,7 @@
 """Both faces give the same bytes: one script of requests, on a server with the short way and on one without.
 
-Session ids are made to agree; nothing else needs to be. (That each face does what it should is shown by all other tests
-of this folder, of `hardening/` and of `host/`, each of which runs on both.)
+Only the session ids must be made equal. (That each face works as it should is shown by all other tests of this folder,
+of `hardening/` and of `host/`.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def body(*messages):
 
 
 def asked(*messages, **headers):
-    """A POST of the session, with its cookie."""
+    """Return a POST of the session, with its cookie."""
     return post(body(*messages), **({"cookie": COOKIE} | headers))
 
 
@@ -86,7 +86,7 @@ async def whole(wire):
 
 
 async def answers(name, *requests):
-    """The raw answers of a fresh server of that face to these requests, each sent after the one before."""
+    """Return the raw responses of a fresh server of that face to these requests, which are sent one after the other."""
     with facing(name):
         settings = brisk(bayeux={"hold_s": 3600})
     async with serving(settings) as served:
@@ -102,7 +102,7 @@ async def answers(name, *requests):
 
 
 async def test_every_request_gets_the_same_bytes():
-    """Status, headers and body, letter by letter."""
+    """Status, headers and body are equal, byte by byte."""
     names, requests = zip(*EXACTLY_ONCE, strict=True)
     short, asgi = await answers("short-way", *requests), await answers("asgi", *requests)
     for name, one, other in zip(names, short, asgi, strict=True):
@@ -112,7 +112,7 @@ async def test_every_request_gets_the_same_bytes():
 @pytest.mark.parametrize("fields", [{"id": "7"}, {"id": 7}, {}, {"id": None}, {"id": "a.b:c_d-e"}])
 @pytest.mark.parametrize("ends", ["event", "replaced", "disconnected"])
 async def test_a_held_connect_is_answered_by_the_same_bytes(fields, ends):
-    """A34: whatever ends it."""
+    """A34: the bytes are equal for each way in which a hold ends."""
     found = {}
     for name in ("short-way", "asgi"):
         with facing(name):

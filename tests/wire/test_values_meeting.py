@@ -1,4 +1,4 @@
-"""Where Bayeux and WAMP meet topics that have a type and a last value, over real sockets."""
+"""Bayeux and WAMP with topics that have a type and a last value, over real sockets."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ async def served(tmp_path):
 
 @pytest.fixture
 def values(served):
-    """Somebody who keeps values, beside the server's broker."""
+    """A stand-in for NetworkTables, which keeps the values of some topics."""
     return FakeValues(served.house.broker, **{"robot/speed": "double", "robot/blob": "raw", "robot/full": ""})
 
 
 async def polled(served, client_id):
-    """The events that wait for a Bayeux session."""
+    """Return the events that wait for a Bayeux session."""
     answer = await (await served.wire()).post({**connect(client_id), "advice": {"timeout": 0}})
     return [message for message in answer.messages if not message["channel"].startswith("/meta/")]
 
 
 async def polled_live(served, client_id):
-    """The same without positions, which an event shows if it was recorded before the session took it."""
+    """Return the waiting events without positions, which only some of them have: those recorded before delivery."""
     messages = await polled(served, client_id)
     for message in messages:
         message["ext"].pop("replay", None)
@@ -52,7 +52,7 @@ async def polled_live(served, client_id):
 
 
 async def replaying(served, channel, after=-2):
-    """A Bayeux session that replays."""
+    """Open a Bayeux session that replays; return its clientId."""
     client_id = await served.open_session()
     asked = subscribe(client_id, channel, ext={"replay": {channel: after}})
     assert (await (await served.wire()).post(asked)).messages[0]["successful"]
@@ -60,7 +60,7 @@ async def replaying(served, channel, after=-2):
 
 
 async def recorded(served, count):
-    """Wait until so many of the robot's events are on disk."""
+    """Wait until `count` of the robot's events are on disk."""
     tail = served.house.broker.recording.tail
     await served.until(lambda: sum(event.topic.startswith("robot/") for event in tail.after(0)) == count)
 
@@ -70,7 +70,7 @@ async def got(served, target, **headers):
 
 
 async def test_values_are_shown_with_type_and_time(served, values):
-    """Data is bare, `ext.nt4` and `_nt4_type`, `_nt4_time` stand beside it; bytes are bytes."""
+    """Data is bare, with `ext.nt4` or `_nt4_type` and `_nt4_time` next to it; bytes stay bytes."""
     client_id = await served.open_session("/robot/*")
     async with await wamp.join(served.url) as text, await wamp.join(served.url, "wamp.2.msgpack") as binary:
         for client in (text, binary):
@@ -92,7 +92,7 @@ async def test_values_are_shown_with_type_and_time(served, values):
 
 
 async def test_live_ones_and_replaying_ones(served, values):
-    """Who replays gets what is recorded, the others what is shown, and nobody gets a value twice."""
+    """Sessions that replay get recorded values, others the live ones, and no session gets a value twice."""
     live = await served.open_session("/robot/speed")
     later = await replaying(served, "/robot/speed")
     values.put("robot/speed", b"1.5", monotonic())
@@ -108,7 +108,7 @@ async def test_live_ones_and_replaying_ones(served, values):
 
 
 async def test_the_history_of_values(served, values):
-    """`nt4` for values and for nothing else, as a page, as lines, and in WAMP's event history."""
+    """Only values have `nt4`: in a page, as lines, and in WAMP's event history."""
     await (await served.wire()).post(publish("/robot/name", "r2"))
     values.put("robot/speed", b"1.5", monotonic())
     values.put("robot/blob", RAW_JSON, monotonic())
@@ -130,7 +130,7 @@ async def test_the_history_of_values(served, values):
 
 
 async def test_what_others_publish(served, values):
-    """G5: a value of the topic's type goes to everybody, bytes too; who publishes another is told the type."""
+    """G5: a value of the topic's type reaches all subscribers, also bytes; else the error names the type."""
     client_id = await served.open_session("/robot/*")
     async with await wamp.join(served.url, "wamp.2.msgpack") as client:
         await client.subscribe("robot.speed")
@@ -149,7 +149,7 @@ async def test_what_others_publish(served, values):
 
 @pytest.mark.parametrize("is_lone", [True, False])
 async def test_what_bayeux_is_refused(served, values, is_lone):
-    """G5: 400, 400 and 503, said alike to a lone message and to one of many."""
+    """G5: the refusals are 400, 400 and 503, for a single message and in a batch."""
     client_id = await served.open_session("/robot/*")
     wire = await served.wire()
 
@@ -168,7 +168,7 @@ async def test_what_bayeux_is_refused(served, values, is_lone):
 
 
 async def test_a_repeated_publish_delivers_nothing(served, values):
-    """The repeat is answered as the first was."""
+    """The repeat gets the same reply as the first publish."""
     client_id = await served.open_session("/robot/speed")
     wire = await served.wire()
     message = publish("/robot/speed", 1.5, id="1", ext={"idempotency_key": "k"})
@@ -182,7 +182,7 @@ async def test_a_repeated_publish_delivers_nothing(served, values):
 
 
 async def test_the_program_is_refused_as_anybody(served, values):
-    """A server session's reply says why, as a client's would (G5)."""
+    """The reply to a server session has the reason, as a client's has (G5)."""
     reply = await served.halley.publish("/robot/speed", "fast")
     assert (reply["successful"], reply["error"]) == (False, "400:double:value_type_mismatch")
     assert (await served.halley.publish("/robot/speed", 3))["successful"]

@@ -1,4 +1,4 @@
-"""Where Bayeux and WAMP meet: one topic by two names, one identity, one audience, one history."""
+"""Bayeux and WAMP together: one topic by two names, one identity, one audience, one history."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def served(tmp_path):
 
 
 async def ticketed(served, token, realm="realm1"):
-    """A WAMP session of whoever has that token."""
+    """Open a WAMP session with that token."""
     client = await wamp.connect(served.url)
     await client.send([wamp.HELLO, realm, {"roles": dict(wamp.ROLES), "authmethods": ["ticket"], "authid": "anybody"}])
     assert (await client.receive())[0] == wamp.CHALLENGE
@@ -51,7 +51,7 @@ async def ticketed(served, token, realm="realm1"):
 
 
 async def polling(served, token, channel):
-    """A Bayeux session of whoever has that token, subscribed: a function that gets what waits for it."""
+    """Open a Bayeux session with that token, subscribe, and return a function that returns its waiting events."""
     wire = await served.wire()
     client_id = (await wire.post(HANDSHAKE, authorization=f"Bearer {token}")).messages[0]["clientId"]
     await wire.post(connect(client_id))
@@ -65,14 +65,14 @@ async def polling(served, token, channel):
 
 
 async def read(served, token, path):
-    """The data of what /history gives whoever has that token."""
+    """Return the data that /history returns to a client with that token."""
     asked = request("GET", f"/history{path}", authorization=f"Bearer {token}")
     answer = await (await served.wire()).request(asked)
     return [event["data"] for event in json.loads(answer.body)["events"]]
 
 
 async def get_events(client, topic, **options):
-    """The args of what get_events gives a WAMP session, or the error."""
+    """Return the args of the events that get_events returns, or the error."""
     await client.send([CALL, 11, {}, "wamp.subscription.lookup", [topic, options]])
     answer = await client.receive()
     if answer[0] == ERROR:
@@ -83,7 +83,7 @@ async def get_events(client, topic, **options):
 
 
 async def test_an_audience_that_bayeux_names_holds_for_wamp(served):
-    """`ext.audience` goes by the identity that a ticket proves, live and in every read of the history."""
+    """`ext.audience` applies to the identity that a ticket proves, live and in every read of the history."""
     ann, bob = await ticketed(served, "ann"), await ticketed(served, "bob")
     for client in (ann, bob):
         await client.send([SUBSCRIBE, 1, {}, "news.inner"])
@@ -100,7 +100,7 @@ async def test_an_audience_that_bayeux_names_holds_for_wamp(served):
 
 
 async def test_an_audience_that_wamp_names_holds_for_bayeux(served):
-    """`eligible_authid` and `exclude_authrole` likewise; what is meant for sessions by their ids is in no history."""
+    """`eligible_authid` and `exclude_authrole` apply to Bayeux; an event for sessions by their ids is in no history."""
     ann_hears, bob_hears = await polling(served, "ann", "/news/*"), await polling(served, "bob", "/news/*")
     ann = await ticketed(served, "ann")
     for number, (args, options) in enumerate(
@@ -123,7 +123,7 @@ async def test_an_audience_that_wamp_names_holds_for_bayeux(served):
 
 
 async def test_rights_are_the_same_by_either_name(served):
-    """Who may not subscribe to a channel may not hear its topic, nor read its history by any pattern."""
+    """A client that may not subscribe to a channel gets no event of its topic, nor its history by any pattern."""
     bob = await ticketed(served, "bob")
     await bob.send([SUBSCRIBE, 1, {}, "news.x"])
     assert (await bob.receive())[0] == wamp.SUBSCRIBED
@@ -141,7 +141,7 @@ async def test_rights_are_the_same_by_either_name(served):
 
 
 async def test_another_realm_is_nobody_elses(served):
-    """The same URI there is another topic, which no other protocol sees, live or later."""
+    """The same URI in another realm is another topic, which no other protocol sees, live or later."""
     ann_hears = await polling(served, "ann", "/**")
     stranger = await wamp.connect(served.url)
     await stranger.send([wamp.HELLO, "com.lab", {"roles": dict(wamp.ROLES)}])
@@ -153,7 +153,7 @@ async def test_another_realm_is_nobody_elses(served):
 
 
 async def test_a_wrong_ticket_is_aborted(served):
-    """W56: and what it said stays between us and nobody's log."""
+    """W56: the session is aborted, and the ticket is in no log."""
     client = await wamp.connect(served.url)
     await client.send([wamp.HELLO, "realm1", {"roles": dict(wamp.ROLES), "authmethods": ["ticket"]}])
     await client.receive()
@@ -164,7 +164,7 @@ async def test_a_wrong_ticket_is_aborted(served):
 
 
 async def test_an_event_of_one_session_comes_once_by_each_name(served):
-    """Bayeux to WAMP and back: the same bytes, whoever wrote them."""
+    """From Bayeux to WAMP and from WAMP to Bayeux, the bytes of the data are the same."""
     ann = await ticketed(served, "ann")
     await ann.send([SUBSCRIBE, 1, {"match": "wildcard"}, "news..demo"])
     await ann.receive()
