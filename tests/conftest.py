@@ -1,8 +1,7 @@
-"""What holds for every test: how hard Hypothesis tries, which worker runs it, and which face its server has.
+"""What applies to every test: Hypothesis' profiles, the worker that runs it, and the face of its server.
 
-Hypothesis has a profile for each occasion, named by `TESTS_HYPOTHESIS`: `quick` is the default and the same on every
-run, so that no change is blamed for a fault that it did not make; `ci` is the same with more examples; `thorough` is
-long and random, for the night.
+Hypothesis has three profiles, chosen by `TESTS_HYPOTHESIS`: `quick` is the default and the same on every run, so that a
+failure is always due to a change; `ci` is the same with more examples; `thorough` is long and random, for nightly runs.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ settings.register_profile(
     deadline=None,  # speed is never asserted
     max_examples=100,
     stateful_step_count=50,
-    report_multiple_bugs=False,  # the shortest sequence of one fault says more than six at once
+    report_multiple_bugs=False,  # one shortest sequence is easier to read than six
     phases=[Phase.explicit, Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow],
 )
@@ -41,14 +40,14 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("TESTS_HYPOTHESIS", "quick"))
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script has run this in its background (POSIX sh, 2.11)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests start would ignore it too
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script runs this in the background (POSIX sh, 2.11)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # else all processes of the tests would ignore it too
 
 _TESTS = Path(__file__).parent
 
 
 _SHARED = {"pipeline": "spark", "deploy": "image"}
-"""By folder a fixture that is made once: a Spark session takes seconds to start, and an image minutes to build."""
+"""The fixture of a folder that is made only once: a Spark session takes seconds to start, an image minutes to build."""
 
 _LONGEST = (
     "spark",
@@ -57,7 +56,7 @@ _LONGEST = (
     "tests/readme/test_bench.py",
     "tests/bench/test_history.py",
 )
-"""Fixtures and files that are begun first, so that no worker is left alone with one of them."""
+"""Fixtures and files that run first, so that at the end no worker still runs one of them alone."""
 
 
 def _unit(nodeid: str) -> str:
@@ -82,12 +81,12 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_xdist_auto_num_workers(config):
-    """Two more than there are cores: many tests wait for a deadline or a disk."""
+    """Return two more than the number of cores: many tests wait for a deadline or a disk."""
     return len(os.sched_getaffinity(0)) + 2
 
 
 def pytest_generate_tests(metafunc):
-    """A test has the face of most servers unless its marker `faces` names others."""
+    """Give a test the face of most servers, unless its marker `faces` names others."""
     if "face" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("faces")
         metafunc.parametrize("face", marker.args if marker else [SHORT_WAY], indirect=True, scope="module")
@@ -95,17 +94,17 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="module")
 def face(request):
-    """The name of the face that `brisk` settings have."""
+    """The name of the face of servers with `brisk` settings."""
     with facing(request.param):
         yield request.param
 
 
 _SLOW_FOLDERS = {"browser", "clients", "cluster", "deploy"}
-"""All of these tests need programs that few machines have."""
+"""The folders whose tests all need programs that few machines have."""
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Do not even import the tests of those folders, unless slow ones are wanted."""
+    """Do not even import the tests of those folders, unless slow ones are selected."""
     is_slow = collection_path.parent == _TESTS and collection_path.name in _SLOW_FOLDERS
     return True if is_slow and config.option.markexpr == "not slow" else None
 
@@ -115,9 +114,9 @@ def pytest_itemcollected(item):
         item.add_marker(pytest.mark.slow)
 
 
-@pytest.hookimpl(trylast=True)  # when those that are not to be run have been taken out
+@pytest.hookimpl(trylast=True)  # after the deselection
 def pytest_collection_modifyitems(items):
-    """Begin with what takes longest, then with the files that have most tests."""
+    """Run first what takes longest, then the files with the most tests."""
     count = Counter(_unit(item.nodeid) for item in items)
 
     def place(item):

@@ -4,15 +4,15 @@
     python tests/mutate.py --again before.json --revision HEAD --report after.json
 
 The first command draws 100 faults from the lines of `ROOMS` that tests execute, and tries each of them in a clone of
-HEAD. The second tries the same faults in the source of another revision and says which are no longer noticed. Run it
+HEAD. The second tries the same faults in the source of another revision and reports which are no longer noticed. Run it
 with the interpreter of an environment that has Halley's extras `test` and `check`.
 
-A fault is one small change: a comparison turned round, a condition negated, a number off by one, another text, a value
-that is not returned, a statement that is left out. Lines that run only at import (constants, tables) are not changed.
+A fault is one small change: a reversed comparison, a negated condition, a number off by one, another string, a value
+that is not returned, a statement that is omitted. Lines that run only at import (constants, tables) are not changed.
 
 For each fault the tests that execute its line run first, those of its own room before those of `wire` and `hardening`
 and the others; then those of `process` and of the room that start processes of their own, which are not measured. It
-stops at the first test that fails. A test that fails without the fault too does not count.
+stops at the first test that fails. A test that also fails without the fault does not count.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _ARITHMETIC = {
 
 @dataclass
 class Fault:
-    """One change of a source file, and what came of it: `noticed_by` is a test, "a hang", or empty."""
+    """One change of a source file, and its result: `noticed_by` is a test, "a hang", or empty."""
 
     path: str
     line: int
@@ -80,7 +80,7 @@ class Fault:
     end: int
     old: str
     new: str
-    text: str  # the whole line as it was, to find the place again in another revision
+    text: str  # the whole original line, to find the place in another revision
     noticed_by: str = ""
     seconds: float = 0.0
 
@@ -90,7 +90,7 @@ class Fault:
 
 @dataclass
 class Source:
-    """A source file's bytes, and where its lines begin."""
+    """A source file's bytes, and the offsets at which its lines begin."""
 
     path: str
     data: bytes
@@ -100,19 +100,19 @@ class Source:
         self.starts = [0, *(match.end() for match in re.finditer(rb"\n", self.data))]
 
     def fault(self, begin: int, end: int, new: str) -> Fault:
-        """The change of these bytes to that text."""
+        """Return the change of these bytes to that text."""
         line = next(number for number, start in enumerate([*self.starts[1:], len(self.data) + 1], 1) if start > begin)
         text = self.data.splitlines()[line - 1].decode()
         return Fault(self.path, line, begin, end, self.data[begin:end].decode(), new, text)
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
-        """The offsets of a node's bytes."""
+        """Return the offsets of a node's bytes."""
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         return self.starts[node.lineno - 1] + node.col_offset, self.starts[node.end_lineno - 1] + node.end_col_offset
 
     def between(self, left: ast.expr, right: ast.expr, pattern: str) -> tuple[int, int]:
-        """The offsets of an operator between two expressions."""
+        """Return the offsets of an operator between two expressions."""
         begin = self.span(left)[1]
         found = re.search(pattern.encode(), self.data[begin : self.span(right)[0]])
         assert found is not None
@@ -120,7 +120,7 @@ class Source:
 
 
 def faults_of(path: str, data: bytes) -> list[Fault]:
-    """All the faults that can be made in the functions of a source file."""
+    """Return all the faults that can be made in the functions of a source file."""
     source = Source(path, data)
     return [
         fault
@@ -138,7 +138,7 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _faults(source: Source, node: ast.AST) -> Iterator[Fault]:
-    """The faults at a node and below. Asserts, annotations, f-strings and functions inside (their own) are left out."""
+    """Yield the faults at a node and below it, except in asserts, annotations, f-strings and inner functions."""
     if isinstance(
         node, ast.Assert | ast.JoinedStr | ast.FunctionDef | ast.AsyncFunctionDef | ast.Import | ast.ImportFrom
     ):
@@ -184,7 +184,7 @@ def _at(source: Source, node: ast.AST) -> Iterator[Fault]:
 
 
 class Clone:
-    """A revision of this repository in a folder of its own, where tests run against its source."""
+    """A revision of this repository in a separate folder, where tests run against its source."""
 
     def __init__(self, folder: Path, revision: str) -> None:
         self.folder = folder
@@ -193,12 +193,12 @@ class Clone:
         subprocess.run(["git", "checkout", "--quiet", "--detach", revision], cwd=folder, check=True)
 
     def sources(self) -> Iterator[tuple[str, bytes]]:
-        """The files in which faults are made."""
+        """Return the files in which faults are made."""
         for path in sorted({path for room in ROOMS for path in (self.folder / room).rglob("*.py")}):
             yield str(path.relative_to(self.folder)), path.read_bytes()
 
     def pytest(self, *arguments: str, log: Path | None = None) -> tuple[int | None, str]:
-        """Run the tests: the exit code (None at the timeout) and what was printed."""
+        """Run the tests; return the exit code (None at the timeout) and the output."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("HALLEY_", "PYTEST_"))}
         environment |= {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
         with tempfile.TemporaryFile("w+") as output:
@@ -218,7 +218,7 @@ class Clone:
                 code = None
             finally:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # also what a failed test has left behind
+                    os.killpg(process.pid, signal.SIGKILL)  # also processes that a failed test has left behind
                 process.wait()
             output.seek(0)
             text = output.read()
@@ -228,7 +228,7 @@ class Clone:
 
 
 class Coverage:
-    """Which tests execute which line, as pytest-cov has recorded it in contexts."""
+    """The tests that execute each line, as pytest-cov has recorded them in contexts."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -238,7 +238,7 @@ class Coverage:
         self._cache: dict[str, dict[int, set[str]]] = {}
 
     def tests(self, path: str) -> dict[int, set[str]]:
-        """The tests that execute each line of a file."""
+        """Return the tests that execute each line of a file."""
         with self._lock:
             if path not in self._cache:
                 self._cache[path] = self._read(path)
@@ -262,7 +262,7 @@ class Coverage:
 
 
 def measure(clone: Clone, options: list[str], keep: Path | None) -> Coverage:
-    """Run all tests once to see which lines each of them executes; `keep` is where an earlier answer is."""
+    """Run all tests once to find the lines that each executes; `keep` has the result of an earlier run, if any."""
     data = (keep or clone.folder / ".coverage").absolute()
     if not data.exists():
         os.environ["COVERAGE_FILE"] = str(data)
@@ -275,7 +275,7 @@ def measure(clone: Clone, options: list[str], keep: Path | None) -> Coverage:
 
 
 def draw(clone: Clone, coverage: Coverage, count: int, seed: int) -> list[Fault]:
-    """So many faults, of which no two are in one line."""
+    """Draw `count` faults, no two in one line."""
     lines: dict[tuple[str, int], list[Fault]] = {}
     for path, data in clone.sources():
         covered = coverage.tests(path)
@@ -287,7 +287,7 @@ def draw(clone: Clone, coverage: Coverage, count: int, seed: int) -> list[Fault]
 
 
 def find_again(clone: Clone, faults: list[Fault]) -> tuple[list[Fault], list[Fault]]:
-    """The same faults in another revision, and those whose line is not there any more."""
+    """Return the same faults in another revision, and those whose line no longer exists."""
     found, gone = [], []
     sources = dict(clone.sources())
     for fault in faults:
@@ -308,7 +308,7 @@ def _starts_processes(path: Path) -> bool:
 
 
 class Trial:
-    """Tries faults, one at a time, in clones that are lent to one thread each."""
+    """Tries faults, one at a time, in clones of which each thread has one."""
 
     def __init__(self, clones: list[Clone], coverage: Coverage, options: list[str]) -> None:
         self._clones = clones
@@ -317,7 +317,7 @@ class Trial:
         self._fails_anyway: set[str] = set()
 
     def run(self, fault: Fault) -> Fault:
-        """Make the fault, see what notices it, and take it back."""
+        """Make the fault, find the test that notices it, and undo it."""
         clone = self._clones.pop()
         began = time.monotonic()
         path = clone.folder / fault.path
@@ -362,7 +362,7 @@ class Trial:
         yield ["tests/process", *(str(path.relative_to(clone.folder)) for path in files if _starts_processes(path))]
 
     def _first_failure(self, clone: Clone, tests: list[str]) -> str:
-        """The first of these that fails; "a hang" if it does not end. A collection that fails counts as well."""
+        """Return the first of these tests that fails, also in its collection; "a hang" if it does not end."""
         wanted = [test for test in tests if test not in self._fails_anyway]
         with tempfile.NamedTemporaryFile("w", suffix=".args") as file:
             file.write("\n".join(wanted))
@@ -378,7 +378,7 @@ class Trial:
 
 
 def main() -> None:
-    """Read the command line, try the faults, and print what came of them."""
+    """Read the command line, try the faults, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=100, help="how many to draw")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,7 +1,7 @@
-"""What is cited can be looked up: every code is in a table beside the tests, and every page that is named is here.
+"""Citations can be looked up: every cited code is in a table next to the tests, and every named page exists.
 
-A code is a family and a number, such as `CODES-NA.md` has them in its rows. Only what is written for readers counts:
-names of tests, docstrings and comments, not strings that a program works with.
+A code is a family and a number, as in the rows of `CODES-NA.md`. Only what is written for readers counts: names of
+tests, docstrings and comments, but not strings that a program uses.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PAPER = re.compile(r"\b[Dd]esign,? \d|\b[Rr]ulings? \d|\b[Ss]eeds? \d{3}\b|\b[I
 
 
 class Citation(NamedTuple):
-    """A code, where it is cited."""
+    """A code, and the place where it is cited."""
 
     family: str
     number: int
@@ -52,12 +52,12 @@ class Citation(NamedTuple):
 
 
 def rows_of(page):
-    """Code, sentence and source of each of a page's rows."""
+    """Return code, sentence and source of each of a page's rows."""
     return [(match[1], int(match[2]), match[3], match[4]) for match in ROW.finditer(page.read_text(encoding="utf-8"))]
 
 
 def files(*suffixes):
-    """The project's own files."""
+    """Return the project's own files."""
     for folder in ("app", "tests", "static", "deploy", ".ci", ".github"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.is_file() and path.suffix in suffixes and not _SKIPPED & {*path.relative_to(ROOT).parts}:
@@ -65,7 +65,7 @@ def files(*suffixes):
 
 
 def remarks(source):
-    """The texts for readers in a Python file, each with its first line: names of tests, docstrings and comments."""
+    """Return the names of tests, the docstrings and the comments in a Python file, each with its first line."""
     before, word = tokenize.ENCODING, ""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -90,7 +90,7 @@ def citations(path, texts):
 
 
 def cited():
-    """Every code that Python and JavaScript files cite."""
+    """Return every code that Python and JavaScript files cite."""
     for path in files(".py"):
         yield from citations(path, remarks(path.read_text(encoding="utf-8")))
     for path in files(".js", ".mjs"):
@@ -140,7 +140,7 @@ def test_a_protocols_files_cite_no_other_protocols_codes(all_cited):
 
 
 def test_no_text_names_a_page_that_is_not_here():
-    """Neither a page of the repository that it does not have, nor a paper by a number that nobody can look up."""
+    """No text names a page that the repository does not have, or a paper by a number that readers do not know."""
     pages = {*ROOT.glob("*.md"), *files(".md")}
     names = {page.name for page in pages}
     missing = []
@@ -155,7 +155,7 @@ def test_no_text_names_a_page_that_is_not_here():
 
 
 def is_here(name, path, pages):
-    """Whether a page is there, seen from the repository or from the text that names it."""
+    """Whether a page exists, by a path from the repository or from the text that names it."""
     return {(ROOT / name).resolve(), (path.parent / name).resolve()} & pages != set()
 
 

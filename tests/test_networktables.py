@@ -1,4 +1,4 @@
-"""NetworkTables in a house: its timer, its file, and its end (NA48, ND12, ND13)."""
+"""`app/networktables.py`: the timer, the file of persistent topics, and the end (NA48, ND12, ND13)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from app.settings import Limits, Nt4, Settings
 
 
 class Waits:
-    """What engines wait for (`routing.Waits`)."""
+    """A stand-in for `routing.Waits`."""
 
     def __init__(self):
         self.wait = Waiting()
 
 
 class Policy:
-    """A program's own (`routing.Permissions`)."""
+    """A program's policy, in the place of `routing.Permissions`."""
 
     def __init__(self, permissions):
         self.permissions = permissions
@@ -44,9 +44,9 @@ class Policy:
 
 
 class House:
-    """One that speaks NetworkTables alone, on a clock that a test moves, but for the timer's.
+    """A house with NetworkTables only, on a clock that a test moves, except for the timer.
 
-    It has the shape of the tests' `World`, so that its peers speak here too.
+    It has the interface of `World` in `support/nt4_peers.py`, so that its peers can connect.
     """
 
     def __init__(self, folder, permissions=lambda *_: True, **options):
@@ -71,7 +71,7 @@ class House:
                 link.answer(outcome)
 
     async def saved(self):
-        """What the file has, once a save that has begun is through."""
+        """Return the contents of the file, after the end of a save that has begun."""
         if self.tables._saving is not None:
             await self.tables._saving
         return {each["name"]: each["value"] for each in json.loads(self.file.read_bytes())}
@@ -82,7 +82,7 @@ class House:
 
 
 def robot_of(house, **values):
-    """A client that publishes persistent doubles."""
+    """Return a client that publishes persistent doubles."""
     robot = house.peer("robot")
     for pubuid, (name, value) in enumerate(values.items()):
         robot.publish(f"/{name}", pubuid, persistent=True)
@@ -91,7 +91,7 @@ def robot_of(house, **values):
 
 
 async def test_na48_persistent_topics_are_there_again_after_a_restart(tmp_path):
-    """With type, value and properties, and the time of the start; what is not persistent is not."""
+    """They have their types, values and properties, and the time of the start; other topics are gone."""
     house = House(tmp_path)
     robot = house.peer()
     robot.publish("/kept", 1, "string", persistent=True, unit="m")
@@ -122,7 +122,7 @@ async def test_nd12_what_is_wrong_with_the_file_is_told_and_the_rest_comes_back(
 
 
 async def test_na48_changes_are_saved_so_often(tmp_path):
-    """By a thread, once for all changes; and only where there are some."""
+    """A thread saves all changes together, and only if there are any."""
     house = House(tmp_path, save_every_s=1.0)
     robot = robot_of(house, x=1.0)
     house.tables.sweep(house.now)
@@ -141,7 +141,7 @@ async def test_na48_changes_are_saved_so_often(tmp_path):
 
 
 async def test_a_save_that_fails_is_told_once_and_tried_again(tmp_path):
-    """Nothing is lost but time."""
+    """The failure is logged once, and a later save writes everything."""
     house = House(tmp_path / "in")
     (tmp_path / "in").write_text("a file where the folder should be")
     robot_of(house, x=1.0)
@@ -156,7 +156,7 @@ async def test_a_save_that_fails_is_told_once_and_tried_again(tmp_path):
 
 
 async def test_the_end_saves_what_was_not_saved_and_records_what_waits(tmp_path):
-    """The history closes behind it."""
+    """At the end the changes are saved, and the waiting value is recorded, before the history closes."""
     house = House(tmp_path)
     log = MemoryLog(house.broker)
     robot = robot_of(house, x=1.0)
@@ -169,7 +169,7 @@ async def test_the_end_saves_what_was_not_saved_and_records_what_waits(tmp_path)
 
 
 async def test_the_house_is_woken_when_values_are_due(tmp_path):
-    """Whenever somebody's period is over, and not without need."""
+    """The house is woken whenever a client's period has passed, and not without need."""
     house = House(tmp_path)
     robot, dashboard = house.peer("robot"), house.peer("dashboard")
     dashboard.subscribe("/x", periodic=0.05)
@@ -207,7 +207,7 @@ async def test_a_timer_does_not_outlive_the_end(tmp_path):
 
 @pytest.mark.parametrize("verdict", [True, False])
 async def test_a_policy_that_has_to_think_is_awaited(tmp_path, verdict):
-    """One that need not is not; names that no policy can know are not asked about."""
+    """A synchronous policy is not awaited; it is not called for names that no policy can know."""
 
     async def thought():
         return verdict

@@ -1,4 +1,4 @@
-"""The file of persistent topics (NA48, ND12): ntcore's own format, and one complete file after any crash."""
+"""The file of persistent topics (NA48, ND12): in ntcore's format, and complete after any crash."""
 
 from __future__ import annotations
 
@@ -65,24 +65,24 @@ def kept(path):
 
 
 def again(path):
-    """What a server finds that is started anew."""
+    """Return what a server finds that is started again."""
     return PersistentTopics(path, 100, 10_000).load()
 
 
 def test_no_file_is_no_topics(kept):
-    """ND12."""
+    """ND12: without a file there are no topics."""
     assert kept.load() == ([], [])
 
 
 def test_every_type_comes_back(kept, path):
-    """NA48: from a folder that was not there; numbers that are not finite too."""
+    """NA48: values of every type are restored, also numbers that are not finite; the folder is made."""
     kept.save(EVERY_TYPE)
     found, wrong = again(path)
     assert (repr(found), wrong) == (repr(EVERY_TYPE), [])
 
 
 def test_the_file_is_as_ntcore_writes_it(kept, path):
-    """NA48: bytes of all types as base64, which a robot's own server can read; not open to everybody."""
+    """NA48: bytes are base64, so that a robot's own server can read them; other users cannot read the file."""
     kept.save(EVERY_TYPE)
     values = {item["name"]: item for item in json.loads(path.read_text())}
     assert values["/raw"] == {"name": "/raw", "type": "raw", "value": "AP8=", "properties": PROPERTIES}
@@ -94,7 +94,7 @@ def test_the_file_is_as_ntcore_writes_it(kept, path):
 
 
 def test_a_robots_own_file_is_read(kept, path):
-    """NA48: put in its place, it is taken as it is."""
+    """NA48: a robot's file in its place is read unchanged."""
     path.parent.mkdir()
     path.write_text(NTCORES)
     assert kept.load() == (
@@ -109,7 +109,7 @@ def test_a_robots_own_file_is_read(kept, path):
 
 
 def test_the_file_before_is_kept_beside_it(kept, path):
-    """NA48, ND12: and is not read while there is a newer one."""
+    """NA48, ND12: the previous file is kept, and not read while there is a newer one."""
     kept.save(OLD)
     kept.save(NEW)
     assert again(path) == (NEW, [])
@@ -119,7 +119,7 @@ def test_the_file_before_is_kept_beside_it(kept, path):
 
 @pytest.mark.parametrize("text", ["", "[", '[{"name":', "{}", "null", "[NaN]", "[" * 50_000, "[" + " " * 10_000])
 def test_a_file_that_is_none_is_put_aside(kept, path, text):
-    """NA48, ND12: half-written, by a disk or by hand: the one before counts, and nothing is lost by the next `save`."""
+    """NA48, ND12: if the file is damaged the previous one counts, and the next `save` destroys neither."""
     kept.save(OLD)
     kept.save(NEW)
     path.write_text(text)
@@ -135,7 +135,7 @@ def test_a_file_that_is_none_is_put_aside(kept, path, text):
 
 
 def test_a_file_that_cannot_be_opened_stops_nobody(kept, path):
-    """ND12: a folder in its place."""
+    """ND12: the server starts even if there is a folder in place of the file."""
     path.mkdir(parents=True)
     found, wrong = kept.load()
     assert found == []
@@ -174,7 +174,7 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 def test_a_bad_item_is_skipped(kept, path, bad):
-    """NA48, ND12: the others are loaded, and the log says which is not."""
+    """NA48, ND12: the others are loaded, and the log names the skipped one."""
     path.parent.mkdir()
     path.write_text(json.dumps([GOOD, bad, {**GOOD, "name": "/last"}]))
     found, wrong = kept.load()
@@ -187,7 +187,7 @@ def test_a_bad_item_is_skipped(kept, path, bad):
 
 
 def test_there_is_a_bound_to_what_is_read_and_to_what_is_said(path):
-    """So many items, and so many lines in the log."""
+    """The number of items that are read and the number of log lines are limited."""
     path.parent.mkdir()
     path.write_text(json.dumps([*([1] * 50), *({**GOOD, "name": f"/{at}"} for at in range(100))]))
     found, wrong = PersistentTopics(path, 60, 10_000).load()
@@ -197,7 +197,7 @@ def test_there_is_a_bound_to_what_is_read_and_to_what_is_said(path):
 
 
 def test_more_than_may_be_read_is_not_written(kept, path):
-    """NA48: the old file stays, and whoever saves is told."""
+    """NA48: the old file stays, and the caller of `save` gets an error."""
     kept.save(OLD)
     with pytest.raises(OSError, match="10000 bytes") as told:
         kept.save([Saved("/x", "string", "a" * 10_000, PROPERTIES)])
@@ -207,7 +207,7 @@ def test_more_than_may_be_read_is_not_written(kept, path):
 
 @pytest.mark.parametrize("call", range(5))
 def test_a_crash_at_any_step_leaves_one_complete_file(kept, path, monkeypatch, call):
-    """NA48: what is found is the old or the new, whole; a new one gets its name only when it is on the disk."""
+    """NA48: the old or the new file is found, complete; a new one gets its name only once it is on disk."""
     kept.save(OLD)
     steps = []
 
@@ -252,7 +252,7 @@ ITEMS = st.fixed_dictionaries(
 
 @given(st.binary(max_size=60) | st.lists(ITEMS, max_size=3).map(lambda items: json.dumps(items).encode()))
 def test_any_file_is_read_or_refused(tmp_path_factory, content):
-    """NA48: no start of the server fails on what is in it; and what was read can be saved."""
+    """NA48: no contents of the file prevent a start, and whatever was read can be saved."""
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_bytes(content)
     kept = PersistentTopics(path, 10, 100_000)

@@ -1,4 +1,4 @@
-"""What protects a server that others can reach by NetworkTables' listener alone; the rest is in `hardening/`."""
+"""The protection of a server that others can reach by NetworkTables' listener only; the rest is in `hardening/`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVERYWHERE = Nt4(enabled=True, host="0.0.0.0")
 
 
 def test_networktables_listener_needs_a_word_as_any_other():
-    """Rules, or --open; while it is off nobody can reach it."""
+    """It needs rules or --open, unless it is disabled."""
     with pytest.raises(NotProtected, match=r"^0\.0\.0\.0 \(nt4\.host\) can be reached from other machines"):
         check_protected(Settings(nt4=EVERYWHERE))
     check_protected(Settings(nt4=EVERYWHERE, open=True))
@@ -21,7 +21,7 @@ def test_networktables_listener_needs_a_word_as_any_other():
 
 @pytest.mark.parametrize(("nt4", "is_private"), [(EVERYWHERE, False), (Nt4(enabled=True), True), (Nt4(), True)])
 def test_what_is_for_this_machine_alone_is_not_for_who_comes_by_it(nt4, is_private):
-    """S43: the server's own topics and the end of others' sessions are nobody's, once others can connect anywhere."""
+    """S43: if others can connect to any listener, no client may use the server's own topics or end others' sessions."""
     rights = rights_of(Settings(open=True, nt4=nt4))
     assert rights.may(None, "publish", "stats/x") is is_private
     assert rights.may(None, "subscribe", "halley/sessions") is is_private

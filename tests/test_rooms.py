@@ -1,7 +1,7 @@
-"""Who may import whom: the house's walls, read from the code itself.
+"""The imports that each room may have, compared with the code.
 
-A room that is not listed for another must not be imported there, not even for its types. What stands below is the
-floor plan; a change of it is a decision, not a detail.
+A room that is not listed for another must not be imported there, not even for its types. The tables below are the floor
+plan; a change of it is a decision, not a detail.
 """
 
 from __future__ import annotations
@@ -99,13 +99,13 @@ def module_of(path):
 
 
 def room_of(module):
-    """The room a module of ours belongs to: its first two names; a foreign module's is its first."""
+    """Return the room of a module: its first two names if it is Halley's, else the first."""
     names = module.split(".")
     return ".".join(names[:2]) if names[0] == "app" else names[0]
 
 
 def imported(path):
-    """Every module that a file imports, also inside functions and for types."""
+    """Return every module that a file imports, also inside functions and for types."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -130,7 +130,7 @@ def test_rooms_import_only_what_the_floor_plan_allows():
 
 
 def test_the_core_and_the_engines_know_no_clock_and_do_no_io():
-    """Rule 4: `now` is an argument. No asyncio, sockets, threads, files, time or logs below transports/."""
+    """Rule 4: `now` is an argument. No asyncio, sockets, threads, files, time or logs in the broker and the engines."""
     forbidden = {"asyncio", "socket", "threading", "time", "logging", "io", "os", "pathlib", "select", "subprocess"}
     wrong = [
         f"{module_of(path)} must not import {module}"
@@ -143,12 +143,12 @@ def test_the_core_and_the_engines_know_no_clock_and_do_no_io():
 
 
 def test_every_room_is_on_the_plan():
-    """No room without an entry, no entry without a room."""
+    """Every room has an entry in the plan, and every entry is a room."""
     assert {room_of(module_of(path)) for path in FILES} == set(ROOMS)
 
 
 def test_files_can_be_seen_on_a_few_screens():
-    """A file beyond 600 lines has a second noun in it; each says in its first lines what it is for."""
+    """A file of more than 600 lines has more than one subject; each names its subject in its first lines."""
     for path in FILES:
         text = path.read_text(encoding="utf-8")
         assert text.count("\n") <= 600, path

@@ -1,4 +1,4 @@
-"""WAMP's place in a house: a program's policy, waiting, and ids that outlive a restart (`app/routing.py`)."""
+"""`app/routing.py`: a program's policy for WAMP, waiting for it, and ids that outlive a restart."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEADLINE_S = 5.0
 
 
 class Policy:
-    """A program's, that notes what it is asked; it answers, raises, or thinks about `answer` first."""
+    """A program's policy that notes its calls; it returns `answer` or raises it, with `thinks` asynchronously."""
 
     def __init__(self, answer: Any, *, thinks: bool = False) -> None:
         self.answer = answer
@@ -57,7 +57,7 @@ class Policy:
 
 
 def hooks(policy: Any = None) -> tuple[Hooks, list[tuple[str, Exception]]]:
-    """A program's hooks, and what they reported."""
+    """Return a program's hooks, and the list of errors that they report."""
     made, reported = Hooks(), []
     made.policy = policy
     made.report = lambda what, error: reported.append((what, error))
@@ -65,7 +65,7 @@ def hooks(policy: Any = None) -> tuple[Hooks, list[tuple[str, Exception]]]:
 
 
 async def ask(made: Hooks, verb: Any, what: Any) -> tuple[Any, bool]:
-    """What the program says, and whether it had to think."""
+    """Return the program's decision, and whether it had to be awaited."""
     answer = Permissions(made)(verb, what, Context())
     if inspect.isawaitable(answer):
         return await answer, True
@@ -75,7 +75,7 @@ async def ask(made: Hooks, verb: Any, what: Any) -> tuple[Any, bool]:
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize(("answer", "is_allowed"), [(True, True), (False, False), (None, False), (1, False)])
 async def test_a_policy(answer: Any, is_allowed: bool, thinks: bool) -> None:
-    """B23: only True is yes. It is asked as for Bayeux, of a request that has no session."""
+    """B23: only True allows. The policy is called as for a Bayeux request without a session."""
     policy = Policy(answer, thinks=thinks)
     made, _ = hooks(policy)
     assert await ask(made, "publish", "a/b") == (is_allowed, thinks)
@@ -91,20 +91,20 @@ async def test_a_policy(answer: Any, is_allowed: bool, thinks: bool) -> None:
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize(("error", "is_reported"), [(RuntimeError("x"), True), (Refused("x"), False)])
 async def test_a_policy_that_raises(error: Exception, is_reported: bool, thinks: bool) -> None:
-    """B23: says no; what it raises is told, unless it is its way to say no."""
+    """B23: an exception denies; it is reported, unless it is `Refused`."""
     made, reported = hooks(Policy(error, thinks=thinks))
     assert await ask(made, "publish", "a") == (False, thinks)
     assert reported == ([("policy", error)] if is_reported else [])
 
 
 async def test_a_policy_with_nothing_to_say() -> None:
-    """One without `can_publish` does not mind."""
+    """A policy without `can_publish` allows every publish."""
     made, _ = hooks(object())
     assert await ask(made, "publish", "a") == (True, False)
 
 
 async def test_what_no_channel_stands_for() -> None:
-    """The prefix `halley` has what a policy may guard as /halley/** and more: nobody could be asked, so it is a no."""
+    """The prefix `halley` includes /halley/** and more, so no channel pattern fits it, and any policy denies it."""
     policy = Policy(True)
     made, _ = hooks(policy)
     assert await ask(made, "subscribe", Pattern(Match.PREFIX, "halley")) == (False, False)
@@ -114,12 +114,12 @@ async def test_what_no_channel_stands_for() -> None:
 
 
 async def test_no_program() -> None:
-    """Then nobody minds."""
+    """Without a program everything is allowed."""
     assert await ask(hooks()[0], "publish", "a") == (True, False)
 
 
 async def test_other_realms_are_not_asked_about() -> None:
-    """They have no channels."""
+    """Other realms have no channels, so the policy is not called."""
     policy = Policy(False)
     made, _ = hooks(policy)
     assert await ask(made, "publish", ":two/a") == (True, False)
@@ -133,7 +133,7 @@ async def test_other_realms_are_not_asked_about() -> None:
     [([], True), ([None], False), ([True], True), ([False], False), ([True, None], True), ([True, False], False)],
 )
 async def test_authorizers(verdicts: list[bool | None], is_allowed: bool, thinks: bool) -> None:
-    """As for Bayeux: who is over a channel decides: one must grant, none may deny; behind the policy's yes."""
+    """As in Bayeux, after the policy: of a channel's authorizers one must grant, and none may deny."""
     made, _ = hooks(Policy(True, thinks=thinks))
     over = Pattern(Match.DESCENDANTS, "a")
     for verdict in verdicts:
@@ -144,7 +144,7 @@ async def test_authorizers(verdicts: list[bool | None], is_allowed: bool, thinks
 
 
 async def test_an_authorizer_that_raises() -> None:
-    """Says no."""
+    """An exception of an authorizer denies."""
     made, reported = hooks()
 
     def fails(*_: Any) -> bool:
@@ -168,13 +168,13 @@ async def test_an_authorizer_that_raises() -> None:
     ],
 )
 def test_patterns_in_bayeux(match: Match, topic: str, bayeux: tuple[Match, str]) -> None:
-    """A program that knows of channels is asked about one that has all of it."""
+    """A program's policy gets the channel pattern that includes the WAMP pattern."""
     assert in_bayeux(Pattern(match, topic)) == Pattern(*bayeux)
 
 
 @given(wamp_patterns)
 def test_patterns_in_bayeux_have_all(pattern: Pattern) -> None:
-    """Else a policy would be asked about less than it allows. What lies apart must be named there too."""
+    """Else a policy would decide about less than it allows. Reserved topics must also be included by name."""
     wider = in_bayeux(pattern)
     if wider is None:
         assert pattern in (Pattern(Match.PREFIX, "halley"), Pattern(Match.PREFIX, "wamp"))
@@ -186,7 +186,7 @@ def test_patterns_in_bayeux_have_all(pattern: Pattern) -> None:
 
 
 def _is_servers_own(pattern: Pattern, topic: str) -> bool:
-    """What `/**` leaves out; Bayeux' own traffic, which it leaves out too, has other names in WAMP."""
+    """Whether `/**` excludes a topic; Bayeux' own traffic, which it also excludes, has other names in WAMP."""
     return pattern == Pattern(Match.DESCENDANTS, "") and topic.startswith("halley")
 
 
@@ -194,7 +194,7 @@ def _is_servers_own(pattern: Pattern, topic: str) -> bool:
 
 
 async def test_waiting() -> None:
-    """Each is told once: the value, the error, or that the time is over."""
+    """Each callback is called once: with the value, the error, or the timeout."""
     waits, told = Waits(), []
     done = asyncio.Event()
 
@@ -222,7 +222,7 @@ async def test_waiting() -> None:
 
 
 async def test_a_fault_of_ours_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody above could do more about it."""
+    """An exception of the callback is logged, since no caller could handle it."""
     faults: list[str] = []
     monkeypatch.setattr(routing.telemetry, "fault", lambda where, _error: faults.append(where))
     waits = Waits()
@@ -240,7 +240,7 @@ async def test_a_fault_of_ours_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_stopping() -> None:
-    """Nobody is told anything any more, and nothing is left."""
+    """After stopping no callback is called, and no task is left."""
     waits, told = Waits(), []
 
     async def never() -> None:
@@ -257,7 +257,7 @@ async def test_stopping() -> None:
 
 
 def test_ids_outlive_a_restart(tmp_path: Path) -> None:
-    """A thousand at a time, and none of them twice."""
+    """Ids are reserved a thousand at a time, and none is reserved twice."""
     first, second = ReservedIds(tmp_path), ReservedIds(tmp_path)
     assert [first(), first()] == [1, 1 + RESERVED_AT_ONCE]
     assert second() == 1 + 2 * RESERVED_AT_ONCE
@@ -267,7 +267,7 @@ def test_ids_outlive_a_restart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"abc", b"\xff\xfe", b"1.5", b"9" * 5_000])
 def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    """It is told, and the ids begin where no run has been; the file is right again."""
+    """The fault is logged, and the ids begin where no run has been; the file is repaired."""
     faults: list[str] = []
     monkeypatch.setattr(routing.telemetry, "fault", lambda where, _error: faults.append(where))
     (tmp_path / "wamp-subscription-ids").write_bytes(content)
@@ -281,7 +281,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that cannot be written is told; the ids of this run are its own all the same."""
+    """A disk that cannot be written is logged; the ids of this run are still unique."""
     faults: list[str] = []
     monkeypatch.setattr(routing.telemetry, "fault", lambda where, _error: faults.append(where))
     ids = ReservedIds(tmp_path / "nowhere")
@@ -290,7 +290,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_without_a_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing needs them after a restart, and still a later run begins higher."""
+    """Ids need not outlive a restart then, but a later run still begins with higher ones."""
     monkeypatch.setattr(routing.time, "time", lambda: 1_800_000_000.0)
     ids = ReservedIds(None)
     first = ids()

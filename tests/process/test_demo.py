@@ -1,4 +1,4 @@
-"""`halley demo` as its users run it: what it says, what is there to see, and that nothing stays behind."""
+"""`halley demo` as its users run it: its output, its traffic, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPEN = re.compile(r"open (http://127\.0\.0\.1:\d+)/")
 
 @pytest.fixture(autouse=True)
 def _hang_ups():
-    """A terminal that is closed means something, also where the tests run under nohup."""
+    """Make SIGHUP end a process, also where the tests run under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -37,7 +37,7 @@ def _hang_ups():
 
 @asynccontextmanager
 async def shown(*arguments, folder, **settings):
-    """The command that has said what to open; yields it and that. Its temporary files are in the folder."""
+    """Run the demo until it has printed its URL; yields it and the URL. Its temporary files are in the folder."""
     (folder / "temporary").mkdir()
     variables = environment(TMPDIR=str(folder / "temporary"), **settings)
     async with started("demo", *arguments, cwd=folder, env=variables) as demo:
@@ -46,12 +46,12 @@ async def shown(*arguments, folder, **settings):
             await demo.until(lambda: any("Ctrl-C" in line for line in demo.lines))
             yield demo, OPEN.fullmatch(line)[1]
         finally:
-            for pid in children(demo.process.pid):  # of a demo that has failed the test
+            for pid in children(demo.process.pid):  # if the test has failed
                 os.kill(pid, signal.SIGKILL)
 
 
 def children(parent):
-    """The processes that a process has started."""
+    """Return the ids of the processes that a process has started."""
     if not Path("/proc/self/stat").exists():
         unavailable("no /proc")
     found = []
@@ -74,7 +74,7 @@ def is_alive(pid):
 
 
 async def channels(url, protocols):
-    """The history's newest channels and protocols, and who has said something, once those protocols are there."""
+    """Return channels with protocols, and chat's authors, of the newest events, once all `protocols` are among them."""
     seen, speakers = set(), set()
     async with httpx.AsyncClient(base_url=url) as http, asyncio.timeout(TALK_S):
         while not ({each for _, each in seen} >= protocols and "Edda" in speakers):
@@ -87,7 +87,8 @@ async def channels(url, protocols):
 
 
 async def test_it_says_what_to_open_and_all_protocols_are_there(tmp_path):
-    """The console is served, the history has events of all three protocols and of the old page; then all is gone."""
+    """The console is served, the history has events of all protocols and of the old page; at the end nothing is left.
+    """
     async with shown(*ALONE, folder=tmp_path) as (demo, url):
         (server,) = children(demo.process.pid)
         assert [path.name.startswith("halley-demo-") for path in (tmp_path / "temporary").iterdir()] == [True]
@@ -110,7 +111,7 @@ async def test_it_says_what_to_open_and_all_protocols_are_there(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 async def test_told_to_leave_it_has_done_its_work(number, tmp_path):
-    """As by a service manager, or by a terminal that is closed."""
+    """A service manager's signal and a closed terminal's end it with exit code 0."""
     async with shown(*ALONE, folder=tmp_path) as (demo, _):
         (server,) = children(demo.process.pid)
         demo.send_signal(number)
@@ -120,19 +121,19 @@ async def test_told_to_leave_it_has_done_its_work(number, tmp_path):
 
 
 async def test_who_is_in_a_hurry_waits_for_nobody(tmp_path):
-    """Told twice: the server is killed, though it would have been long in leaving."""
+    """After a second signal the server is killed, even if it would need long to shut down."""
     async with shown(*ALONE, folder=tmp_path) as (demo, _):
         (server,) = children(demo.process.pid)
         os.kill(server, signal.SIGSTOP)
         demo.send_signal(signal.SIGINT)
-        demo.send_signal(signal.SIGTERM)  # two of a kind may be taken for one
-        assert await demo.exit_code(DEADLINE_S) in (INTERRUPTED, DONE)  # whichever was seen first
+        demo.send_signal(signal.SIGTERM)  # two equal signals can arrive as one
+        assert await demo.exit_code(DEADLINE_S) in (INTERRUPTED, DONE)  # it depends on which was handled first
         assert not is_alive(server)
     assert [*(tmp_path / "temporary").iterdir()] == []
 
 
 async def test_its_history_goes_on_and_it_ends_by_itself(tmp_path):
-    """--for is over: 0. A data folder is kept, and used again."""
+    """After the time of --for the exit code is 0. A data folder is kept, and used again."""
     arguments = (*ALONE, "--data-dir", "kept", "--for", "1")
     counts = []
     for _ in range(2):
@@ -146,7 +147,7 @@ async def test_its_history_goes_on_and_it_ends_by_itself(tmp_path):
 
 
 async def test_settings_of_the_users_are_left_out_of_it(tmp_path):
-    """A file for another server, or its variables, would make it another demo, or none."""
+    """The configuration file or the variables of another server would change the demo, or prevent it."""
     (tmp_path / "halley.toml").write_text('host = "192.0.2.1"\n[history]\nenabled = false\n')
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "__init__.py").write_text("raise SystemExit('a folder of the user')")
@@ -161,7 +162,7 @@ async def test_settings_of_the_users_are_left_out_of_it(tmp_path):
 
 @pytest.mark.parametrize("flag", ["--port", "--nt4-port"])
 async def test_a_busy_port_ends_with_2_and_names_its_flag(flag, tmp_path):
-    """In the server's own words; nothing stays behind."""
+    """The message is the server's, and nothing stays behind."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         arguments = (*PORTS, flag, str(port), "--pipeline", "off")
@@ -172,7 +173,7 @@ async def test_a_busy_port_ends_with_2_and_names_its_flag(flag, tmp_path):
 
 
 async def test_a_server_that_dies_ends_it_with_1(tmp_path):
-    """It says so, and its folder goes."""
+    """The demo reports that the server has died, and deletes its folder."""
     async with shown(*ALONE, folder=tmp_path) as (demo, _):
         (server,) = children(demo.process.pid)
         os.kill(server, signal.SIGKILL)
@@ -183,7 +184,7 @@ async def test_a_server_that_dies_ends_it_with_1(tmp_path):
 
 @pytest.fixture
 def without_pyspark(tmp_path):
-    """A PYTHONPATH by which PySpark is not to be found."""
+    """Return a PYTHONPATH with which PySpark is not found."""
     folder = tmp_path / "path"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(
@@ -195,7 +196,7 @@ def without_pyspark(tmp_path):
 
 
 async def test_a_pipeline_that_is_wanted_and_missing_is_said(without_pyspark, tmp_path):
-    """--pipeline on: 2, with what would help, and nothing was started."""
+    """With --pipeline on the exit code is 2, with what would help, and nothing is started."""
     code, output, lines = await ended(
         "demo", *PORTS, "--pipeline", "on", cwd=tmp_path, PYTHONPATH=without_pyspark, TMPDIR=str(tmp_path)
     )
@@ -204,7 +205,7 @@ async def test_a_pipeline_that_is_wanted_and_missing_is_said(without_pyspark, tm
 
 
 async def test_a_pipeline_that_is_missing_is_left_out(without_pyspark, tmp_path):
-    """auto, the default: it says so, and goes on without."""
+    """With auto, the default, the demo reports it and continues without the pipeline."""
     code, output, lines = await ended("demo", *PORTS, "--for", "0.5", cwd=tmp_path, PYTHONPATH=without_pyspark)
     assert (code, len(output)) == (DONE, 1), lines
     assert lines[0].startswith("halley: without the pipeline: the data pipeline is not installed")
@@ -213,13 +214,13 @@ async def test_a_pipeline_that_is_missing_is_left_out(without_pyspark, tmp_path)
 
 @pytest.mark.parametrize("arguments", [("--for", "0"), ("--for", "long"), ("--pipeline", "maybe"), ("--port", "70000")])
 async def test_wrong_use(arguments, tmp_path):
-    """Said before anything is started."""
+    """Wrong use is reported before anything is started."""
     code, output, _ = await ended("demo", *arguments, cwd=tmp_path)
     assert (code, output) == (WRONG_USE, [])
 
 
 async def test_what_is_said_is_short(tmp_path):
-    """On a terminal it is a few lines, none of which is longer than people read."""
+    """On a terminal the output is a few short lines."""
     code, output, lines = await ended("demo", *ALONE, "--for", "0.5", cwd=tmp_path)
     assert code == DONE
     assert len(output + lines) <= 7

@@ -1,4 +1,4 @@
-"""The event history of `halley serve`: where it is, what it promises over a restart, and how it says no."""
+"""The event history of `halley serve`: its folder, what survives a restart, and its refusals."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ WRONG_USE = 2
 
 
 async def read(server, path):
-    """What a path of the history answers."""
+    """Return the response to a GET of the history, as JSON."""
     return json.loads((await (await server.wire()).request(request("GET", path))).body)
 
 
 async def positions(server, channel):
-    """Position and data of all events of a channel."""
+    """Return position and data of all events of a channel."""
     return [(event["position"], event["data"]) for event in (await read(server, f"/history{channel}"))["events"]]
 
 
 async def test_its_folder_is_told_at_start_and_can_be_chosen(tmp_path):
-    """`halley-data` where the server was started, unless somebody says otherwise."""
+    """The default is `halley-data` in the folder in which the server was started."""
     (tmp_path / "here").mkdir()
     for arguments, folder in (((), tmp_path / "here/halley-data"), (("--data-dir", "../else"), tmp_path / "else")):
         async with launched(*arguments, cwd=tmp_path / "here") as server:
@@ -35,7 +35,7 @@ async def test_its_folder_is_told_at_start_and_can_be_chosen(tmp_path):
 
 
 async def test_without_history_nothing_is_written(tmp_path):
-    """`--history off` runs in memory alone, and whoever asks for the history is told."""
+    """`--history off` runs in memory only; requests for the history get an error that says so."""
     async with launched("--history", "off", cwd=tmp_path) as server:
         wire = await server.wire()
         assert (await wire.post(publish("/a", 1))).messages == [{"channel": "/a", "successful": True}]
@@ -47,7 +47,7 @@ async def test_without_history_nothing_is_written(tmp_path):
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 async def test_what_was_acknowledged_is_there_after_a_restart(end, tmp_path):
-    """P1: after kill -9 at once too; positions go on where they were, and the log is the same."""
+    """P1: this also holds directly after kill -9; positions continue, and the log is the same."""
     async with launched(cwd=tmp_path) as server:
         wire = await server.wire()
         replies = (await wire.post(*(publish("/a", number) for number in range(5)))).messages
@@ -64,7 +64,7 @@ async def test_what_was_acknowledged_is_there_after_a_restart(end, tmp_path):
 
 
 async def test_a_repeat_with_its_key_is_answered_as_the_first_was_and_delivers_nothing(tmp_path):
-    """In the same batch, later, and over a restart; without a session as with one."""
+    """This holds in the same batch, later, and over a restart, with a session and without."""
     once = publish("/a", "once", ext={"idempotency_key": "job 7/1"})
     async with launched(cwd=tmp_path) as server:
         wire = await server.wire()
@@ -92,7 +92,7 @@ async def test_a_repeat_with_its_key_is_answered_as_the_first_was_and_delivers_n
 
 @pytest.mark.parametrize("key", ["", "k" * 129, "\n", "é", 7, ["k"]])
 async def test_a_key_that_is_none_is_refused(key, tmp_path):
-    """Bad input gets its documented answer and changes nothing."""
+    """An invalid key gets its documented error and changes nothing."""
     async with launched(cwd=tmp_path) as server:
         (reply,) = (await (await server.wire()).post(publish("/a", 1, ext={"idempotency_key": key}))).messages
         assert reply == {"channel": "/a", "successful": False, "error": "400::idempotency_key_invalid"}
@@ -100,7 +100,7 @@ async def test_a_key_that_is_none_is_refused(key, tmp_path):
 
 
 async def test_an_audience_holds_in_the_history_too_and_over_a_restart(tmp_path):
-    """Whoever may not hear an event may not read it later either."""
+    """A client that may not receive an event may not read it later either."""
     hidden = publish("/a", "hidden", ext={"audience": {"excluded_roles": ["anonymous"]}})
     async with launched(cwd=tmp_path) as server:
         wire = await server.wire()
@@ -117,7 +117,7 @@ async def test_an_audience_holds_in_the_history_too_and_over_a_restart(tmp_path)
 
 
 async def test_a_second_server_on_the_same_folder_does_not_start(tmp_path):
-    """F6: code 2 and a sentence that names the folder; the first is unharmed."""
+    """F6: exit code 2 and a message that names the folder; the first server is not affected."""
     async with launched(cwd=tmp_path) as server:
         code, output, lines = await ended("serve", "--port", "0", "--operations-port", "0", cwd=tmp_path)
         assert (code, output) == (WRONG_USE, [])
@@ -137,7 +137,7 @@ async def test_a_second_server_on_the_same_folder_does_not_start(tmp_path):
     ],
 )
 async def test_a_rule_that_cannot_be_kept_ends_with_2(record, setting, sentence, tmp_path):
-    """It is named, with its line, and nothing is served."""
+    """The message names the rule with its line, and nothing is served."""
     (tmp_path / "halley.toml").write_text(f"[[record]]\n{record}\n")
     for verb in (("serve", "--port", "0", "--operations-port", "0"), ("check-config",)):
         code, _, lines = await ended(*verb, cwd=tmp_path)
@@ -148,7 +148,7 @@ async def test_a_rule_that_cannot_be_kept_ends_with_2(record, setting, sentence,
 
 
 async def test_record_rules_say_what_is_kept(tmp_path):
-    """Not at all, after delivery, or first of all; services are not recorded unless a rule names them."""
+    """Events are not kept, kept after delivery, or durable; services are recorded only if a rule names them."""
     (tmp_path / "halley.toml").write_text(
         '[[record]]\npattern = "/quiet/**"\nage = "0"\n[[record]]\npattern = "/loose/**"\nage = "1h"\ndurable = false\n'
     )
@@ -162,7 +162,7 @@ async def test_record_rules_say_what_is_kept(tmp_path):
 
 
 async def test_what_the_server_itself_does_is_recorded(tmp_path):
-    """Sessions opened and closed, subscriptions made and undone; no session's id is shown."""
+    """Sessions that open and close and their subscriptions are recorded, but no session's id."""
     async with launched(cwd=tmp_path) as server:
         wire = await server.wire()
         client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
@@ -185,18 +185,18 @@ async def test_what_the_server_itself_does_is_recorded(tmp_path):
             ("unsubscribed", ["/a"]),
             ("unsubscribed", ["/b/*"]),
         ]
-        assert (await read(server, "/history/**"))["events"] == []  # no wildcard reaches them
+        assert (await read(server, "/history/**"))["events"] == []  # no wildcard matches them
 
 
 async def metrics(server):
-    """Lines of /metrics about consumers, and what is held for them."""
+    """Return the lines of /metrics about consumers and the bytes that are held for them."""
     wire = await server.wire(server.operations_port)
     lines = (await wire.request(request("GET", "/metrics"))).text.splitlines()
     return {line for line in lines if line.startswith(("halley_consumer", "halley_history_held"))}
 
 
 async def test_a_consumer_is_known_over_a_restart_and_its_lag_is_told(tmp_path):
-    """To operators as a metric; what a server that was killed knew, the next one knows at once."""
+    """The lag is a metric; consumers of a server that was killed are known to the next one from its start."""
     async with launched(cwd=tmp_path) as server:
         wire = await server.wire()
         await wire.post(*(publish("/a", number) for number in range(5)))
@@ -213,7 +213,7 @@ async def test_a_consumer_is_known_over_a_restart_and_its_lag_is_told(tmp_path):
 
 
 async def test_operators_are_told_when_a_consumer_is_overtaken(tmp_path):
-    """Which one, where it was, and where the log begins now; no publisher is refused while it lags."""
+    """The log line has the consumer, its offset, and the log's new start; no publisher is refused while it lags."""
     settings = {"HALLEY_HISTORY_MAX_BYTES": "1048576", "HALLEY_HISTORY_SEGMENT_BYTES": "65536"}
     async with launched(cwd=tmp_path, **settings) as server:
         wire = await server.wire()

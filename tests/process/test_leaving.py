@@ -1,4 +1,4 @@
-"""How a server process ends: nobody is left hanging, and nothing is lost in silence."""
+"""How a server process ends: every client gets a reply, and every lost event is counted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def setup(halley):
 
 
 async def hold(server, *channels):
-    """A session with these subscriptions and a connect on its way; returns the connection."""
+    """Open a session with these subscriptions and send a connect; return the connection."""
     wire = await server.wire()
     client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
     await wire.post(connect(client_id))
@@ -36,7 +36,7 @@ async def hold(server, *channels):
 
 
 async def until_told(server, path, is_enough):
-    """Ask the operations listener until its answer is what it takes; returns that answer."""
+    """Send a request to the operations listener until the response is accepted; return that response."""
     wire = await server.wire(server.operations_port)
     async with asyncio.timeout(LONGEST_S):
         while not is_enough(answer := await wire.request(request("GET", path))):
@@ -45,13 +45,13 @@ async def until_told(server, path, is_enough):
 
 
 def only(server, event):
-    """The only line of the log with that event."""
+    """Return the only line of the log with that event."""
     (line,) = server.logged(event)
     return line
 
 
 async def test_sigterm_answers_five_hundred_polls(tmp_path):
-    """P7: each 200 with advice to come again, in random order, on a connection that closes."""
+    """P7: each gets 200 with advice to reconnect, in random order, on a connection that closes."""
     async with launched(cwd=tmp_path) as server:
         polls = await asyncio.gather(*(hold(server) for _ in range(POLLS)))
         await server.until_held(POLLS)
@@ -80,7 +80,7 @@ async def test_sigterm_answers_five_hundred_polls(tmp_path):
 
 
 async def test_what_is_published_while_it_leaves_is_delivered_or_counted(tmp_path):
-    """Those that still wait get the event, what nobody came for is in the last log line."""
+    """Connects that are still held get the event; events that no client fetched are counted in the last log line."""
     hearers = 20
     drain = {"HALLEY_DRAIN_SPREAD_S": "2", "HALLEY_DRAIN_CLIENTS_PER_S": "1"}
     async with launched("--history", "off", cwd=tmp_path, **drain) as server:
@@ -98,7 +98,7 @@ async def test_what_is_published_while_it_leaves_is_delivered_or_counted(tmp_pat
 
 
 async def test_readiness_falls_before_anyone_is_sent_away(tmp_path):
-    """`drain.not_ready_s`: balancers see it first, while clients are served as before; live it stays."""
+    """`drain.not_ready_s`: for that time only the readiness changes, and clients are served as before."""
     async with launched(cwd=tmp_path, HALLEY_DRAIN_NOT_READY_S="3600") as server:
         poll = await hold(server, "/a")
         await server.until_held(1)
@@ -115,7 +115,7 @@ async def test_readiness_falls_before_anyone_is_sent_away(tmp_path):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 async def test_the_exit_code_tells_who_ended_it(number, code, tmp_path):
-    """0 when told to leave, 130 when interrupted, as soon as it has said where it listens; and no trace."""
+    """It is 0 after SIGTERM, and 130 after an interrupt, from the start line on; and there is no traceback."""
     async with launched(cwd=tmp_path) as server:
         server.send_signal(number)
         assert await server.exit_code() == code
@@ -124,7 +124,7 @@ async def test_the_exit_code_tells_who_ended_it(number, code, tmp_path):
 
 
 async def test_a_request_under_way_is_finished(tmp_path):
-    """A client that has begun to send when the signal comes is still answered."""
+    """A client that has begun to send when the signal arrives still gets its response."""
     async with launched(cwd=tmp_path) as server:
         wire = await server.wire()
         data = post(json.dumps(publish("/a", 1)).encode())
@@ -150,7 +150,7 @@ async def test_a_request_under_way_is_finished(tmp_path):
     ],
 )
 async def test_a_second_signal_ends_it_at_once(first, second, code, tmp_path):
-    """F1: whoever cannot wait for a request that takes an hour need not; the code is that of a process so ended."""
+    """F1: a request that takes an hour is not waited for; the exit code is that of the second signal."""
     (tmp_path / "slow.py").write_text(SLOW)
     settings = {"HALLEY_DRAIN_GRACE_S": "3600", "HALLEY_BAYEUX_POLICY_S": "3600"}
     async with launched("--load", "slow:setup", cwd=tmp_path, **settings) as server:
@@ -169,7 +169,7 @@ async def test_a_second_signal_ends_it_at_once(first, second, code, tmp_path):
 
 
 async def ask_slowly(server):
-    """Ask the service that takes an hour; returns the connection."""
+    """Send a request to the service that takes an hour; return the connection."""
     wire = await server.wire()
     client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
     await wire.send(post(json.dumps([{"channel": "/service/slow", "data": 1, "clientId": client_id}]).encode()))
@@ -178,7 +178,7 @@ async def ask_slowly(server):
 
 
 async def test_a_request_that_takes_too_long_is_told_so(tmp_path):
-    """P7: all within the drain time; 503 says that the next server may be asked."""
+    """P7: after the grace period it gets 503, with a Retry-After."""
     (tmp_path / "slow.py").write_text(SLOW)
     settings = {"HALLEY_DRAIN_GRACE_S": "1", "HALLEY_BAYEUX_POLICY_S": "3600"}
     async with launched("--load", "slow:setup", cwd=tmp_path, **settings) as server:
@@ -193,7 +193,7 @@ async def test_a_request_that_takes_too_long_is_told_so(tmp_path):
 
 @pytest.mark.parametrize("wait", ["NOT_READY_S", "SPREAD_S"])
 async def test_a_second_signal_cuts_the_wait_short(wait, tmp_path):
-    """F1: while readiness has fallen, or while holds are released; all of these are answered all the same."""
+    """F1: whether the server waits as not ready or releases holds, all held connects still get 200."""
     settings = {f"HALLEY_DRAIN_{wait}": "3600", "HALLEY_DRAIN_CLIENTS_PER_S": "1"}
     async with launched(cwd=tmp_path, HALLEY_BAYEUX_HOLD_S="3600", **settings) as server:
         polls = await asyncio.gather(*(hold(server) for _ in range(20)))
@@ -207,7 +207,7 @@ async def test_a_second_signal_cuts_the_wait_short(wait, tmp_path):
 
 
 async def test_who_comes_while_it_leaves_is_sent_on(tmp_path):
-    """Handshakes get 503; connects are answered at once, with what is queued, and told to come again."""
+    """Handshakes get 503; connects are answered immediately, with queued events and the advice to reconnect."""
     drain = {"HALLEY_DRAIN_SPREAD_S": "3600", "HALLEY_DRAIN_CLIENTS_PER_S": "1", "HALLEY_BAYEUX_HOLD_S": "3600"}
     async with launched("--history", "off", cwd=tmp_path, **drain) as server:
         polls = await asyncio.gather(*(hold(server, "/a") for _ in range(3)))

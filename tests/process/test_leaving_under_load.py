@@ -1,4 +1,4 @@
-"""F1: a server is told to leave while hundreds of polls are held and several publishers go on publishing."""
+"""F1: a server gets SIGTERM while hundreds of polls are held and several publishers continue."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ GONE = (ConnectionError, asyncio.IncompleteReadError)
 
 
 class Publisher:
-    """Publishes 0, 1, 2 ... until the server is gone; `acknowledged` counts those that were answered as done."""
+    """Publishes 0, 1, 2 ... until the server has ended; `acknowledged` counts the positive replies."""
 
     def __init__(self, port, name):
         self.name = name
         self.acknowledged = 0
-        self.unknown = 0  # sent, and no answer
+        self.unknown = 0  # sent, but without a reply
         self.wire = None
         self.port = port
 
@@ -51,7 +51,7 @@ class Publisher:
 
 
 class Hearer:
-    """Polls until the server is gone; comes back at the latest after COMES_BACK_S, whatever it was advised."""
+    """Polls until the server has ended; reconnects after COMES_BACK_S at the latest, whatever the advice was."""
 
     def __init__(self, port):
         self.port = port
@@ -87,10 +87,10 @@ class Hearer:
 
 @pytest.mark.parametrize("history", ["on", "off"])
 async def test_f1_nothing_that_was_acknowledged_is_lost_unaccounted_for(history, tmp_path):
-    """P7, F1: every hold is answered 200; every event reaches each hearer in order, or is counted in the last line.
+    """P7, F1: every hold gets 200; every event reaches each subscriber in order, or is counted in the last line.
 
-    What was acknowledged before the signal reaches everyone. What is recorded can be read when the server is back, and
-    is not counted.
+    Every event that was acknowledged before the signal reaches all subscribers. Recorded events can be read after a
+    restart, and are not counted.
     """
     async with launched("--history", history, cwd=tmp_path, HALLEY_DRAIN_CLIENTS_PER_S="100") as server:
         hearers = [Hearer(server.port) for _ in range(HEARERS)]

@@ -1,4 +1,4 @@
-"""NetworkTables' own listener in a server process: how it is turned on, what it says, and how it leaves."""
+"""NetworkTables' own listener in a server process: how it is enabled, what is logged, and how it closes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ ANNOUNCED = re.compile(r"networktables: ws://127\.0\.0\.1:(\d+)/nt/NAME")
 
 @pytest.fixture
 def echoes(tmp_path):
-    """The flags of a server whose NetworkTables only echo."""
+    """The flags of a server whose engines for NetworkTables only echo."""
     lines = ("import sys", f"sys.path.append({str(TESTS)!r})", "from support.tables import setup")
     (tmp_path / "echoes.py").write_text("\n".join(lines))
     return ("--nt4", "--nt4-port", "0", "--load", "echoes:setup")
 
 
 def nt4_port(server):
-    """Where it listens for NetworkTables' clients; 0 if it does not."""
+    """Return the port of the listener for NetworkTables; 0 if there is none."""
     return next((int(found[1]) for found in map(ANNOUNCED.fullmatch, server.lines) if found), 0)
 
 
 async def shaken(server):
-    """A client of NetworkTables'."""
+    """Open a WebSocket as a client of NetworkTables."""
     wire = await server.wire(nt4_port(server))
     assert (await wire.request(opening("/nt/robot", NEW))).status == 101
     return wire
@@ -42,7 +42,7 @@ async def shaken(server):
 
 @pytest.mark.parametrize("how", ["flags", "variables", "file"])
 async def test_it_is_turned_on_and_says_where_it_listens(how, tmp_path):
-    """By flag, environment or file; port 0 has become a real one; the last line is the public one's."""
+    """It is enabled by flag, environment or file; port 0 becomes a real one; the public listener is the last line."""
     arguments = ("--nt4", "--nt4-port", "0") if how == "flags" else ()
     variables = {"HALLEY_NT4_ENABLED": "on", "HALLEY_NT4_PORT": "0"} if how == "variables" else {}
     if how == "file":
@@ -57,21 +57,21 @@ async def test_it_is_turned_on_and_says_where_it_listens(how, tmp_path):
 
 
 async def test_it_is_off_unless_it_is_wanted(tmp_path):
-    """Robots and dashboards ask for no password."""
+    """Robots and dashboards have no passwords, so it is off by default."""
     async with launched("--nt4-port", "0", cwd=tmp_path) as server:
         assert nt4_port(server) == 0
         assert not [line for line in server.lines if "networktables" in line]
 
 
 async def test_its_own_listener_may_be_the_only_one_beside(tmp_path):
-    """Without the operations listener it is still the one that it says it is."""
+    """Without the operations listener, its log line is still right."""
     async with launched("--nt4", "--nt4-port", "0", cwd=tmp_path, HALLEY_OPERATIONS_ENABLED="off") as server:
         assert server.operations_port == 0
         assert (await (await server.wire(nt4_port(server))).request(request("GET", "/"))).status == 200
 
 
 async def test_a_busy_port_ends_with_2_and_names_its_flag(tmp_path):
-    """And no other listener stays behind."""
+    """No other listener stays open."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         ports = ("--port", "0", "--operations-port", "0", "--nt4-port", str(port))
@@ -82,7 +82,7 @@ async def test_a_busy_port_ends_with_2_and_names_its_flag(tmp_path):
 
 
 async def test_a_listener_that_others_reach_needs_a_word(tmp_path):
-    """As the public one; nt4.host is named."""
+    """It needs --open or access rules as the public listener does; the message names nt4.host."""
     code, output, lines = await ended("serve", "--nt4", "--nt4-host", "0.0.0.0", "--port", "0", cwd=tmp_path)
     assert (code, output) == (WRONG_USE, [])
     (line,) = lines
@@ -90,7 +90,7 @@ async def test_a_listener_that_others_reach_needs_a_word(tmp_path):
 
 
 async def test_its_clients_are_asked_counted_and_told_when_it_leaves(echoes, tmp_path):
-    """NA7: pings come, /metrics knows of its connections, and SIGTERM ends all in good order."""
+    """NA7: it sends pings, /metrics has its connections, and SIGTERM closes all of them in the regular way."""
     async with launched(*echoes, cwd=tmp_path) as server:
         wire = await shaken(server)
         assert (await next_frame(wire)).opcode == PING
@@ -111,7 +111,7 @@ async def test_its_clients_are_asked_counted_and_told_when_it_leaves(echoes, tmp
 
 
 async def test_a_client_that_does_not_go_does_not_keep_it(echoes, tmp_path):
-    """SIGTERM: who does not agree to the end is cut after nt4.kill_s, long before the grace is over."""
+    """After SIGTERM a client that does not complete the close is cut after nt4.kill_s, long before the grace ends."""
     async with launched(*echoes, cwd=tmp_path) as server:
         wires = [await shaken(server) for _ in range(3)]
         began = asyncio.get_running_loop().time()
@@ -122,7 +122,7 @@ async def test_a_client_that_does_not_go_does_not_keep_it(echoes, tmp_path):
 
 
 async def test_a_second_signal_waits_for_nobody(echoes, tmp_path):
-    """Nor for a client that has long to go."""
+    """The server ends without waiting for clients that have not completed their close."""
     async with launched(*echoes, cwd=tmp_path, HALLEY_NT4_KILL_S="60", HALLEY_DRAIN_GRACE_S="60") as server:
         wire = await shaken(server)
         server.send_signal(signal.SIGTERM)

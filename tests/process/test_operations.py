@@ -1,4 +1,4 @@
-"""Health and metrics as an operator's programs ask for them: on a listener of their own."""
+"""Health and metrics as an operator's programs request them: on a separate listener."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def ask(server, path, method="GET", port=None):
 
 
 async def metrics(server):
-    """Every sample of now, by its name and labels."""
+    """Return the current value of every sample, by its name and labels."""
     text = (await ask(server, "/metrics")).text
     return {
         (sample.name, *sample.labels.values()): sample.value
@@ -35,19 +35,19 @@ async def metrics(server):
 
 @pytest.mark.parametrize(("path", "text"), [("/health/live", "live\n"), ("/health/ready", "ready\n")])
 async def test_a_server_that_serves_is_live_and_ready(path, text, server):
-    """200 and a word; never from a cache."""
+    """The response is 200 with a word, and must not be cached."""
     answer = await ask(server, path)
     assert (answer.status, answer.text) == (200, text)
     assert answer.headers["cache-control"] == "no-store"
 
 
 async def test_metrics_are_prometheus_text(server):
-    """Its own content type, its own parser understands it, and the numbers move with what happens."""
+    """They have Prometheus' content type, its parser reads them, and the numbers follow what happens."""
     answer = await ask(server, "/metrics")
     assert answer.status == 200
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     named = [line.split()[2] for line in answer.text.splitlines() if line.startswith("# TYPE ")]
-    assert len(named) == len(set(named))  # else a scraper refuses all of it
+    assert len(named) == len(set(named))  # else a scraper rejects the whole response
     before = await metrics(server)
     wire = await server.wire()
     await wire.post(HANDSHAKE)
@@ -74,18 +74,18 @@ async def test_metrics_are_prometheus_text(server):
 
 @pytest.mark.parametrize("path", ["/health/live", "/health/ready", "/metrics"])
 async def test_s43_the_public_listener_tells_nothing_of_it(path, server):
-    """S43: 404 there."""
+    """S43: these paths get 404 there."""
     assert (await ask(server, path, port=server.port)).status == 404
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("POST", "/metrics", 405), ("GET", "/", 404)])
 async def test_the_operations_listener_has_nothing_else(method, path, status, server):
-    """No Bayeux, no pages, and nothing that changes anything."""
+    """It serves no Bayeux and no pages, and nothing that changes state."""
     assert (await ask(server, path, method)).status == status
 
 
 async def test_it_can_be_left_out(server, tmp_path):
-    """`operations.enabled = false`: one listener, and no line about another."""
+    """`operations.enabled = false`: there is one listener, and no log line about another."""
     async with launched(cwd=tmp_path, HALLEY_OPERATIONS_ENABLED="off") as alone:
         assert alone.operations_port == 0
         assert (await (await alone.wire()).post(HANDSHAKE)).messages[0]["successful"]

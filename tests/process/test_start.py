@@ -1,4 +1,4 @@
-"""How a server process begins: what it says, where it listens, and what keeps it from starting."""
+"""How a server process starts: what it prints, where it listens, and what prevents it from starting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WRONG_USE = 2
 
 
 async def run_line(line, cwd):
-    """Paste a line into bash; returns what it prints."""
+    """Run a line in bash; return what it prints."""
     without_proxy = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     process = await asyncio.create_subprocess_exec(
         require_program("bash"), "-c", line, cwd=cwd, env=without_proxy, stdout=PIPE, stderr=PIPE
@@ -33,11 +33,11 @@ async def run_line(line, cwd):
     return output.decode()
 
 
-# What it says
+# What it prints
 
 
 async def test_the_three_lines_to_try_work_when_pasted(tmp_path):
-    """Publish without a session; a session that hears its own event; a call of a script's function."""
+    """They are a publish without a session, a session that gets its own event, and a script's callback."""
     require_program("curl")
     async with launched(cwd=tmp_path) as server:
         lines = [line.strip() for line in server.lines if line.startswith("  ")]
@@ -57,7 +57,7 @@ async def test_the_three_lines_to_try_work_when_pasted(tmp_path):
 
 
 async def test_the_last_line_says_where_it_listens(tmp_path):
-    """It is the last before serving begins, on standard error; port 0 has become a real one."""
+    """It is the last line before serving begins, on standard error; port 0 has become a real one."""
     async with launched(cwd=tmp_path) as server:
         assert server.lines[-1] == f"halley is listening on http://127.0.0.1:{server.port}"
         assert f"console: http://127.0.0.1:{server.port}/" in server.lines
@@ -67,7 +67,7 @@ async def test_the_last_line_says_where_it_listens(tmp_path):
 
 
 async def test_ports_hosts_and_paths_are_settings(tmp_path):
-    """By file, environment and flag; the lines to try follow them."""
+    """They are set by file, environment and flag; the lines to try have their values."""
     (tmp_path / "my.toml").write_text('port = 1\n[bayeux]\npaths = ["/live"]\n[operations]\nport = 1\n')
     arguments = ("--config", "my.toml", "--port", "0")
     async with launched(*arguments, cwd=tmp_path, HALLEY_OPERATIONS_PORT="0") as server:
@@ -78,7 +78,7 @@ async def test_ports_hosts_and_paths_are_settings(tmp_path):
 
 @pytest.mark.parametrize(("watched", "is_json"), [(False, True), (True, False)])
 async def test_logs_are_structured_and_go_to_standard_error(watched, is_json, tmp_path):
-    """One JSON object a line where a program reads them, words for a person at a terminal; nothing is a result."""
+    """Programs get one JSON object a line, a person at a terminal gets text; standard output stays empty."""
     with terminal() as at:
         stderr = at.line if watched else PIPE
         arguments = ("serve", "--port", "0", "--operations-port", "0")
@@ -105,7 +105,7 @@ async def test_logs_are_structured_and_go_to_standard_error(watched, is_json, tm
 
 
 async def test_a_listener_that_others_reach_needs_a_word(tmp_path):
-    """Without access rules everyone could read and publish everything."""
+    """Without access rules every client could read and publish everything."""
     code, output, lines = await ended("serve", "--host", "0.0.0.0", "--port", "0", cwd=tmp_path)
     assert (code, output) == (WRONG_USE, [])
     (line,) = lines
@@ -114,7 +114,7 @@ async def test_a_listener_that_others_reach_needs_a_word(tmp_path):
 
 @pytest.mark.parametrize("how", ["flag", "variable"])
 async def test_with_that_word_it_starts(how, tmp_path):
-    """--open or HALLEY_OPEN; publishing without a session is then a right that nobody has."""
+    """With --open or HALLEY_OPEN it starts; then no client may publish without a session."""
     arguments = ["serve", "--host", "0.0.0.0", "--port", "0", "--operations-port", "0"]
     through = ("env", "HALLEY_OPEN=yes") if how == "variable" else ()
     async with started(*arguments, *(["--open"] if how == "flag" else []), cwd=tmp_path, through=through) as server:
@@ -128,7 +128,7 @@ async def test_with_that_word_it_starts(how, tmp_path):
 
 @pytest.mark.parametrize("flag", ["--port", "--operations-port"])
 async def test_a_busy_port_ends_with_2_and_names_its_flag(flag, tmp_path):
-    """Also that of the operations listener, before anyone is served."""
+    """This includes the port of the operations listener, and happens before any client is served."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         ports = {"--port": "0", "--operations-port": "0", flag: str(port)}
@@ -139,7 +139,7 @@ async def test_a_busy_port_ends_with_2_and_names_its_flag(flag, tmp_path):
 
 
 async def test_two_usual_servers_do_not_get_in_each_others_way_unseen(tmp_path):
-    """The second one with the same port ends; the first goes on."""
+    """The second server with the same port ends; the first continues."""
     async with launched(cwd=tmp_path) as first:
         second = await ended("serve", "--port", str(first.port), "--operations-port", "0", cwd=tmp_path)
         assert second.code == WRONG_USE
@@ -159,7 +159,7 @@ async def test_more_connections_than_the_soft_limit_of_files(tmp_path):
             await wire.close()
 
 
-# What keeps it from starting
+# What prevents it from starting
 
 
 @pytest.mark.parametrize(
@@ -172,13 +172,13 @@ async def test_more_connections_than_the_soft_limit_of_files(tmp_path):
     ],
 )
 async def test_bad_settings_end_with_2(arguments, line, tmp_path):
-    """Place, key and need; nothing has been opened."""
+    """The message has the place, the key and what was expected; no listener was opened."""
     (tmp_path / "bad.toml").write_text("port = 0\nbayeux = 1\n")
     assert await ended("serve", *arguments, cwd=tmp_path) == (WRONG_USE, [], [f"halley: {line}"])
 
 
 def test_the_usual_settings_are_the_documented_ones():
-    """Loopback, 8080 and 8081, /bayeux and /cometd."""
+    """They are loopback, 8080 and 8081, /bayeux and /cometd."""
     settings = Settings()
     assert (settings.host, settings.port, settings.bayeux.paths) == ("127.0.0.1", 8080, ("/bayeux", "/cometd"))
     assert (settings.operations.host, settings.operations.port) == ("127.0.0.1", 8081)
@@ -188,7 +188,7 @@ def test_the_usual_settings_are_the_documented_ones():
 
 
 async def test_a_programs_code_is_loaded_from_the_working_directory(tmp_path):
-    """`--load module:setup`, several times, in order."""
+    """`--load module:setup` can be given several times, and is done in that order."""
     (tmp_path / "greeting.py").write_text(
         "def setup(halley):\n"
         "    @halley.service('/service/greet')\n"
@@ -211,7 +211,7 @@ async def test_a_programs_code_is_loaded_from_the_working_directory(tmp_path):
 
 @pytest.mark.parametrize("name", ["missing:setup", "here:missing"])
 async def test_code_that_is_not_there_ends_with_2(name, tmp_path):
-    """A mistyped name is wrong use, told in one line."""
+    """A mistyped name is wrong use, reported in one line."""
     (tmp_path / "here.py").write_text("")
     code, output, lines = await ended("serve", "--load", name, "--port", "0", cwd=tmp_path)
     assert (code, output) == (WRONG_USE, [])
@@ -220,7 +220,7 @@ async def test_code_that_is_not_there_ends_with_2(name, tmp_path):
 
 
 async def test_a_program_can_be_stopped_while_its_code_is_loaded(tmp_path):
-    """Ctrl-C before serving has begun: 130 and no trace."""
+    """Ctrl-C before serving has begun: exit code 130, and no traceback."""
     (tmp_path / "slow.py").write_text(
         "import sys, time\n"
         "def setup(halley):\n"

@@ -1,4 +1,4 @@
-"""A process that is starved, of time or of files: it must not take that out on its clients (D5, D6)."""
+"""A process without processor time or files must not end its clients' sessions (D5, D6)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ FILES = 48
 
 
 async def test_d5_a_stopped_process_does_not_blame_its_clients(tmp_path):
-    """D5: SIGSTOP for longer than any deadline; whose request waited with the process still has a session.
+    """D5: after a SIGSTOP longer than any deadline, clients whose requests waited still have their sessions.
 
-    Half of the clients poll while it stands still, the polls of the others are held; all of them get what comes.
+    Half of the clients poll while the process is stopped, the polls of the others are held; all get the next event.
     """
     settings = {"HALLEY_BAYEUX_MAX_INTERVAL_S": str(MAX_INTERVAL_S), "HALLEY_BAYEUX_HOLDS_PER_BROWSER": "-1"}
     async with launched(cwd=tmp_path, **settings) as server:
@@ -48,7 +48,7 @@ async def test_d5_a_stopped_process_does_not_blame_its_clients(tmp_path):
 
 
 async def holds(server, count):
-    """Wait until so many connects are held."""
+    """Wait until `count` connects are held."""
     wire = await server.wire(server.operations_port)
     async with asyncio.timeout(10):
         while f"halley_holds {count}.0" not in (await wire.request(request("GET", "/metrics"))).text:
@@ -56,14 +56,14 @@ async def holds(server, count):
 
 
 def cpu_s(pid):
-    """The processor time that a process has used."""
+    """Return the processor time in seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 async def test_d6_out_of_files_it_serves_whom_it_has_and_recovers(loop, tmp_path):
-    """D6: the accept loop neither dies nor spins, one line a second says why, and who comes later is served."""
+    """D6: the accept loop neither ends nor spins, one line a second has the reason, and later clients are served."""
     if loop == "asyncio":
         (tmp_path / "uvloop.py").write_text("raise ImportError")
     shell = ("sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh")
@@ -78,7 +78,7 @@ async def test_d6_out_of_files_it_serves_whom_it_has_and_recovers(loop, tmp_path
         passed_s = asyncio.get_running_loop().time() - began
         assert cpu_s(server.process.pid) - used_s < passed_s / 2
         told, faults = server.logged("out_of_files"), server.logged("fault")
-        assert [fault["what"] for fault in faults] in ([], ["retention"])  # it cannot look at its files either
+        assert [fault["what"] for fault in faults] in ([], ["retention"])  # retention cannot open its files either
         assert len(server.lines) - lines <= len(told) + len(faults)
         first_at, *_, last_at = (datetime.fromisoformat(line["timestamp"]).timestamp() for line in told)
         assert last_at - first_at > len(told) - 2

@@ -1,4 +1,4 @@
-"""What systemd is told of a server's life, with `Type=notify`: sd_notify(3)."""
+"""The messages to systemd during a server's life, with `Type=notify`: sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.wire import DEADLINE_S
 
 @pytest.mark.parametrize("kind", ["path", "abstract"])
 async def test_systemd_is_told_when_it_serves_and_when_it_leaves(kind, tmp_path):
-    """READY=1 after it listens, STOPPING=1 before anyone is sent away; both kinds of address that systemd uses."""
+    """READY=1 is sent once it listens, STOPPING=1 before it closes sessions, to both kinds of address of systemd."""
     address = str(tmp_path / "notify") if kind == "path" else f"@halley-{secrets.token_hex(8)}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(address.replace("@", "\0", 1))
@@ -35,7 +35,7 @@ async def test_systemd_is_told_when_it_serves_and_when_it_leaves(kind, tmp_path)
 
 
 async def test_nobody_listens(tmp_path):
-    """A socket that is not there is no reason not to serve."""
+    """The server starts even if the socket of systemd does not exist."""
     async with launched("--history", "off", cwd=tmp_path, NOTIFY_SOCKET=str(tmp_path / "gone")) as server:
         server.send_signal(signal.SIGTERM)
         assert await server.exit_code() == 0

@@ -1,4 +1,4 @@
-"""`halley serve` with a certificate: what it says, who can speak to it, and what SIGHUP does."""
+"""`halley serve` with a certificate: what it prints, which clients can connect, and what SIGHUP does."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def place(tmp_path):
 
 
 def shown_certificate(port):
-    """The certificate that a new connection is shown, as PEM."""
+    """Return the certificate that a new connection gets, as PEM."""
     return ssl.get_server_certificate(("127.0.0.1", port), timeout=DEADLINE_S).strip().encode()
 
 
-# Who can speak to it
+# Which clients can connect
 
 
 async def test_it_says_https_and_its_lines_work_when_pasted(place):
-    """Start line, console and curl lines; curl is told whom to trust."""
+    """The start line, the console and the curl lines have https; curl gets the certificate to trust."""
     require_program("curl")
     async with launched(*FILES, cwd=place) as server:
         assert server.lines[-1] == f"halley is listening on https://127.0.0.1:{server.port}"
@@ -50,7 +50,7 @@ async def test_it_says_https_and_its_lines_work_when_pasted(place):
 
 
 async def pasted(line, cwd):
-    """What a line prints in bash."""
+    """Run a line in bash; return what it prints."""
     without_proxy = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     process = await asyncio.create_subprocess_exec(
         require_program("bash"), "-c", line, cwd=cwd, env=without_proxy, stdout=asyncio.subprocess.PIPE
@@ -62,7 +62,7 @@ async def pasted(line, cwd):
 
 
 async def test_halleys_own_client_speaks_it(place):
-    """Publish and subscribe by https; SSL_CERT_FILE says whom to trust beside the usual authorities."""
+    """Publish and subscribe use https; SSL_CERT_FILE adds a certificate to the usual authorities."""
     async with launched(*FILES, cwd=place) as server:
         options = ("--server", f"https://127.0.0.1:{server.port}")
         trusting = environment(SSL_CERT_FILE=str(place / "cert.pem"))
@@ -78,7 +78,7 @@ async def test_halleys_own_client_speaks_it(place):
 
 
 async def test_the_cookie_is_secure(place):
-    """B1: exactly when the request came by https."""
+    """B1: the cookie has Secure if the request arrived by https."""
     async with launched(*FILES, cwd=place) as server:
         wire = await server.wire(tls=authority.context(place))
         (cookie,) = (await wire.post(HANDSHAKE)).set_cookies
@@ -86,7 +86,7 @@ async def test_the_cookie_is_secure(place):
 
 
 async def test_a_page_of_the_same_host_without_tls_is_another_site(place):
-    """Whoever can write into http://this-host must not speak to https://this-host with its cookies."""
+    """An attacker who can change http://this-host must not use https://this-host with its cookies."""
     async with launched(*FILES, "--host", "127.0.0.1", cwd=place, HALLEY_HOSTS="app.example") as server:
         wire = await server.wire(tls=authority.context(place))
         for origin, status in (("https://app.example", 200), ("http://app.example:443", 403)):
@@ -96,7 +96,7 @@ async def test_a_page_of_the_same_host_without_tls_is_another_site(place):
 
 @pytest.mark.parametrize("first", [b"", b"\x16\x03\x01\x02\x00"], ids=["silent", "half-a-record"])
 async def test_a_peer_that_never_shakes_hands_is_cut(first, place):
-    """S3: the handshake has no time of its own; it counts towards that of the first head."""
+    """S3: the TLS handshake counts towards the time limit of the first head."""
     async with launched(*FILES, cwd=place, HALLEY_LIMITS_HEAD_S="0.3") as server:
         wire = await server.wire()
         await wire.send(first)
@@ -106,7 +106,7 @@ async def test_a_peer_that_never_shakes_hands_is_cut(first, place):
 
 
 async def test_plain_http_is_told_what_is_spoken_here(place):
-    """A user who forgot the s sees why."""
+    """A user who has typed http instead of https gets an explanation."""
     async with launched(*FILES, cwd=place) as server:
         wire = await server.wire()
         answer = await wire.request(post(b"[]"))
@@ -116,7 +116,7 @@ async def test_plain_http_is_told_what_is_spoken_here(place):
 
 @pytest.mark.parametrize(("least", "is_served"), [("1.2", True), ("1.3", False)])
 async def test_the_least_version_is_a_setting(least, is_served, place):
-    """RFC 8996 forbids what is older than 1.2; an operator may want 1.3 only."""
+    """RFC 8996 forbids versions older than 1.2; an operator may want 1.3 only."""
     trusts = authority.context(place)
     trusts.maximum_version = ssl.TLSVersion.TLSv1_2
     async with launched(*FILES, cwd=place, HALLEY_TLS_MIN_VERSION=least) as server:
@@ -129,11 +129,11 @@ async def test_the_least_version_is_a_setting(least, is_served, place):
         assert server.logged("tls_failed")[0]["reason"] == "UNSUPPORTED_PROTOCOL"
 
 
-# What keeps it from starting
+# What prevents it from starting
 
 
 def spoil(place, how):
-    """Make the certificate or its key useless."""
+    """Make the certificate or its key unusable."""
     cert, key = place / "cert.pem", place / "key.pem"
     other = authority.make("other")
     match how:
@@ -167,7 +167,7 @@ SAID = {
 @pytest.mark.parametrize("verb", ["serve", "check-config"])
 @pytest.mark.parametrize("how", SAID)
 async def test_files_that_cannot_be_used_end_with_2_and_a_sentence(how, verb, place):
-    """Which file, and why; `check-config` says so beforehand."""
+    """The message has the file and the reason; `check-config` reports the same."""
     spoil(place, how)
     settings = {"HALLEY_TLS_CERT": "cert.pem", "HALLEY_TLS_KEY": "key.pem", "HALLEY_PORT": "0"}
     code, output, lines = await ended(verb, cwd=place, **settings)
@@ -175,20 +175,20 @@ async def test_files_that_cannot_be_used_end_with_2_and_a_sentence(how, verb, pl
 
 
 async def test_the_key_may_stand_in_the_certificates_file(place):
-    """As some programs write them."""
+    """Some programs write both into one file."""
     (place / "both.pem").write_bytes((place / "cert.pem").read_bytes() + (place / "key.pem").read_bytes())
     async with launched("--tls-cert", "both.pem", cwd=place) as server:
         assert (await (await server.wire(tls=authority.context(place))).post(HANDSHAKE)).status == 200
 
 
 async def test_a_certificate_alone_is_not_enough(place):
-    """The sentence names the flag that is missing."""
+    """The message names the missing flag."""
     _, _, lines = await ended("serve", "--tls-cert", "cert.pem", "--port", "0", cwd=place)
     assert lines == ["halley: cert.pem contains no private key (expected PEM); name its file with --tls-key"]
 
 
 async def test_a_key_alone_is_wrong_use(place):
-    """It would be served without TLS by mistake."""
+    """Otherwise the server would serve without TLS by mistake."""
     code, _, lines = await ended("serve", "--tls-key", "key.pem", "--port", "0", cwd=place)
     assert (code, lines) == (WRONG_USE, ["halley: --tls-key: tls.key: expected tls.cert (--tls-cert) too"])
 
@@ -198,7 +198,7 @@ async def test_a_key_alone_is_wrong_use(place):
 
 @pytest.mark.parametrize("kind", ["ec", "rsa"])
 async def test_sighup_reads_the_certificate_again(kind, place):
-    """For new connections, on the same port; a held poll goes on, and old connections serve."""
+    """New connections get the new one, on the same port; a held poll and old connections continue."""
     async with launched(*FILES, cwd=place) as server:
         wire = await server.wire(tls=authority.context(place))
         client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
@@ -220,7 +220,7 @@ async def test_sighup_reads_the_certificate_again(kind, place):
 
 @pytest.mark.parametrize("how", SAID)
 async def test_sighup_keeps_the_old_certificate_if_the_new_one_cannot_be_used(how, place):
-    """One line says why; a later one that is whole is taken."""
+    """One log line has the reason; a later certificate that is valid is used."""
     async with launched(*FILES, cwd=place) as server:
         old = (place / "cert.pem").read_bytes()
         spoil(place, how)
@@ -236,7 +236,7 @@ async def test_sighup_keeps_the_old_certificate_if_the_new_one_cannot_be_used(ho
 
 
 async def test_sighup_without_tls_changes_nothing(tmp_path):
-    """A terminal that closes, or a log rotation that tells everyone, must not end it."""
+    """A terminal that closes, or a log rotation that signals all processes, must not end the server."""
     async with launched(cwd=tmp_path) as server:
         server.send_signal(signal.SIGHUP)
         line = await server.until_logged('"reloaded"')
@@ -245,7 +245,7 @@ async def test_sighup_without_tls_changes_nothing(tmp_path):
 
 
 async def test_the_operations_listener_stays_plain(place):
-    """Settings: health checks need no certificate."""
+    """Health checks need no certificate."""
     async with launched(*FILES, cwd=place) as server:
         with socket.create_connection(("127.0.0.1", server.operations_port), timeout=DEADLINE_S) as plain:
             plain.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")

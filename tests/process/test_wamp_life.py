@@ -1,4 +1,4 @@
-"""How a WAMP session outlives, or does not, what happens to its server's process."""
+"""WAMP sessions and events when the server's process is killed, is stopped, or has slow clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE = 300
 
 @pytest_asyncio.fixture
 async def knock():
-    """Opens connections to a server, with a session unless told otherwise; they end with the test."""
+    """A function that connects to a server, with a session by default; the connections are closed after the test."""
     clients = []
 
     async def knock(server, *, joins=True):
@@ -38,12 +38,12 @@ async def knock():
 
 
 def frame_of(message):
-    """A message in a frame, past the client's own flow control."""
+    """Return a message in a frame, to be sent without the client's own flow control."""
     return text(json.dumps(message).encode())
 
 
 async def publish_on(client, acknowledged, enough):
-    """Publish 0, 1, 2 ... without end; which have been acknowledged, and by which id, is noted in order."""
+    """Publish 0, 1, 2 ... without end; note the acknowledged ones with their ids, in order."""
     sent, waiting = 0, {}
     try:
         while True:
@@ -63,7 +63,7 @@ async def publish_on(client, acknowledged, enough):
 
 
 async def history(client):
-    """All that was published: what, and by which id."""
+    """Return all published events and their ids."""
     number = (await client.call("wamp.subscription.lookup", TOPIC))[3][0]
     found, more = [], {}
     while True:
@@ -75,9 +75,9 @@ async def history(client):
 
 
 async def test_what_was_acknowledged_is_there_after_kill_9(tmp_path, knock):
-    """P1: killed in the middle of publishing; each acknowledged publication is in `get_events`, in order, once.
+    """P1: after a kill in the middle of publishing, `get_events` has each acknowledged publication once, in order.
 
-    Subscription ids of before are not given to anything else (W13).
+    Earlier subscription ids are not used for anything else (W13).
     """
     acknowledged: list[tuple[int, int]] = []
     async with launched(cwd=tmp_path) as server:
@@ -100,7 +100,7 @@ async def test_what_was_acknowledged_is_there_after_kill_9(tmp_path, knock):
 
 
 async def test_sigterm_says_goodbye_to_every_session(tmp_path, knock):
-    """P7: each gets what was published, then GOODBYE `wamp.close.system_shutdown`; who only knocked is aborted."""
+    """P7: each gets its events, then GOODBYE `wamp.close.system_shutdown`; without a session it is ABORT."""
     async with launched("--history", "off", cwd=tmp_path, HALLEY_DRAIN_CLIENTS_PER_S="1000") as server:
         clients = [await knock(server) for _ in range(20)]
         for client in clients:
@@ -112,8 +112,8 @@ async def test_sigterm_says_goodbye_to_every_session(tmp_path, knock):
             assert (await client.receive())[0] == EVENT
             assert await client.receive() == [GOODBYE, {}, "wamp.close.system_shutdown"]
         assert (await stranger.receive())[2] == "wamp.close.system_shutdown"
-        for client in clients[::2]:  # the others never answer
-            with suppress(ConnectionClosed):  # nobody is waited for: who answers late finds the server gone
+        for client in clients[::2]:  # the others never reply
+            with suppress(ConnectionClosed):  # the server waits for no reply, and can have ended before a late one
                 await client.send([GOODBYE, {}, "wamp.close.goodbye_and_out"])
         for client in clients:
             assert await client.closed() in (1000, 1001)
@@ -122,7 +122,7 @@ async def test_sigterm_says_goodbye_to_every_session(tmp_path, knock):
 
 
 async def test_a_reader_that_never_reads_is_sent_away_and_the_others_get_all(tmp_path, knock):
-    """S32, WD14: it is cut, which is counted and logged; who reads gets every event in order."""
+    """S32, WD14: its connection is cut, counted and logged; a client that reads gets every event in order."""
     async with launched("--history", "off", cwd=tmp_path, HALLEY_LIMITS_QUEUE_BYTES="200000") as server:
         deaf, good, publisher = await knock(server), await knock(server), await knock(server)
         for client in (deaf, good):
@@ -141,7 +141,7 @@ async def test_a_reader_that_never_reads_is_sent_away_and_the_others_get_all(tmp
 
 
 async def test_a_client_that_asks_and_never_reads_is_sent_away(tmp_path, knock):
-    """S32: replies are bounded as events are; nobody else notices."""
+    """S32: replies are bounded as events are; other clients are not affected."""
     async with launched("--history", "off", cwd=tmp_path, HALLEY_LIMITS_QUEUE_BYTES="200000") as server:
         deaf, good = await knock(server), await knock(server)
         for number in range(200):

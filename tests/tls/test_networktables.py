@@ -1,4 +1,4 @@
-"""NetworkTables over TLS: the main listener's `/nt/NAME` is `wss` then; NetworkTables' own listener stays plain."""
+"""NetworkTables over TLS: with a certificate `/nt/NAME` is `wss`; NetworkTables' own listener stays plain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from support.server import brisk, serving
 
 
 async def test_a_client_by_tls_and_a_plain_one_share_topics(tmp_path):
-    """NA4: wss is the main listener's; the other needs no certificate."""
+    """NA4: the main listener uses wss; the other one needs no certificate."""
     nt4_settings = {"enabled": True, "port": 0, "ping_s": 5, "pong_s": 10}
     settings = brisk(tls=authority.settings(), nt4=nt4_settings, data_dir=str(tmp_path))
     async with (
