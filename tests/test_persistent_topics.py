@@ -252,7 +252,7 @@ ITEMS = st.fixed_dictionaries(
 
 @given(st.binary(max_size=60) | st.lists(ITEMS, max_size=3).map(lambda items: json.dumps(items).encode()))
 def test_any_file_is_read_or_refused(tmp_path_factory, content):
-    """NA48: no contents of the file prevent a start, and whatever was read can be saved."""
+    """NA48: no contents of the file prevent a start, and everything that was read can be saved."""
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_bytes(content)
     kept = PersistentTopics(path, 10, 100_000)

@@ -87,8 +87,7 @@ async def channels(url, protocols):
 
 
 async def test_it_says_what_to_open_and_all_protocols_are_there(tmp_path):
-    """The console is served, the history has events of all protocols and of the old page; at the end nothing is left.
-    """
+    """The console is served, the history has events of all protocols and of the old page; nothing is left behind."""
     async with shown(*ALONE, folder=tmp_path) as (demo, url):
         (server,) = children(demo.process.pid)
         assert [path.name.startswith("halley-demo-") for path in (tmp_path / "temporary").iterdir()] == [True]

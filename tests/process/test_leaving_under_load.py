@@ -51,7 +51,7 @@ class Publisher:
 
 
 class Hearer:
-    """Polls until the server has ended; reconnects after COMES_BACK_S at the latest, whatever the advice was."""
+    """Polls until the server has ended; reconnects after COMES_BACK_S at the latest, even if the advice was longer."""
 
     def __init__(self, port):
         self.port = port

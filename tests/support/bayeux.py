@@ -160,7 +160,7 @@ class House:
             self.turn()
             if self.now >= until and self.broker.deadlines.next() > until:
                 return
-        raise AssertionError("a deadline has passed and nobody moves it")
+        raise AssertionError("a deadline has passed and was not moved")
 
     def session(self, client_id: str) -> BayeuxSession | None:
         """Return the session of that id, if it has not ended."""
@@ -189,8 +189,8 @@ class House:
         assert sum(self.engine.holds_by_browser.values()) == held
         assert 0 not in self.engine.holds_by_browser.values()
         for pattern, subscription in self.broker.index.subscriptions.items():
-            assert subscription.sessions, f"{pattern} is heard by nobody"
-            assert set(subscription.sessions) <= set(sessions), f"{pattern} is heard by the dead"
+            assert subscription.sessions, f"{pattern} has no subscriber"
+            assert set(subscription.sessions) <= set(sessions), f"{pattern} has a subscriber that has ended"
         for session in sessions:
             wildcards = sum(pattern.match is not Match.EXACT for pattern in session.subscriptions)
             assert len(session.subscriptions) <= self.broker.limits.subscriptions

@@ -113,7 +113,7 @@ def need_builder() -> None:
     try:
         _run("unshare", "--mount", "--net", "ip", "link", "set", "lo", "up")
     except AssertionError as refused:
-        pytest.skip(f"the machine is a container that may make no other, whatever is installed: {refused}")
+        pytest.skip(f"the machine is a container that cannot make another, with any programs installed: {refused}")
 
 
 def _run(*command: str, **variables: str) -> str:
