@@ -254,7 +254,7 @@ async def test_s38_another_sessions_cookie_opens_nothing_over_jsonp():
 
 
 async def test_a_token_that_expires_ends_its_session_over_the_wire():
-    """The held connect fails with the advice to handshake again; the next connect and a new handshake fail too."""
+    """When a token expires, the held connect gets the advice to handshake again; from then on the token is refused."""
     short = new_token()
     ends = datetime.fromtimestamp(time.time() + 1.0, UTC)
     async with serving(guarded(tokens=(Token("ada", "user", hash_of(short), ends),))) as served:

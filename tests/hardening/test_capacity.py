@@ -69,7 +69,7 @@ async def test_s22_one_session_too_many_in_all_gets_503():
 
 
 async def test_s22_while_memory_is_short_nothing_new_begins():
-    """S22: handshakes get 503, publishes the error `overloaded`; existing sessions can subscribe and poll."""
+    """S22: while memory is short, handshakes and publishes are refused; existing sessions can subscribe and poll."""
     async with serving() as served:
         wire = await served.wire()
         client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
@@ -86,7 +86,7 @@ async def test_s22_while_memory_is_short_nothing_new_begins():
 
 
 async def test_s22_while_too_much_waits_nothing_new_begins_until_a_part_of_it_is_gone():
-    """S22: a second mark, 5 % lower, ends the refusals, so that they do not alternate with each event."""
+    """S22: refusals for too many waiting bytes end 5 % below the limit, so that they do not alternate with each event."""
     async with serving(brisk(limits={"waiting_bytes": 200_000, "queue_bytes": 1_000_000})) as served:
         little, much = await served.open_session("/little"), await served.open_session("/much")
         wire = await served.wire()
@@ -138,7 +138,7 @@ _HANDSHAKE = b'{"channel":"/meta/handshake","version":"1.0","supportedConnection
 
 
 async def test_s24_the_401st_publish_at_once_is_refused():
-    """S24: 400 publishes of a session at once are delivered, the next are refused; another session is not affected."""
+    """S24: 400 publishes in one request are delivered, the next are refused; another session is not affected."""
     async with serving(brisk(limits=CHARGED)) as served:
         client_id, other_id = await served.open_session(), await served.open_session("/a")
         wire = await served.wire()

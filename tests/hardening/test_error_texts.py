@@ -79,7 +79,7 @@ async def test_a68_texts_of_subscriptions(served, channel, fields, error):
     ],
 )
 async def test_a25_a_handshake_that_cannot_succeed_is_not_repeated(served, fields, error):
-    """A5, A25, A27: the advice is `reconnect: none`, else cometd.js would retry for ever; no session is created."""
+    """A5, A25, A27: the advice is `reconnect: none`, else cometd.js would retry endlessly; no session is created."""
     wire = await served.wire()
     before = served.books()
     answer = await wire.post(HANDSHAKE | fields)

@@ -120,7 +120,7 @@ class Asked:
 async def test_a_programs_policy_is_asked():
     """The policy decides on each name: what it denies or fails at is ignored, what it allows later is done then.
 
-    Further messages of the client wait for the decision; the client still gets the time, and others are served.
+    Later messages of the client wait for the decision; the client still gets the time, and others are served.
     """
     asked = Asked()
     settings = brisk(nt4={"enabled": True, "port": 0})

@@ -48,7 +48,7 @@ async def test_s19_so_does_a_get(served, origin):
 
 @pytest.mark.parametrize("origin", FOREIGN)
 async def test_s20_a_preflight_from_a_foreign_origin_gets_400_and_no_permission(served, origin):
-    """S20: the response has no Access-Control header."""
+    """S20: the response to a preflight from an Origin that is not listed has no Access-Control header."""
     data = request(
         "OPTIONS",
         "/bayeux",

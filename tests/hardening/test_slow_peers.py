@@ -43,7 +43,7 @@ async def trickle(wire, data):
     ],
 )
 async def test_s3_a_head_that_does_not_come_ends_the_connection_without_a_word(beginning):
-    """S3: slowloris; without a response, a browser can repeat the request silently."""
+    """S3: a head that is incomplete at its deadline gets no response, so that a browser can repeat it silently."""
     async with serving(brisk(limits=BRIEF)) as served:
         wire = await served.wire()
         await wire.send(beginning)
@@ -98,7 +98,7 @@ async def test_s3_half_a_head_behind_a_held_connect_waits_for_its_turn():
     ],
 )
 async def test_s3_a_body_that_does_not_come_gets_408_and_nothing_is_processed(beginning):
-    """S3: the response is 408, and the connection is closed."""
+    """S3: a body that is incomplete at its deadline gets 408, and the connection is closed."""
     async with serving(brisk(limits=BRIEF)) as served:
         wire = await served.wire()
         await wire.send(beginning)

@@ -110,7 +110,7 @@ async def test_s27_a_text_message_with_a_binary_serializer_is_a_violation(tls):
 @pytest.mark.slow
 @pytest.mark.parametrize("fragment_bytes", [0, 1, 3])
 async def test_s27_100_000_fragments_are_refused_and_leave_no_memory(tls, fragment_bytes):
-    """S27: 1009 if the fragments are too long together or too many; RSS grows by less than 1 MB."""
+    """S27: fragments that are too long together or too many end with 1009; RSS grows by less than 1 MB."""
     async with speaking(tls=tls) as served:
         fragments = sent(CONT, b"x" * fragment_bytes, flags=0) * 1_000
 
@@ -137,7 +137,7 @@ async def test_s27_100_000_fragments_are_refused_and_leave_no_memory(tls, fragme
 
 
 async def test_s27_a_long_message_is_not_kept_beyond_the_limit():
-    """S27: what arrives of a message that claims 64 MB is discarded."""
+    """S27: the bytes of a message that claims 64 MB are discarded as they arrive."""
     async with speaking(wamp={"kill_s": 1}) as served:
         wire = await served.wire()
         await shake(wire)

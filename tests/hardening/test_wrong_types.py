@@ -116,7 +116,7 @@ async def test_wrong_types_are_refused_and_never_an_error_of_ours(served, kind, 
 
 @pytest.mark.parametrize("value", VALUES)
 async def test_a_batch_of_the_same_wrong_value_everywhere_gets_as_many_replies(served, value):
-    """A.9: a message whose fields are all wrong gets a reply with an error."""
+    """A.9: messages whose fields are all wrong get replies with an error."""
     fields = ",".join(f'"{field}":{value}' for field in FIELDS if "." not in field)
     wire = await served.wire()
     for answer in (

@@ -56,7 +56,7 @@ class Round:
         self._kill_at = None
 
     async def publish(self, until):
-        """Publish until that time, or until the server is gone."""
+        """Publish until the monotonic time `until`, checking on the rollup in between."""
         async with Client(self.url) as client:
             while time.monotonic() < until:
                 number = self.published
@@ -91,7 +91,7 @@ class Round:
                     finals[data["window"], data["start"], data["channel"], data["events"]] += 1
                 else:
                     partial += 1
-        raise AssertionError("the last event did not come")
+        raise AssertionError("the last event was not received")
 
 
 async def main(seconds=100.0, seed=1):

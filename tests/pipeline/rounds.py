@@ -131,7 +131,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=("kill", "bulk"))
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--rate", type=int, default=5_000, help="events a second, beside the kills")
+    parser.add_argument("--rate", type=int, default=5_000, help="events written per second")
     parser.add_argument("--events", type=int, default=5_000_000)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--folder", type=Path, default="/var/tmp" if os.access("/var/tmp", os.W_OK) else None)

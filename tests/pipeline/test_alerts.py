@@ -91,7 +91,7 @@ def test_a_spike_after_which_nothing_comes_ends_too():
 
 
 def test_a_clock_that_is_set_back_does_not_make_a_channel_deaf():
-    """After a step back of an hour spikes are alerted as before."""
+    """After the clock was set back by an hour, spikes are alerted as before."""
     state, _ = lived([20] * 20, 1_000)
     assert [kind for _, kind in lived([20, 20, 300], 600, state)[1]] == ["spike"]
 
@@ -101,7 +101,7 @@ PARTS = st.builds(Part, st.integers(0, 60).map(lambda n: n * WINDOW_US), st.inte
 
 @given(st.lists(PARTS | st.integers(0, 70).map(lambda n: n * WINDOW_US), max_size=200))
 def test_kinds_alternate_whatever_comes(steps):
-    """Only an alert that was sent recovers, and none is sent twice in between."""
+    """Only a spike or silence that was alerted recovers, and neither is alerted twice in between."""
     state, under_way = None, set()
     for step in steps:
         alerts = []

@@ -106,7 +106,7 @@ def test_a_rewrite_beside_an_append_keeps_both(tmp_path):
 
 
 def test_of_two_rewrites_of_the_same_files_one_is_refused(tmp_path):
-    """delta-rs would accept both, and all rows would be duplicated."""
+    """delta-rs would accept two rewrites of the same files, and all rows would be duplicated."""
     one = ingested(tmp_path, [stored(1)], [stored(2)])
     other = tables.open_table(tmp_path, "events")
     old = tables.files_of(one)
@@ -157,7 +157,7 @@ def test_rows_are_split_by_partition_and_sorted(tmp_path):
     ("kind", "n"), [("WRITE", 1), ("WRITE", 2), ("SYNC", 1), ("RENAME", 1), ("RENAME", 2), ("OPEN", 1)]
 )
 def test_a_full_disk_changes_nothing(tmp_path, full_disk, kind, n):
-    """At whichever call the disk is full, one sentence reports it, and the table and its folder are unchanged."""
+    """At any call at which the disk is full, one sentence reports it, and the table and its folder are unchanged."""
     table = ingested(tmp_path, [stored(1)])
     on_disk = files_on_disk(table)
     assert full_disk(kind, n).rstrip().endswith("is full: make room, and run the same command again")

@@ -35,7 +35,7 @@ def test_the_first_that_fails_is_the_last(spark, monkeypatch):
 
 
 def test_a_log_that_cannot_be_read(spark, tmp_path):
-    """The last step reports the source's error."""
+    """A log that cannot be read fails the last step, with the source's error."""
     *_, last = diagnose(OPTIONS, {"path": str(tmp_path / "nowhere")})
     assert (last.name, last.is_ok) == ("source", False)
     assert last.found == f"the data folder {tmp_path / 'nowhere'} does not exist"

@@ -15,7 +15,7 @@ from app.pipeline.errors import JobFailed, cause_of
     ],
 )
 def test_a_java_exception_is_told_by_its_innermost_cause(spark, fail, said):
-    """The text is that of the innermost cause, not py4j's, which names only the call that failed."""
+    """A Java exception is reported by its innermost cause, not by py4j's text, which names only the call."""
     with pytest.raises(Py4JJavaError) as failed:
         fail(spark)
     cause = cause_of(failed.value)

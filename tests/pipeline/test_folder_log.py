@@ -223,7 +223,7 @@ def test_a_segment_that_is_gone_from_the_middle_is_missing(tmp_path):
 
 
 def test_a_recorded_hole_is_a_hole(tmp_path):
-    """A loss that the log has recorded is a hole, within a segment as between two."""
+    """A loss that the log has recorded is a hole, within a segment or between two."""
     log = filled(tmp_path, 700)
     firsts = sorted(files(tmp_path))
     files(tmp_path)[firsts[1]].unlink()
@@ -385,7 +385,7 @@ def test_a_mark_that_says_nothing(tmp_path, content, monkeypatch):
         log.head()
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody who may not read a file of his")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become a user who is not allowed to read the files")
 @pytest.mark.parametrize("mode", [0o700, 0o755])
 def test_somebody_elses_folder(tmp_path, mode):
     """T10: a reader without the right to read, or to write next to a WAL that needs it, is told what to do."""

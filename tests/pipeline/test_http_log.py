@@ -88,7 +88,7 @@ async def test_what_is_gone_is_missing(served):
 
 
 async def test_an_answer_that_breaks_off_is_taken_up_again(served):
-    """Every row is read once, although every fourth response breaks off."""
+    """Every row is read once, although responses break off in the middle."""
     archive = served.house.apis.archive()
     sound, asked = archive.rows, []
 

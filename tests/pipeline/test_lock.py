@@ -62,7 +62,7 @@ def test_t5_vacuum_waits_for_the_commits_under_way(tmp_path):
 
 
 def test_who_waits_is_served_before_those_that_come_later(tmp_path):
-    """A vacuum that waits is served before later commits, so they cannot delay it for ever."""
+    """A vacuum that waits is served before later commits, so they cannot delay it endlessly."""
     order = []
     waits = threading.Event()
 

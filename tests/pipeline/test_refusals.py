@@ -163,7 +163,7 @@ def test_a_lifted_column_of_another_type(refused, place, verb):
 @pytest.mark.parametrize("how", ["gone", "cut"])
 @pytest.mark.parametrize("verb", {**READERS, **KEEPERS})
 def test_a_file_of_a_table_is_lost(refused, place, verb, how):
-    """The error names the lost file, and the verb that checks all others."""
+    """A lost file is reported by its name, with the verb that checks all others."""
     lake = place / "halley-data" / "lake"
     table = ingested(lake, [stored(1)], [stored(2)])
     with lock.batch(lake), lock.rewrite(lake), lock.files(lake, alone=True):

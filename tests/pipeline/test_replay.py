@@ -279,7 +279,7 @@ async def test_events_that_the_server_does_not_take_are_told_and_left_out(tmp_pa
 
 
 async def test_without_the_right_nothing_is_published(tmp_path):
-    """The replay is refused in one sentence, and its state stays, so that the same command can resume later."""
+    """Without the right the replay is refused, and its state stays, so that the same command can resume later."""
     make(tmp_path / "lake", 5)
     rules = (Access("*", "subscribe", "/**"),)
     tokens = (Token(id="ann", role="user", hash=hash_of(TOKEN)),)
@@ -290,7 +290,7 @@ async def test_without_the_right_nothing_is_published(tmp_path):
 
 
 def test_long_after_a_kill_the_doubt_is_told(tmp_path):
-    """The server has forgotten the keys of the last batch, so it is unknown whether those events were published."""
+    """Long after a kill the server has forgotten the last batch's keys: it is unknown whether its events were published."""
     make(tmp_path / "lake", 9)
     plan = Plan(ALL, 1, "/replay", "http://127.0.0.1:1")
     work = Replay(tmp_path / "lake", plan)

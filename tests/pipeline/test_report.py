@@ -113,7 +113,7 @@ def test_a_part_of_the_time(lake):
 
 
 def test_the_age_of_events_is_told_from_the_log_of_the_table(lake):
-    """The age is the time of a batch's Delta commit, less its events' times; commits of erasures do not count."""
+    """An event's age is counted until the Delta commit of its batch; commits of erasures do not count."""
     logged = path(lake, "events") / "_delta_log/00000000000000000001.json"
     actions = [json.loads(line) for line in logged.read_text().splitlines()]
     at_us = next(each["commitInfo"]["timestamp"] for each in actions if "commitInfo" in each) * 1_000

@@ -238,7 +238,7 @@ def test_nobody_is_told_of_another_realms_topics(place):
 
 
 def test_what_a_rollup_says(place):
-    """The channel is in Bayeux' form, with the window's bounds and the numbers that were lifted."""
+    """A rollup has its channel in Bayeux' form, the window's bounds and the numbers that were lifted."""
     place.log.history.append(place.log.event({"price": 1.5}, "a!21b/x!3ay", authid="ann"))
     place.log.history.append(place.log.event({"price": 2.5}, "a!21b/x!3ay", authid="ann"))
     assert place.log.history.written(30)

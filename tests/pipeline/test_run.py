@@ -110,7 +110,7 @@ def test_once_ends_by_itself(spark):
 
 
 def test_lag_is_told_in_events_and_in_seconds():
-    """A job's lag is the age of its oldest undone event, counted from when any job saw it first."""
+    """A job's lag is the age of its oldest unprocessed event, counted from when any job saw it first."""
     now = [100.0]
     course = Course(lambda: now[0])
     course.note("fast", Progress(11, 11, 10, 0.1))

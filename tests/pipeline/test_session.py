@@ -22,7 +22,7 @@ def closed_port():
 
 
 def test_a_master_that_does_not_answer(closed_port):
-    """The error appears immediately, with the master's address and what to do; Spark would try for a minute."""
+    """An unreachable master is reported immediately, with what to do; Spark would try for a minute."""
     master = f"spark://127.0.0.1:{closed_port}"
     with pytest.raises(session.SparkFailed) as failed:
         session.find_master(master)
@@ -33,14 +33,14 @@ def test_a_master_that_does_not_answer(closed_port):
 
 
 def test_one_of_several_masters_is_enough(closed_port):
-    """Masters on standby can be down."""
+    """It is enough that one of several masters answers, as those on standby can be down."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         session.find_master(f"spark://127.0.0.1:{closed_port},127.0.0.1:{server.getsockname()[1]}")
 
 
 @pytest.mark.parametrize("master", ["spark://", "spark://here", "spark://:7077", "spark://here:99999", "spark://a:7,b"])
 def test_what_is_no_address_of_a_master(master):
-    """The error shows the expected form of an address."""
+    """An invalid address of a master is refused with the expected form."""
     with pytest.raises(session.SparkFailed, match=r"is not a Spark master: expected spark://HOST:PORT"):
         session.find_master(master)
 
@@ -59,7 +59,7 @@ def test_what_the_lake_relies_on(spark):
 
 
 def test_workers_on_other_machines_get_the_code(tmp_path):
-    """The archive has the whole package, importable from there."""
+    """The archive for workers has the whole package, importable from there."""
     made = session._zipped(tmp_path)
     program = (
         f"import sys; sys.path.insert(0, {str(made)!r}); import app.pipeline.source.source as s; print(s.__file__)"

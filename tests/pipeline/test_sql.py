@@ -82,7 +82,7 @@ def test_only_questions_are_asked(spark, lake, query):
     ],
 )
 def test_a_mistake_is_one_sentence(spark, lake, query, said):
-    """The error has Spark's words, without its codes, its plan and its traces."""
+    """A mistake in a query is reported in Spark's words, without its codes, its plan and its traces."""
     with pytest.raises(Refused, match=said) as refusal:
         ask(spark, lake, query)
     text = str(refusal.value)
@@ -135,7 +135,7 @@ def test_csv_is_what_programs_read(spark, lake):
 
 
 def test_json_lines_are_objects(spark, lake):
-    """Nulls are included, values keep their types, and a second column of the same name gets a number."""
+    """JSON lines have nulls too, values keep their types, and a second column of the same name gets a number."""
     (line,) = answers.as_json(ask(spark, lake, ODD).rows)
     assert json.loads(line) == {
         "n": 7,
@@ -148,7 +148,7 @@ def test_json_lines_are_objects(spark, lake):
 
 
 def test_a_table_fits_the_terminal_and_cannot_steer_it(spark, lake):
-    """Numbers are aligned right and strings left, long values are cut, and control characters are escaped."""
+    """Tables have numbers aligned right and strings left; long values are cut, and control characters are escaped."""
     query = (
         "select * from values (1, 'short', 1.5), (20000, concat('\u001b[2J', repeat('x', 200)), null) as t(n, text, d)"
     )
@@ -163,7 +163,7 @@ def test_a_table_fits_the_terminal_and_cannot_steer_it(spark, lake):
 
 
 def test_parquet_keeps_the_types(spark, lake, tmp_path):
-    """The result is one file, which any tool can read, and nothing else in its folder."""
+    """Parquet output is one file, which any tool can read, and nothing else in its folder."""
     answers.write_parquet(
         ask(spark, lake, "select offset, time, day, price from events order by offset").rows, tmp_path / "x"
     )
@@ -236,7 +236,7 @@ def test_wrong_use_is_told_before_spark_starts(tmp_path, arguments, said):
 
 
 def test_without_the_extra_the_sentence_says_what_to_install(tmp_path, monkeypatch):
-    """The server does not need the extra, so many have not installed it."""
+    """Without the extra, which the server does not need, each verb says what to install."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for verb in (
         ["sql", "select 1"],

@@ -4,7 +4,7 @@ from app.cli.status_line import StatusLine
 
 
 def test_in_a_log_there_is_a_line_every_ten_seconds_and_one_at_the_end(capfd):
-    """The first line is written immediately; further ones are dropped until ten seconds have passed."""
+    """In a log the first status is written immediately, then one every ten seconds, and the last at the end."""
     now = [100.0]
     line = StatusLine(lambda: now[0])
     line.show([])

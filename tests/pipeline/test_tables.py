@@ -49,7 +49,7 @@ def test_l12_old_rows_read_null_in_a_lifted_column_that_came_later(tmp_path):
 
 
 def test_a_lifted_column_of_another_type_is_refused(tmp_path):
-    """The error names the column and both types, and nothing is changed."""
+    """A lifted column of another type is refused with its name and both types, and nothing is changed."""
     tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns({"price": "double"}))
     with pytest.raises(Refused, match=r"column price of .*events is double, but the settings say string"):
         tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns({"price": "string"}))

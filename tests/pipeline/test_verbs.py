@@ -155,7 +155,7 @@ def test_a_table_that_halley_has_not_made(run, log):
 
 
 def test_the_lake_of_another_log(run, log):
-    """The offsets of another log mean other events."""
+    """The lake of another log is refused, since its offsets mean other events."""
     ingested(log / "lake", [stored(1)])
     result = run("pipeline", *ONCE)
     assert result.exit_code == 2
@@ -163,7 +163,7 @@ def test_the_lake_of_another_log(run, log):
 
 
 def test_a_second_ingest(run, log):
-    """The error names the first ingest, which continues."""
+    """A second ingest is refused; the error names the first one, which continues."""
     with lock.ingest(log / "lake"):
         result = run("pipeline", *ONCE)
     assert result.exit_code == 2
@@ -190,7 +190,7 @@ def test_a_mistake_in_the_command(arguments, sentence):
 
 
 async def test_without_java_one_sentence_says_what_to_do(tmp_path):
-    """There is no JAVA_HOME, no Java on PATH, and no wheel."""
+    """Without JAVA_HOME, a Java on PATH and the wheel, the error says what to install."""
     with OpenLog(tmp_path / "data") as opened:
         opened.write(1)
     (tmp_path / "hidden").mkdir()
@@ -233,7 +233,7 @@ async def test_somebody_at_a_terminal_is_asked(tmp_path, answer, code, left):
 
 
 async def test_on_a_terminal_one_line_changes(tmp_path):
-    """The line is cut at the terminal's width, and stays at the end, with the prompt below it."""
+    """The status line is cut at the terminal's width, and stays at the end, with the prompt below it."""
     program = (
         "from app.cli.status_line import StatusLine; line = StatusLine(); "
         "line.show(['ingest at 1', 'rollup at 1']); line.show(['ingest at 2', 'rollup at 2']); line.finish(); "

@@ -41,7 +41,7 @@ def test_where_nothing_comes_the_wall_clock_makes_windows_final():
 
 @given(st.lists(st.tuples(st.none() | TIMES, st.none() | TIMES)))
 def test_what_is_final_stays_so(looks):
-    """The horizon never moves back, for any sequence of times."""
+    """The horizon of final windows never moves back, for any sequence of times."""
     horizon = Horizon(10 * S, 3 * S)
     for newest_us, wall_us in looks:
         before = horizon.final_us
