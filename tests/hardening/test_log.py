@@ -90,7 +90,7 @@ def is_tame(value):
     ],
 )
 async def test_s41_a_refused_request_makes_one_line_escaped_and_short(process, data):
-    """S41, S44: the line has fixed words, method, path, status, agent and real peer; no query, cookie, token or clientId."""
+    """S41, S44: the line has fixed words, method, path, status, agent and peer; no query, cookie, token or clientId."""
     _, (line,) = await lines_for(process, data)
     assert line["event"] == "request_refused"
     assert set(line) == {

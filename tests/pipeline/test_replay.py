@@ -290,7 +290,7 @@ async def test_without_the_right_nothing_is_published(tmp_path):
 
 
 def test_long_after_a_kill_the_doubt_is_told(tmp_path):
-    """Long after a kill the server has forgotten the last batch's keys: it is unknown whether its events were published."""
+    """Long after a kill the server has forgotten the last batch's keys, so its events may or may not be published."""
     make(tmp_path / "lake", 9)
     plan = Plan(ALL, 1, "/replay", "http://127.0.0.1:1")
     work = Replay(tmp_path / "lake", plan)
