@@ -1,6 +1,6 @@
-"""The pipeline on a standalone Spark cluster, as `deploy/spark-standalone` starts one.
+"""The pipeline on a standalone Spark cluster that `deploy/spark-standalone` starts.
 
-It takes a minute, so it is left out unless `TESTS_NO_SKIP=1` asks for everything.
+It takes a minute, so it is skipped unless `TESTS_NO_SKIP=1` is set.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WORKER = re.compile(r"worker \d+ \((\d+)\)")
 
 @asynccontextmanager
 async def cluster(*options):
-    """Yields the master's URL, and the process ids of the workers, each the leader of a group with its executors."""
+    """Yield the master's URL and the process ids of the workers; each leads a process group with its executors."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, CLUSTER, "--port", "0", *options, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, limit=1 << 20
     )
@@ -53,16 +53,16 @@ async def cluster(*options):
 
 
 def offsets(lake):
-    """What the lake has; none where there is no table yet."""
+    """Return the offsets in the lake; none if there is no table yet."""
     try:
         table = DeltaTable(str(lake / "events")).to_pyarrow_table(columns=["offset"])
-    except Exception:  # noqa: BLE001 - it has just begun
+    except Exception:  # noqa: BLE001 - the table is being created
         return []
     return table["offset"].to_pylist()
 
 
 async def test_l14_a_worker_that_is_killed_mid_run_changes_nothing(tmp_path):
-    """L14: ingest on two workers; one is killed with its executor, the job ends well, and every event is there once."""
+    """L14: ingest on two workers; one is killed with its executor, the job succeeds, and every event is stored once."""
     if os.environ.get("TESTS_NO_SKIP") != "1":
         unavailable("a cluster takes a minute: TESTS_NO_SKIP=1")
     data_dir, lake = tmp_path / "data", tmp_path / "lake"

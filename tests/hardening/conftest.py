@@ -1,4 +1,4 @@
-"""One server for all tests of a file: what they send is refused, so it must not change."""
+"""Fixtures of these tests: one server for all tests of a file, which their refused requests must leave unchanged."""
 
 import pytest
 import pytest_asyncio
@@ -9,7 +9,7 @@ pytest.register_assert_rewrite("support.refusals")
 
 @pytest.fixture(scope="module", autouse=True)
 def its_face(face):
-    """Servers of this folder have the face that a test's marker names."""
+    """Give the servers of this folder the face that a test's marker names."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

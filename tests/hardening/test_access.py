@@ -1,4 +1,4 @@
-"""Rights and tokens over raw sockets (S12 to S15 and S38 as far as they touch rights)."""
+"""Rights and tokens over raw sockets (S12 to S15 and S38, as far as they concern rights)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def bearer(token):
 
 
 async def test_a_token_in_either_place_makes_a_session_somebody():
-    """`Authorization: Bearer`, or `ext.authentication`; the embedding API tells who it is."""
+    """A token in `Authorization: Bearer` or in `ext.authentication` sets the session's user and role."""
     async with serving(guarded()) as served:
         wire = await served.wire()
         shown = [
@@ -77,7 +77,7 @@ async def test_a_token_in_either_place_makes_a_session_somebody():
     ],
 )
 async def test_a_bad_token_is_refused_without_a_word_of_it(headers, ext, reason):
-    """In a handshake and in a publish without a session; nothing of a token is echoed or logged."""
+    """A bad token is refused in a handshake and in a publish without a session, and is neither echoed nor logged."""
     async with serving(guarded()) as served:
         wire = await served.wire()
         handshake = HANDSHAKE | ({"ext": ext} if ext else {})
@@ -99,7 +99,7 @@ async def test_a_bad_token_is_refused_without_a_word_of_it(headers, ext, reason)
 
 
 async def test_nothing_of_a_good_token_is_written_anywhere():
-    """Neither into replies nor into the log, whose line of a session says whose it is."""
+    """A valid token appears neither in replies nor in the log; the log names the session's user and role."""
     async with serving(guarded()) as served:
         wire = await served.wire()
         answer = await wire.post(HANDSHAKE | {"ext": {"authentication": TOKEN}})
@@ -113,7 +113,7 @@ async def test_nothing_of_a_good_token_is_written_anywhere():
 
 
 async def test_s15_what_no_rule_allows_is_refused_and_delivered_to_nobody():
-    """S15: `/**` without permission, reserved prefixes, and channels that are not granted; the session lives on."""
+    """S15: `/**` without permission, reserved prefixes and channels without a rule are denied; the session stays."""
     async with serving(guarded()) as served:
         heard = []
         served.halley.local_session("all").subscribe("/**", lambda channel, data: heard.append((channel, data)))
@@ -141,7 +141,7 @@ async def test_s15_what_no_rule_allows_is_refused_and_delivered_to_nobody():
 
 
 async def test_s15_a_role_reaches_the_servers_own_topics_only_by_name():
-    """S15: `user` may do everything on `/**`, which is not /halley, and not to publish /stats."""
+    """S15: a right on `/**` covers neither /halley nor publishing to /stats."""
     async with serving(guarded()) as served:
         wire = await served.wire()
         client_id = (await wire.post(HANDSHAKE, **bearer(TOKEN))).messages[0]["clientId"]
@@ -157,7 +157,7 @@ async def test_s15_a_role_reaches_the_servers_own_topics_only_by_name():
 
 
 async def test_s12_another_identitys_session_is_as_unknown_as_any():
-    """S12: a token does not open somebody else's session; the cookie does, whatever token the request shows."""
+    """S12: a token does not give access to another user's session; the session's cookie does, with any token."""
     async with serving(guarded()) as served:
         wire = await served.wire()
         answer = await wire.post(HANDSHAKE, **bearer(TOKEN))
@@ -172,7 +172,7 @@ async def test_s12_another_identitys_session_is_as_unknown_as_any():
 
 
 async def test_s13_in_a_batch_each_publish_has_its_own_rights():
-    """S13: with the session of the first message; one without a session goes by the request's token."""
+    """S13: publishes with the first message's clientId have its session's rights, those without one the token's."""
     async with serving(guarded()) as served:
         first, second = await served.open_session(), await served.open_session()
         wire = await served.wire()
@@ -193,7 +193,7 @@ async def test_s13_in_a_batch_each_publish_has_its_own_rights():
 
 @pytest.mark.parametrize("channel", ["/meta/subscribe/x", "/meta/Subscribe", "/meta/connect/x", "/meta", "/meta/x"])
 async def test_s14_no_rule_opens_the_meta_channels(channel):
-    """S14: neither to publish nor to hear, for whomever `/**` is allowed to."""
+    """S14: not even a role with all rights on `/**` can publish or subscribe to meta channels."""
     async with serving(guarded()) as served:
         wire = await served.wire()
         client_id = (await wire.post(HANDSHAKE, **bearer(TOKEN))).messages[0]["clientId"]
@@ -205,7 +205,7 @@ async def test_s14_no_rule_opens_the_meta_channels(channel):
 
 
 async def test_s38_over_jsonp_a_bearer_is_nobody():
-    """S38: whatever Authorization or cookies a browser adds, only topics open to the anonymous."""
+    """S38: over JSONP a client is anonymous, with any Authorization header or cookie that a browser adds."""
     async with serving(guarded()) as served:
         wire = await served.wire()
         handshake = HANDSHAKE | {"supportedConnectionTypes": ["callback-polling"]}
@@ -225,7 +225,7 @@ async def test_s38_over_jsonp_a_bearer_is_nobody():
 
 
 async def test_s38_a_token_in_a_url_is_refused():
-    """It would end up in logs, histories and Referer headers; also a good one."""
+    """S38: a token in a URL would end up in logs, histories and Referer headers, so even a valid one is refused."""
     async with serving(guarded()) as served:
         wire = await served.wire()
         answer = await wire.get(HANDSHAKE | {"ext": {"authentication": {"token": TOKEN}}})
@@ -237,7 +237,7 @@ async def test_s38_a_token_in_a_url_is_refused():
 
 
 async def test_s38_another_sessions_cookie_opens_nothing_over_jsonp():
-    """S38: 402, with its very cookie, if the session is somebody's; the same bytes as for one that never was."""
+    """S38: over JSONP a user's session is 402 even with its cookie; the same bytes as for an unknown session."""
     async with serving(guarded()) as served:
         wire = await served.wire()
         answer = await wire.post(HANDSHAKE, **bearer(TOKEN))
@@ -254,7 +254,7 @@ async def test_s38_another_sessions_cookie_opens_nothing_over_jsonp():
 
 
 async def test_a_token_that_expires_ends_its_session_over_the_wire():
-    """The held connect is told, with advice to shake hands again; the next one is unknown; then denied."""
+    """When a token expires, the held connect gets the advice to handshake again; from then on the token is refused."""
     short = new_token()
     ends = datetime.fromtimestamp(time.time() + 1.0, UTC)
     async with serving(guarded(tokens=(Token("ada", "user", hash_of(short), ends),))) as served:
@@ -273,7 +273,7 @@ async def test_a_token_that_expires_ends_its_session_over_the_wire():
 
 
 async def test_keys_can_be_rotated_while_serving(tmp_path):
-    """A JWT of a key that has just come is good at once, one of a key that has gone soon is not."""
+    """Tokens of an added key are accepted, those of a removed key refused; a broken file changes nothing."""
     file = tmp_path / "jwks.json"
     file.write_text(jwks(jwk(rsa_key(), kid="r1")))
     options = {"issuer": ISSUER, "audience": AUDIENCE, "jwks": str(file), "keys_check_s": 0.1}
@@ -301,7 +301,7 @@ async def test_keys_can_be_rotated_while_serving(tmp_path):
 
 
 async def test_a_thousand_bad_tokens_in_a_request_are_one():
-    """A batch cannot make the server check signatures a thousand times."""
+    """A bad token is checked and logged once for a batch, so a batch cannot make the server check many signatures."""
     async with serving(guarded()) as served:
         wire = await served.wire()
         body = json.dumps([publish("/open/a", number) for number in range(200)]).encode()

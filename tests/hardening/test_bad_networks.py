@@ -1,4 +1,4 @@
-"""What networks and unwilling peers do to polls: vanish, fall silent, break off, never read (D2-D4, P5, S32)."""
+"""Polls over bad networks: peers that vanish, fall silent, break off or never read (D1-D4, P5, S32)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGE = "x" * 60_000
 
 @contextlib.asynccontextmanager
 async def served_through_a_proxy(**settings):
-    """A server, a proxy before it, and a function that opens a connection through the proxy."""
+    """Yield a server, a proxy in front of it, and a function that opens a connection through the proxy."""
     async with (
         serving(brisk(**settings)) as served,
         relaying(served.port) as proxy,
@@ -33,12 +33,12 @@ async def served_through_a_proxy(**settings):
 
 
 async def poll_now(served, client_id, **fields):
-    """What a connect that is not held brings, on a good connection."""
+    """Return the response to a connect that is not held, over a good connection."""
     return await (await served.wire()).post(connect(client_id, advice={"timeout": 0}, **fields))
 
 
 async def test_d3_a_client_that_vanishes_without_a_word_ends_by_itself():
-    """D3: no FIN reaches the server; the hold ends at its time, the session `max_interval_s` later, then the socket."""
+    """D3: without a FIN, the hold ends at its deadline, the session `max_interval_s` later, then the socket."""
     settings = {"bayeux": {"hold_s": 0.5, "max_interval_s": 0.3}, "limits": {"keep_alive_s": 1}}
     async with served_through_a_proxy(**settings) as (served, proxy, wire):
         proxy.hides_ends = True
@@ -57,7 +57,7 @@ async def test_d3_a_client_that_vanishes_without_a_word_ends_by_itself():
 
 @pytest.mark.parametrize("ack", [True, False])
 async def test_d4_an_answer_reset_while_it_is_written_comes_again(ack):
-    """D4: not all of it had left, so it was not written: every event comes with the next connect, once, in order."""
+    """D4: an answer that was only partly sent counts as unwritten: the next connect has its events, once, in order."""
     async with served_through_a_proxy(limits={"queue_bytes": 64_000_000}) as (served, proxy, wire):
         client_id = await served.open_session("/a", ext={"ack": ack})
         other = await served.wire()
@@ -77,9 +77,9 @@ async def test_d4_an_answer_reset_while_it_is_written_comes_again(ack):
 
 @pytest.mark.parametrize("ack", [True, False])
 async def test_d4_an_answer_lost_behind_the_kernel_is_covered_by_acks_alone(ack):
-    """D4: it was written, so without ack it counts as read; with ack the client's old number brings it again.
+    """D4: an answer that the kernel has taken counts as read; only with ack are its events sent again.
 
-    Later events come in either case: the loss is of that answer, and of nothing else.
+    Later events arrive in either case: only the events of that answer can be lost.
     """
     async with served_through_a_proxy() as (served, proxy, wire):
         client_id = await served.open_session("/a", ext={"ack": ack})
@@ -99,7 +99,7 @@ async def test_d4_an_answer_lost_behind_the_kernel_is_covered_by_acks_alone(ack)
 
 
 async def test_s32_p5_a_reader_that_never_reads_is_cut_by_its_own_cap():
-    """S32, P5: its session ends with `slow_consumer` at its queue's bound; another gets every event, in order."""
+    """S32, P5: a session that reads nothing ends with `slow_consumer` at its queue's limit; another gets all events."""
     events = 400
     limits = {"queue_events": 100, "queue_bytes": 8_000_000, "write_s": 60}
     async with serving(brisk(limits=limits, bayeux={"holds_per_browser": -1})) as served:
@@ -121,7 +121,7 @@ async def test_s32_p5_a_reader_that_never_reads_is_cut_by_its_own_cap():
 
 
 async def test_d2_readers_that_never_read_are_all_cut_and_the_others_get_all():
-    """D2: 200 of them on one channel, each ended with `slow_consumer`; 5 that read miss nothing; memory comes back."""
+    """D2: 200 sessions that never read end with `slow_consumer`; 5 that read miss nothing; the memory is freed."""
     limits = {"queue_events": 50, "write_s": 60}
     async with serving(brisk(limits=limits, bayeux={"holds_per_browser": -1})) as served:
         silent = []
@@ -153,7 +153,7 @@ async def test_d2_readers_that_never_read_are_all_cut_and_the_others_get_all():
 
 
 async def test_d1_hundreds_of_half_requests_through_one_proxy_do_not_delay_a_handshake():
-    """D1: a client behind the same address as an attacker is served all along, from handshake to event."""
+    """D1: a client behind the same address as an attacker is served all the time, from handshake to event."""
     async with served_through_a_proxy(limits={"head_s": 0.3, "body_s": 0.3, "linger_s": 0.1}) as (served, _, wire):
         half = post(json.dumps(publish("/a", 1)).encode())
         for number in range(200):

@@ -1,4 +1,4 @@
-"""Bodies that no engine may see: too large, encoded, not JSON, not messages (S5, S6, S8-S10)."""
+"""Bodies that are refused before an engine sees them: too large, encoded, not JSON, not messages (S5, S6, S8-S10)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LIMIT = 262_144
 
 
 def padded(nbytes):
-    """A publish in exactly that many bytes."""
+    """Return a publish of exactly `nbytes` bytes."""
     return b"[" + b" " * (nbytes - len(MESSAGE) - 2) + MESSAGE + b"]"
 
 
 async def test_s5_a_body_of_256_kib_is_served_and_one_byte_more_gets_413(served):
-    """S5: 413 from the head alone, whether or not the body comes."""
+    """S5: 413 is sent from the head alone, whether or not the body follows."""
     wire = await served.wire()
     assert (await wire.request(post(padded(LIMIT)))).status == 200
     await refusal(served, post(padded(LIMIT + 1)), 413, "request body too large", closes=True)
@@ -32,7 +32,7 @@ async def test_s5_a_body_of_256_kib_is_served_and_one_byte_more_gets_413(served)
 
 
 async def test_s5_a_chunked_body_gets_413_at_the_first_byte_too_many(served):
-    """S5: the request never ends, and is answered all the same."""
+    """S5: a request that never ends is refused as soon as it exceeds the limit."""
     wire = await served.wire()
     assert (await wire.request(chunked(padded(LIMIT)[:1000], padded(LIMIT)[1000:]))).status == 200
     whole = chunked(padded(LIMIT) + b" ")
@@ -49,7 +49,7 @@ async def test_s5_a_chunked_body_gets_413_at_the_first_byte_too_many(served):
     ],
 )
 async def test_s5_chunk_extensions_and_trailers_count_towards_the_limit(served, data):
-    """What is neither head nor content is bounded too; then 413, or 431 where trailers are too long."""
+    """Bytes that are neither head nor content are bounded too: 413, or 431 if trailers are too long."""
     before = served.books()
     wire = await served.wire()
     answer = await wire.request(
@@ -61,7 +61,7 @@ async def test_s5_chunk_extensions_and_trailers_count_towards_the_limit(served, 
 
 
 async def test_s5_content_and_framing_together_may_not_pass_the_limit(served):
-    """Chunk extensions count towards the body's cap, so half content and half framing is too much."""
+    """Chunk extensions count towards the body's limit, so half content and half framing can exceed it."""
     chunks = b"".join(b"%x;%b\r\n%b\r\n" % (1_000, b"x" * 1_000, b" " * 1_000) for _ in range(200))
     data = head("POST /bayeux HTTP/1.1", "Host: 127.0.0.1", "Transfer-Encoding: chunked", body=chunks)
     last = b"%x\r\n%b\r\n0\r\n\r\n" % (len(MESSAGE), MESSAGE)
@@ -70,7 +70,7 @@ async def test_s5_content_and_framing_together_may_not_pass_the_limit(served):
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "GZIP", "x-gzip", "gzip, identity", "identity, gzip"])
 async def test_s6_an_encoded_body_gets_415_and_is_never_inflated(served, coding):
-    """S6: whatever the coding."""
+    """S6: any content coding is refused."""
     data = post(MESSAGE, content_encoding=coding)
     await refusal(served, data, 415, "content encoding not supported", closes=True)
 
@@ -111,7 +111,7 @@ async def test_s6_identity_is_no_encoding(served):
     ],
 )
 async def test_s8_what_is_not_json_gets_400_and_none_of_it_is_processed(served, body):
-    """S8: not JSON (RFC 8259), byte order mark, lone surrogates in any number of disguises, bad UTF-8."""
+    """S8: a body with a byte order mark, lone surrogates, bad UTF-8 or other violations of RFC 8259 is refused."""
     await refusal(served, post(body), 400, "body is not JSON" if body[:1] in b"[{" else "body is not a Bayeux message")
 
 
@@ -119,14 +119,14 @@ async def test_s8_what_is_not_json_gets_400_and_none_of_it_is_processed(served, 
     "charset", ["c4n4ry", "utf-7", "idna", "rot13", "zip", "base64", "unicode_escape", "utf-8-sig"]
 )
 async def test_s8_an_unknown_charset_gets_415(served, charset):
-    """S8, A57: also for what Python calls an encoding and is none."""
+    """S8, A57: an unknown charset is 415, and so is a codec of Python's that is not a charset."""
     data = post(MESSAGE, content_type=f"application/json; charset={charset}")
     await refusal(served, data, 415, "charset not supported")
 
 
 @pytest.mark.parametrize("charset", ["utf-16", "ascii", "shift_jis"])
 async def test_s8_a_body_that_is_not_in_its_charset_gets_400(served, charset):
-    """S8: bytes that mean nothing in the charset that was named."""
+    """S8: bytes that are invalid in the request's charset are 400."""
     data = post(MESSAGE + b"\x81", content_type=f"application/json; charset={charset}")
     await refusal(served, data, 400, "body is not in its charset")
 
@@ -135,25 +135,25 @@ async def test_s8_a_body_that_is_not_in_its_charset_gets_400(served, charset):
     "body", [b"1", b'"c4n4ry"', b"null", b"true", b"c4n4ry", b"", b" \r\n", b"\xff\xfe", b"<c4n4ry/>"]
 )
 async def test_s9_what_is_neither_object_nor_array_gets_400(served, body):
-    """S9, A69: scalars and empty bodies."""
+    """S9, A69: scalars and empty bodies are 400."""
     await refusal(served, post(body), 400, "body is not a Bayeux message")
 
 
 async def test_s9_an_empty_array_gets_400(served):
-    """S9, A69: nothing to answer."""
+    """S9, A69: an empty array has no message to answer, so it is 400."""
     await refusal(served, post(b"[]"), 400, "no message")
     await refusal(served, post(b"message=%5B%5D", content_type="application/x-www-form-urlencoded"), 400, "no message")
 
 
 @pytest.mark.parametrize("element", [b"1", b"null", b'"c4n4ry"', b"[]", b"[{}]", b"true"])
 async def test_s9_an_array_of_other_things_than_objects_gets_400(served, element):
-    """S9: also when one of them is a message, which is not processed."""
+    """S9: an array with anything but objects is 400, and messages in it are not processed."""
     await refusal(served, post(b"[" + element + b"]"), 400, "body is not a Bayeux message")
     await refusal(served, post(b"[" + MESSAGE + b"," + element + b"]"), 400, "body is not a Bayeux message")
 
 
 async def test_s9_a_form_without_a_message_gets_400(served):
-    """A.9: no field `message`, an empty one, or one that is not JSON."""
+    """A.9: a form whose field `message` is missing, empty or not a JSON message is 400."""
     form = "application/x-www-form-urlencoded"
     await refusal(
         served, post(b"massage=" + quote(MESSAGE).encode(), content_type=form), 400, "body is not a Bayeux message"
@@ -165,20 +165,20 @@ async def test_s9_a_form_without_a_message_gets_400(served):
 
 
 def nested(levels):
-    """A publish whose JSON is that many levels deep."""
+    """Return a publish whose JSON is `levels` levels deep."""
     inner = b"[" * (levels - 1) + b"]" * (levels - 1)
     return b'{"channel":"/canary","data":' + inner + b"}"
 
 
 async def test_s10_64_levels_are_served(served):
-    """S10: the limit itself is honest."""
+    """S10: JSON of 64 levels, the limit, is accepted."""
     wire = await served.wire()
     assert (await wire.request(post(nested(64)))).messages == [{"channel": "/canary", "successful": True}]
 
 
 @pytest.mark.parametrize("levels", [65, 255, 1_025, 100_000])
 async def test_s10_deeper_nesting_gets_400(served, levels):
-    """S10: also what would crash a parser; the parser may be the first to refuse."""
+    """S10: deeper nesting is 400, even if it could crash a parser; either the parser or the limit refuses it."""
     before = served.books()
     wire = await served.wire()
     answer = await wire.request(post(nested(levels)))
@@ -189,13 +189,13 @@ async def test_s10_deeper_nesting_gets_400(served, levels):
 
 
 async def test_s10_nesting_cannot_hide_behind_an_odd_number(served):
-    """What must be parsed more slowly is bounded all the same."""
+    """A number that makes JSON slower to parse does not lift the limit on nesting."""
     body = b'{"channel":"/canary","data":[1e999,' + b"[" * 60_000 + b"]" * 60_000 + b"]}"
     await refusal(served, post(body), 400, "body is not JSON")
 
 
 async def test_s10_1000_messages_are_served_and_1001_get_413(served):
-    """S10."""
+    """S10: a batch of 1,000 messages is processed, one of 1,001 is 413."""
     wire = await served.wire()
     answer = await wire.request(post(b"[" + b",".join([MESSAGE] * 1_000) + b"]"))
     assert len(answer.messages) == 1_000
@@ -204,7 +204,7 @@ async def test_s10_1000_messages_are_served_and_1001_get_413(served):
 
 
 async def test_s10_1001_messages_get_413_however_they_are_spread_over_a_form(served):
-    """S10: fields of a form are counted together."""
+    """S10: the messages of all fields of a form are counted together."""
     form = b"&".join([b"message=" + quote(b"[" + b",".join([b"{}"] * 500) + b"]").encode()] * 3)
     await refusal(served, post(form, content_type="text/plain"), 413, "too many messages or values")
     fields = b"&".join([b"message={}"] * 2_000)
@@ -217,12 +217,12 @@ async def test_s10_1001_messages_get_413_however_they_are_spread_over_a_form(ser
     ids=["flat", "arrays"],
 )
 async def test_s10_more_than_20000_values_get_413(served, data):
-    """S10: parsed JSON is up to 31 times larger than its text."""
+    """S10: more than 20,000 values are 413, because parsed JSON is up to 31 times larger than its text."""
     await refusal(served, post(b'{"channel":"/canary","data":' + data + b"}"), 413, "too many messages or values")
 
 
 async def test_s10_text_with_many_commas_is_no_lot_of_values(served):
-    """S10: the count is of values, not of characters that look like them."""
+    """S10: commas within strings do not count as values."""
     body = json.dumps(publish("/canary", "," * 30_000)).encode()
     wire = await served.wire()
     assert (await wire.request(post(body))).messages == [{"channel": "/canary", "successful": True}]

@@ -1,4 +1,4 @@
-"""Peers that break off, in every phase of a request: nothing leaks, nothing is lost, nobody else notices (D3, D4)."""
+"""Peers that break off in any phase of a request: nothing leaks or is lost, and others are served (D3, D4)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PHASES = {
 
 @pytest.mark.parametrize("leave", ["reset", "close", "half_close"])
 async def test_a_peer_may_leave_in_any_phase(leave):
-    """C3, D4: by a reset, in good order, or by half; no connection stays, no task, no entry in a reaper."""
+    """C3, D4: after a reset, close or half-close in any phase, no connection remains and others are served."""
     async with serving(brisk(limits={"linger_s": 0.05})) as served:
         for data in PHASES.values():
             wire = await served.wire()
@@ -57,7 +57,7 @@ async def depart(wire, leave):
 
 @pytest.mark.parametrize("leave", ["reset", "close", "half_close"])
 async def test_a_peer_may_leave_in_any_phase_of_a_connect(leave):
-    """B15: at every turn of the loop from the arrival of a connect to the end of its answer; the session lives on."""
+    """B15: the session stays if its peer leaves at any turn of the event loop while a connect is processed."""
     async with serving(brisk(bayeux={"holds_per_browser": -1})) as served:
         for turns in range(8):
             client_id = await served.open_session("/a")
@@ -73,7 +73,7 @@ async def test_a_peer_may_leave_in_any_phase_of_a_connect(leave):
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_events_are_lost_at_no_turn_of_the_loop_when_a_peer_ends_its_stream(turns):
-    """What a half-closed peer has not read by then comes with the next connect, and only that."""
+    """Events that a half-closed peer has not received are sent with the next connect, each exactly once."""
     async with serving() as served:
         client_id = await served.open_session("/a")
         wire = await served.hold(client_id)
@@ -91,7 +91,7 @@ async def test_events_are_lost_at_no_turn_of_the_loop_when_a_peer_ends_its_strea
 
 
 async def fill(served, client_id, events):
-    """Let a slow reader's connect be answered with more than its socket takes; returns its connection."""
+    """Let a connect be answered with more than its socket takes, and return that slow reader's connection."""
     other = await served.wire()
     for number in range(events):
         await other.post(publish("/a", [number, LARGE]))
@@ -103,7 +103,7 @@ async def fill(served, client_id, events):
 
 
 async def comes_again(served, client_id, events):
-    """Look whether the next connect brings all of it, in order."""
+    """Assert that the next connect returns all events, in order."""
     await served.until(lambda: served.house.broker.sessions[client_id].unsettled is None)
     answer = await (await served.wire()).post(connect(client_id, advice={"timeout": 0}))
     assert [number for number, _ in answer.data] == list(range(events))
@@ -120,7 +120,7 @@ async def comes_again(served, client_id, events):
     ],
 )
 async def test_events_of_an_unread_answer_survive_whatever_its_peer_sends_next(nonsense):
-    """The connection is ended with part of an answer unsent, so that answer's events were not written."""
+    """If the connection ends with part of an answer unsent, that answer's events count as not written."""
     settings = brisk(limits={"queue_bytes": 64_000_000, "linger_s": 0.1, "body_s": 0.2, "write_s": 1})
     async with serving(settings) as served:
         client_id = await served.open_session("/a")
@@ -130,7 +130,7 @@ async def test_events_of_an_unread_answer_survive_whatever_its_peer_sends_next(n
 
 
 async def test_d2_a_reader_that_reads_nothing_is_cut_and_its_events_wait():
-    """D2, P5: after `write_s`; the session lives on and loses nothing, and others were served."""
+    """D2, P5: a reader that reads nothing is cut after `write_s`; its session loses no events; others are served."""
     async with serving(brisk(limits={"queue_bytes": 64_000_000, "write_s": 0.3})) as served:
         client_id = await served.open_session("/a")
         slow = await fill(served, client_id, 150)
@@ -142,7 +142,7 @@ async def test_d2_a_reader_that_reads_nothing_is_cut_and_its_events_wait():
 
 
 async def test_d2_a_reader_that_is_slow_but_steady_gets_all():
-    """Settings: `write_s` is for a peer that reads nothing for so long; whoever goes on reading must get to the end."""
+    """A reader that is slow but steady is not cut, though it needs longer than `write_s` for an answer."""
     async with serving(brisk(limits={"queue_bytes": 64_000_000, "write_s": 0.3})) as served:
         client_id = await served.open_session("/a")
         slow = await fill(served, client_id, 150)
@@ -150,13 +150,13 @@ async def test_d2_a_reader_that_is_slow_but_steady_gets_all():
         while not came.endswith(b"]}]") and (piece := await slow.reader.read(65_536)):
             came += piece
             if len(came) < 5_000_000:
-                await asyncio.sleep(0.01)  # its pace: some 5 MB/s, so that it takes longer than write_s
+                await asyncio.sleep(0.01)  # about 5 MB/s, so that it takes longer than write_s
         assert served.watch.cut == 0
         assert came.count(LARGE.encode()) == 150
 
 
 async def test_d2_many_readers_that_read_nothing_do_not_delay_the_others():
-    """P5: 30 of them are cut; one that reads gets every event in order meanwhile."""
+    """P5: 30 readers that read nothing are cut; meanwhile one that reads gets every event in order."""
     limits = {"queue_bytes": 64_000_000, "queue_events": 10_000, "write_s": 0.3}
     async with serving(brisk(limits=limits, bayeux={"holds_per_browser": -1})) as served:
         readers = [await served.open_session("/a") for _ in range(30)]
@@ -175,7 +175,7 @@ async def test_d2_many_readers_that_read_nothing_do_not_delay_the_others():
 
 
 async def test_100_connections_at_once_are_all_served():
-    """Each with a session, a subscription, a held connect; one publish reaches all."""
+    """100 connections, each with a session, a subscription and a held connect, all receive one publish."""
     async with serving(brisk(bayeux={"holds_per_browser": -1})) as served:
 
         async def live():

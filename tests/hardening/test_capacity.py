@@ -1,6 +1,6 @@
-"""When there is no more room: sessions in all and of an address, memory, and how fast somebody may publish (S22-S24).
+"""Limits of capacity: sessions in all and per address, memory, and the rate of publishes (S22-S24).
 
-Also who is meant: the peer of the connection, whatever it says of itself (S44).
+An address is that of the connection's peer, regardless of what headers claim (S44).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from app.broker.watermark import Watermark
 from app.settings import Limits
 
 CHARGED = {"exempt": []}
-"""No network is exempt, so this machine's addresses have limits of their own too."""
+"""No network is exempt, so that limits apply to this machine's addresses."""
 
 RATE_LIMITED = "403:rate_limited:publish_denied"
 
 
 async def shake_hands(served, source="", **headers):
-    """A handshake's answer."""
+    """Send a handshake over a new connection and return the response."""
     wire = await served.wire(source=source)
     try:
         return await wire.post(HANDSHAKE, **headers)
@@ -35,7 +35,7 @@ def is_full(answer):
 
 
 async def test_s22_the_201st_session_of_an_address_gets_503_and_others_are_welcome():
-    """S22: 200 of one address; another has its own, and one that leaves makes room for the next."""
+    """S22: 200 sessions are allowed per address; another address is not affected; a session that ends makes room."""
     async with serving(brisk(limits=CHARGED)) as served:
         wire = await served.wire()
         client_ids = [(await wire.post(HANDSHAKE)).messages[0]["clientId"] for _ in range(200)]
@@ -49,7 +49,7 @@ async def test_s22_the_201st_session_of_an_address_gets_503_and_others_are_welco
 
 
 async def test_s22_programs_of_this_machine_are_not_counted():
-    """S22: a load test on loopback is one address, and may have as many sessions as there are."""
+    """S22: a load test on loopback, all from one address, is not limited by the number of sessions per address."""
     async with serving() as served:
         wire = await served.wire()
         for _ in range(201):
@@ -57,7 +57,7 @@ async def test_s22_programs_of_this_machine_are_not_counted():
 
 
 async def test_s22_one_session_too_many_in_all_gets_503():
-    """S22: whoever has a session is served; one that ends makes room. By default there are 20,000."""
+    """S22: beyond the limit (default 20,000) handshakes get 503; sessions are served, and one that ends makes room."""
     assert Limits().sessions == 20_000
     async with serving(brisk(limits={"sessions": 3})) as served:
         wire = await served.wire()
@@ -69,11 +69,11 @@ async def test_s22_one_session_too_many_in_all_gets_503():
 
 
 async def test_s22_while_memory_is_short_nothing_new_begins():
-    """S22: handshakes get 503, publishes a message that says so; whoever has a session polls on."""
+    """S22: while memory is short, handshakes and publishes are refused; existing sessions can subscribe and poll."""
     async with serving() as served:
         wire = await served.wire()
         client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
-        served.house.broker.memory = Watermark(1)  # less than this process has taken already
+        served.house.broker.memory = Watermark(1)  # less than this process already uses
         await served.until(lambda: served.house.broker.memory.is_over)
         assert is_full(await wire.post(HANDSHAKE))
         assert (await wire.post(publish("/a", 1))).messages == [
@@ -86,7 +86,7 @@ async def test_s22_while_memory_is_short_nothing_new_begins():
 
 
 async def test_s22_while_too_much_waits_nothing_new_begins_until_a_part_of_it_is_gone():
-    """S22: a second mark, 5 % lower, so that the answer does not change with each event."""
+    """S22: refusals for too many waiting bytes end 5 % below the limit, so they do not alternate with each event."""
     async with serving(brisk(limits={"waiting_bytes": 200_000, "queue_bytes": 1_000_000})) as served:
         little, much = await served.open_session("/little"), await served.open_session("/much")
         wire = await served.wire()
@@ -102,7 +102,7 @@ async def test_s22_while_too_much_waits_nothing_new_begins_until_a_part_of_it_is
 
 
 async def test_s22_an_event_that_waits_for_many_weighs_once():
-    """A thousand readers share one event, so a burst to them is no reason to refuse the next."""
+    """An event that waits for many sessions is kept once, and its bytes are counted once."""
     async with serving() as served:
         for _ in range(20):
             await served.open_session("/a")
@@ -113,7 +113,7 @@ async def test_s22_an_event_that_waits_for_many_weighs_once():
 
 @pytest.mark.slow
 async def test_s23_ten_thousand_handshakes_without_a_connect_leave_nothing():
-    """S23: every session is gone by its deadline, with its entries in all books."""
+    """S23: sessions without a connect end at their deadline and leave no entries in the broker or the engine."""
     sessions, at_once = 10_000, 10
     async with serving(brisk(bayeux={"max_interval_s": 0.5})) as served:
 
@@ -138,7 +138,7 @@ _HANDSHAKE = b'{"channel":"/meta/handshake","version":"1.0","supportedConnection
 
 
 async def test_s24_the_401st_publish_at_once_is_refused():
-    """S24: 400 of a session are delivered, the next is not; another session is not touched."""
+    """S24: 400 publishes in one request are delivered, the next are refused; another session is not affected."""
     async with serving(brisk(limits=CHARGED)) as served:
         client_id, other_id = await served.open_session(), await served.open_session("/a")
         wire = await served.wire()
@@ -151,7 +151,7 @@ async def test_s24_the_401st_publish_at_once_is_refused():
 
 
 async def test_s24_publishes_one_by_one_are_limited_too():
-    """S24: a request that is one plain message has a way of its own through the server, and the same limit."""
+    """S24: a request of one plain message takes a shorter way through the server, with the same limit."""
     async with serving(brisk(limits={"publishes_per_s": 0.001, "publish_burst": 2, **CHARGED})) as served:
         client_id = await served.open_session()
         wire = await served.wire()
@@ -165,7 +165,7 @@ async def test_s24_publishes_one_by_one_are_limited_too():
 
 
 async def test_s24_without_a_session_the_address_is_limited():
-    """Whatever connections it uses; another address is not touched."""
+    """Without a session the rate is limited per address, over all its connections; another address is not affected."""
     async with serving(brisk(limits={"publishes_per_s": 0.001, "publish_burst": 2, **CHARGED})) as served:
         for is_accepted in (True, True, False, False):
             answer = await (await served.wire()).post(publish("/a", 1))
@@ -175,7 +175,7 @@ async def test_s24_without_a_session_the_address_is_limited():
 
 
 async def test_s24_who_waits_may_publish_again():
-    """S24: the rate is one of publishes a second; a refusal costs nothing more."""
+    """S24: the limit is a number of publishes per second, and refused publishes do not count."""
     async with serving(brisk(limits={"publishes_per_s": 20, "publish_burst": 1, **CHARGED})) as served:
         client_id = await served.open_session()
         wire = await served.wire()
@@ -187,7 +187,7 @@ async def test_s24_who_waits_may_publish_again():
 
 
 async def test_s24_programs_of_this_machine_are_not_limited():
-    """Rates are off on loopback unless `limits.exempt` says otherwise; with a session or without."""
+    """Rate limits do not apply on loopback unless `limits.exempt` says otherwise, with a session or without."""
     async with serving() as served:
         client_id = await served.open_session()
         wire = await served.wire()
@@ -208,7 +208,7 @@ async def test_s24_programs_of_this_machine_are_not_limited():
     ids="+".join,
 )
 async def test_s44_who_a_peer_claims_to_be_is_ignored(claim):
-    """S44: limits count the peer itself, and so does the log; loopback is no trusted proxy either."""
+    """S44: headers that claim another address change neither limits nor the log; loopback is not a trusted proxy."""
     async with serving(brisk(limits={"sessions_per_address": 2, "exempt": ["127.0.0.1"]})) as served:
         for number in range(3):
             headers = {name: value.format(f"203.0.113.{number}") for name, value in claim.items()}

@@ -1,4 +1,4 @@
-"""The error texts of CometD, on which its clients match, as they come over the wire (A68, A69)."""
+"""CometD's error texts, on which its clients match, as they are sent over the wire (A68, A69)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNKNOWN = "0" * 40
     ],
 )
 async def test_a69_a_refused_message_gets_200_and_its_text(served, message, error):
-    """A.9, A68: HTTP is in order, so the status is 200."""
+    """A.9, A68: a refused message is answered with status 200, since the HTTP request itself is valid."""
     wire = await served.wire()
     answer = await wire.post(message)
     assert answer.status == 200
@@ -58,7 +58,7 @@ async def test_a69_a_refused_message_gets_200_and_its_text(served, message, erro
 )
 @pytest.mark.parametrize("channel", ["/meta/subscribe", "/meta/unsubscribe"])
 async def test_a68_texts_of_subscriptions(served, channel, fields, error):
-    """A68: missing and invalid, for both directions."""
+    """A68: the texts for a missing and an invalid subscription, in subscribe and unsubscribe."""
     client_id = await served.open_session()
     wire = await served.wire()
     (reply,) = (await wire.post({"channel": channel, "clientId": client_id, **fields})).messages
@@ -79,7 +79,7 @@ async def test_a68_texts_of_subscriptions(served, channel, fields, error):
     ],
 )
 async def test_a25_a_handshake_that_cannot_succeed_is_not_repeated(served, fields, error):
-    """A5, A25, A27: `reconnect: none`, else cometd.js would try for ever; no clientId, no session, no cookie."""
+    """A5, A25, A27: the advice is `reconnect: none`, else cometd.js would retry endlessly; no session is created."""
     wire = await served.wire()
     before = served.books()
     answer = await wire.post(HANDSHAKE | fields)
@@ -94,7 +94,7 @@ async def test_a25_a_handshake_that_cannot_succeed_is_not_repeated(served, field
 
 @pytest.mark.parametrize("connection_type", [None, "websocket", "", ["long-polling"], 1])
 async def test_a7_a_connect_without_a_known_connection_type_fails(served, connection_type):
-    """A7: and is not held."""
+    """A7: a connect with a missing or unknown connection type fails and is not held."""
     client_id = await served.open_session()
     wire = await served.wire()
     (reply,) = (await wire.post(connect(client_id, connectionType=connection_type))).messages
@@ -107,7 +107,7 @@ def refuse_by_reason(*_):
 
 
 class Policy:
-    """Says no to what is called so."""
+    """A policy that denies by name: `deny`, `uncreatable`, `unsubscribable` and `unpublishable`."""
 
     def can_handshake(self, session, message):
         return "deny" not in (message.ext or {})
@@ -130,7 +130,7 @@ def register(halley):
 
 
 async def test_a68_texts_of_policies_authorizers_and_listeners():
-    """A68: every denial by the program's own code, with its reason."""
+    """A68: every denial by the program's own code has its text, with the reason."""
     async with serving(brisk(), register) as served:
         client_id = await served.open_session("/fine")
         wire = await served.wire()

@@ -1,4 +1,4 @@
-"""When code of ours or of the program raises: nobody learns of it but the log (S42, A69)."""
+"""Exceptions in Halley's or the program's code: only the log shows them (S42, A69)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def breaks(*_, **__):
 
 @pytest.mark.parametrize("is_get", [False, True], ids=["POST", "GET"])
 async def test_s42_a_fault_of_ours_gets_500_without_a_trace(monkeypatch, is_get):
-    """S42: fixed text, safe headers; logged with its trace; the connection and all others are served on."""
+    """S42: an exception gives a fixed text with safe headers and is logged with its traceback; serving continues."""
     async with serving() as served:
         wire = await served.wire()
         with monkeypatch.context() as patch:
@@ -52,7 +52,7 @@ async def test_s42_a_session_whose_request_failed_still_expires(monkeypatch):
 
 
 async def test_s42_a_policy_that_raises_denies():
-    """S42: at once, or when it has been awaited; the reply says no more than a denial."""
+    """S42: a policy that raises, before or after an await, denies; the reply is the same as for any denial."""
 
     class Policy:
         def can_subscribe(self, *_):
@@ -78,7 +78,7 @@ async def test_s42_a_policy_that_raises_denies():
 
 
 async def test_s42_a_policy_that_never_answers_denies_in_time():
-    """A policy's deadline means no; then the session goes on."""
+    """A policy that does not decide within its deadline denies."""
 
     class Policy:
         async def can_publish(self, *_):
@@ -93,7 +93,7 @@ async def test_s42_a_policy_that_never_answers_denies_in_time():
 
 
 async def test_a69_listeners_services_and_extensions_that_raise_cost_nobody_an_answer():
-    """A69: a listener counts as silent, a vetoing one as no, a service has no answer."""
+    """A69: exceptions in listeners, services and extensions change no reply; vetoing listeners and authorizers deny."""
 
     def register(halley):
         halley.listener("/plain")(breaks)

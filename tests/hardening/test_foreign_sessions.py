@@ -1,4 +1,4 @@
-"""Guessing and stealing sessions: nobody can tell why a clientId is refused (S12, S13, S18)."""
+"""Guessed and stolen clientIds: no reply shows why a clientId is refused (S12, S13, S18)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNKNOWN = "0123456789abcdef0123456789abcdef01234567"
 
 
 async def bound_session(served):
-    """A session whose client has shown its cookie; returns the clientId and the cookie."""
+    """Open a session whose client has sent its cookie; return the clientId and the cookie."""
     wire = await served.wire()
     answer = await wire.post(HANDSHAKE)
     client_id = answer.messages[0]["clientId"]
@@ -25,7 +25,7 @@ async def bound_session(served):
 
 
 def messages_of(client_id):
-    """One of every message that needs a session."""
+    """Return one message of each kind that needs a session, by kind."""
     return {
         "connect": connect(client_id, id="1"),
         "subscribe": subscribe(client_id, "/a", id="1"),
@@ -38,7 +38,7 @@ def messages_of(client_id):
 
 @pytest.mark.parametrize("kind", messages_of(""))
 async def test_s12_all_refusals_of_a_session_are_the_same_bytes(served, kind):
-    """S12: never known, ended, somebody else's, the right id without its cookie and with a wrong one."""
+    """S12: unknown, ended and foreign clientIds, and right ones without their cookie, get identical replies."""
     client_id, cookie = await bound_session(served)
     other_id, other_cookie = await bound_session(served)
     ended_id, ended_cookie = await bound_session(served)
@@ -65,7 +65,7 @@ async def test_s12_all_refusals_of_a_session_are_the_same_bytes(served, kind):
 
 @pytest.mark.parametrize("kind", messages_of(""))
 async def test_s12_an_expired_session_is_as_unknown_as_any(kind):
-    """S12: by expiry as by disconnect; the advice on a connect is to shake hands again (CometD #921)."""
+    """S12: an expired session is refused like an unknown one; a connect is advised to handshake again (CometD #921)."""
     async with serving(brisk(bayeux={"max_interval_s": 0.1})) as served:
         client_id = await served.open_session()
         await served.until(lambda: served.halley.session(client_id) is None)
@@ -79,7 +79,7 @@ async def test_s12_an_expired_session_is_as_unknown_as_any(kind):
 
 
 async def test_s12_the_cookie_binds_from_the_first_request_that_shows_it(served):
-    """Until then the id alone opens the session; from then on both are needed."""
+    """Until a request shows the cookie, the clientId alone is enough; from then on both are needed."""
     wire = await served.wire()
     answer = await wire.post(HANDSHAKE)
     client_id = answer.messages[0]["clientId"]
@@ -93,7 +93,7 @@ async def test_s12_the_cookie_binds_from_the_first_request_that_shows_it(served)
 
 
 async def test_s12_an_unbound_session_is_not_opened_by_a_foreign_cookie(served):
-    """S12: a browser that shows another cookie is another browser."""
+    """S12: a session that is not yet bound to a cookie does not accept the cookie of another browser."""
     _, cookie = await bound_session(served)
     client_id = await served.open_session()
     wire = await served.wire()
@@ -102,7 +102,7 @@ async def test_s12_an_unbound_session_is_not_opened_by_a_foreign_cookie(served):
 
 
 async def test_s12_a_local_session_cannot_be_spoken_for():
-    """S12: sessions of the program itself are found by nobody, even with their id."""
+    """S12: clients cannot use the sessions of the program itself, even with their id."""
     async with serving() as served:
         served.halley.local_session("own").subscribe("/a", lambda channel, data: None)
         (own,) = served.house.broker.sessions
@@ -112,7 +112,7 @@ async def test_s12_a_local_session_cannot_be_spoken_for():
 
 
 async def test_s13_the_second_session_in_a_batch_is_refused_even_with_its_cookie(served):
-    """S13, A54: a request has one session, that of its first message."""
+    """S13, A54: a request has one session, the session of its first message."""
     first, cookie = await bound_session(served)
     second, second_cookie = await bound_session(served)
     wire = await served.wire()
@@ -123,7 +123,7 @@ async def test_s13_the_second_session_in_a_batch_is_refused_even_with_its_cookie
 
 
 async def test_s18_of_two_connects_at_once_the_older_is_answered_empty(served):
-    """S18: 200 with its own reply and no events, also when the events are there already."""
+    """S18: the older connect is answered 200 with its own reply and no events, even if events are already waiting."""
     client_id = await served.open_session("/a")
     older = await served.hold(client_id)
     newer = await served.wire()
@@ -135,7 +135,7 @@ async def test_s18_of_two_connects_at_once_the_older_is_answered_empty(served):
 
 
 async def test_s18_the_second_poll_of_a_browser_is_answered_at_once(served):
-    """S18, B9: `multiple-clients` and an interval of 2 s; the first stays held."""
+    """S18, B9: the second poll gets `multiple-clients` and an interval of 2 s; the first one stays held."""
     first, cookie = await bound_session(served)
     wire = await served.wire()
     second = (await wire.post(HANDSHAKE, cookie=cookie)).messages[0]["clientId"]

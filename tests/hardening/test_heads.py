@@ -1,4 +1,4 @@
-"""Request heads that no application may see: answered by the host, then closed (S1, S2, S4, S7)."""
+"""Request heads that the host refuses before an application sees them; the connection is closed (S1, S2, S4, S7)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CHUNKED = "Transfer-Encoding: chunked"
     ],
 )
 async def test_s1_a_malformed_head_or_chunk_gets_400_and_the_connection_is_closed(served, data):
-    """S1: 400 where the parser does not understand, and no application is asked."""
+    """S1: a request that the parser does not understand is 400, and no application sees it."""
     await refusal(served, data, 400, "bad request", closes=True)
 
 
@@ -66,7 +66,7 @@ async def test_s1_a_malformed_head_or_chunk_gets_400_and_the_connection_is_close
     ],
 )
 async def test_s1_one_host_header_is_needed(served, data):
-    """S1: no Host or two of them is 400, on every path."""
+    """S1: a request with no or two Host headers is 400, on every path."""
     await refusal(served, data, 400, "expected exactly one Host header", closes=True)
 
 
@@ -81,12 +81,12 @@ async def test_s1_one_host_header_is_needed(served, data):
     ],
 )
 async def test_s1_a_head_over_16_kib_gets_431_and_the_connection_is_closed(served, data):
-    """S1: 431, once there is more of it than may be."""
+    """S1: a head is refused as soon as it exceeds 16 KiB."""
     await refusal(served, data, 431, "request head too large", closes=True)
 
 
 async def test_s1_a_head_that_never_ends_gets_431_at_the_limit_however_it_is_split(served):
-    """S1: a head that comes in many pieces is refused as soon as 16 KiB of it are there, not when it ends."""
+    """S1: a head that arrives in many pieces is refused once 16 KiB have arrived, not when it ends."""
     wire = await served.wire()
     await wire.send(f"{POST}\r\n{HOST}\r\nX-Long: ".encode())
     for _ in range(16_384 // 512):
@@ -97,7 +97,7 @@ async def test_s1_a_head_that_never_ends_gets_431_at_the_limit_however_it_is_spl
 
 
 async def test_s1_100_headers_are_served_and_s2_101_are_not(served):
-    """S2: 431 for the 101st header."""
+    """S2: 100 headers are accepted, 101 are 431."""
     padding = [f"X-{number}: {CANARY}" for number in range(98)]
     wire = await served.wire()
     assert (await wire.request(head(POST, HOST, LENGTH, *padding, body=BODY))).status == 200
@@ -107,7 +107,7 @@ async def test_s1_100_headers_are_served_and_s2_101_are_not(served):
 
 @pytest.mark.parametrize("path", ["/bayeux", "/cometd/connect", "/"])
 async def test_s2_a_query_over_8_kib_gets_414(served, path):
-    """S2: 414, on every path."""
+    """S2: a query over 8 KiB is 414, on every path."""
     await refusal(served, request("GET", f"{path}?jsonp={CANARY}{'x' * 8_192}"), 414, "query too long", closes=True)
 
 
@@ -115,13 +115,13 @@ async def test_s2_a_query_over_8_kib_gets_414(served, path):
     "length", [262_145, 10**15, 2**63, 2**64, 10**30, 10**300], ids=lambda length: f"{len(str(length))}-digits"
 )
 async def test_s1_s5_a_length_that_is_too_large_gets_413_before_anything_is_read(served, length):
-    """S5: a huge number is 413, however many digits it has."""
+    """S5: a Content-Length over the limit is 413, with any number of digits."""
     data = head(POST, HOST, f"Content-Length: {length}")
     await refusal(served, data, 413, "request body too large", closes=True)
 
 
 async def test_s4_length_and_transfer_encoding_together_get_400(served):
-    """S4: proxies and servers disagree which of the two counts; that is how requests are smuggled."""
+    """S4: proxies and servers disagree on which of the two counts, which allows request smuggling."""
     inner = b"0\r\n\r\n" + PUBLISH
     for lines in ((f"Content-Length: {len(inner)}", CHUNKED), (CHUNKED, f"Content-Length: {len(inner)}")):
         await refusal(served, head(POST, HOST, *lines, body=inner), 400, "bad request", closes=True)
@@ -143,7 +143,7 @@ async def test_s4_length_and_transfer_encoding_together_get_400(served):
     ids=lambda lines: "+".join(line.partition(":")[2].strip() or "empty" for line in lines),
 )
 async def test_s4_a_transfer_encoding_other_than_chunked_gets_400(served, lines):
-    """S4: anything but one `chunked`."""
+    """S4: a Transfer-Encoding other than a single `chunked` is 400."""
     wire = await served.wire()
     before = served.books()
     answer = await wire.request(head(POST, HOST, *lines, body=b"0\r\n\r\n"))
@@ -156,7 +156,7 @@ async def test_s4_a_transfer_encoding_other_than_chunked_gets_400(served, lines)
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "HEAD", "PATCH", "TRACE", "PROPFIND"])
 @pytest.mark.parametrize("path", ["/bayeux", "/bayeux/", "/cometd/handshake"])
 async def test_s7_other_methods_get_405_with_allow(served, method, path):
-    """S7: the methods that are served are named."""
+    """S7: the response to another method names the methods that are allowed."""
     wire = await served.wire()
     await wire.send(request(method, path))
     if method == "HEAD":
@@ -199,12 +199,12 @@ async def test_s7_a_host_that_is_not_ours_gets_400(served, host, path):
     ],
 )
 async def test_s7_a_host_that_is_no_host_gets_400(served, host):
-    """RFC 9112, 3.2: an invalid Host is 400; it is neither user nor path nor query."""
+    """RFC 9112, 3.2: a Host with a user, path, query, fragment or invalid port is 400."""
     await refusal(served, request("POST", "/bayeux", BODY, host=host), 400, "this Host is not served here")
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8080", "127.0.0.1:1", "127.1.2.3", "[::1]:8080", "[::1]"])
 async def test_s7_loopback_names_are_served(served, host):
-    """Whatever the port, since a proxy or tunnel may have another."""
+    """Loopback names are accepted with any port, because a proxy or tunnel can have another one."""
     wire = await served.wire()
     assert (await wire.request(request("POST", "/bayeux", BODY, host=host))).status == 200

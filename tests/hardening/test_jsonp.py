@@ -1,4 +1,4 @@
-"""Answers that any page can load as a script: callbacks, and what must not be made of them (S35-S40)."""
+"""JSONP responses, which any page can load as a script: callbacks, and how abuse is prevented (S35-S40)."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ MESSAGE = quote(json.dumps([HANDSHAKE]))
     ],
 )
 async def test_s35_an_illegal_callback_gets_400_as_text_and_is_not_echoed(served, query):
-    """S35, A65: twice, too long, or any character that is not part of a dotted name."""
+    """S35, A65: a callback is refused if it is given twice, is too long or is not a dotted name."""
     await refusal(served, request("GET", f"/bayeux?{query}&message={MESSAGE}"), 400, "bad callback")
 
 
 @pytest.mark.parametrize("query", ["", "?jsonp=cb", "?jsonp=cb&massage=[]", "?jsonp=cb&Message=[]"])
 async def test_a69_jsonp_without_a_message_gets_400(served, query):
-    """A.9."""
+    """A.9: JSONP without a message is 400."""
     await refusal(served, request("GET", f"/bayeux{query}"), 400, "no message")
 
 
@@ -64,13 +64,13 @@ async def test_a69_jsonp_without_a_message_gets_400(served, query):
     ],
 )
 async def test_a69_jsonp_with_a_message_that_is_none_gets_400(served, message, text):
-    """S8, S9 by JSONP: the answer is text, no script."""
+    """S8, S9: over JSONP, an invalid message is refused with plain text, not with a script."""
     await refusal(served, request("GET", f"/bayeux?jsonp=c4n4ry&message={message}"), 400, text)
 
 
 @pytest.mark.parametrize("callback", ["s-h_o.R1", "jQuery_1.x.$y", "_", "x" * 64, "__jsonp1__", "1"])
 async def test_s36_a_good_callback_is_called_in_a_script_that_can_be_nothing_else(served, callback):
-    """S36, A64: type, prefix, nosniff, attachment, no-store."""
+    """S36, A64: the response is typed as a script, begins with a comment, and has nosniff, attachment and no-store."""
     wire = await served.wire()
     answer = await wire.get(HANDSHAKE, callback=callback)
     assert answer.status == 200
@@ -86,7 +86,7 @@ async def test_s36_a_good_callback_is_called_in_a_script_that_can_be_nothing_els
 
 
 async def test_s36_without_a_callback_the_specification_names_one(served):
-    """A63: `jsonpcallback`."""
+    """A63: without a callback the response calls `jsonpcallback`."""
     wire = await served.wire()
     answer = await wire.request(request("GET", f"/bayeux?message={MESSAGE}"))
     assert answer.called[0] == "jsonpcallback"
@@ -94,7 +94,7 @@ async def test_s36_without_a_callback_the_specification_names_one(served):
 
 @pytest.mark.parametrize("data", ["</script><script>c4n4ry()", "a\u2028b\u2029c", "<!--", "]]>", "'\"\\"])
 async def test_s36_data_that_could_leave_the_script_is_escaped(served, data):
-    """S36: `<` and the two line separators of Unicode; the receiver gets what was sent."""
+    """S36: `<` and the line separators U+2028 and U+2029 are escaped; the receiver gets the data that was sent."""
     client_id = await served.open_session("/a")
     wire = await served.wire()
     await wire.post(publish("/a", {data: data}))
@@ -104,7 +104,7 @@ async def test_s36_data_that_could_leave_the_script_is_escaped(served, data):
 
 
 async def test_s37_rosetta_flash_gets_no_first_byte_of_its_own(served):
-    """S37 (CVE-2014-4671): a callback that is a Flash file is too long, or comes behind a comment."""
+    """S37 (CVE-2014-4671): a callback that is a Flash file is too long, or follows a comment."""
     flash = "CWSMIKI0hCD0Up0IZUnnnnnnnnnnnnnnnnnnnUU5nnnnnn3Snn7iiudIbEAt333swW0"
     assert len(flash) > 64
     await refusal(served, request("GET", f"/bayeux?jsonp={flash}&message={MESSAGE}"), 400, "bad callback")
@@ -114,20 +114,20 @@ async def test_s37_rosetta_flash_gets_no_first_byte_of_its_own(served):
 
 @pytest.mark.parametrize("destination", ["document", "iframe", "frame", "embed", "object", "Document"])
 async def test_s39_opened_as_a_page_it_gets_403(served, destination):
-    """S39: what a browser would show, it does not get."""
+    """S39: a request whose response a browser would show as a page or frame is 403."""
     data = request("GET", f"/bayeux?jsonp=c4n4ry&message={MESSAGE}", sec_fetch_dest=destination)
     await refusal(served, data, 403, "callback-polling is for scripts")
 
 
 async def test_s39_as_a_script_of_any_site_it_is_served(served):
-    """S38, S39: `Sec-Fetch-Dest: script`, also from another site: that is what JSONP is for."""
+    """S38, S39: scripts of any site are served, which is what JSONP is for."""
     wire = await served.wire()
     answer = await wire.get(HANDSHAKE, sec_fetch_dest="script", sec_fetch_site="cross-site")
     assert answer.called[1][0]["successful"] is True
 
 
 async def test_s38_a_script_cannot_publish_without_a_session(served):
-    """By POST only, or any page could publish here with a `<script>` tag."""
+    """Publishing without a session needs a POST, else any page could publish here with a `<script>` tag."""
     wire = await served.wire()
     before = served.books()
     for channel in ("/a", "/service/a"):
@@ -137,7 +137,7 @@ async def test_s38_a_script_cannot_publish_without_a_session(served):
 
 
 async def test_s40_switched_off_it_gets_400_and_is_not_offered():
-    """S40: and who can do nothing else is refused with `reconnect: none` (A25)."""
+    """S40: a client that supports nothing else is refused with `reconnect: none` (A25)."""
     async with serving(brisk(bayeux={"callback_polling": False})) as served:
         data = request("GET", f"/bayeux?jsonp=c4n4ry&message={MESSAGE}")
         await refusal(served, data, 400, "callback-polling is switched off")
@@ -151,7 +151,7 @@ async def test_s40_switched_off_it_gets_400_and_is_not_offered():
 
 
 async def test_s1_a_query_that_is_no_text_gets_400(served):
-    """A query in raw bytes that are no UTF-8 is refused by whoever sees it first."""
+    """A query of raw bytes that are not UTF-8 is 400."""
     wire = await served.wire()
     answer = await wire.request(head("GET /bayeux?message=\xff HTTP/1.1", "Host: 127.0.0.1"))
     assert answer.status == 400

@@ -1,6 +1,6 @@
-"""Every limit, provoked from outside: what its victim sees, and that /metrics counts it under its setting's name.
+"""Every limit, exceeded from outside: what the client sees, and that /metrics counts it under its setting's name.
 
-The table must cover all of `settings.LIMITS`. What the answers look like in detail is in the files beside this one.
+The table must cover all of `settings.LIMITS`. The other files of this folder test the responses in detail.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ from app.settings import LIMITS, Token
 pytestmark = pytest.mark.faces(*THOROUGHLY[:2])
 
 CHARGED = {"exempt": []}
-"""Settings under which this machine's own address has its limits too."""
+"""Settings under which limits apply to this machine's own address too."""
 
 
 def hits(served):
-    """What /metrics says of limits: how often each said no."""
+    """Return how often each limit was hit, according to /metrics."""
     text = exposition(served.house, *served.watches).decode()
     family = next(one for one in text_string_to_metric_families(text) if one.name == "halley_limits_hit")
     return {sample.labels["limit"]: int(sample.value) for sample in family.samples if sample.name.endswith("_total")}
 
 
 async def status_of(served, data, status):
-    """Send one request, whose answer must have that status."""
+    """Send one request and assert the status of its response."""
     answer = await (await served.wire()).request(data)
     assert answer.status == status
 
 
 async def error_of(served, error, *messages):
-    """Send messages, the last of which must be refused so."""
+    """Send messages and assert that the last one is refused with `error`."""
     answer = await (await served.wire()).post(*messages)
     assert answer.messages[-1]["error"] == error
 
 
 async def ends_unheard(served, data):
-    """Send bytes and see the connection end without an answer."""
+    """Send bytes and assert that the connection ends without a response."""
     wire = await served.wire()
     await wire.send(data)
     assert await wire.rest() == b""
 
 
 async def full(served, *already):
-    """A handshake that finds no room: 503, and when to come again."""
+    """Send the handshakes `already`, then another one, and assert that it gets 503 with Retry-After."""
     wire = await served.wire()
     for handshake in already:
         assert (await wire.post(handshake)).messages[0]["successful"]
@@ -71,21 +71,21 @@ async def full(served, *already):
 
 
 async def rate(served):
-    """The third publish at once."""
+    """Assert that the third of three simultaneous publishes is refused."""
     client_id = await served.open_session()
     messages = [publish("/a", number, clientId=client_id) for number in range(3)]
     await error_of(served, "403:rate_limited:publish_denied", *messages)
 
 
 async def subscriptions(served, *channels):
-    """The last of these subscriptions is one too many."""
+    """Assert that the last of these subscriptions exceeds the limit."""
     client_id = await served.open_session(*channels[:-1])
     reason = "too_many_patterns" if "*" in channels[-1] else "too_many_subscriptions"
     await error_of(served, f"403:{reason}:subscribe_denied", subscribe(client_id, channels[-1]))
 
 
 async def overflow(served, *data):
-    """A session for which too much waits is ended, and its client learns of it by its next connect."""
+    """Assert that a session whose outbox overflows is ended, and that its client learns it from its next connect."""
     client_id = await served.open_session("/a")
     await (await served.wire()).post(*(publish("/a", value) for value in data))
     answer = await (await served.wire()).post(connect(client_id))
@@ -97,7 +97,7 @@ async def overflow(served, *data):
 
 
 async def overflow_of_values(served, payload):
-    """Likewise where the newest value of each topic is too much: one in the queue, one beside it, and another."""
+    """Assert that a session ends if the newest values of three topics exceed its queue and the room next to it."""
     values = FakeValues(served.house.broker, **{f"v/{number}": "string" for number in range(3)})
     client_id = await served.open_session("/v/*")
     for topic in values.types:
@@ -107,7 +107,7 @@ async def overflow_of_values(served, payload):
 
 
 async def waiting(served):
-    """Events that nobody comes for stop publishes, and handshakes; whoever comes for them is served."""
+    """Assert that undelivered events beyond the limit stop publishes until a client has fetched its events."""
     client_id = await served.open_session("/a")
     wire = await served.wire()
     assert (await wire.post(publish("/a", "x" * 2_000))).messages[0]["successful"]
@@ -117,7 +117,7 @@ async def waiting(served):
 
 
 async def write(served):
-    """A reader that never reads its answer is cut."""
+    """Assert that the connection of a client that never reads its response is cut."""
     client_id = await served.open_session("/a")
     other = await served.wire()
     for _ in range(150):
@@ -128,21 +128,21 @@ async def write(served):
 
 
 async def linger(served):
-    """A refused sender that stays is cut in the end."""
+    """Assert that a refused client that keeps its connection open is cut."""
     wire = await served.wire()
     assert (await wire.request(b"c4n4ry\r\n\r\n")).status == 400
     await served.until(lambda: served.watch.connections == 0)
 
 
 async def keep_alive(served):
-    """An idle connection ends."""
+    """Assert that an idle connection is closed."""
     wire = await served.wire()
     await wire.request(PUBLISH)
     assert await wire.rest() == b""
 
 
 async def channels(served):
-    """The channel that was made first is forgotten for the next; publishing is not refused."""
+    """Assert that the oldest channel is forgotten to make room for another one, and that no publish is refused."""
     made = []
     served.halley.on("channel_created")(made.append)
     wire = await served.wire()
@@ -153,19 +153,19 @@ async def channels(served):
 
 
 async def token(served):
-    """A token that is too long is not even hashed."""
+    """Assert that a token that is too long is refused."""
     answer = await (await served.wire()).post(HANDSHAKE, authorization=f"Bearer {'x' * 129}")
     assert answer.messages[0]["error"] == "403:token_invalid:handshake_denied"
 
 
 async def expiry(served):
-    """A session whose client stays away ends."""
+    """Assert that a session whose client sends nothing expires."""
     client_id = await served.open_session()
     await served.until(lambda: client_id not in served.house.broker.sessions)
 
 
 async def tabs(served):
-    """The second tab of a browser polls."""
+    """Assert that the poll of a browser's second tab gets `multiple-clients`."""
     wire = await served.wire()
     cookie = (await wire.post(HANDSHAKE)).set_cookies[0].partition(";")[0]
     ids = [(await wire.post(HANDSHAKE, cookie=cookie)).messages[0]["clientId"] for _ in range(2)]
@@ -177,7 +177,7 @@ async def tabs(served):
 
 
 async def policy(served):
-    """A policy that never answers counts as no."""
+    """Assert that a policy that never decides denies."""
 
     class Undecided:
         async def can_publish(self, session, channel, message):
@@ -189,29 +189,29 @@ async def policy(served):
 
 
 async def inbox(served):
-    """What does not fit beside an event that waits to be written is refused; the one that waits is not."""
+    """Assert that an event beyond the inbox's size is refused, and that the one that waits to be written is not."""
     messages = [publish("/a", "x" * 60_000) for _ in range(2)]
     answer = await (await served.wire()).post(*messages)
     assert [reply.get("error") for reply in answer.messages] == [None, "503::history_unavailable"]
 
 
 async def commit(served):
-    """A publisher whose event is not on disk in time hears that nobody knows; it is there afterwards."""
+    """Assert that a publish that is not on disk in time has an unknown outcome, and that it is stored afterwards."""
     (segment,) = served.house.recorder.folder.glob("seg-*.db")
     with closing(sqlite3.connect(segment)) as other:
-        other.execute("begin immediate")  # as a disk that hangs
+        other.execute("begin immediate")  # like a disk that hangs
         await error_of(served, "503::history_outcome_unknown", publish("/a", 1))
     await served.until(lambda: served.house.recorder.head == 1)
 
 
 async def reading(served):
-    """A connect whose page of the history does not come in time is answered without it."""
+    """Assert that a connect is answered without replayed events if these are not read in time."""
     client_id = await served.open_session()
     wire = await served.wire()
     assert (await wire.post(publish("/a", 1))).messages[0]["successful"]
     await wire.post(subscribe(client_id, "/a", ext={"replay": {"/a": -2}}))
     is_over = threading.Event()
-    hung = asyncio.create_task(served.house.recorder.aside(is_over.wait))  # as a disk that hangs
+    hung = asyncio.create_task(served.house.recorder.aside(is_over.wait))  # like a disk that hangs
     await asyncio.sleep(0)
     (reply,) = (await wire.post(connect(client_id))).messages
     is_over.set()
@@ -221,7 +221,7 @@ async def reading(served):
 
 
 async def consumers(served):
-    """A further consumer of the log is not waited for, and hears why."""
+    """Assert that a consumer beyond the limit is refused with 409."""
     wire = await served.wire()
     for name, status in (("a", 200), ("b", 409)):
         report = request("POST", f"/log/consumers/{name}", b'{"offset":1}', content_type="application/json")
@@ -310,13 +310,13 @@ HISTORY = {
 
 
 def counted(served):
-    """Which limits have said no, and how often."""
+    """Return the limits that were hit, and how often."""
     return {name: count for name, count in hits(served).items() if count}
 
 
 @pytest.mark.parametrize("limit", WAMP_CASES)
 async def test_a_limit_of_wamp_says_no_and_is_counted(limit, tmp_path):
-    """The same for those that only WAMP has."""
+    """Each limit that only WAMP has is enforced, and counted once in /metrics."""
     options, provoke = WAMP_CASES[limit]
     history = {"enabled": True, "free_bytes": 0}
     async with serving(brisk(wamp=options, data_dir=str(tmp_path), history=history)) as served:
@@ -326,7 +326,7 @@ async def test_a_limit_of_wamp_says_no_and_is_counted(limit, tmp_path):
 
 @pytest.mark.parametrize("limit", NT4_CASES)
 async def test_a_limit_of_networktables_says_no_and_is_counted(limit):
-    """The same at NetworkTables' doors: their own, and those that they share with WAMP."""
+    """Each limit of NetworkTables' connections, also if shared with WAMP, is enforced and counted once in /metrics."""
     options, provoke = NT4_CASES[limit]
     async with doors({"ping_s": 5, "pong_s": 10, **options}) as opened:
         await provoke(opened)
@@ -335,7 +335,7 @@ async def test_a_limit_of_networktables_says_no_and_is_counted(limit):
 
 @pytest.mark.parametrize("limit", NT4_ENGINE_CASES)
 async def test_a_limit_of_networktables_engines_says_no_and_is_counted(limit, tmp_path):
-    """S31: what is too much is not done, the client stays."""
+    """S31: what exceeds a limit is ignored and counted once in /metrics; the client stays connected."""
     options, provoke = NT4_ENGINE_CASES[limit]
     nt4 = {"enabled": True, "port": 0, "ping_s": 5, "pong_s": 10, **options}
     async with (
@@ -348,13 +348,13 @@ async def test_a_limit_of_networktables_engines_says_no_and_is_counted(limit, tm
 
 @pytest.mark.parametrize("limit", CASES)
 async def test_a_limit_says_no_and_is_counted(limit, tmp_path):
-    """Each limit is one setting, one answer, one count in /metrics; no other limit is counted."""
+    """Each limit is one setting, one response and one count in /metrics; no other limit is counted."""
     limits, provoke = CASES[limit]
     bayeux = {limit: BAYEUX[limit]} if limit in BAYEUX else {}
     history = {"enabled": limit in HISTORY, "free_bytes": 0, **HISTORY.get(limit, {})}
     settings = brisk(limits=limits, bayeux=bayeux, history=history, data_dir=str(tmp_path), tokens=[ANYONES])
     async with serving(settings) as served:
-        if limit == "memory_share":  # looked at once a second
+        if limit == "memory_share":  # measured once a second
             await served.until(lambda: served.house.broker.memory.is_over)
         assert not counted(served)
         await provoke(served)
@@ -362,5 +362,5 @@ async def test_a_limit_says_no_and_is_counted(limit, tmp_path):
 
 
 def test_every_limit_is_in_the_table():
-    """No limit without a test; those of WAMP and NT4 are in `support/`."""
+    """Every limit has a test; the cases of WAMP and NetworkTables are in `support/`."""
     assert set(CASES) | set(WAMP_CASES) | set(NT4_CASES) | set(NT4_ENGINE_CASES) == set(LIMITS)

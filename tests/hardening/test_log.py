@@ -1,4 +1,4 @@
-"""What a peer can make the log say: one line, escaped, short, and no secret of anyone's (S41)."""
+"""What a peer can cause in the log: one line, escaped, short, and without secrets (S41)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_CHARS = 200
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def process(tmp_path_factory, face):
-    """A server for each face: one for both would leave out what a test of the other face made it say in that second."""
+    """One server per face, else lines caused by tests of the other face could suppress those of this one."""
     folder = tmp_path_factory.mktemp("log")
     settings = {
         "HALLEY_LOG_LEVEL": "debug",
@@ -44,9 +44,10 @@ _numbers = count()
 
 
 async def lines_for(process, *requests):
-    """What the log says of these requests, each line parsed; the line of one more request marks their end.
+    """Send requests; return their responses, and their log lines, parsed. Another request's line marks their end.
 
-    Which limits have said no is told once a second, maybe of those before: it is held to its own form, and left out.
+    Limits that were hit are summarized once a second, possibly for earlier requests: the form of these lines is
+    checked, and they are left out.
     """
     before = len(process.lines)
     answers = []
@@ -89,7 +90,7 @@ def is_tame(value):
     ],
 )
 async def test_s41_a_refused_request_makes_one_line_escaped_and_short(process, data):
-    """S41, S44: of fixed words, method, path, status and agent; no query, cookie, token or clientId; the real peer."""
+    """S41, S44: the line has fixed words, method, path, status, agent and peer; no query, cookie, token or clientId."""
     _, (line,) = await lines_for(process, data)
     assert line["event"] == "request_refused"
     assert set(line) == {
@@ -103,7 +104,7 @@ async def test_s41_a_refused_request_makes_one_line_escaped_and_short(process, d
 
 
 async def test_s41_messages_that_are_refused_make_no_line(process):
-    """S41: an id or channel of 10 KB or control characters reaches no log at all."""
+    """S41: a refused message is not logged, even if its id or channel has 10 KB or control characters."""
     _, lines = await lines_for(
         process,
         post(json.dumps(publish(f"/{ESCAPES}", "c4n4ry", id=ESCAPES)).encode()),
@@ -123,7 +124,7 @@ async def test_s41_messages_that_are_refused_make_no_line(process):
     ],
 )
 async def test_s41_a_request_refused_half_way_makes_one_line_too(process, data):
-    """S41: what was read so far is not repeated, since nobody has looked at it."""
+    """S41: the log does not repeat what was read of a request that is refused before it is complete."""
     _, (line,) = await lines_for(process, data)
     assert line["event"] == "request_refused"
     assert (line["address"], line["level"]) == ("127.0.0.1", "debug")
@@ -131,7 +132,7 @@ async def test_s41_a_request_refused_half_way_makes_one_line_too(process, data):
 
 
 async def test_s41_a_message_that_is_denied_makes_a_tame_line(process):
-    """S41: what was asked for, cut and escaped; the session by its fingerprint."""
+    """S41: the line has what was requested, cut and escaped, and the session's fingerprint."""
     (answer,), _ = await lines_for(process, post(json.dumps(HANDSHAKE).encode()))
     client_id = answer.messages[0]["clientId"]
     asked = [
@@ -148,7 +149,7 @@ async def test_s41_a_message_that_is_denied_makes_a_tame_line(process):
 
 
 async def test_s41_a_session_is_named_by_a_fingerprint_and_its_agent_is_tame(process):
-    """S41: the clientId is the session's secret, the cookie its browser's; neither is written anywhere."""
+    """S41: neither the clientId, which is the session's secret, nor the cookie, its browser's secret, is logged."""
     (answer,), (opened,) = await lines_for(process, post(json.dumps(HANDSHAKE).encode(), user_agent=f"\x85{LONG}"))
     client_id = answer.messages[0]["clientId"]
     cookie = answer.set_cookies[0].partition("=")[2].partition(";")[0]
@@ -168,7 +169,7 @@ def setup(halley):
 
 
 async def test_s41_a_trace_is_tame_as_well(tmp_path):
-    """S41: an error of loaded code may repeat what a peer sent; its end is kept, without control characters."""
+    """S41: a traceback can repeat what a peer sent; its end is logged, without control characters."""
     (tmp_path / "faulty.py").write_text(FAULTY)
     async with launched("--load", "faulty:setup", cwd=tmp_path) as process:
         await (await process.wire()).post(publish("/fault", 1))
@@ -181,7 +182,7 @@ async def test_s41_a_trace_is_tame_as_well(tmp_path):
 
 
 async def test_no_attack_fills_the_disk(tmp_path):
-    """At level info a flood makes a few lines a second, and a count of those that were left out."""
+    """At level info a flood causes a few lines per second, and counts of the lines that were left out."""
     count = 300
     async with launched(cwd=tmp_path) as process:
         wire = await process.wire()
@@ -195,13 +196,13 @@ async def test_no_attack_fills_the_disk(tmp_path):
 
 
 def told(process, event):
-    """How often it happened, by what the log says."""
+    """Return how often an event happened, according to its lines and the counts of those left out."""
     left_out = [line["count"] for line in process.logged("suppressed") if line["of"] == event]
     return len(process.logged(event)) + sum(left_out)
 
 
 async def test_a_log_that_nobody_reads_any_more_costs_nobody_anything(tmp_path):
-    """A terminal that was closed, or a collector that died, is no reason to stop serving."""
+    """A terminal that was closed or a log collector that died does not stop the server."""
     reading, writing = os.pipe()
     options = ("--port", "0", "--operations-port", "0")
     with os.fdopen(reading) as log:

@@ -1,4 +1,4 @@
-"""Messages that are refused inside a response of 200, and leave the rest of their request alone (S11, S13-S17)."""
+"""Messages that are refused in a response of 200, without affecting the rest of their request (S11, S13-S17)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def refused(channel, error, **fields):
 
 
 async def hears(served, wire, client_id, *data):
-    """Look whether exactly these events have come for a session."""
+    """Assert that exactly these events have arrived for a session."""
     assert (await wire.post(connect(client_id, advice={"timeout": 0}))).data == list(data)
 
 
@@ -29,7 +29,7 @@ async def hears(served, wire, client_id, *data):
     "number", ["18446744073709551616", "-9223372036854775809", "1e400", "-1e400", "1" * 400, '[{"deep":[1e400]}]']
 )
 async def test_s11_a_number_that_not_everyone_can_carry_is_refused_alone(served, number):
-    """S11: never altered silently; the message is refused and its neighbours are not."""
+    """S11: a number is never altered silently; its message is refused, the message next to it is not."""
     client_id = await served.open_session("/numbers", "/witness")
     wire = await served.wire()
     body = f'[{{"channel":"/numbers","data":{number},"id":"1"}},{json.dumps(WITNESS)}]'
@@ -46,7 +46,7 @@ async def test_s11_a_number_that_not_everyone_can_carry_is_refused_alone(served,
     ["18446744073709551615", "-9223372036854775808", "1.7976931348623157e308", "5e-324", "1e-999", "0.1", "-0.0"],
 )
 async def test_s11_a_number_of_64_bits_arrives_as_it_was_sent(served, number):
-    """S11: to the last digit."""
+    """S11: a number of 64 bits is delivered exactly as it was sent."""
     client_id = await served.open_session("/numbers")
     wire = await served.wire()
     body = f'{{"channel":"/numbers","data":[{number},"9999999999999999999 1e999"]}}'
@@ -55,7 +55,7 @@ async def test_s11_a_number_of_64_bits_arrives_as_it_was_sent(served, number):
 
 
 async def test_s11_data_over_64_kib_is_refused_and_64_kib_are_delivered(served):
-    """S11: counted in bytes of JSON."""
+    """S11: the size of data is counted in bytes of JSON."""
     client_id = await served.open_session("/large")
     wire = await served.wire()
     fits, too_much = "x" * (65_536 - 2), "ä" * 32_768
@@ -66,7 +66,7 @@ async def test_s11_data_over_64_kib_is_refused_and_64_kib_are_delivered(served):
 
 
 async def test_s13_a_message_with_a_foreign_client_id_is_refused_alone(served):
-    """S13, A54: a message for another session is refused; its neighbours are processed, the victim is not touched."""
+    """S13, A54: a message for another session is refused; the others are processed, the victim is not affected."""
     victim = await served.open_session("/victim")
     mine = await served.open_session("/mine")
     wire = await served.wire()
@@ -126,7 +126,7 @@ async def test_s14_what_only_looks_like_a_meta_channel_does_nothing(served, chan
 
 @pytest.mark.parametrize("channel", ["/a/*", "/a/**", "/*", "/**", "/service/*"])
 async def test_s15_a_publish_to_a_wildcard_is_refused(served, channel):
-    """S15, A22: and nobody hears it."""
+    """S15, A22: a publish to a wildcard is refused and not delivered."""
     client_id = await served.open_session("/a/*", "/a/**", "/**")
     wire = await served.wire()
     answer = await wire.post(publish(channel, CANARY))
@@ -136,7 +136,7 @@ async def test_s15_a_publish_to_a_wildcard_is_refused(served, channel):
 
 @pytest.mark.parametrize("subscription", ["/meta/connect", "/meta/*", "/meta/**", "/meta/handshake"])
 async def test_s15_nobody_subscribes_to_meta_channels(served, subscription):
-    """S15, A19: in an array too, whose other names then do not count either (A46)."""
+    """S15, A19: in an array, a meta channel refuses the other names too (A46)."""
     client_id = await served.open_session()
     wire = await served.wire()
     for wanted in ([subscription], ["/fine", subscription]):
@@ -148,7 +148,7 @@ async def test_s15_nobody_subscribes_to_meta_channels(served, subscription):
 
 @pytest.mark.parametrize("channel", ["/halley/sessions", "/stats/10s/a", "/alerts/a", "/replay/a"])
 async def test_s15_the_servers_own_channels_are_closed_to_others_where_others_can_connect(channel):
-    """S15: on a listener that other machines reach only the server publishes there."""
+    """S15: on a listener that other machines can reach, only the server publishes to its own channels."""
     async with serving(brisk(host="0.0.0.0", open=True, bayeux={"anonymous_publish": "on"})) as served:
         client_id = await served.open_session("/stats/**", "/alerts/**", "/replay/**", "/**")
         wire = await served.wire()
@@ -161,7 +161,7 @@ async def test_s15_the_servers_own_channels_are_closed_to_others_where_others_ca
 
 
 async def test_s15_wildcards_above_it_do_not_hear_the_servers_own_room(served):
-    """No wildcard above `/halley` matches it."""
+    """Wildcards above `/halley` match neither `/halley` nor the channels below it."""
     client_id = await served.open_session("/**", "/*", "/halley/*")
     wire = await served.wire()
     await wire.post(publish("/halley", "no one"), publish("/halley/rates", "by its name"), publish("/x", "everyone"))
@@ -176,7 +176,7 @@ async def test_s15_wildcards_above_it_do_not_hear_the_servers_own_room(served):
     ],
 )
 async def test_s16_too_many_subscriptions_are_refused_and_the_earlier_ones_live(served, names, error):
-    """S16: at once or one by one; the session lives."""
+    """S16: subscriptions beyond the limit are refused, in one message or one by one; the session stays."""
     client_id = await served.open_session()
     wire = await served.wire()
     denied = f"403:{error}:subscribe_denied"
@@ -225,7 +225,7 @@ async def wire_all(wire, messages):
     ids=lambda name: ascii(name)[:24],
 )
 async def test_s16_a_name_beyond_the_grammar_is_refused(served, name):
-    """S16: too long, too deep, other characters; 405 as channel, 403 as subscription; markup stays text."""
+    """S16: names that are too long, too deep or have other characters are refused; no `<` is echoed."""
     client_id = await served.open_session("/keeps")
     wire = await served.wire()
     before = served.books()
@@ -239,7 +239,7 @@ async def test_s16_a_name_beyond_the_grammar_is_refused(served, name):
 
 @pytest.mark.parametrize("name", ["/a" * 16, "/" + "a" * 254, "/-_!~()$@/Az09", "/!41"])
 async def test_s16_names_at_the_limit_are_served(served, name):
-    """S16: 16 segments, 255 characters, every mark of the grammar."""
+    """S16: names of 16 segments, of 255 characters and with every mark of the grammar are accepted."""
     client_id = await served.open_session()
     wire = await served.wire()
     if name == "/!41":  # not the shortest form of /A
@@ -267,7 +267,7 @@ async def test_s16_names_at_the_limit_are_served(served, name):
     ids=lambda value: ascii(value)[:20],
 )
 async def test_s17_an_id_that_is_none_is_refused_and_not_echoed(served, message_id):
-    """S17."""
+    """S17: a message whose id has a wrong type or form is refused, and the id is not echoed."""
     wire = await served.wire()
     for message in (publish("/a", 1, id=message_id), HANDSHAKE | {"id": message_id}):
         before = served.books()
@@ -283,7 +283,7 @@ async def test_s17_an_id_that_is_none_is_refused_and_not_echoed(served, message_
 
 @pytest.mark.parametrize("message_id", ["1", 1, 0, -1, "a.B-c_d:9", "x" * 64, 2**63, 2**64 - 1])
 async def test_s17_an_id_is_echoed_as_it_came(served, message_id):
-    """A2: with its type."""
+    """A2: an id is echoed with its type."""
     wire = await served.wire()
     (reply,) = (await wire.post(publish("/a", 1, id=message_id))).messages
     assert reply == {"id": message_id, "channel": "/a", "successful": True}
@@ -293,7 +293,7 @@ async def test_s17_an_id_is_echoed_as_it_came(served, message_id):
 @pytest.mark.parametrize("timeout", ["x", True, [], {}, "1000"], ids=repr)
 @pytest.mark.parametrize("field", ["timeout", "interval"])
 async def test_s17_advice_that_is_no_number_refuses_the_connect(served, timeout, field):
-    """S17: that message alone; the session can go on."""
+    """S17: only the message with bad advice is refused; the session can still be used."""
     client_id = await served.open_session()
     wire = await served.wire()
     (reply,) = (await wire.post(connect(client_id, advice={field: timeout}))).messages
@@ -303,7 +303,7 @@ async def test_s17_advice_that_is_no_number_refuses_the_connect(served, timeout,
 
 @pytest.mark.parametrize(("timeout_ms", "held_s"), [(-1, 0), (-1e308, 0), (1e308, 25), (3_600_000, 25), (2**63, 25)])
 async def test_s17_the_timeout_a_client_asks_for_is_clamped(served, timeout_ms, held_s):
-    """S17: to 0..hold; a client cannot keep a poll, nor its session, for longer."""
+    """S17: the timeout is clamped to 0..hold, so that a client cannot keep a poll or its session longer."""
     client_id = await served.open_session()
     wire = await served.wire()
     await wire.send(post(json.dumps(connect(client_id, advice={"timeout": timeout_ms})).encode()))
@@ -321,7 +321,7 @@ async def test_s17_the_timeout_a_client_asks_for_is_clamped(served, timeout_ms, 
 
 @pytest.mark.parametrize(("interval_ms", "kept_s"), [(-5, 0), (30_000, 30), (1e300, 60), (2**63, 60)])
 async def test_s17_the_interval_a_client_asks_for_is_clamped(served, interval_ms, kept_s):
-    """To 0..60 s, beyond which nobody keeps a session for it (CometD #322)."""
+    """The interval is clamped to 0..60 s, so that a session is not kept longer for it (CometD #322)."""
     client_id = await served.open_session()
     wire = await served.wire()
     (reply,) = (await wire.post(connect(client_id, advice={"timeout": 0, "interval": interval_ms}))).messages
@@ -332,7 +332,7 @@ async def test_s17_the_interval_a_client_asks_for_is_clamped(served, interval_ms
 
 
 async def test_e1_a_session_survives_a_truncated_request(served):
-    """E1, S8: 400, and the session can be used as before."""
+    """E1, S8: a truncated request is 400, and its session can be used as before."""
     client_id = await served.open_session("/a")
     wire = await served.wire()
     body = json.dumps([publish("/a", CANARY, clientId=client_id)]).encode()[:-3]
@@ -343,7 +343,7 @@ async def test_e1_a_session_survives_a_truncated_request(served):
 
 
 async def test_e2_markup_comes_back_as_json_text_at_most(served):
-    """E2: in id, channel and subscription; what is echoed cannot be read as markup by anyone."""
+    """E2: `<` in an id, channel or subscription is escaped or not echoed, so that it cannot be read as markup."""
     client_id = await served.open_session()
     wire = await served.wire()
     script = "<script>alert(1)</script>"
@@ -362,7 +362,7 @@ async def test_e2_markup_comes_back_as_json_text_at_most(served):
 
 
 async def test_e6_an_empty_object_gets_its_error(served):
-    """E6, A69: 200 and `400::channel_missing`."""
+    """E6, A69: an empty object gets 200 and `400::channel_missing`."""
     wire = await served.wire()
     answer = await wire.post({})
     assert (answer.status, answer.messages) == (200, [{"successful": False, "error": "400::channel_missing"}])
@@ -370,7 +370,7 @@ async def test_e6_an_empty_object_gets_its_error(served):
 
 @pytest.mark.parametrize("others", [[subscribe("x", "/never")], [publish("/never", CANARY)], [connect("x")]])
 async def test_e9_what_follows_a_handshake_is_not_executed(served, others):
-    """E9, A28, A29: one reply, the handshake's."""
+    """E9, A28, A29: messages after a handshake are not processed; the only reply is the handshake's."""
     listener = await served.open_session("/never")
     wire = await served.wire()
     answer = await wire.post(HANDSHAKE, *others)
@@ -381,7 +381,7 @@ async def test_e9_what_follows_a_handshake_is_not_executed(served, others):
 
 
 async def test_e9_a_handshake_that_is_not_first_fails_alone(served):
-    """A28: the others are answered; no session begins."""
+    """A28: a handshake that is not the first message fails and opens no session; the other messages are processed."""
     wire = await served.wire()
     sessions = len(served.house.broker.sessions)
     answer = await wire.post(publish("/a", 1), HANDSHAKE, publish("/a", 2))

@@ -1,4 +1,4 @@
-"""What rules forbid a client of NetworkTables it neither sees nor sets, whichever way it asks."""
+"""A NetworkTables client neither sees nor sets topics that rules deny it, by any kind of subscription."""
 
 import asyncio
 
@@ -36,7 +36,7 @@ async def curl(served, channel, data):
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_what_is_denied_is_not_told_of(way):
-    """Neither its value nor its name: before it is there, when it begins, and once it is there."""
+    """Neither value nor name of a denied topic is sent: before it exists, when it is created, and afterwards."""
     async with guarded(*ALL) as served, await entered(served) as before, await entered(served) as after:
         topics = WAYS[way]["topics"]
         options = {name: value for name, value in WAYS[way].items() if name != "topics"}
@@ -55,7 +55,7 @@ async def test_what_is_denied_is_not_told_of(way):
 
 
 async def test_what_is_denied_is_not_set():
-    """A publish, its values and its properties: nothing of them is done, and the topic stays as it was."""
+    """A publish, values and properties for a denied topic are ignored, and the topic does not change."""
     async with guarded(*ALL) as served, await entered(served) as client:
         await curl(served, "/secret/code", 1)
         topic = served.house.tables.server.tables.topics.get("/secret/code")
@@ -81,7 +81,7 @@ async def test_what_is_denied_is_not_set():
     ],
 )
 async def test_meta_topics_are_for_whom_a_rule_names_them(rules, told):
-    """They tell the names of clients and topics; without any rules everybody hears everything."""
+    """Meta topics show names of clients and topics, so they need a rule that names them, unless there are no rules."""
     async with guarded(*rules) as served, await entered(served) as client:
         await client.subscribe("$clients")
         came = await client.quiet()
@@ -89,14 +89,14 @@ async def test_meta_topics_are_for_whom_a_rule_names_them(rules, told):
 
 
 async def test_names_without_a_slash_need_no_rule_of_their_own():
-    """`/**` reaches what is NetworkTables' own."""
+    """`/**` also covers names without a slash, which only NetworkTables has."""
     async with guarded(*ALL) as served, await entered(served) as client:
         await client.publish("own", 1)
         assert (await client.text("announce"))["name"] == "own"
 
 
 class Asked:
-    """A program's policy: no `/no`, and of `/wait` it thinks until it is told."""
+    """A program's policy that denies `/no`, fails for `/raises`, and decides on `/wait` once `told` is set."""
 
     def __init__(self):
         self.told = asyncio.Event()
@@ -118,9 +118,9 @@ class Asked:
 
 
 async def test_a_programs_policy_is_asked():
-    """Of each name; what it denies or fails at is not done, and what it thinks about is done once it has decided.
+    """The policy decides on each name: what it denies or fails at is ignored, what it allows later is done then.
 
-    Who waits for it is told the time all the same.
+    Later messages of the client wait for the decision; the client still gets the time, and others are served.
     """
     asked = Asked()
     settings = brisk(nt4={"enabled": True, "port": 0})

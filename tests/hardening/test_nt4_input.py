@@ -1,4 +1,4 @@
-"""What is no message, on real sockets: it harms nobody but its sender, who is told what was wrong (S28, S31, NF9)."""
+"""Malformed input on real sockets: it harms only its sender, which receives the reason (S28, S31, NF9)."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ GOOD = nt4.packed(1, 5, nt4.DOUBLE, 5.0)
 
 
 async def watched(room):
-    """A neighbour who publishes and hears, and what a bad message must leave as it was."""
+    """Return a publisher and a subscriber, with a topic that malformed input must not change."""
     neighbour, hearer = await room.two()
     await neighbour.publish("/kept", 1)
     await neighbour.put(1, 1, 1.0)
@@ -25,20 +25,20 @@ async def watched(room):
 
 
 def address(server):
-    """Where a process listens for clients of NetworkTables."""
+    """Return the URL at which a process listens for clients of NetworkTables."""
     url = next(line for line in server.lines if line.startswith("networktables: "))
     return "http" + url.removeprefix("networktables: ws").removesuffix("/nt/NAME")
 
 
 def books(room):
-    """Topics with their publishers and last values, and clients."""
+    """Return the topics with their values, publishers and properties, and the clients."""
     tables = room.served.house.tables.server.tables
     topics = {topic.name: (topic.value, len(topic.publishers), topic.properties) for topic in tables.topics}
     return topics, sorted(tables.clients)
 
 
 async def test_s28_all_bad_texts_leave_everybody_alone():
-    """NA14 to NA20: one after the other on one connection, which stays, each counted, and nothing has changed."""
+    """NA14 to NA20: malformed texts are ignored and counted; their connection stays, and nothing changes."""
     async with opened() as room:
         neighbour, hearer = await watched(room)
         attacker = await room.enter("attacker")
@@ -53,7 +53,7 @@ async def test_s28_all_bad_texts_leave_everybody_alone():
 
 
 async def test_s28_a_bad_element_leaves_its_neighbours_alone():
-    """NA15: of a frame that has all of them those count that are right."""
+    """NA15: in a frame with malformed elements the correct ones are processed."""
     bad = [element for text in BAD_TEXTS.values() if text.startswith('[{"') for element in json.loads(text)]
     async with opened() as room:
         client = await room.enter()
@@ -63,7 +63,7 @@ async def test_s28_a_bad_element_leaves_its_neighbours_alone():
 
 
 async def test_s28_after_all_bad_values_everything_is_as_before():
-    """NA24, NF9: each ends its sender with 1001 and the reason in words, and what it published goes with it."""
+    """NA24, NF9: each malformed value ends its sender with 1001 and a reason, and the sender's topic with it."""
     async with opened() as room:
         neighbour, hearer = await watched(room)
         before = books(room)
@@ -83,7 +83,7 @@ async def test_s28_after_all_bad_values_everything_is_as_before():
 
 @pytest.mark.parametrize("name", ["a\x1b[31mred\nline", "\u202eright to left", "n" * 1_024])
 async def test_hostile_names_do_not_reach_the_log(name, tmp_path):
-    """S16: of clients and topics; a line of the log is a line, in whatever terminal."""
+    """S16: control characters in the names of clients and topics do not get into the log."""
     async with launched("--nt4", "--nt4-port", "0", "--data-dir", str(tmp_path), cwd=tmp_path) as server:
         async with await nt4.connect(address(server), name) as client:
             await client.publish(name, 1, properties={"persistent": True})
@@ -100,7 +100,7 @@ async def test_hostile_names_do_not_reach_the_log(name, tmp_path):
 
 
 async def test_it_saves_and_says_goodbye_on_sigterm(tmp_path):
-    """NA48, NA7: clients hear 1001, the process ends with 0, and what was persistent is there."""
+    """NA48, NA7: clients are closed with 1001, the process exits with 0, and persistent topics are saved."""
     flags = ("--nt4", "--nt4-port", "0", "--data-dir", str(tmp_path))
     async with launched(*flags, cwd=tmp_path) as server:
         client = await nt4.connect(address(server))

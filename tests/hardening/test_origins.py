@@ -1,4 +1,4 @@
-"""Pages of other sites: refused before the engine sees a byte, or served with exactly their origin (S19-S21)."""
+"""Requests from pages of other sites: refused before the engine sees them, or allowed for their origin (S19-S21)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FOREIGN = [
 @pytest.mark.parametrize("origin", FOREIGN)
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain;charset=UTF-8", ""])
 async def test_s19_a_post_from_an_origin_that_is_not_listed_gets_403(served, origin, content_type):
-    """S19: whatever its content type; a form or text/plain needs no preflight, so this is the only fence (CSRF)."""
+    """S19: any content type is refused; forms and text/plain need no preflight, so nothing else prevents CSRF."""
     data = post(BODY, origin=origin, content_type=content_type)
     answer = await refusal(served, data, 403, "origin not allowed")
     assert "access-control-allow-origin" not in answer.headers
@@ -42,13 +42,13 @@ async def test_s19_a_post_from_an_origin_that_is_not_listed_gets_403(served, ori
 
 @pytest.mark.parametrize("origin", FOREIGN)
 async def test_s19_so_does_a_get(served, origin):
-    """S19: a `fetch` of the JSONP address by another site's page."""
+    """S19: a GET, as by a `fetch` of the JSONP address from another site's page, is 403 too."""
     await refusal(served, request("GET", "/bayeux?message=%5B%5D", origin=origin), 403, "origin not allowed")
 
 
 @pytest.mark.parametrize("origin", FOREIGN)
 async def test_s20_a_preflight_from_a_foreign_origin_gets_400_and_no_permission(served, origin):
-    """S20: no header that begins with Access-Control-Allow."""
+    """S20: the response to a preflight from an Origin that is not listed has no Access-Control header."""
     data = request(
         "OPTIONS",
         "/bayeux",
@@ -62,7 +62,7 @@ async def test_s20_a_preflight_from_a_foreign_origin_gets_400_and_no_permission(
 
 @pytest.mark.parametrize("origin", ["http://127.0.0.1", "https://localhost:3000", "http://[::1]:8080"])
 async def test_s21_a_loopback_origin_gets_itself_back(served, origin):
-    """S21: that very origin, `Vary: Origin`, credentials; never `*`."""
+    """S21: the response names exactly that origin, with `Vary: Origin` and credentials; never `*`."""
     wire = await served.wire()
     answer = await wire.request(post(BODY, origin=origin))
     assert answer.status == 200
@@ -72,7 +72,7 @@ async def test_s21_a_loopback_origin_gets_itself_back(served, origin):
 
 
 async def test_s21_only_listed_and_own_origins_are_served_where_others_can_connect():
-    """S21: on a public listener loopback origins are foreign too, and `null` and `*` are no words for everyone."""
+    """S21: on a public listener loopback origins are refused too, and `null` and `*` do not mean all origins."""
     settings = brisk(host="0.0.0.0", open=True, hosts=("halley.example",), cors={"origins": ("https://app.example",)})
     async with serving(settings) as served:
         wire = await served.wire()
@@ -111,7 +111,7 @@ async def test_s21_only_listed_and_own_origins_are_served_where_others_can_conne
     ],
 )
 async def test_s21_error_answers_carry_it_too(served, data, status):
-    """A62: a page that may speak to us may also read what is wrong."""
+    """A62: errors have the CORS headers too, so that a page of an allowed origin can read them."""
     wire = await served.wire()
     answer = await wire.request(data)
     assert answer.status == status

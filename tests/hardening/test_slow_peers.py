@@ -1,4 +1,4 @@
-"""Peers that take their time: each thing that may take only so long has a deadline of its own (S3, D1)."""
+"""Slow peers: each step that a peer can delay has its own deadline (S3, D1)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PUBLISHED = [{"channel": "/a", "successful": True}]
 
 
 async def trickle(wire, data):
-    """Send byte after byte until the server answers or closes, and return what it sent."""
+    """Send byte after byte until the server responds or closes; return what it sent."""
     answer = asyncio.create_task(wire.rest())
     with contextlib.suppress(ConnectionError):
         for byte in data:
@@ -43,7 +43,7 @@ async def trickle(wire, data):
     ],
 )
 async def test_s3_a_head_that_does_not_come_ends_the_connection_without_a_word(beginning):
-    """S3: slowloris; so that a browser's silent repeat is harmless."""
+    """S3: a head that is incomplete at its deadline gets no response, so that a browser can repeat it silently."""
     async with serving(brisk(limits=BRIEF)) as served:
         wire = await served.wire()
         await wire.send(beginning)
@@ -61,7 +61,7 @@ async def test_s3_a_byte_now_and_then_buys_no_time():
 
 
 async def test_s3_half_a_head_after_an_answer_is_under_the_deadline_too():
-    """S3: keep-alive gives time for silence, none for half a head, even one that came with a request."""
+    """S3: keep-alive allows silence, but not an incomplete head, even if it arrived with the request before."""
     async with serving(brisk(limits=BRIEF)) as served:
         for first, second in ((PUBLISH, b"POST /bay"), (PUBLISH + b"POST /bay", b"")):
             wire = await served.wire()
@@ -73,7 +73,7 @@ async def test_s3_half_a_head_after_an_answer_is_under_the_deadline_too():
 
 
 async def test_s3_half_a_head_behind_a_held_connect_waits_for_its_turn():
-    """S3: during a hold nothing is parsed, and the deadline begins with the answer."""
+    """S3: nothing is parsed during a hold, and the head's deadline begins after the hold's answer."""
     async with serving(brisk(limits=BRIEF)) as served:
         client_id = await served.open_session("/a")
         wire = await served.wire()
@@ -98,7 +98,7 @@ async def test_s3_half_a_head_behind_a_held_connect_waits_for_its_turn():
     ],
 )
 async def test_s3_a_body_that_does_not_come_gets_408_and_nothing_is_processed(beginning):
-    """S3: 408 and closed."""
+    """S3: a body that is incomplete at its deadline gets 408, and the connection is closed."""
     async with serving(brisk(limits=BRIEF)) as served:
         wire = await served.wire()
         await wire.send(beginning)
@@ -114,7 +114,7 @@ async def test_s3_a_body_that_does_not_come_gets_408_and_nothing_is_processed(be
 
 
 async def test_s3_a_byte_of_the_body_now_and_then_buys_no_time_either():
-    """S3: 1 byte after the other, with a length and in chunks."""
+    """S3: a body that arrives byte by byte, with a length or in chunks, gets 408 at the deadline."""
     async with serving(brisk(limits=BRIEF)) as served:
         for data in (post(b" " * 10_000 + BODY), chunked(*[b" "] * 2_000, BODY)):
             wire = await served.wire()
@@ -125,7 +125,7 @@ async def test_s3_a_byte_of_the_body_now_and_then_buys_no_time_either():
 
 
 async def test_s3_deadlines_of_heads_and_bodies_do_not_end_a_hold_or_an_idle_connection():
-    """S3: when a silent connection has met its end, older ones that are held or idle have not."""
+    """S3: the deadline of a silent connection does not end older ones that are held or idle."""
     async with serving(brisk(limits=BRIEF)) as served:
         idle = await served.wire()
         await idle.request(PUBLISH)
@@ -138,7 +138,7 @@ async def test_s3_deadlines_of_heads_and_bodies_do_not_end_a_hold_or_an_idle_con
 
 
 async def test_s3_half_a_body_behind_a_held_connect_is_not_blamed_for_the_hold():
-    """What came during a hold waits unparsed, so the peer that sent it in time must not get 408."""
+    """Bytes that arrive during a hold are parsed after it, so a peer that sent them in time must not get 408."""
     async with serving(brisk(limits=BRIEF)) as served:
         client_id = await served.open_session("/a")
         wire = await served.wire()
@@ -155,7 +155,6 @@ async def test_s3_half_a_body_behind_a_held_connect_is_not_blamed_for_the_hold()
 
 
 async def test_an_idle_connection_ends_after_its_keep_alive():
-    """Every wait has a deadline."""
     async with serving(brisk(limits={"keep_alive_s": 1})) as served:
         wire = await served.wire()
         await wire.request(PUBLISH)
@@ -163,7 +162,7 @@ async def test_an_idle_connection_ends_after_its_keep_alive():
 
 
 async def test_an_answer_before_the_end_of_the_request_leaves_a_deadline():
-    """When the rest of the body has come after its answer, the idle connection still ends by itself."""
+    """If the rest of a body arrives after the response, the idle connection still ends at its deadline."""
     async with serving(brisk(limits={"keep_alive_s": 1})) as served:
         wires = []
         for early, status in [
@@ -181,7 +180,7 @@ async def test_an_answer_before_the_end_of_the_request_leaves_a_deadline():
 
 
 async def test_an_early_answer_does_not_take_the_next_request_for_the_body():
-    """RFC 9112, 9.3: unless it says that it closes, the server reads the body that was announced, then goes on."""
+    """RFC 9112, 9.3: unless its response closes the connection, the server reads the announced body, then continues."""
     async with serving() as served:
         wire = await served.wire()
         answer = await wire.request(post(BODY, origin="http://evil.example")[: -len(BODY)])
@@ -196,7 +195,7 @@ async def test_an_early_answer_does_not_take_the_next_request_for_the_body():
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_d5_a_server_that_stood_still_blames_nobody(turns):
-    """D5: what came meanwhile, or comes within the next few turns of the loop, is read before anybody is too slow."""
+    """D5: after a standstill, bytes that arrived meanwhile or in the next turns are read before a deadline counts."""
     async with serving(brisk(limits=BRIEF)) as served:
         wire = await served.wire()
         await served.until(lambda: len(served.watch.heads) == 1)
@@ -208,7 +207,7 @@ async def test_d5_a_server_that_stood_still_blames_nobody(turns):
 
 
 async def test_s3_a_server_that_is_always_late_still_ends_the_slow():
-    """S3: a busy loop is no shelter for half a head."""
+    """S3: a loop that is always late still ends a connection with an incomplete head."""
     async with serving(brisk(limits=BRIEF)) as served:
         wire = await served.wire()
         await wire.send(PUBLISH[:30])
@@ -226,7 +225,7 @@ async def test_s3_a_server_that_is_always_late_still_ends_the_slow():
 
 @pytest.mark.faces(SHORT_WAY, ASGI)  # 200 TLS handshakes take longer than the deadlines
 async def test_d1_many_slow_peers_cost_the_others_nothing():
-    """D1: 100 half heads and 100 half bodies are all gone in time, and a good client was served all along."""
+    """D1: 100 half heads and 100 half bodies are cut in time, while another client is served."""
     async with serving(brisk(limits=BRIEF)) as served:
         good = await served.wire()
         assert (await good.request(PUBLISH)).status == 200

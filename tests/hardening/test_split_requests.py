@@ -1,4 +1,4 @@
-"""One recorded session, cut into pieces in every possible place, and changed in every single byte (D7)."""
+"""A recorded session, split at every byte, and with every single byte changed (D7)."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ SESSION = b"".join(RECORDED.values())
 
 @pytest.fixture
 def same_ids(served, monkeypatch):
-    """A session gets the same id each time, so that answers can be compared byte by byte."""
+    """Give each session the same id, so that responses can be compared byte by byte."""
     for session in served.halley.sessions:
         session.disconnect()
     new_id = served.house.engine.new_id
     monkeypatch.setattr(
         served.house.engine,
-        "new_id",  # no two sessions may share an id: a handshake may still be on its way when its peer has left
+        "new_id",  # no two sessions can share an id: a handshake may still be processed when its peer has left
         lambda: new_id() if served.halley.session(CLIENT_ID) else CLIENT_ID,
     )
 
 
 async def turns(count):
-    """Let the loop look at its sockets."""
+    """Let the event loop process its sockets."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 async def replay(served, *pieces, nbytes):
-    """Send the pieces, each after the one before has been read, and return that many bytes of answers."""
+    """Send the pieces, each after the previous one was read, and return `nbytes` bytes of the responses."""
     wire = await served.wire()
     for piece in pieces:
         await wire.send(piece)
@@ -73,7 +73,7 @@ async def replay(served, *pieces, nbytes):
 
 
 async def record(served):
-    """The answers to the whole session, sent request by request."""
+    """Return the responses to the whole session, sent request by request."""
     wire = await served.wire()
     answers = [await wire.request(data) for data in RECORDED.values()]
     await wire.close()
@@ -90,7 +90,7 @@ async def test_a_session_sent_at_once_gets_the_same_answers(served, same_ids):
 
 @pytest.mark.parametrize("name", RECORDED)
 async def test_a_session_cut_in_two_at_any_byte_gets_the_same_answers(served, same_ids, name):
-    """D7: the cut lies within this request."""
+    """D7: a cut at any byte of this request does not change the responses."""
     expected = await record(served)
     begin = SESSION.index(RECORDED[name])
     for cut in range(begin, begin + len(RECORDED[name])):
@@ -99,14 +99,14 @@ async def test_a_session_cut_in_two_at_any_byte_gets_the_same_answers(served, sa
 
 
 async def test_a_session_sent_byte_by_byte_gets_the_same_answers(served, same_ids):
-    """D7: each byte in a packet of its own."""
+    """D7: each byte in its own packet does not change the responses."""
     expected = await record(served)
     pieces = [bytes([byte]) for byte in SESSION]
     assert await replay(served, *pieces, nbytes=len(expected)) == expected
 
 
 async def with_a_session(served):
-    """Have the recorded session begun, whatever the last request did to it, and no other."""
+    """Open the recorded session if it has ended, and end all others."""
     for session in served.halley.sessions:
         if session.id != CLIENT_ID:
             session.disconnect()
@@ -117,7 +117,7 @@ async def with_a_session(served):
 
 
 async def answer_to(served, data):
-    """What comes back for these bytes and the end of the stream."""
+    """Send bytes and the end of the stream, and return the response."""
     wire = await served.wire()
     await wire.send(data)
     wire.half_close()
@@ -128,7 +128,7 @@ async def answer_to(served, data):
 
 @pytest.mark.parametrize("name", RECORDED)
 async def test_a_request_that_ends_anywhere_is_not_answered_and_does_nothing(served, same_ids, name):
-    """D7: every prefix, then the end of the stream."""
+    """D7: a request that ends too early, after any number of its bytes, has no effect and no response."""
     await with_a_session(served)
     books, connections = served.books(), served.watch.connections
     for end in range(len(RECORDED[name])):
@@ -141,7 +141,7 @@ async def test_a_request_that_ends_anywhere_is_not_answered_and_does_nothing(ser
 @pytest.mark.parametrize("change", [b"", b"\x00", b'"', b"\n"], ids=["removed", "nul", "quote", "line-feed"])
 @pytest.mark.parametrize("name", RECORDED)
 async def test_a_request_with_any_byte_changed_gets_a_documented_answer(served, same_ids, name, change):
-    """D7, P8: accepted or refused by the statuses of A69, never by an error of ours; then the next is served."""
+    """D7, P8: a changed request is accepted or refused with a status of A69, never with an internal error."""
     data = RECORDED[name]
     statuses = set()
     for place in range(len(data)):

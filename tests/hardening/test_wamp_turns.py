@@ -1,4 +1,4 @@
-"""One WAMP peer's messages, however many came at once and whatever they cost, leave the others their turns."""
+"""One WAMP peer's messages are processed in turns, so that other peers are served in between."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MESSAGES = 5
 
 
 class Turns:
-    """Counts the turns of the loop, and at which each message was taken; each costs more than one peer's turn."""
+    """Counts the event loop's turns and records the turn of each message; each costs more than one peer's turn."""
 
     def __init__(self):
         self.count = 0
@@ -34,7 +34,7 @@ class Turns:
             self.loop.call_soon(self.next)
 
     def burden(self, engine):
-        """Let its messages cost so much."""
+        """Make each of the engine's messages cost more than the time of a turn."""
         receive = engine.receive
 
         def costly(message, now):
@@ -52,7 +52,7 @@ class Turns:
 
 @pytest.mark.parametrize("face_of_it", ["plain", "tls", "foreign"])
 async def test_what_came_at_once_is_taken_in_turns(face_of_it):
-    """S32: messages of one read of a socket; all are taken, in order, and the last is answered."""
+    """S32: messages from one read of a socket are processed in order, each in its own turn of the loop."""
     served_by = speaking_plainly() if face_of_it == "foreign" else speaking(tls=face_of_it == "tls")
     async with served_by as served:
         wire = await (Wire.open(served.port) if face_of_it == "foreign" else served.wire())
@@ -72,7 +72,7 @@ async def test_what_came_at_once_is_taken_in_turns(face_of_it):
 
 @pytest.mark.parametrize("serializer", ["json", "msgpack", "cbor"])
 async def test_a_batch_of_a_thousand_is_answered_whole_and_in_order(serializer):
-    """W60, W50: in turns too; with a message that is none of the protocol's, what came before it has been done."""
+    """W60, W50: all messages of a batch are answered in order, and those before an invalid message are processed."""
     async with serving(brisk()) as served, await join(served.url, f"wamp.2.{serializer}.batched") as client:
         requests = [client.next_request() for _ in range(1_000)]
         await client.send(*([PUBLISH, request, {"acknowledge": True}, f"t{request}", [1]] for request in requests))
@@ -84,7 +84,7 @@ async def test_a_batch_of_a_thousand_is_answered_whole_and_in_order(serializer):
 
 
 async def test_tls_and_the_end_behind_messages():
-    """A peer that says much and leaves at once: all it said has been taken."""
+    """All messages of a peer are processed, even if it closes the connection right after sending them."""
     async with speaking(tls=True) as served:
         wire = await served.wire()
         await shake(wire)
@@ -99,7 +99,7 @@ async def test_tls_and_the_end_behind_messages():
 
 
 async def test_sessions_that_have_ended_leave_nothing():
-    """S29: their engines and sockets go with them, at once or with the next garbage collection."""
+    """S29: engines of ended sessions are freed, immediately or by the next garbage collection."""
     async with serving(brisk()) as served:
         for _ in range(20):
             async with await join(served.url):

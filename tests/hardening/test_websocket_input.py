@@ -1,4 +1,4 @@
-"""What a WebSocket peer may send to do harm: each ends with its code, costs no memory, and touches nobody else."""
+"""Harmful WebSocket input: each ends its connection with the right code, costs no memory, and affects no other peer."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ MESSAGE_BYTES = 262_144
 
 
 def rss_bytes():
-    """What this process, the server in it, has in memory."""
+    """Return the resident memory of this process, in which the server runs."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "tls"])
 def tls(request):
-    """Without TLS and with."""
+    """Run the test without and with TLS."""
     return request.param
 
 
 async def drip(wire, piece, times):
-    """Send a piece many times, until the server says its last; what it reads no more is no matter."""
+    """Send a piece many times, until the server closes; bytes that it no longer reads do not matter."""
     with suppress(ConnectionError):
         for _ in range(times):
             await wire.send(piece)
@@ -83,7 +83,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("wrong", "code"), WRONG.values(), ids=WRONG)
 async def test_s27_what_breaks_the_protocol_is_told_its_code(tls, wrong, code):
-    """S27, RFC 6455 7.4.1: whole or with the next message behind it; what came before is answered, what follows not."""
+    """S27, RFC 6455 7.4.1: messages before the violation are answered, messages after it are not."""
     async with speaking(tls=tls) as served:
         wire = await served.wire()
         await shake(wire)
@@ -97,7 +97,7 @@ async def test_s27_what_breaks_the_protocol_is_told_its_code(tls, wrong, code):
 
 
 async def test_s27_a_text_message_with_a_binary_serializer_is_a_violation(tls):
-    """W50: the engine says ABORT, and the transport closes with 1002."""
+    """W50: the engine sends ABORT, and the transport closes with 1002."""
     async with speaking(tls=tls) as served:
         wire = await served.wire()
         await shake(wire, protocol="wamp.2.cbor")
@@ -110,7 +110,7 @@ async def test_s27_a_text_message_with_a_binary_serializer_is_a_violation(tls):
 @pytest.mark.slow
 @pytest.mark.parametrize("fragment_bytes", [0, 1, 3])
 async def test_s27_100_000_fragments_are_refused_and_leave_no_memory(tls, fragment_bytes):
-    """S27: 1009 whether they are too long together or only too many; RSS delta under 1 MB."""
+    """S27: fragments that are too long together or too many end with 1009; RSS grows by less than 1 MB."""
     async with speaking(tls=tls) as served:
         fragments = sent(CONT, b"x" * fragment_bytes, flags=0) * 1_000
 
@@ -119,25 +119,25 @@ async def test_s27_100_000_fragments_are_refused_and_leave_no_memory(tls, fragme
             await shake(wire)
             await wire.send(sent(TEXT, b"", flags=0))
             await drip(wire, fragments, 100)
-            with suppress(asyncio.IncompleteReadError, ConnectionError):  # it went on, and was reset
+            with suppress(asyncio.IncompleteReadError, ConnectionError):  # it continued to send, and was reset
                 assert (await last_frame(wire)).code == 1009
             await wire.close()
             served.forget(wire)
             await served.until(lambda: served.watch.connections == 0)
 
-        for _ in range(4):  # until the allocators, of the peer's TLS too, have what they will ever want
+        for _ in range(4):  # until the allocators, also of the peer's TLS, have reached their size
             await attack()
         before = rss_bytes()
         for _ in range(4):
             await attack()
         grown = rss_bytes() - before
-        assert tls or grown < 1_048_576, grown  # the peer's TLS, with its buffers, lives in this process too
+        assert tls or grown < 1_048_576, grown  # the peer's TLS buffers are in this process too
         assert served.house.broker.hits["message_bytes"] == 8
         assert all(engine.received == [] for engine in served.board.engines)
 
 
 async def test_s27_a_long_message_is_not_kept_beyond_the_limit():
-    """S27: 64 MB that claim to be one message are thrown away as they come."""
+    """S27: the bytes of a message that claims 64 MB are discarded as they arrive."""
     async with speaking(wamp={"kill_s": 1}) as served:
         wire = await served.wire()
         await shake(wire)
@@ -149,7 +149,7 @@ async def test_s27_a_long_message_is_not_kept_beyond_the_limit():
 
 
 async def test_s32_10_000_pings_are_a_flood(tls):
-    """S32: 1008 by rate; about a second's worth may come at once."""
+    """S32: beyond the rate, pings end the peer with 1008; about a second's number of them is allowed at a time."""
     async with speaking(tls=tls) as served:
         wire = await served.wire()
         await shake(wire)
@@ -164,7 +164,7 @@ async def test_s32_10_000_pings_are_a_flood(tls):
 
 
 async def test_s32_pongs_that_nobody_asked_for_count_too():
-    """S32: RFC 6455 5.5.3 allows them, as heartbeats."""
+    """S32: RFC 6455 5.5.3 allows unsolicited pongs, as heartbeats, but they count like pings."""
     async with speaking() as served:
         wire = await served.wire()
         await shake(wire)
@@ -175,7 +175,7 @@ async def test_s32_pongs_that_nobody_asked_for_count_too():
 
 
 async def test_s29_cut_off_frames_and_noise_leave_nothing(tls):
-    """S29: frames that end early, random bytes, a length of 4 GB, many times over; RSS stays."""
+    """S29: frames that end early, random bytes and a length of 4 GB, sent many times, do not increase RSS."""
     async with speaking(tls=tls) as served:
         noise = [text(b"[1]")[:-1], sent(TEXT, b"", length=2**32), bytes(range(256)) * 4, b"\x81\xfe", b"\x81"]
 
@@ -185,9 +185,9 @@ async def test_s29_cut_off_frames_and_noise_leave_nothing(tls):
                 await shake(wire)
                 await wire.send(data)
                 wire.reset()
-                served.forget(wire)  # whose TLS has large buffers
+                served.forget(wire)  # because its TLS has large buffers
 
-        for _ in range(40):  # likewise
+        for _ in range(40):  # until the allocators have reached their size
             await attack()
         await served.until(lambda: served.watch.connections == 0)
         before = rss_bytes()
@@ -195,12 +195,12 @@ async def test_s29_cut_off_frames_and_noise_leave_nothing(tls):
             await attack()
         await served.until(lambda: served.watch.connections == 0)
         grown = rss_bytes() - before
-        assert tls or grown < 2_097_152, grown  # likewise
+        assert tls or grown < 2_097_152, grown  # the peer's TLS buffers are in this process too
         assert all(engine.received == [] for engine in served.board.engines)
 
 
 async def test_s3_half_an_opening_is_slowloris(tls):
-    """S3: no WebSocket before the head is whole; the head's deadline holds for it."""
+    """S3: an incomplete opening is cut at the deadline of heads, and no WebSocket begins."""
     async with speaking(tls=tls, limits={"head_s": 0.2}) as served:
         wire = await served.wire()
         await wire.send(opening()[:-2])
@@ -210,7 +210,7 @@ async def test_s3_half_an_opening_is_slowloris(tls):
 
 
 async def test_s3_an_opening_byte_by_byte_is_an_opening():
-    """S3's other side: who is slow and done in time is served."""
+    """S3: a peer that is slow but sends its opening in time is served."""
     async with speaking() as served:
         wire = await served.wire()
         for byte in opening() + text(b"[1]"):
@@ -221,7 +221,7 @@ async def test_s3_an_opening_byte_by_byte_is_an_opening():
 
 
 async def test_s5_a_head_that_is_too_large_opens_nothing():
-    """S5: the guards of heads come first."""
+    """S5: the limits on heads are checked before a WebSocket begins."""
     async with speaking(limits={"linger_s": 0.2}) as served:
         for more in ({"x_much": "x" * 17_000}, {f"x_{number}": "1" for number in range(100)}):
             wire = await served.wire()
@@ -230,7 +230,7 @@ async def test_s5_a_head_that_is_too_large_opens_nothing():
 
 
 async def test_an_opening_behind_another_request_is_no_opening():
-    """What is asked ahead of an answer is served as HTTP: the connection is not switched under it."""
+    """An opening that is sent before an earlier request was answered is refused: the connection stays HTTP."""
     async with speaking() as served:
         wire = await served.wire()
         await wire.send(b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" + opening())
@@ -240,7 +240,7 @@ async def test_an_opening_behind_another_request_is_no_opening():
 
 
 async def test_an_opening_behind_an_answer_that_is_not_read_opens_nothing():
-    """Who is told what has left must be told the rest too: while an answer is on its way nothing is switched."""
+    """While a response is being written, an opening is refused, since the rest of that response must be sent first."""
     async with speaking() as served:
         wire = await served.wire(receive_buffer_bytes=4_096)
         await served.until(lambda: served.watch.connections == 1)
@@ -262,7 +262,7 @@ async def test_an_opening_behind_an_answer_that_is_not_read_opens_nothing():
 
 
 async def test_the_flood_of_one_leaves_the_others_alone():
-    """S32: a peer's flood ends that peer."""
+    """S32: a flood ends the peer that sends it, and another peer is served meanwhile."""
     async with speaking() as served:
         good, bad = await served.wire(), await served.wire()
         await shake(good)

@@ -1,4 +1,4 @@
-"""Values of the wrong type in any field of any message: always 200 and a reply, never an error of ours (S17, A69)."""
+"""Values of the wrong type in any field of any message: always 200 and a reply, never an internal error (S17, A69)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.wire import post, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-# As JSON text, so that numbers arrive as they stand here.
+# As JSON text, so that numbers are sent exactly as written here.
 VALUES = [
     "null",
     "true",
@@ -81,7 +81,7 @@ FIELDS = [
 
 
 def with_field(message, field, value):
-    """The message as JSON text, with that value in that field, which may lie deep."""
+    """Return the message as JSON text, with `value` in `field`, which can be nested."""
     message = json.loads(json.dumps(message))
     *parents, last = field.split(".")
     inner = message
@@ -96,7 +96,7 @@ def with_field(message, field, value):
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("kind", MESSAGES)
 async def test_wrong_types_are_refused_and_never_an_error_of_ours(served, kind, field):
-    """S17, A69: 200, one reply for each message, `successful` either way; the neighbour is processed."""
+    """S17, A69: 200, one reply for each message, successful or not; the next message is processed."""
     wire = await served.wire()
     client_id = ""
     for value in VALUES:
@@ -116,7 +116,7 @@ async def test_wrong_types_are_refused_and_never_an_error_of_ours(served, kind, 
 
 @pytest.mark.parametrize("value", VALUES)
 async def test_a_batch_of_the_same_wrong_value_everywhere_gets_as_many_replies(served, value):
-    """A.9: a message that is wrong in every field."""
+    """A.9: messages whose fields are all wrong get replies with an error."""
     fields = ",".join(f'"{field}":{value}' for field in FIELDS if "." not in field)
     wire = await served.wire()
     for answer in (

@@ -1,4 +1,4 @@
-"""What tests of the pipeline share: one Spark session for most, since each takes seconds to start, and two cores."""
+"""Fixtures of the pipeline's tests: one Spark session for most, since each takes seconds to start."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +11,7 @@ from app.settings import Pipeline
 
 @pytest.fixture(scope="session")
 def spark():
-    """Real Spark, on two cores of this machine; its tests take longest, so it does not give way to the others."""
+    """Start real Spark, on two cores of this machine; its tests take longest, so it does not give way to others."""
     started = session.start(Pipeline(master="local[2]", driver_memory="1g", niceness=0), "halley-tests")
     yield started
     session.stop(started)
@@ -22,10 +22,10 @@ _HERE = Path(__file__).parent
 
 @pytest.fixture(scope="session", autouse=True)
 def beside(request, tmp_path_factory):
-    """By its name what a module's function `begin` has begun: processes that start a Spark of their own.
+    """Yield the results of each module's function `begin`, by the module's name: processes that start their own Spark.
 
-    They live beside the tests of other modules, which wait for one core most of the time; whoever looks at what became
-    of such a process waits for its future.
+    They run while tests of other modules run, which mostly use one core; a test that checks the outcome of such a
+    process waits for its future.
     """
     modules = dict.fromkeys(item.module for item in request.session.items if hasattr(item, "module"))
     with ThreadPoolExecutor(2) as executor:

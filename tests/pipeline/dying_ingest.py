@@ -1,10 +1,10 @@
-"""An ingest that is killed -9, with all that it has started, at a named place of its n-th batch.
+"""An ingest that is killed with SIGKILL, with all processes that it started, at a named place of its n-th batch.
 
     python dying_ingest.py DATA LAKE PLACE N
 
-PLACE is `writing` (workers have begun to write files), `moving` (the files are in the table's folder, and not
-committed), `rejected` (the faults are committed, the events are not), or `committed` (the events are, and the log has
-not been told). Without PLACE it ingests until it is killed from outside.
+PLACE is `writing` (workers have begun to write files), `moving` (the files are in the table's folder, but not
+committed), `rejected` (the faults are committed, the events are not), or `committed` (the events are, but the log does
+not know it yet). Without PLACE it ingests until it is killed from outside.
 """
 
 import os
@@ -25,13 +25,13 @@ OPTIONS = Pipeline(master="local[2]", driver_memory="1g", batch_rows=2_000, part
 
 
 def die():
-    """Nobody says goodbye: neither this process nor the Java and the workers that it has started."""
+    """Kill this process, and the Java and workers that it started, without any cleanup."""
     os.killpg(0, signal.SIGKILL)
     time.sleep(60)
 
 
 def die_while_workers_write(lake):
-    """As soon as there is a file of rows that is not complete."""
+    """Die as soon as there is a file of rows that is incomplete."""
     seen = set((lake / ".staging").glob("*/*/*/*/*.parquet"))
     while not set((lake / ".staging").glob("*/*/*/*/*.parquet")) - seen:
         time.sleep(0.001)
@@ -48,7 +48,7 @@ def dying_before(function, is_the_one):
 
 
 def arm(place, lake, job):
-    """From now on the next batch is the last."""
+    """Make the next batch die at `place`."""
     if place == "writing":
         threading.Thread(target=die_while_workers_write, args=(lake,), daemon=True).start()
     elif place == "moving":

@@ -1,8 +1,8 @@
-"""T20: processes that scan the lake's tables for a moment end with a code, and never by a signal at their very end.
+"""T20: processes that scan the lake's tables briefly end with an exit code, and never by a signal at their end.
 
     PYTHONPATH=.:tests python tests/pipeline/exit_rounds.py [ROUNDS]
 
-`verify` reads to the end; `compact` is stopped in the middle of its scan, by a disk that takes no more.
+`verify` reads to the end; `compact` is stopped in the middle of its scan by a full disk.
 """
 
 import datetime as dt
@@ -27,7 +27,7 @@ PATHS = os.pathsep.join(str(Path(path).absolute()) for path in sys.path if path)
 
 
 def make(lake):
-    """Events in several files, and a rollup, so that they are counted again."""
+    """Store events in several files, and a rollup, so that `verify` counts them again."""
     ingested(lake, *([stored(n, f"c{n % 50}") for n in range(at, at + ROWS)] for at in range(1, FILES * ROWS, ROWS)))
     columns = tables.TABLES["rollups"].columns
     times = {"start_us": NOON_US, "end_us": NOON_US + 10_000_000, "day": dt.date(2025, 11, 22)}
@@ -37,7 +37,7 @@ def make(lake):
 
 
 def full_disk():
-    """In the process: no file may be larger, as if the disk were full."""
+    """In the child process, limit the size of files, like a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL_BYTES, SMALL_BYTES))
 
 

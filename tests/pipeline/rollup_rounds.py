@@ -1,9 +1,10 @@
-"""Rollups while everything is killed: the job at random moments of its turns, the server once.
+"""Rollups under kills: the job is killed at random moments, the server once.
 
     PYTHONPATH=.:tests python tests/pipeline/rollup_rounds.py [SECONDS] [SEED]
 
-Publishes for so long, waits until all windows are final, and compares what a subscriber got with the table, and the
-table with a recount of the log. Ends with code 0 if each window was told as final once, and all are equal.
+It publishes for SECONDS, waits until all windows are final, and compares the rollups that a subscriber received with
+the table, and the table with a recount of the log. The exit code is 0 if each window was published as final once, and
+all are equal.
 """
 
 import asyncio
@@ -30,11 +31,11 @@ CHANNELS = 4
 
 
 PATHS = os.pathsep.join(str(Path(path).absolute()) for path in sys.path if path)
-"""For the processes, which have a working folder of their own."""
+"""Import paths for the processes, which have another working folder."""
 
 
 class Round:
-    """A server and a rollup, in a folder of their own."""
+    """A server and a rollup in a temporary folder."""
 
     def __init__(self, folder, stack, rng):
         self.folder, self.data = folder, folder / "data"
@@ -55,7 +56,7 @@ class Round:
         self._kill_at = None
 
     async def publish(self, until):
-        """Until that time, or until there is no server."""
+        """Publish until the monotonic time `until`, checking on the rollup in between."""
         async with Client(self.url) as client:
             while time.monotonic() < until:
                 number = self.published
@@ -66,7 +67,7 @@ class Round:
                 await self._look()
 
     async def _look(self):
-        """Kill the rollup some time after it has begun to work."""
+        """Kill the rollup and start it again, at a random time after it has begun to work."""
         assert self.rollup.process.returncode is None, self.rollup.lines
         if self._kill_at is None and any("rollup at" in line for line in self.rollup.lines):
             self._kill_at = time.monotonic() + self._rng.uniform(2, 14)
@@ -77,7 +78,7 @@ class Round:
             await self.roll_up()
 
     async def told(self):
-        """How often each window was told as final, with what; and how many others there were."""
+        """Return how often each window was published as final, with its count, and the number of other rollups."""
         finals, partial = Counter(), 0
         async with Client(self.url) as client:
             await client.subscribe("/stats/**", after=ALL)
@@ -90,7 +91,7 @@ class Round:
                     finals[data["window"], data["start"], data["channel"], data["events"]] += 1
                 else:
                     partial += 1
-        raise AssertionError("the last event did not come")
+        raise AssertionError("the last event was not received")
 
 
 async def main(seconds=100.0, seed=1):

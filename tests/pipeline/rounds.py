@@ -1,10 +1,10 @@
-"""Full rounds of what must never happen to a lake: an ingest that is killed -9 at any time, beside a live writer.
+"""Long tests of a lake: an ingest that is killed with SIGKILL at any time, while a writer appends to the log.
 
     python tests/pipeline/rounds.py kill --rounds 30            # L1, L2, L5, L7
-    python tests/pipeline/rounds.py bulk --events 5000000       # rows a second; compaction; one channel's files
+    python tests/pipeline/rounds.py bulk --events 5000000       # rows per second; compaction; one channel's files
 
-`--seed` repeats a run's choices (not its timing). Log and lake are made in a temporary folder in --folder, which stays
-there if something was found. The edges of a batch are in `test_ingest_kills.py`, one by one.
+`--seed` repeats a run's choices (not its timing). Log and lake are made in a temporary folder in --folder, which is
+kept if something was found. Kills at each step of a batch are tested in `test_ingest_kills.py`.
 """
 
 import argparse
@@ -37,7 +37,7 @@ GROUP = 500
 
 
 class Writer(threading.Thread):
-    """Appends to a log, so many events a second, until it is told to stop."""
+    """A thread that appends `rate` events per second to a log, until `stop` is set."""
 
     def __init__(self, log, rate):
         super().__init__()
@@ -52,7 +52,7 @@ class Writer(threading.Thread):
 
 
 def kill_rounds(folder, rounds, rate, seed, tell):
-    """Ingests that live for a while, one after the other; then one that may end, and all there is is compared."""
+    """Kill ingests one after another, let the last one finish, and check the lake; return the number of events."""
     data, lake = folder / "data", folder / "lake"
     chance = random.Random(seed)
     reached = 0
@@ -77,19 +77,19 @@ def kill_rounds(folder, rounds, rate, seed, tell):
 
 
 def live_for_a_while(data, lake, seconds):
-    """An ingest that is killed, and all that it has started, so long after it was ready."""
+    """Run an ingest, and kill it and all its processes `seconds` after it was ready."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, DYING, data, lake]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
     ) as process:
         assert process.stdout.readline() == b"ready\n"
-        time.sleep(seconds)  # the fault itself comes at this time
+        time.sleep(seconds)  # the duration is the random choice, not a wait for something
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def check(lake, head):
-    """Every event there once, and every row what was logged; how many."""
+    """Assert that the lake has every event once, as it was logged; return the number of events."""
     wrong = [f"{each.what}: {each.told}" for each in verify(lake, is_thorough=True) if not each.is_sound]
     assert not wrong, wrong
     table = tables.open_table(lake, "events")
@@ -100,7 +100,7 @@ def check(lake, head):
 
 
 def bulk(folder, events, tell):
-    """A large log into a lake; compaction; rows a second of both, and the files that one channel is in."""
+    """Ingest a large log and compact the lake; return rows per second, and the number of files with one channel."""
     data, lake = folder / "data", folder / "lake"
     with OpenLog(data) as log:
         for at in range(0, events, GROUP):
@@ -131,7 +131,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=("kill", "bulk"))
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--rate", type=int, default=5_000, help="events a second, beside the kills")
+    parser.add_argument("--rate", type=int, default=5_000, help="events written per second")
     parser.add_argument("--events", type=int, default=5_000_000)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--folder", type=Path, default="/var/tmp" if os.access("/var/tmp", os.W_OK) else None)

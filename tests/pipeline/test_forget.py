@@ -1,4 +1,4 @@
-"""Erasing from the lake: rows go from every table and from the disk, and every offset stays accounted for."""
+"""Erasing from the lake: rows are deleted from every table and from the disk, and every offset stays accounted for."""
 
 import datetime as dt
 
@@ -35,7 +35,7 @@ def is_sound(lake):
 
 
 def test_a_channels_events_go_and_stay_accounted_for(tmp_path):
-    """Its offsets are in `rejected`, as runs; the progress of ingest is what it was."""
+    """The erased offsets are in `rejected`, as ranges; the progress of ingest is unchanged."""
     table = ingested(tmp_path, [stored(1, "chat/a"), stored(2, "chat/b"), stored(3)], [stored(4, "chat/a"), stored(5)])
     assert dict(forget(tmp_path, CHAT))["events"] == 3
     now = tables.open_table(tmp_path, "events")
@@ -47,7 +47,7 @@ def test_a_channels_events_go_and_stay_accounted_for(tmp_path):
 
 
 def test_nothing_of_it_is_left_on_the_disk(tmp_path):
-    """Vacuum comes with it: the words are in no file any more, also of those that were compacted before."""
+    """The erased events are in no file any more, not even in files that were compacted before."""
     ingested(tmp_path, [stored(1, "chat/a", {"word": "xyzzy"}), stored(2)], [stored(3, "chat/a", {"word": "xyzzy"})])
     before = set((tmp_path / "events").rglob("*.parquet"))
     forget(tmp_path, CHAT)
@@ -58,7 +58,7 @@ def test_nothing_of_it_is_left_on_the_disk(tmp_path):
 
 
 def test_a_publishers_events_and_what_is_told_of_it_go(tmp_path):
-    """Also what the server recorded about its sessions; others' stay."""
+    """The sessions of an erased publisher are deleted too; those of others stay."""
     ingested(
         tmp_path,
         [
@@ -77,7 +77,7 @@ def test_a_publishers_events_and_what_is_told_of_it_go(tmp_path):
 
 
 def test_a_channels_rollups_and_alerts_go(tmp_path):
-    """Whatever was made of its events, by channel."""
+    """Rollups and alerts of an erased channel are deleted."""
     ingested(tmp_path, [stored(1)])
     window = {"window": "10s", "start_us": NOON_US, "end_us": NOON_US + 1, "day": dt.date(2025, 11, 22)}
     put(tmp_path, "rollups", window | {"topic": "chat/a"}, window | {"topic": "news"})
@@ -88,7 +88,7 @@ def test_a_channels_rollups_and_alerts_go(tmp_path):
 
 
 def test_rejected_rows_are_forgotten_and_their_offsets_are_not(tmp_path):
-    """What is kept of an event that could not be stored goes too."""
+    """The stored rows of rejected events are erased too; their offsets stay."""
     ingested(tmp_path, [stored(1)])
     row = orjson.dumps(stored(2, "chat/a")._asdict()).decode()
     put(tmp_path, "rejected", {"first": 2, "last": 2, "reason": "time", "row": row})
@@ -98,7 +98,7 @@ def test_rejected_rows_are_forgotten_and_their_offsets_are_not(tmp_path):
 
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_an_erasure_that_was_killed_is_run_again(tmp_path, monkeypatch, nth):
-    """Wherever it stopped, the next one ends it: nothing is there twice, nothing is missing."""
+    """After a kill at any commit, running the erasure again completes it without duplicate or missing rows."""
     ingested(tmp_path, [stored(1, "chat/a"), stored(2)], [stored(3, "chat/a"), stored(4)])
     calls = []
 
@@ -122,7 +122,7 @@ def test_an_erasure_that_was_killed_is_run_again(tmp_path, monkeypatch, nth):
 
 
 def test_it_waits_for_the_batch_of_an_ingest(tmp_path, monkeypatch):
-    """Rows that were read before the erasure are not brought in after it."""
+    """Erasing waits for a running batch of ingest, so that rows read before the erasure are not stored after it."""
     monkeypatch.setattr(lock, "PATIENCE_S", 0)
     ingested(tmp_path, [stored(1)])
     with lock.batch(tmp_path, 0), pytest.raises(lock.Busy):
@@ -130,6 +130,6 @@ def test_it_waits_for_the_batch_of_an_ingest(tmp_path, monkeypatch):
 
 
 def test_no_lake_is_refused(tmp_path):
-    """Where there is nothing, one sentence says so."""
+    """Without a lake the erasure is refused with one sentence."""
     with pytest.raises(Refused, match="there is no lake in"):
         forget(tmp_path, CHAT)

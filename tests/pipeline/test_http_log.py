@@ -1,4 +1,4 @@
-"""A server's log as the pipeline reads it: real sockets, rows of a known log, and answers that break off."""
+"""A server's log as the pipeline reads it: real sockets, rows of a known log, and responses that break off."""
 
 import asyncio
 import pickle
@@ -35,7 +35,7 @@ async def served():
 
 
 def told(log, first, until):
-    """What it says of a range: rows, and faults."""
+    """Return the rows and the faults of a range."""
     found = list(log.read(first, until))
     rows = [Stored._make(row) for each in found if isinstance(each, list) for row in each]
     return rows, [each for each in found if isinstance(each, Fault)]
@@ -43,7 +43,7 @@ def told(log, first, until):
 
 @pytest.mark.parametrize("has_arrow", [True, False])
 async def test_every_row_comes_as_it_was_stored(served, has_arrow, monkeypatch):
-    """As Arrow or as JSON lines, from any offset to any other, in answers of so many rows."""
+    """Rows are read as Arrow or as JSON lines, for any range, in responses of a limited number of rows."""
     monkeypatch.setattr("app.transports.log_api.MOST_ROWS", 300)
     if not has_arrow:
         monkeypatch.setattr("app.transports.log_api.Arrow.__init__", _not_installed)
@@ -61,7 +61,7 @@ def _not_installed(self):
 
 
 async def test_what_the_log_has_lost_is_told(served):
-    """A range without rows is a hole, or damage, if the head says so; else nobody knows, and it is missing (L9)."""
+    """A range without rows is a hole or damage if the head says so, else it is missing (L9)."""
     archive = served.house.apis.archive()
     lost = {*range(10, 20), *range(30, 50), 1_000}
     sound = archive.rows
@@ -80,7 +80,7 @@ async def test_what_the_log_has_lost_is_told(served):
 
 
 async def test_what_is_gone_is_missing(served):
-    """Below the log's first offset there is nothing; the rest comes."""
+    """Offsets below the log's first one are missing; the rest is read."""
     served.house.apis.archive().start = 400
     rows, faults = await asyncio.to_thread(told, HttpLog(served.url, None), 1, 1_001)
     assert faults == [Fault(1, 399, "missing")]
@@ -88,7 +88,7 @@ async def test_what_is_gone_is_missing(served):
 
 
 async def test_an_answer_that_breaks_off_is_taken_up_again(served):
-    """Every row once, though each answer is cut in its middle."""
+    """Every row is read once, although responses break off in the middle."""
     archive = served.house.apis.archive()
     sound, asked = archive.rows, []
 
@@ -108,21 +108,21 @@ async def test_an_answer_that_breaks_off_is_taken_up_again(served):
 
 
 async def test_nobody_answers():
-    """One sentence, after some tries."""
+    """After some tries an unreachable server is reported in one sentence."""
     log = HttpLog("http://127.0.0.1:9", None)
     with pytest.raises(JobFailed, match=r"the log of http://127.0.0.1:9/ cannot be read: "):
         await asyncio.to_thread(log.head)
 
 
 async def test_a_server_of_another_kind(served):
-    """One sentence."""
+    """A server without Halley's log is refused with one sentence."""
     log = HttpLog(f"{served.url}/elsewhere/bayeux", None)
     with pytest.raises(Refused, match="has no log: it is not a Halley server, or its history is off"):
         await asyncio.to_thread(log.head)
 
 
 async def test_another_log_behind_the_same_address(served):
-    """A server that was given another log meanwhile is noticed."""
+    """A server that has another log now is noticed and refused."""
     log = HttpLog(served.url, None)
     await asyncio.to_thread(log.head)
     served.house.apis.archive().log_id = "another"
@@ -141,7 +141,7 @@ async def _guarded(*verbs):
 
 
 async def test_the_token_is_shown_and_kept_secret(tmp_path):
-    """With the right export all is read; without it, or with another token, there is one sentence without the token."""
+    """With the right `export` the log can be read; without it, or with a wrong token, the error hides the token."""
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     async with _guarded("export") as served:
@@ -161,7 +161,7 @@ async def test_the_token_is_shown_and_kept_secret(tmp_path):
 
 
 def test_options_that_name_no_log(tmp_path):
-    """One sentence each."""
+    """Incomplete, contradictory and malformed options are refused with one sentence each."""
     for options, said in (
         ({}, "one of the two"),
         ({"path": "a", "url": "http://b"}, "one of the two"),

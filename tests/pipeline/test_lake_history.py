@@ -1,4 +1,4 @@
-"""`halley lake history`: a channel's events out of the lake, in order, in the words of `GET /history`."""
+"""`halley lake history`: a channel's events from the lake, in order, in the format of `GET /history`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def offsets(lake, selection, after=0):
 
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_events_come_in_the_order_of_their_offsets_whatever_the_files(tmp_path, monkeypatch, is_compacted):
-    """Random patterns and times, from files that overlap and are sorted by topic, a few rows at a time."""
+    """Random patterns and times are read in order from files that overlap and are sorted by topic."""
     chance = random.Random(7)
     rows = some_rows(400)
     for start in range(0, 400, 25):
@@ -67,7 +67,7 @@ def test_events_come_in_the_order_of_their_offsets_whatever_the_files(tmp_path, 
 
 
 def test_files_that_cannot_matter_are_not_opened(tmp_path):
-    """By the table's own statistics."""
+    """Files are skipped by the table's statistics."""
     make_lake(tmp_path)
     reading = Walk(tmp_path, Selection(ALL, START_US + 2 * DAY_US)).reading
     assert (len(reading.files), reading.of) == (6, 18)
@@ -75,7 +75,7 @@ def test_files_that_cannot_matter_are_not_opened(tmp_path):
 
 
 async def test_a_line_is_that_of_the_server(tmp_path):
-    """What `GET /history` answers for an event, letter by letter, out of the lake's row of it."""
+    """A line of `halley lake history` equals the line of `GET /history` for the same event."""
     options = {"enabled": True, "free_bytes": 0}
     async with serving(brisk(data_dir=str(tmp_path / "data"), history=options)) as served:
         wire = await served.wire()
@@ -96,7 +96,7 @@ def lake_history(*arguments):
 
 
 def test_the_verb_prints_lines_and_can_be_bounded(tmp_path):
-    """Oldest first; times are RFC 3339, their end is not part of it."""
+    """Events are in order; times are RFC 3339, and the end of a range is exclusive."""
     rows = make_lake(tmp_path, 60)
     ended = lake_history("/chat/*", "--lake", str(tmp_path))
     assert ended.exit_code == 0
@@ -115,7 +115,7 @@ def test_the_verb_prints_lines_and_can_be_bounded(tmp_path):
 
 
 def test_bad_input_gets_a_sentence(tmp_path):
-    """No lake, no channel, no time: exit code 2, and nothing printed."""
+    """A missing lake, an invalid channel or time gives exit code 2 and no output."""
     for arguments, said in [
         (["/a"], "there is no lake at"),
         (["chat"], "chat is not a channel"),
@@ -134,7 +134,7 @@ def test_a_folder_that_is_no_table_is_refused(tmp_path):
 
 
 def test_a_file_that_is_gone_is_told(tmp_path):
-    """Somebody has deleted what the table names."""
+    """A file that the table names but that was deleted is reported."""
     make_lake(tmp_path, 30)
     for file in path(tmp_path, "events").rglob("*.parquet"):
         file.unlink()

@@ -1,4 +1,4 @@
-"""Locks: who is kept from working at the same time, and that the dead keep nobody."""
+"""Locks: what excludes what, and that a killed process holds no lock."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ with lock.ingest(Path(sys.argv[1])):
 
 @pytest.fixture
 def holder(tmp_path):
-    """A process that is the ingest."""
+    """Start a process that holds the lock of an ingest."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
     command = [sys.executable, "-c", HOLD, tmp_path]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -34,14 +34,14 @@ def holder(tmp_path):
 
 
 def test_l6_a_second_ingest_is_refused_and_told_by_whom(tmp_path, holder):
-    """L6: one ingest a lake; the sentence names the process that is at it."""
+    """L6: a lake has one ingest at a time; the error names the process that runs it."""
     sentence = rf"an ingest into .* is already running \(process {holder.pid}\)"
     with pytest.raises(lock.Busy, match=sentence), lock.ingest(tmp_path):
         pass
 
 
 def test_a_killed_process_holds_no_lock(tmp_path, holder):
-    """After kill -9 the same command may be run again at once."""
+    """After a SIGKILL the lock is free immediately."""
     holder.send_signal(signal.SIGKILL)
     holder.wait(30)
     with lock.ingest(tmp_path):
@@ -49,7 +49,7 @@ def test_a_killed_process_holds_no_lock(tmp_path, holder):
 
 
 def test_t5_vacuum_waits_for_the_commits_under_way(tmp_path):
-    """T5: commits go on beside each other, vacuum only when none is."""
+    """T5: commits can run at the same time, vacuum only when there is none."""
     with ExitStack() as held:
         held.enter_context(lock.files(tmp_path))
         held.enter_context(lock.files(tmp_path, patience_s=0))
@@ -62,7 +62,7 @@ def test_t5_vacuum_waits_for_the_commits_under_way(tmp_path):
 
 
 def test_who_waits_is_served_before_those_that_come_later(tmp_path):
-    """Commits that follow on each other do not keep vacuum waiting for ever."""
+    """A vacuum that waits is served before later commits, so they cannot delay it endlessly."""
     order = []
     waits = threading.Event()
 
@@ -99,7 +99,7 @@ def _is_free(path):
 
 
 def test_a_lake_that_cannot_be_written_is_refused(tmp_path):
-    """A lake below a file is none."""
+    """A lake below a file cannot be written."""
     (tmp_path / "file").touch()
     with pytest.raises(Refused, match=r"cannot be written: .*Not a directory"), lock.ingest(tmp_path / "file"):
         pass

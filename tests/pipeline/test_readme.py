@@ -1,4 +1,4 @@
-"""The pipeline's page says what there is: its commands, tables, settings and queries."""
+"""The pipeline's page names the commands, tables, settings and queries that exist."""
 
 import os
 import re
@@ -18,23 +18,23 @@ GROUPS = ("pipeline", "lake")
 
 
 def rows():
-    """The tables' rows: their first cell, and the second."""
+    """Return the first cell and the rest of each row of the tables."""
     tables = "".join(section("app/pipeline/README.md", title) for title in ("Commands", "The lake"))
     return [line.strip("| ").split(" | ", 1) for line in tables.splitlines() if line.startswith("| `")]
 
 
 def group(name):
-    """`halley pipeline`, or `halley lake`."""
+    """Return the command group `pipeline` or `lake`."""
     return main.get_command(click.Context(main), name)
 
 
 def verbs():
-    """All that both have."""
+    """Return the verbs of both groups."""
     return {f"halley {name} {verb}" for name in GROUPS for verb in group(name).commands}
 
 
 def test_every_verb_is_in_the_table():
-    """And no other: neither there nor in any other line."""
+    """The table has exactly the existing verbs, and other lines name no others."""
     commands = [first.strip("`") for first, _ in rows() if first.startswith("`halley ")]
     named = [" ".join(each.split()[:3]) for each in commands]
     assert sorted(named) == sorted(verbs())
@@ -42,7 +42,7 @@ def test_every_verb_is_in_the_table():
 
 
 def test_every_option_that_is_named_is_one():
-    """Of some verb of the pipeline or the lake."""
+    """Every option on the page is an option of a verb of the pipeline or the lake."""
     known = {
         option
         for name in GROUPS
@@ -54,7 +54,7 @@ def test_every_option_that_is_named_is_one():
 
 
 def test_every_table_of_the_lake_is_there():
-    """With the name it has, and each once; what a query can ask is the same."""
+    """The page has each table of the lake once, and names the same tables for queries."""
     named = [first.strip("`") for first, _ in rows() if not first.startswith("`halley ")]
     assert sorted(named) == sorted(TABLES)
     views = re.search(r"SQL over `([a-z ]+)`", PIPELINE)[1].split()
@@ -62,7 +62,7 @@ def test_every_table_of_the_lake_is_there():
 
 
 def test_the_columns_that_are_named_are_columns():
-    """What stands between backticks in a table's row is one of its columns, or a value that one can have."""
+    """A name in backticks in a table's row is one of its columns, or a value of one."""
     values = {"10s", "1m", "spike", "silence", "recovered"}
     for first, cell in rows():
         name = first.strip("`")
@@ -71,7 +71,7 @@ def test_the_columns_that_are_named_are_columns():
 
 
 def test_the_settings_are_accepted(tmp_path):
-    """The file with [[lift]] and [[record]] is one, and makes the column; every setting that is named is one."""
+    """The example with [[lift]] is valid and makes its column; every setting that the page names exists."""
     file = tmp_path / "halley.toml"
     file.write_text(block("lift"))
     settings = load(file, {}, {}).settings
@@ -81,14 +81,14 @@ def test_the_settings_are_accepted(tmp_path):
 
 
 def test_consumers_are_called_as_it_says(tmp_path):
-    """By the job's kind and the lake."""
+    """Consumers are named after the job's kind and the lake."""
     names = re.findall(r"`([a-z]+)-xxxxxxxx`", PIPELINE)
     assert names == ["lake", "rollup", "alerts"]
     assert re.fullmatch("lake-[0-9a-f]{8}", consumer("lake", tmp_path))
 
 
 def test_what_it_names_is_there():
-    """Files and folders of the repository, the program that starts a cluster among them."""
+    """Files and folders that the page names exist, and the program that starts a cluster can be executed."""
     named = re.findall(r"`((?:app|deploy|tests)/[\w./-]+)`", PIPELINE)
     assert "deploy/spark-standalone" in named
     for each in named:

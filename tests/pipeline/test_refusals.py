@@ -1,6 +1,6 @@
-"""What bad input gets, whichever verb it is given to: one sentence, exit code 2, and nothing changed on the disk.
+"""The response to bad input, for every verb: one sentence, exit code 2, and nothing changed on the disk.
 
-Where what is wrong is a file that was lost, the exit code is 1.
+If a file of a table was lost, the exit code is 1.
 """
 
 import shutil
@@ -47,14 +47,14 @@ OF_A_LAKE = {
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """The folder in which verbs are run."""
+    """Run the test in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def refused(spark, place, monkeypatch):
-    """Runs a verb, on the Spark session of all tests; returns its sentence."""
+    """Return a function that runs a verb on the shared Spark session and returns its one sentence."""
     monkeypatch.setattr(session, "stop", lambda _: None)
 
     def run(*arguments, code=2):
@@ -70,7 +70,7 @@ def refused(spark, place, monkeypatch):
 
 
 def listing(folder):
-    """All that is on the disk, and what is in it."""
+    """Return all paths in a folder, with the files' contents."""
     return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
@@ -108,20 +108,20 @@ NO_TABLES = {
 
 @pytest.mark.parametrize("verb", JOBS)
 def test_no_data_folder(refused, verb):
-    """None is made by asking for its log, and no lake in it."""
+    """A data folder that does not exist is not created, and no lake in it."""
     assert refused(*JOBS[verb]).endswith("halley-data does not exist")
 
 
 @pytest.mark.parametrize("verb", JOBS)
 def test_no_log_in_the_data_folder(refused, place, verb):
-    """No server was ever started on it."""
+    """A data folder without a log is refused."""
     (place / "halley-data").mkdir()
     assert refused(*JOBS[verb]).endswith("halley-data holds no log: no server was ever started on it")
 
 
 @pytest.mark.parametrize("verb", OF_A_LAKE)
 def test_no_lake(refused, place, verb):
-    """There is a log, and nothing was made of it yet: that is not the same as a lake without rows."""
+    """A log without a lake is refused, unlike a lake without rows."""
     a_log(place)
     (place / "halley-data" / "lake").mkdir()
     said = refused(*OF_A_LAKE[verb])
@@ -132,7 +132,7 @@ def test_no_lake(refused, place, verb):
 @pytest.mark.parametrize("make", NO_TABLES)
 @pytest.mark.parametrize("verb", {**JOBS, **OF_A_LAKE})
 def test_what_is_no_table_of_halleys(refused, place, verb, make):
-    """A file, a folder of other things, somebody else's table, half of one; also for jobs that write other tables."""
+    """A file, other files, a foreign and an incomplete table are refused, even by jobs that write other tables."""
     a_log(place)
     make(place / "halley-data" / "lake")
     assert refused(*{**JOBS, **OF_A_LAKE}[verb]).endswith(NO_TABLES[make])
@@ -140,7 +140,7 @@ def test_what_is_no_table_of_halleys(refused, place, verb, make):
 
 @pytest.mark.parametrize("verb", JOBS)
 def test_another_logs_lake(refused, place, verb):
-    """Its offsets mean other events; also for jobs whose own table is not there yet."""
+    """Offsets of another log mean other events, so its lake is refused, even by a job without a table yet."""
     log_id = a_log(place)
     ingested(place / "halley-data" / "lake", [stored(1)])
     assert f"was made from log 1111{'1' * 28}, but this is log {log_id}: choose another --lake" in refused(*JOBS[verb])
@@ -148,7 +148,7 @@ def test_another_logs_lake(refused, place, verb):
 
 @pytest.mark.parametrize("verb", ["ingest", "run"])
 def test_a_lifted_column_of_another_type(refused, place, verb):
-    """L12: what was a number in the table is a text by the settings of today."""
+    """L12: a column that is a number in the table and a string in the settings is refused."""
     lifted = pa.schema([("price", pa.float64())])
     tables.create(place / "halley-data" / "lake", "events", a_log(place), lifted)
     (place / "halley.toml").write_text(
@@ -163,11 +163,11 @@ def test_a_lifted_column_of_another_type(refused, place, verb):
 @pytest.mark.parametrize("how", ["gone", "cut"])
 @pytest.mark.parametrize("verb", {**READERS, **KEEPERS})
 def test_a_file_of_a_table_is_lost(refused, place, verb, how):
-    """The sentence names it, and what looks at all the others."""
+    """A lost file is reported by its name, with the verb that checks all others."""
     lake = place / "halley-data" / "lake"
     table = ingested(lake, [stored(1)], [stored(2)])
     with lock.batch(lake), lock.rewrite(lake), lock.files(lake, alone=True):
-        pass  # its files are those of this process now
+        pass  # creates the lock files, so that they do not count as a change
     with staging.staged(lake):
         pass
     path = tables.folder_of(table) / tables.files_of(table)[0].path
@@ -182,7 +182,7 @@ def test_a_file_of_a_table_is_lost(refused, place, verb, how):
 
 @pytest.mark.parametrize("url", [NOBODY, "nonsense"])
 def test_no_server_to_read_from(refused, url, monkeypatch):
-    """Nothing has begun, so it is refused as a folder without a log is."""
+    """A job that cannot reach its server before it begins is refused, as for a folder without a log."""
     monkeypatch.setattr(http_log, "_FIRST_WAIT_S", 0.001)
     assert "cannot be read" in refused(*JOBS["ingest"], "--from", url)
 
@@ -196,6 +196,6 @@ def test_no_server_to_read_from(refused, url, monkeypatch):
     ],
 )
 def test_a_query_that_is_none(refused, place, query, said):
-    """Spark's own words, or ours."""
+    """A query that is not valid is refused in Spark's or Halley's words."""
     ingested(place / "halley-data" / "lake", [stored(1)])
     assert said in refused("lake", "sql", query)

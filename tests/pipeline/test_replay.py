@@ -1,4 +1,4 @@
-"""`halley lake replay`: old events again, in order, at their pace, for their audience, each once whatever happens."""
+"""`halley lake replay`: old events in their order, at their pace, for their audience, each published exactly once."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ KEEPING = {"enabled": True, "free_bytes": 0}
 
 
 def show(done, of, note):
-    """Nobody looks."""
+    """Ignore the progress."""
 
 
 async def replay(served, lake, plan, token=None, **options):
-    """Begin or take up a replay, and do it to its end."""
+    """Begin or resume a replay and run it to its end."""
     work = Replay(lake, plan, **options)
     async with asyncio.timeout(60):
         async with Client(served.url, token=token) as client:
@@ -53,7 +53,7 @@ def at_full_speed(served, selection=ALL, prefix="/replay"):
 
 
 async def heard(served, channel="/replay/**"):
-    """What the server has recorded there: channels and data."""
+    """Return the channels and data that the server has recorded on `channel`."""
     wire, found, path = await served.wire(), [], f"/history{channel}?limit=300"
     while path:
         page = json.loads((await wire.request(request("GET", path))).body)
@@ -63,7 +63,7 @@ async def heard(served, channel="/replay/**"):
 
 
 def make(lake, count, **fields):
-    """A lake of that many events on a few topics, in two files that overlap."""
+    """Make a lake of `count` events on a few topics, in two files that overlap; return its rows."""
     topics = ["chat/lobby", "plc/temp", "caf!c3!a9", "a!21b"]
     rows = [row(n, topic=topics[n % 4], protocol=("bayeux", "nt4")[n % 2], **fields) for n in range(1, count + 1)]
     add(lake, "events", rows)
@@ -75,7 +75,7 @@ def expected(rows, prefix="/replay"):
 
 
 async def test_events_come_again_in_their_order_below_the_prefix(tmp_path):
-    """Of one channel, of a pattern, of a time; what is published there can be heard like anything else."""
+    """A channel, a pattern or a time can be replayed; replayed events are delivered and recorded like any others."""
     rows = make(tmp_path / "lake", 60)
     async with serving(brisk(data_dir=str(tmp_path), history=KEEPING)) as served:
         outcome = await replay(served, tmp_path / "lake", at_full_speed(served))
@@ -88,7 +88,7 @@ async def test_events_come_again_in_their_order_below_the_prefix(tmp_path):
 
 
 async def test_each_event_keeps_its_audience(tmp_path):
-    """Live and in the history: who could not hear it then does not hear it now."""
+    """Clients that were not in an event's audience receive it neither live nor from the history of the replay."""
     audiences = [None, [["ann"], None, [], []], [None, None, [], ["user"]], [None, ["user"], ["ann"], []]]
     rows = [
         row(n, audience=None if each is None else orjson.dumps(each).decode()) for n, each in enumerate(audiences, 1)
@@ -116,7 +116,7 @@ async def test_each_event_keeps_its_audience(tmp_path):
 
 
 async def test_what_the_server_said_itself_is_never_replayed(tmp_path):
-    """Statistics, alerts, sessions and replays of old would look like news; not even if asked for."""
+    """Statistics, alerts, sessions and replays are not replayed, even if requested: they would look like new ones."""
     topics = ["stats/10s/a", "alerts/a", "halley/sessions", "replay/a", "statistics/a"]
     add(tmp_path / "lake", "events", [row(n, topic=topic) for n, topic in enumerate(topics, 1)])
     async with serving(brisk(data_dir=str(tmp_path), history=KEEPING)) as served:
@@ -128,7 +128,7 @@ async def test_what_the_server_said_itself_is_never_replayed(tmp_path):
 
 
 async def test_the_pace_is_that_of_then_divided_by_the_speed(tmp_path):
-    """An event is never earlier than it is due; where the clock was set back nobody waits."""
+    """No event is published before it is due; a clock that was set back causes no wait."""
     moments_s = [0, 1, 1, -500, 3]
     add(tmp_path / "lake", "events", [row(n, time_us=START_US + s * 1_000_000) for n, s in enumerate(moments_s, 1)])
     came = []
@@ -145,7 +145,7 @@ async def test_the_pace_is_that_of_then_divided_by_the_speed(tmp_path):
 
 @pytest.mark.parametrize("stops", [1, 3])
 async def test_it_can_be_stopped_anywhere_and_goes_on(tmp_path, monkeypatch, stops):
-    """Cancelled between batches and within them: the same command later publishes the rest, and nothing twice."""
+    """A replay that is cancelled, between or within batches, resumes with the same command and repeats no event."""
     rows = make(tmp_path / "lake", 300)
     chance = random.Random(stops)
     monkeypatch.setattr(room, "_BATCH_EVENTS", 7)
@@ -170,7 +170,7 @@ async def test_it_can_be_stopped_anywhere_and_goes_on(tmp_path, monkeypatch, sto
 
 @pytest.mark.slow
 async def test_a_killed_replay_goes_on_without_a_gap_or_a_double(tmp_path):
-    """Kill -9 at any moment, of the replay and of the server: each event is there once, in order."""
+    """After SIGKILLs at any time the replay resumes: each event is published once, in order."""
     rows = make(tmp_path / "lake", 1_500)
     chance = random.Random(11)
     async with launched("--data-dir", "data", cwd=tmp_path) as server:
@@ -195,7 +195,7 @@ async def test_a_killed_replay_goes_on_without_a_gap_or_a_double(tmp_path):
 
 
 async def test_ctrl_c_says_how_to_go_on(tmp_path):
-    """Exit code 130, and a sentence; the same command goes on."""
+    """Ctrl-C gives exit code 130 and one sentence; the same command resumes."""
     rows = make(tmp_path / "lake", 5)  # a second apart
     async with launched("--data-dir", "data", cwd=tmp_path) as server:
         command = [
@@ -221,7 +221,7 @@ async def test_ctrl_c_says_how_to_go_on(tmp_path):
 
 
 async def test_a_rate_limit_changes_nothing_about_the_order(tmp_path):
-    """It says no for a moment only: what comes behind an event that was refused so waits until that is published."""
+    """A rate-limited event is refused for a moment only, and later events wait until it is published."""
     rows = make(tmp_path / "lake", 150)
     limits = {"publishes_per_s": 100, "publish_burst": 5, "exempt": ()}
     async with serving(brisk(data_dir=str(tmp_path), history=KEEPING, limits=limits)) as served:
@@ -232,7 +232,7 @@ async def test_a_rate_limit_changes_nothing_about_the_order(tmp_path):
 
 
 async def test_a_history_that_takes_nothing_for_a_while_changes_nothing_about_the_order(tmp_path):
-    """What must be on disk first is refused with 503; here every other group fails, as with a bad disk."""
+    """An event that cannot be stored durably is refused with 503; here every other group fails, as with a bad disk."""
     rows = make(tmp_path / "lake", 150)
     durable = (Record("/replay/**", durable=True),)
     async with serving(brisk(data_dir=str(tmp_path), history=KEEPING, record=durable)) as served:
@@ -253,13 +253,13 @@ async def test_a_history_that_takes_nothing_for_a_while_changes_nothing_about_th
 
 
 async def test_a_disk_that_stays_full_ends_it_in_a_sentence(tmp_path, monkeypatch):
-    """Nothing behind the event that is refused is published; with room the same command goes on from there."""
+    """Events after the refused one are not published; once there is room, the same command resumes there."""
     rows = make(tmp_path / "lake", 20)
     monkeypatch.setattr(room, "_PATIENCE_S", 0.2)
     durable = (Record("/replay/**", durable=True),)
     async with serving(brisk(data_dir=str(tmp_path), history=KEEPING, record=durable)) as served:
         writer = served.house.apis.archive().history._writer
-        monkeypatch.setattr(writer, "_look", lambda: None)  # at how much is free
+        monkeypatch.setattr(writer, "_look", lambda: None)  # does not check the free space
         writer._is_full = True
         with pytest.raises(JobFailed, match=r"^the server accepts no more events: 503::history_unavailable$"):
             await replay(served, tmp_path / "lake", at_full_speed(served))
@@ -270,7 +270,7 @@ async def test_a_disk_that_stays_full_ends_it_in_a_sentence(tmp_path, monkeypatc
 
 
 async def test_events_that_the_server_does_not_take_are_told_and_left_out(tmp_path):
-    """A name that is too long with the prefix; the others come."""
+    """An event whose name is too long with the prefix is reported and left out; the others are published."""
     add(tmp_path / "lake", "events", [row(1), row(2, topic="x" * 250), row(3)])
     async with serving(brisk(data_dir=str(tmp_path), history=KEEPING)) as served:
         outcome = await replay(served, tmp_path / "lake", at_full_speed(served))
@@ -279,7 +279,7 @@ async def test_events_that_the_server_does_not_take_are_told_and_left_out(tmp_pa
 
 
 async def test_without_the_right_nothing_is_published(tmp_path):
-    """One sentence, and the state stays: with a rule the same command goes on."""
+    """Without the right the replay is refused, and its state stays, so that the same command can resume later."""
     make(tmp_path / "lake", 5)
     rules = (Access("*", "subscribe", "/**"),)
     tokens = (Token(id="ann", role="user", hash=hash_of(TOKEN)),)
@@ -290,7 +290,7 @@ async def test_without_the_right_nothing_is_published(tmp_path):
 
 
 def test_long_after_a_kill_the_doubt_is_told(tmp_path):
-    """The server has forgotten the keys of what was under way: nobody can know whether it came."""
+    """Long after a kill the server has forgotten the last batch's keys, so its events may or may not be published."""
     make(tmp_path / "lake", 9)
     plan = Plan(ALL, 1, "/replay", "http://127.0.0.1:1")
     work = Replay(tmp_path / "lake", plan)
@@ -322,7 +322,7 @@ def test_long_after_a_kill_the_doubt_is_told(tmp_path):
     ],
 )
 def test_bad_input_gets_a_sentence(tmp_path, arguments, said):
-    """Exit code 2, before anything is sent anywhere."""
+    """Bad input gives exit code 2, before anything is sent."""
     ended = CliRunner().invoke(main, ["lake", "replay", "--channel", "/a", *arguments, "--lake", str(tmp_path)])
     assert (ended.exit_code, ended.stdout) == (2, "")
     assert said in " ".join(ended.stderr.split())

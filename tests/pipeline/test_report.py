@@ -1,4 +1,4 @@
-"""`halley lake report`: one page, whose numbers are those of the lake, and which asks for nothing."""
+"""`halley lake report`: one page whose numbers are those of the lake, and which loads nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VOID = {"meta"}
 
 
 class Page(HTMLParser):
-    """A page that is read: whether its elements are closed, their attributes, and its text."""
+    """A parsed page: its elements with their attributes, and its text; asserts that all elements are closed."""
 
     def __init__(self, text):
         super().__init__()
@@ -47,7 +47,7 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def lake(tmp_path):
-    """With all there can be."""
+    """Make a lake with rows in all tables of the report, and hostile names."""
     make_lake(tmp_path, 300)
     hostile = '<img src=x onerror=alert(1)>"&'
     topic = "".join(char if char.isalnum() else f"!{ord(char):02x}" for char in hostile)
@@ -73,7 +73,7 @@ def lake(tmp_path):
 
 
 def test_the_numbers_are_those_of_the_lake(lake):
-    """Events by time and protocol, channels, batches and what each table holds."""
+    """Events by time and protocol, channels, batches and the tables' rows are counted correctly."""
     found = findings(lake, None, None)
     rows = 400
     assert found.events == rows
@@ -96,7 +96,7 @@ def test_the_numbers_are_those_of_the_lake(lake):
 
 
 def test_t20_a_scan_that_is_left_early_is_closed(lake):
-    """T20: an error in the middle of a table leaves no thread of Arrow's that reads on while the process ends."""
+    """T20: after an error in the middle of a table, no thread of Arrow reads on while the process ends."""
     with _scan(open_table(lake, "events"), ["offset"], None) as batches:
         assert next(batches).num_rows
     assert not list(batches)
@@ -105,7 +105,7 @@ def test_t20_a_scan_that_is_left_early_is_closed(lake):
 
 
 def test_a_part_of_the_time(lake):
-    """From a moment until before another."""
+    """A report can be limited to a time, whose end is exclusive."""
     found = findings(lake, START_US + DAY_US, START_US + 2 * DAY_US)
     assert found.events == 100
     assert found.alerts == []
@@ -113,7 +113,7 @@ def test_a_part_of_the_time(lake):
 
 
 def test_the_age_of_events_is_told_from_the_log_of_the_table(lake):
-    """When a batch was committed, by the Delta log, less when its events were published; erasures bring no events."""
+    """An event's age is counted until the Delta commit of its batch; commits of erasures do not count."""
     logged = path(lake, "events") / "_delta_log/00000000000000000001.json"
     actions = [json.loads(line) for line in logged.read_text().splitlines()]
     at_us = next(each["commitInfo"]["timestamp"] for each in actions if "commitInfo" in each) * 1_000
@@ -126,7 +126,7 @@ def test_the_age_of_events_is_told_from_the_log_of_the_table(lake):
 
 
 def test_the_page_asks_for_nothing_and_runs_nothing(lake):
-    """Self-contained: no address in it, no script, and what peers have named cannot become either."""
+    """The page has no addresses and no scripts, and names that peers chose cannot become either."""
     text = page_of(lake, None, None)
     page = Page(text)
     assert {tag for tag, _ in page.elements}.isdisjoint({"script", "img", "link", "iframe", "b2", "i", "object"})
@@ -143,14 +143,14 @@ def test_the_page_asks_for_nothing_and_runs_nothing(lake):
 
 
 def test_a_lake_without_events_has_a_page_too(tmp_path):
-    """Nothing has been published yet."""
+    """A lake without events has a page that says so."""
     add(tmp_path, "events", [])
     page = Page(page_of(tmp_path, None, None))
     assert "None in this time range." in page.text
 
 
 def test_the_verb_writes_the_file_whole(lake, tmp_path):
-    """Over an older page too, and with nothing left beside it; a folder that is not there is a sentence."""
+    """An older page is replaced and no other file is left; a folder that does not exist is reported in one sentence."""
     out = tmp_path / "pages" / "report.html"
     refused = CliRunner().invoke(main, ["lake", "report", "--lake", str(lake), "--out", str(out)])
     assert refused.exit_code == 2
@@ -164,7 +164,7 @@ def test_the_verb_writes_the_file_whole(lake, tmp_path):
 
 
 def test_of_very_many_batches_the_picture_stays_small():
-    """A live ingest commits every few seconds for days."""
+    """A live ingest commits every few seconds for days, and its plot has a bounded number of points."""
     commits = [
         Commit(START_US + n * 5_000_000, 1, START_US + n * 5_000_000 - 3_000_000 - n, START_US) for n in range(20_000)
     ]
@@ -185,5 +185,5 @@ def test_of_very_many_batches_the_picture_stays_small():
     ],
 )
 def test_numbers_are_short(shown, text):
-    """As they stand beside the plots."""
+    """Numbers next to the plots are short."""
     assert shown == text

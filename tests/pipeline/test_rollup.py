@@ -1,4 +1,4 @@
-"""Rollups of a real log, by Spark: equal to a recount (L13), and each final told once, whatever happens meanwhile."""
+"""Rollups of a real log, by Spark: equal to a recount (L13), and each final one published exactly once."""
 
 import random
 import shutil
@@ -37,7 +37,7 @@ class Clock:
 
 @pytest.fixture
 def place(tmp_path, spark):
-    """A log with its clock, a lake, a subscriber; and rollups that begin where the table says."""
+    """Yield a log with its clock, a lake, a subscriber, and a function that starts a rollup from the lake's state."""
     clock, heard = Clock(), Heard()
     with OpenLog(tmp_path / "data", clock=clock) as log:
         log.write("the first", topic="halley/sessions")
@@ -55,7 +55,7 @@ def place(tmp_path, spark):
 
 
 def assert_same(found, wanted):
-    """Equal rollups; means are sums in another order."""
+    """Assert that rollups are equal; means can differ by rounding, as they are sums in another order."""
     assert found.keys() == wanted.keys()
     for key, figures in wanted.items():
         numbers = figures["numbers"]
@@ -63,7 +63,7 @@ def assert_same(found, wanted):
 
 
 def assert_told(place, found):
-    """Each rollup of the table was told once, and as it is there."""
+    """Assert that each rollup of the table was published once, with the same figures."""
     starts = {(data["window"], data["start"], data["channel"], data["protocol"]) for data in place.heard.finals()}
     assert len(starts) == len(place.heard.finals()) == len(found)
     told = sorted((data["window"], data["events"], data["bytes"]) for data in place.heard.finals())
@@ -71,7 +71,7 @@ def assert_told(place, found):
 
 
 def write(place, rng, count):
-    """Append some events, of any channel, by a clock that is set back now and then, by less than `LATE_S`."""
+    """Append events of random channels, by a clock that is sometimes set back, by less than `LATE_S`."""
     for _ in range(count):
         place.clock.s += rng.choice([0, 0.2, 1.5, 3])
         payload = rng.choice([{"price": rng.randrange(1000) / 10}, {"price": "none"}, {"price": 7}, {"text": "äöü"}])
@@ -90,7 +90,7 @@ def settle(place, rollup):
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_rollups_equal_a_recount_whenever_the_job_begins_anew(place, seed):
-    """L13: random events and turns; a new job, with nothing but the table, in place of the old one at any time."""
+    """L13: at any time a new job, which has only the table, can replace the old one."""
     rng = random.Random(seed)
     rollup = place.rollup()
     for _ in range(7):
@@ -108,7 +108,7 @@ def test_rollups_equal_a_recount_whenever_the_job_begins_anew(place, seed):
 
 
 def test_windows_become_final_though_nothing_comes_any_more(place):
-    """An idle log: the clock on the wall is enough, and Spark is not asked."""
+    """In an idle log windows become final by the wall clock, without Spark."""
     place.log.write({"price": 1}, topic="news")
     rollup = place.rollup()
     rollup.step()
@@ -127,7 +127,7 @@ def test_windows_become_final_though_nothing_comes_any_more(place):
 
 
 def test_a_clock_that_steps_makes_late_what_is_missing_in_the_rollups(place):
-    """L13: after a step forward, and back, what comes for final windows is counted as late; no more is missing."""
+    """L13: after steps of the clock, events for final windows are counted as late, and no others are missing."""
     rollup = place.rollup()
     for step_s in (0, 600, -590, 40, 7200, -7000):
         place.clock.s += step_s
@@ -146,11 +146,11 @@ def test_a_clock_that_steps_makes_late_what_is_missing_in_the_rollups(place):
 
 
 class Dies(Exception):
-    """Stands for kill -9."""
+    """Imitates a SIGKILL."""
 
 
 def test_a_job_that_dies_between_commit_and_publish_says_each_final_once(place, monkeypatch):
-    """Finals that are in the table and were not said are said by the next job, as the table has them."""
+    """Finals that are in the table but were not published are published by the next job, with the table's figures."""
     place.log.write({"price": 1}, topic="news")
     rollup = place.rollup()
     rollup.step()
@@ -174,7 +174,7 @@ def test_a_job_that_dies_between_commit_and_publish_says_each_final_once(place, 
 
 
 def test_a_job_that_dies_before_it_has_noted_what_it_said_says_it_under_the_same_keys(place, monkeypatch):
-    """After a publish whose end was not noted the next job repeats it; the server knows the keys."""
+    """If a publish was not noted as done, the next job repeats it with the same keys, which the server recognizes."""
     place.log.write({"price": 1}, topic="news")
     rollup = place.rollup()
     rollup.step()
@@ -198,7 +198,7 @@ def test_a_job_that_dies_before_it_has_noted_what_it_said_says_it_under_the_same
 
 
 def test_after_an_outage_old_windows_are_told_once_and_never_as_partial(place):
-    """An hour of events is caught up with in some turns; only what is still open is told before it is final."""
+    """A backlog of an hour takes some turns; only windows that are still open are published before they are final."""
     for _ in range(60):
         place.log.append({"price": 1}, topic="news")
         place.clock.s += 60
@@ -214,7 +214,7 @@ def test_after_an_outage_old_windows_are_told_once_and_never_as_partial(place):
 
 
 def test_only_the_busiest_channels_are_told_and_the_table_has_all(place):
-    """With more channels than `channels` those with most events are published; the others are counted."""
+    """Beyond `channels` channels, those with the most events are published; the others are counted."""
     for number in range(30):
         place.log.append(*[{"price": 1}] * (1 + number // 10), topic=f"c/{number}")
     assert place.log.history.written(30)
@@ -228,7 +228,7 @@ def test_only_the_busiest_channels_are_told_and_the_table_has_all(place):
 
 
 def test_nobody_is_told_of_another_realms_topics(place):
-    """No other protocol sees them; the lake, which is the operator's, counts them as any other."""
+    """Topics of other realms are not published, as no other protocol sees them; the operator's lake has them."""
     place.log.append({"price": 1}, topic=":lab/secret")
     place.log.append({"price": 1}, topic="news")
     assert place.log.history.written(30)
@@ -238,7 +238,7 @@ def test_nobody_is_told_of_another_realms_topics(place):
 
 
 def test_what_a_rollup_says(place):
-    """The channel is shown as Bayeux writes it, with the window's bounds and the numbers that were lifted."""
+    """A rollup has its channel in Bayeux' form, the window's bounds and the numbers that were lifted."""
     place.log.history.append(place.log.event({"price": 1.5}, "a!21b/x!3ay", authid="ann"))
     place.log.history.append(place.log.event({"price": 2.5}, "a!21b/x!3ay", authid="ann"))
     assert place.log.history.written(30)
@@ -260,7 +260,7 @@ def test_what_a_rollup_says(place):
 
 
 def test_a_log_that_was_set_back_is_refused(place, tmp_path, spark):
-    """A log that ends before what the table has read lacks events that are in the rollups."""
+    """A log that ends before the table's position lacks events that are in the rollups, so it is refused."""
     place.log.write(*range(3))
     shutil.copytree(tmp_path / "data", tmp_path / "old")
     place.log.write(*range(3))
@@ -273,7 +273,7 @@ def test_a_log_that_was_set_back_is_refused(place, tmp_path, spark):
 
 @pytest.mark.slow
 def test_ten_thousand_channels(place):
-    """Each has its own rollups, in one turn; kept in the next, and added to where there is more."""
+    """Ten thousand channels each have their rollups in one turn, and further events are added in the next."""
     rng, rollup = random.Random(3), place.rollup(channels=5)
     for step in (1, 4):
         for number in range(0, 10_000, step):

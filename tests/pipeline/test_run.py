@@ -1,4 +1,4 @@
-"""Jobs side by side: until a signal, the first failure, or the end of the log; and what is told meanwhile."""
+"""Jobs that run together, until a signal, the first failure or the end of the log; and their status."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from app.pipeline.jobs.run import CHANNEL, Course, run
 
 
 class Turning:
-    """A job whose turns do nothing but count."""
+    """A job whose turns are only counted."""
 
     def __init__(self, failure=None, until=3):
         self.turns = 0
@@ -38,7 +38,7 @@ class Turning:
 
 
 class Told:
-    """Stands for the publisher."""
+    """Imitates the publisher, and records the status."""
 
     def __init__(self):
         self.told = []
@@ -52,7 +52,7 @@ class Told:
 
 
 def test_a_signal_ends_all_after_the_turn_under_way(spark):
-    """SIGTERM, as systemd sends it; who had set a handler before has it again."""
+    """SIGTERM ends all jobs after their current turn, and the previous handler is restored."""
     jobs, before = {"one": Turning(), "two": Turning()}, signal.getsignal(signal.SIGTERM)
     publisher = Told()
     shown = []
@@ -72,7 +72,7 @@ def test_a_signal_ends_all_after_the_turn_under_way(spark):
 
 @pytest.mark.parametrize("failure", [JobFailed("the disk is full"), ValueError("the disk is full")])
 def test_the_first_failure_ends_all_and_is_told(failure, spark):
-    """Whatever it is, it comes as a sentence; the other jobs end as if they had been told to."""
+    """Any failure is reported as a sentence, and the other jobs end as if they had been stopped."""
     jobs = {"good": Turning(), "bad": Turning(failure)}
     with pytest.raises(PipelineError, match="the disk is full"):
         run(spark, jobs, lambda status: None)
@@ -80,7 +80,7 @@ def test_the_first_failure_ends_all_and_is_told(failure, spark):
 
 
 def test_the_end_of_the_log_is_looked_at_while_turns_are_long(spark):
-    """A job in the middle of a batch falls behind with every event that comes; a log that is away says nothing."""
+    """A job within a long batch falls behind with every new event; an unreachable log changes nothing."""
     job, heads, shown = Turning(), iter([50, 60]), []
 
     def head():
@@ -100,7 +100,7 @@ def test_the_end_of_the_log_is_looked_at_while_turns_are_long(spark):
 
 
 def test_once_ends_by_itself(spark):
-    """When each job has done what there was."""
+    """With `is_once` the run ends when each job has done what there was."""
     jobs = {"short": Turning(), "long": Turning(until=7)}
     shown = []
     assert run(spark, jobs, shown.append, is_once=True) is None
@@ -110,7 +110,7 @@ def test_once_ends_by_itself(spark):
 
 
 def test_lag_is_told_in_events_and_in_seconds():
-    """A job is as late as the oldest event that it has not done is old to whoever has seen it first."""
+    """A job's lag is the age of its oldest unprocessed event, counted from when any job saw it first."""
     now = [100.0]
     course = Course(lambda: now[0])
     course.note("fast", Progress(11, 11, 10, 0.1))

@@ -1,4 +1,4 @@
-"""A session as the pipeline wants it; how it starts and ends in a process of its own is in `test_processes.py`."""
+"""Sessions of Spark; their start and end in a separate process is tested in `test_processes.py`."""
 
 import os
 import socket
@@ -15,14 +15,14 @@ from app.settings import Pipeline
 
 @pytest.fixture
 def closed_port():
-    """One that this test holds, and at which nobody answers."""
+    """Yield a port that this test holds, and at which nothing listens."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]
 
 
 def test_a_master_that_does_not_answer(closed_port):
-    """It is told at once, by its name and with what to do; Spark tries for a minute, and blames something else."""
+    """An unreachable master is reported immediately, with what to do; Spark would try for a minute."""
     master = f"spark://127.0.0.1:{closed_port}"
     with pytest.raises(session.SparkFailed) as failed:
         session.find_master(master)
@@ -33,25 +33,25 @@ def test_a_master_that_does_not_answer(closed_port):
 
 
 def test_one_of_several_masters_is_enough(closed_port):
-    """The others stand by, and may be down."""
+    """It is enough that one of several masters answers, as those on standby can be down."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         session.find_master(f"spark://127.0.0.1:{closed_port},127.0.0.1:{server.getsockname()[1]}")
 
 
 @pytest.mark.parametrize("master", ["spark://", "spark://here", "spark://:7077", "spark://here:99999", "spark://a:7,b"])
 def test_what_is_no_address_of_a_master(master):
-    """The sentence says what one looks like."""
+    """An invalid address of a master is refused with the expected form."""
     with pytest.raises(session.SparkFailed, match=r"is not a Spark master: expected spark://HOST:PORT"):
         session.find_master(master)
 
 
 def test_a_session_that_there_is_already(spark):
-    """It is taken as it is."""
+    """An existing session is used as it is."""
     assert session.start(Pipeline(master="local[1]")) is spark
 
 
 def test_what_the_lake_relies_on(spark):
-    """T3: times in Parquet have statistics; and they are UTC, whatever the machine says."""
+    """T3: times in Parquet have statistics, and are in UTC in any time zone of the machine."""
     assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "TIMESTAMP_MICROS"
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
@@ -59,7 +59,7 @@ def test_what_the_lake_relies_on(spark):
 
 
 def test_workers_on_other_machines_get_the_code(tmp_path):
-    """All of the package, at the place from which it is imported."""
+    """The archive for workers has the whole package, importable from there."""
     made = session._zipped(tmp_path)
     program = (
         f"import sys; sys.path.insert(0, {str(made)!r}); import app.pipeline.source.source as s; print(s.__file__)"
@@ -73,7 +73,7 @@ def test_workers_on_other_machines_get_the_code(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities for threads")
 def test_spark_lets_others_go_first(spark):
-    """Java and the workers that it starts are nice, and the process that has started them is as it was."""
+    """Java and its workers have a lower priority, and the process that started them keeps its own."""
     java = spark.sparkContext._gateway.proc.pid
     [worker] = spark.sparkContext.parallelize([0], 1).map(lambda _: os.getpriority(os.PRIO_PROCESS, 0)).collect()
     assert (os.getpriority(os.PRIO_PROCESS, java), worker) == (Pipeline().niceness,) * 2

@@ -1,4 +1,4 @@
-"""Sessions that have ended: their lengths, who came back, and that nothing is told twice however runs are cut."""
+"""Sessions that have ended: their lengths, reconnects, and that each has one row, however runs are cut."""
 
 import random
 
@@ -37,18 +37,18 @@ def closed(offset, session, at_s, authid=None, reason="disconnected"):
 
 
 def story(*events):
-    """The rows of sessions that have ended by these events."""
+    """Return the rows of sessions that have ended by these events."""
     following = Story()
     return [row for event in events for row in following.tell(event.offset, event.time_us, event.payload)]
 
 
 def rows(lake):
-    """What the table has."""
+    """Return the rows of the table."""
     return tables.dataset(tables.open_table(lake, "sessions")).to_table().sort_by("last_offset").to_pylist()
 
 
 def test_a_session_has_a_length_and_a_reason():
-    """From its opening to its end, with who it was."""
+    """A session's row has its length, its reason, and whose it was."""
     [row] = story(opened(1, "a", 0, "ann"), closed(2, "a", 12.5, "ann", "expired"))
     assert row == {
         "session": "a",
@@ -67,7 +67,7 @@ def test_a_session_has_a_length_and_a_reason():
 
 
 def test_who_is_back_within_a_minute_has_reconnected():
-    """The same authid, or address where there is none; each time in a row counts."""
+    """A session of the same authid, or without one of the same address, is a reconnect, also several in a row."""
     found = story(
         *(opened(1, "a", 0, "ann"), closed(2, "a", 10, "ann"), opened(3, "b", 70, "ann"), closed(4, "b", 80, "ann")),
         *(opened(5, "c", 90, "ann", "10.9.9.9"), closed(6, "c", 100, "ann"), opened(7, "d", 161, "ann")),
@@ -90,20 +90,20 @@ def test_who_is_back_within_a_minute_has_reconnected():
 
 
 def test_a_session_of_which_the_beginning_is_not_known_is_told_too():
-    """It was opened before the log begins."""
+    """A session that was opened before the log begins has no length."""
     [row] = story(closed(5, "a", 3, "ann"))
     assert (row["opened_us"], row["length_s"], row["reason"]) == (None, None, "disconnected")
 
 
 def test_a_session_whose_end_nobody_told_is_given_up_after_a_month():
-    """Its server was killed."""
+    """The end of a session whose server was killed is unknown; after a month it gets a row without one."""
     month_s = 30 * 86_400
     found = story(opened(1, "a", 0), opened(2, "b", 10), opened(3, "c", month_s + 5), closed(4, "b", month_s + 6))
     assert [(row["session"], row["closed_us"] is None) for row in found] == [("a", True), ("b", False)]
 
 
 def test_what_is_no_event_of_a_session_is_passed_over():
-    """Who may publish there can publish anything."""
+    """Payloads of any form can be published there, so those that are not session events are ignored."""
     assert (
         story(*(stored(n, "halley/sessions", payload) for n, payload in enumerate([[1], {"event": "closed"}, 5], 1)))
         == []
@@ -111,7 +111,7 @@ def test_what_is_no_event_of_a_session_is_passed_over():
 
 
 def test_runs_that_are_cut_anywhere_make_the_same_rows_as_one(tmp_path, spark):
-    """Random sessions, in several commits with a run after some of them; a last run has nothing to do."""
+    """Several runs over random sessions make the same rows as one; a last run has nothing to do."""
     rng = random.Random(4)
     events, under_way, at_s = [], [], 0.0
     for offset in range(1, 400):
@@ -138,6 +138,6 @@ def test_runs_that_are_cut_anywhere_make_the_same_rows_as_one(tmp_path, spark):
 
 
 def test_without_events_the_job_says_what_to_do(tmp_path, spark):
-    """One sentence."""
+    """Without events the error names the command that makes them."""
     with pytest.raises(Refused, match="`halley pipeline ingest` makes it"):
         Sessions(spark, tmp_path)

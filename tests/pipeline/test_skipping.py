@@ -1,4 +1,4 @@
-"""Which files a query needs: as few as can be told, and never one too few. A wrong skip would be a wrong answer."""
+"""Which files a query needs: as few as possible, and never too few, since a wrong skip would give a wrong result."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ FILE = Contents(10, {"n": Extent(3, 7, 2), "t": Extent("b/c", "d", 0), "void": E
     ],
 )
 def test_the_extremes_of_a_file_say_whether_it_can_hold_such_rows(condition, may_hold):
-    """Null is in no relation to anything; what is not known may be anything."""
+    """Null is in no relation to any value; an unknown value can be any."""
     assert condition.may_hold(FILE) is may_hold
 
 
 def test_a_query_that_looks_at_the_clock_is_read_with_some_slack():
-    """It is planned twice, and the clock goes on between; what differs by more than the slack is noticed."""
+    """A query with the clock is planned twice, at two times; a difference beyond the slack is detected."""
     once = Both((Compared("time_us", ">", 1_000), Compared("topic", "=", "a")))
     assert once.widened(10) == Both((Compared("time_us", ">", 990), Compared("topic", "=", "a")))
     assert Compared("time_us", "<=", 5).widened(3) == Compared("time_us", "<=", 8)
@@ -80,7 +80,7 @@ def test_a_query_that_looks_at_the_clock_is_read_with_some_slack():
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
-    """600 events of three days, in several files for each day and protocol."""
+    """Make a lake of 600 events of three days, in several files for each day and protocol."""
     folder = tmp_path_factory.mktemp("a lake")
     make_lake(folder)
     add(folder, "gaps", [{"first": 20, "last": 30, "reason": "hole", "found_us": START_US}])
@@ -88,7 +88,7 @@ def lake(tmp_path_factory):
 
 
 def predicate(chance, depth=0):
-    """A condition as people write them, and as they should not."""
+    """Return a random condition, sensible or not."""
     if depth < 3 and chance.random() < 0.55:
         one, other = predicate(chance, depth + 1), predicate(chance, depth + 1)
         return chance.choice([f"({one} and {other})", f"({one} or {other})", f"not ({one})", f"({one}) is true"])
@@ -137,9 +137,9 @@ def predicate(chance, depth=0):
 
 @pytest.mark.slow
 def test_no_row_is_lost_by_a_skipped_file_whatever_is_asked(spark, lake):
-    """Random conditions: each file that has a row of which Spark says that it is true is among those that are read.
+    """For random conditions, each file with a row for which the condition is true in Spark is among those read.
 
-    And what is handed to Parquet's readers lets it pass.
+    The filter for Parquet's readers accepts these rows too.
     """
     chance = random.Random(6)
     asked = [predicate(chance) for _ in range(60)]
@@ -221,7 +221,7 @@ UNION = """
     ],
 )
 def test_the_answer_is_the_same_as_from_all_files(spark, lake, query, most_files):
-    """Joins with itself, outer joins, common tables, subqueries, windows, samples: and no more files than need be."""
+    """Self joins, outer joins, common tables, subqueries, windows and samples give equal rows, from few files."""
 
     def asked(skips):
         answer = ask(spark, lake, query, skips=skips)
@@ -235,7 +235,7 @@ def test_the_answer_is_the_same_as_from_all_files(spark, lake, query, most_files
 
 
 def test_when_the_clock_has_moved_too_far_between_the_plannings_all_files_are_read(spark, lake, monkeypatch):
-    """A machine that slept in between, or a day that has ended: rather slow than wrong."""
+    """If the machine slept or a day ended in between, all files are read: slow rather than wrong."""
     query = "select count(*) from events where time > now() - interval 1 hour"
     assert [len(reading.files) for reading in ask(spark, lake, query).readings] == [0]
     monkeypatch.setattr(sql, "_SLACK_US", -1)
@@ -243,7 +243,7 @@ def test_when_the_clock_has_moved_too_far_between_the_plannings_all_files_are_re
 
 
 def test_a_day_without_statistics_is_known_by_its_folder(lake):
-    """A file of another writer may have none: then the partition's day bounds its moments."""
+    """A file of another writer can lack statistics; then its partition's day bounds its times."""
     from app.pipeline.lake import tables
     from app.pipeline.questions.skipping import _file
 
@@ -255,7 +255,7 @@ def test_a_day_without_statistics_is_known_by_its_folder(lake):
 
 
 def test_long_names_are_found_though_statistics_cut_them(spark, tmp_path):
-    """Delta's statistics keep the beginnings of texts only."""
+    """Delta's statistics keep only the beginnings of strings."""
     topics = [f"{'x' * 40}{end}" for end in "abc"]
     for offset, topic in enumerate(topics, 1):
         add(tmp_path, "events", [row(offset, topic=topic)])
@@ -275,7 +275,7 @@ def test_long_names_are_found_though_statistics_cut_them(spark, tmp_path):
 
 
 def test_no_text_is_greater_than_a_bound_that_says_nothing(spark, tmp_path):
-    """Texts of the last characters that there are lie above the last character itself."""
+    """Strings of several last Unicode characters are greater than that character, which is used as an upper bound."""
     odd = "\U0010ffff" * 40
     add(tmp_path, "events", [row(1, kind=odd, authid=odd, price=None, count=None)], LIFTED)
     for name in ("kind", "authid"):

@@ -1,4 +1,4 @@
-"""The data source `halley` in real Spark: every offset accounted for, as a table and as a stream."""
+"""The data source `halley` in real Spark, as a table and as a stream: every offset is accounted for."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ TOKEN = "a-token-that-is-long-enough-for-halley"
 
 
 def write(opened, first, last, topic="news"):
-    """Events with numbers, in groups of fifty: a segment ends with a group."""
+    """Write numbered events in groups of fifty; a segment ends with a group."""
     for begin in range(first, last + 1, 50):
         numbers = range(begin, min(begin + 50, last + 1))
         opened.write(*({"number": number, "padding": PADDING} for number in numbers), topic=topic)
@@ -35,7 +35,7 @@ def write(opened, first, last, topic="news"):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A log of 600 events in several segments: one is purged, one damaged, ten are a known hole, twenty are missing."""
+    """Make a log of 600 events in several segments: one purged, one damaged, ten in a known hole, ten missing."""
     with OpenLog(tmp_path, **SMALL) as opened:
         opened.write({"number": 1}, topic="private")
         write(opened, 2, 600)
@@ -52,12 +52,12 @@ def folder(tmp_path):
 
 
 def read(spark, folder, **options):
-    """A DataFrame of it."""
+    """Return a DataFrame of the log."""
     return spark.read.format("halley").options(**options).load(str(folder))
 
 
 def account(rows, first, until):
-    """The faults among rows, which tell every offset of a range once: as an event or within one fault."""
+    """Return the faults among rows; assert that events and faults together cover each offset of a range once."""
     told = []
     for row in rows:
         told += range(row.offset, (row.fault_last or row.offset) + 1)
@@ -72,7 +72,7 @@ FAULTS = {(1, 1, "purged"), (7, 7, "damaged"), (621, 630, "hole"), (631, 640, "m
 
 
 def test_every_offset_is_accounted_for(spark, folder):
-    """Events and faults together are the range, however it is shared out; events are as they were stored (L7)."""
+    """Events and faults together are the range, for any size of partitions; events are as they were stored (L7)."""
     rows = read(spark, folder, faults="true", accept_gap="true", partition_rows="97").collect()
     joined = {(low, high, why) for low, high, why in account(rows, 1, 651) if why not in ("hole", "missing")}
     assert joined == {(1, 1, "purged"), (7, 7, "damaged")}
@@ -89,7 +89,7 @@ def test_every_offset_is_accounted_for(spark, folder):
 
 
 def test_a_gap_fails_the_query_and_is_named(spark, folder):
-    """L9: nobody knows where those rows are. Without `faults` too; with accept_gap it goes on."""
+    """L9: missing rows fail the query, with or without `faults`; with accept_gap it continues."""
     with pytest.raises(Exception) as failed:  # noqa: PT011 - Spark's, of one kind or another
         read(spark, folder).count()
     said = cause_of(failed.value)
@@ -101,7 +101,7 @@ def test_a_gap_fails_the_query_and_is_named(spark, folder):
 
 
 def test_filters_of_one_query_are_not_the_next_ones(spark, folder):
-    """T12: the same DataFrame, with other filters or none, gives what each query asks for."""
+    """T12: a DataFrame that was filtered gives all rows, or those of other filters, in the next query."""
     frame = read(spark, folder, until_offset="601")
     assert frame.filter("offset < 20 and topic = 'news'").count() == 17
     assert frame.count() == 598
@@ -110,7 +110,7 @@ def test_filters_of_one_query_are_not_the_next_ones(spark, folder):
 
 
 def test_what_is_lifted_has_columns(spark, tmp_path):
-    """Settings' [[lift]] tables, through Spark, beside faults."""
+    """The columns of settings' [[lift]] tables are available in Spark, together with the faults."""
     with OpenLog(tmp_path) as opened:
         opened.write({"price": 1.5, "count": 3}, {"price": 2, "count": "many"}, topic="market/a")
         opened.write({"price": 9.0}, topic="else")
@@ -125,7 +125,7 @@ def test_what_is_lifted_has_columns(spark, tmp_path):
 
 
 def test_an_empty_log_has_no_rows(spark, tmp_path):
-    """Nothing recorded, nothing read; nor in an empty range."""
+    """An empty log and an empty range have no rows."""
     with OpenLog(tmp_path) as opened:
         assert read(spark, tmp_path, faults="true").count() == 0
         opened.write(1)
@@ -146,7 +146,7 @@ def test_an_empty_log_has_no_rows(spark, tmp_path):
     ],
 )
 def test_options_that_cannot_be(spark, tmp_path, options, said):
-    """One sentence, from wherever it was raised."""
+    """Invalid options give one sentence, wherever in Spark they were detected."""
     with OpenLog(tmp_path) as opened:
         opened.write(1, 2)
     with pytest.raises(Exception) as failed:  # noqa: PT011 - Spark's, of one kind or another
@@ -157,7 +157,7 @@ def test_options_that_cannot_be(spark, tmp_path, options, said):
 
 
 def test_what_retention_has_deleted_is_said(tmp_path):
-    """Below the log's first offset: one sentence with the range and the way on."""
+    """Deleted offsets give one sentence with their range and the log's first offset."""
     with OpenLog(tmp_path, **SMALL) as opened:
         write(opened, 1, 600)
     firsts = sorted(files(tmp_path))
@@ -173,7 +173,7 @@ def test_what_retention_has_deleted_is_said(tmp_path):
 
 
 def test_the_token_is_in_no_plan(spark, tmp_path):
-    """Plans are printed and logged; a token is neither."""
+    """Plans are printed and logged, so they must not have the token."""
     with OpenLog(tmp_path) as opened:
         opened.write(1)
     frame = read(spark, tmp_path, token=TOKEN)
@@ -183,7 +183,7 @@ def test_the_token_is_in_no_plan(spark, tmp_path):
 
 
 async def test_a_server_is_read_from_any_machine(spark, tmp_path):
-    """Over HTTP, with a token, by Spark's workers: every row and every fault."""
+    """Spark's workers read a server's log over HTTP, with a token: every row and every fault."""
     file = tmp_path / "token"
     file.write_text(TOKEN)
     settings = brisk(access=(Access("reader", "export", "/**"),), tokens=(Token("eve", "reader", hash_of(TOKEN)),))
@@ -202,7 +202,7 @@ async def test_a_server_is_read_from_any_machine(spark, tmp_path):
 
 
 def test_relative_paths_are_those_of_the_driver():
-    """T13: a worker has a working folder of its own."""
+    """T13: a worker has another working folder."""
     assert Table(Options({"path": "halley-data"})).log.path == Path.cwd() / "halley-data"
 
 
@@ -210,7 +210,7 @@ def test_relative_paths_are_those_of_the_driver():
 
 
 def stream(spark, folder, tmp_path, seen, **options):
-    """A query that notes the offsets of each micro-batch, run until it has read what there is."""
+    """Run a streaming query until it has read all, and add the offsets of each micro-batch to `seen`."""
     frame = spark.readStream.format("halley").options(**options).load(str(folder))
 
     def note(batch, _number):
@@ -227,7 +227,7 @@ def stream(spark, folder, tmp_path, seen, **options):
 
 
 def test_a_stream_reads_every_row_once(spark, tmp_path):
-    """While a server writes, in bounded micro-batches, and on from its checkpoint; it tells the log how far it is."""
+    """A stream reads a log that is written in bounded batches, resumes at its checkpoint, and reports its position."""
     seen = []
     with OpenLog(tmp_path / "log", **SMALL) as opened:
         write(opened, 1, 200)
@@ -243,7 +243,7 @@ def test_a_stream_reads_every_row_once(spark, tmp_path):
 
 
 def test_a_checkpoint_of_another_log_is_refused(spark, tmp_path):
-    """One sentence; nothing of the other log is read."""
+    """A checkpoint of another log is refused with one sentence, and nothing of that log is read."""
     seen = []
     for name in ("one", "other"):
         with OpenLog(tmp_path / name) as opened:
@@ -257,11 +257,11 @@ def test_a_checkpoint_of_another_log_is_refused(spark, tmp_path):
     assert seen == [[1, 2]]
 
 
-# What is said when something fails
+# Errors
 
 
 def test_a_cause_is_found_wherever_it_is():
-    """In a chain, in a worker's traceback, or nowhere: always one sentence."""
+    """A cause is found in a chain of exceptions or a worker's traceback, and any other error is one sentence too."""
     ours = Refused("no")
     wrapped = RuntimeError("wrapped")
     wrapped.__cause__ = ours

@@ -28,7 +28,7 @@ def lake(tmp_path_factory):
 
 
 def test_channels_and_times_are_those_of_the_server(spark, tmp_path):
-    """The view's `channel` is what `to_channel` makes of a topic, `time` the moment of `time_us`, `day` its day."""
+    """The view's `channel` equals `to_channel` of the topic, `time` is the time of `time_us`, and `day` is its day."""
     topics = [
         *TOPICS,
         "!21",
@@ -65,7 +65,7 @@ def test_channels_and_times_are_those_of_the_server(spark, tmp_path):
     ],
 )  # fmt: skip
 def test_only_questions_are_asked(spark, lake, query):
-    """Whatever would change anything is refused before any of it is done."""
+    """A statement that would change something is refused before any of it is executed."""
     with pytest.raises(Refused, match="only a query is allowed"):
         ask(spark, lake, query)
 
@@ -82,7 +82,7 @@ def test_only_questions_are_asked(spark, lake, query):
     ],
 )
 def test_a_mistake_is_one_sentence(spark, lake, query, said):
-    """Spark's own words, without its codes, its plan and its traces."""
+    """A mistake in a query is reported in Spark's words, without its codes, its plan and its traces."""
     with pytest.raises(Refused, match=said) as refusal:
         ask(spark, lake, query)
     text = str(refusal.value)
@@ -92,7 +92,7 @@ def test_a_mistake_is_one_sentence(spark, lake, query, said):
 
 
 def test_tables_that_are_not_there_have_no_rows(spark, lake):
-    """A lake into which nothing was rolled up yet can be asked all the same."""
+    """Tables that do not exist yet can be queried, and have no rows."""
     for name in ("rejected", "gaps", "rollups", "sessions", "alerts"):
         answer = ask(spark, lake, f"select * from {name}")
         assert answer.rows.collect() == []
@@ -101,7 +101,7 @@ def test_tables_that_are_not_there_have_no_rows(spark, lake):
 
 
 def test_rollups_can_be_asked_for_their_numbers(spark, tmp_path):
-    """Maps and structs come through, and their days too."""
+    """Maps, structs and dates are returned as JSON."""
     numbers = {"price": {"count": 2, "min": 1.0, "mean": 1.5, "max": 2.0, "p50": 1.0, "p95": 2.0, "p99": 2.0}}
     rollup = {"window": "10s", "start_us": START_US, "end_us": START_US + 10_000_000, "topic": "a/b", "protocol": "nt4"}
     from datetime import date
@@ -127,7 +127,7 @@ ODD = (
 
 
 def test_csv_is_what_programs_read(spark, lake):
-    """RFC 4180: quotes, commas and line ends in values; nested values as JSON; times in UTC."""
+    """RFC 4180: values can have quotes, commas and line ends; nested values are JSON, and times are in UTC."""
     text = "".join(answers.as_csv(ask(spark, lake, ODD).rows))
     heading, values = csv.reader(io.StringIO(text))
     assert heading == ["n", "t", "v", "l", "w", "n"]
@@ -135,7 +135,7 @@ def test_csv_is_what_programs_read(spark, lake):
 
 
 def test_json_lines_are_objects(spark, lake):
-    """Nulls are there, values keep their types, and of two columns of one name the second is numbered."""
+    """JSON lines have nulls too, values keep their types, and a second column of the same name gets a number."""
     (line,) = answers.as_json(ask(spark, lake, ODD).rows)
     assert json.loads(line) == {
         "n": 7,
@@ -148,7 +148,7 @@ def test_json_lines_are_objects(spark, lake):
 
 
 def test_a_table_fits_the_terminal_and_cannot_steer_it(spark, lake):
-    """Numbers stand to the right, texts to the left, what is too long is cut, control characters are shown."""
+    """Tables have numbers aligned right and strings left; long values are cut, and control characters are escaped."""
     query = (
         "select * from values (1, 'short', 1.5), (20000, concat('\u001b[2J', repeat('x', 200)), null) as t(n, text, d)"
     )
@@ -163,7 +163,7 @@ def test_a_table_fits_the_terminal_and_cannot_steer_it(spark, lake):
 
 
 def test_parquet_keeps_the_types(spark, lake, tmp_path):
-    """One file, which any tool reads, and nothing else in its folder."""
+    """Parquet output is one file, which any tool can read, and nothing else in its folder."""
     answers.write_parquet(
         ask(spark, lake, "select offset, time, day, price from events order by offset").rows, tmp_path / "x"
     )
@@ -174,7 +174,7 @@ def test_parquet_keeps_the_types(spark, lake, tmp_path):
 
 
 def test_a_query_that_fails_on_its_way_is_one_sentence_too(spark, lake):
-    """What only the rows can tell: here a division by zero, in the middle of an answer."""
+    """An error that occurs while rows are computed, here a division by zero, is one sentence too."""
     answer = ask(spark, lake, "select offset / (offset - 1) from events order by offset desc")
     with pytest.raises(JobFailed, match="the query failed: Division by zero") as failure, computing():
         list(answers.as_csv(answer.rows))
@@ -183,14 +183,14 @@ def test_a_query_that_fails_on_its_way_is_one_sentence_too(spark, lake):
 
 @pytest.fixture
 def halley(spark, lake, monkeypatch):
-    """The verbs within this process, by the session that there is."""
+    """Return a function that runs verbs in this process, on the shared Spark session."""
     monkeypatch.setattr(session, "stop", lambda spark: None)
     return lambda *arguments: CliRunner().invoke(main, ["lake", *arguments, "--lake", str(lake)])
 
 
 @pytest.mark.slow
 def test_verbs_write_files_whole_and_over_nothing(halley, tmp_path):
-    """A file that is there already stays as it is; what cannot be made is one sentence."""
+    """An existing file is not changed, and a file that cannot be written is reported in one sentence."""
     out = tmp_path / "top.json"
     top_one = ["top", "--limit", "1", "--format", "json", "--out"]
     done = halley(*top_one, str(out))
@@ -205,7 +205,7 @@ def test_verbs_write_files_whole_and_over_nothing(halley, tmp_path):
 
 
 def test_explain_tells_the_files_and_reads_none(halley):
-    """How many were skipped, and Spark's plans."""
+    """`--explain` prints how many files are skipped, and Spark's plans."""
     told = halley("sql", "select count(*) from events where offset > 50", "--explain")
     assert told.exit_code == 0
     assert told.stdout.startswith("reads events: 3 of 12 files, ")
@@ -213,7 +213,7 @@ def test_explain_tells_the_files_and_reads_none(halley):
 
 
 def test_a_mistake_ends_with_code_2(halley):
-    """Spark's sentence, and nothing on standard output."""
+    """A wrong query gives Spark's sentence, and nothing on standard output."""
     refused = halley("sql", "select nix from events")
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert refused.stderr.startswith("halley: A column, variable, or function parameter with name `nix` cannot be")
@@ -229,14 +229,14 @@ def test_a_mistake_ends_with_code_2(halley):
     ],
 )
 def test_wrong_use_is_told_before_spark_starts(tmp_path, arguments, said):
-    """Exit code 2 at once."""
+    """Wrong options give exit code 2 immediately."""
     refused = CliRunner().invoke(main, ["lake", *arguments, "--lake", str(tmp_path)])
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert said in " ".join(refused.stderr.split())
 
 
 def test_without_the_extra_the_sentence_says_what_to_install(tmp_path, monkeypatch):
-    """The server needs none of it, so many have not installed it."""
+    """Without the extra, which the server does not need, each verb says what to install."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for verb in (
         ["sql", "select 1"],

@@ -1,10 +1,10 @@
-"""How far jobs are, where nobody looks at a terminal: lines that a log can hold."""
+"""The status of jobs where standard error is not a terminal: lines for a log."""
 
 from app.cli.status_line import StatusLine
 
 
 def test_in_a_log_there_is_a_line_every_ten_seconds_and_one_at_the_end(capfd):
-    """The first comes at once; what is said in between is not written."""
+    """In a log the first status is written immediately, then one every ten seconds, and the last at the end."""
     now = [100.0]
     line = StatusLine(lambda: now[0])
     line.show([])

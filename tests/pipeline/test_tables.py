@@ -1,4 +1,4 @@
-"""The lake's tables: what is in them, and what is said of one that is not what it should be."""
+"""The lake's tables: their contents, and the errors for tables that are wrong."""
 
 import json
 
@@ -17,7 +17,7 @@ from app.pipeline.lake.commit import Step, commit_rows
 
 
 def test_events_have_the_columns_of_a_stored_event_and_a_day(tmp_path):
-    """Whoever knows the log knows the lake: the same names, in the same order, then the day."""
+    """The lake has the names of the log's columns, in the same order, and then the day."""
     table = tables.create(tmp_path, "events", LOG_ID)
     assert tables.schema(table).names == [*COLUMNS, "day"]
     assert table.metadata().partition_columns == ["day", "protocol"]
@@ -25,7 +25,7 @@ def test_events_have_the_columns_of_a_stored_event_and_a_day(tmp_path):
 
 @pytest.mark.parametrize("name", tables.TABLES)
 def test_a_table_that_was_made_is_opened_again(tmp_path, name):
-    """Each table is made once, says which log it is of, and is found again as it was."""
+    """Each table is created once, has the id of its log, and is found again unchanged."""
     assert tables.open_table(tmp_path, name) is None
     tables.create(tmp_path, name, LOG_ID)
     table = tables.create(tmp_path, name, LOG_ID)
@@ -34,7 +34,7 @@ def test_a_table_that_was_made_is_opened_again(tmp_path, name):
 
 
 def test_l12_old_rows_read_null_in_a_lifted_column_that_came_later(tmp_path):
-    """L12: after a column was added, pyarrow, polars and duckdb read null where it was not there yet."""
+    """L12: after a column was added, pyarrow, polars and duckdb read null in the older rows."""
     ingested(tmp_path, [stored(1)])
     table = tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns({"price": "double"}))
     commit_rows(table, rows_of([stored(2)], price=[1.5]), Step("ingest", 2, 3))
@@ -49,7 +49,7 @@ def test_l12_old_rows_read_null_in_a_lifted_column_that_came_later(tmp_path):
 
 
 def test_a_lifted_column_of_another_type_is_refused(tmp_path):
-    """A schema that changed: the sentence names the column and both types, and nothing is changed."""
+    """A lifted column of another type is refused with its name and both types, and nothing is changed."""
     tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns({"price": "double"}))
     with pytest.raises(Refused, match=r"column price of .*events is double, but the settings say string"):
         tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns({"price": "string"}))
@@ -58,27 +58,27 @@ def test_a_lifted_column_of_another_type_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["offset", "day"])
 def test_a_lifted_column_cannot_take_the_name_of_another(name):
-    """A column that an event has already cannot be lifted into."""
+    """A column that events already have cannot be lifted into."""
     with pytest.raises(Refused, match=f"column {name}: the table events has a column of that name"):
         tables.lifted_columns({name: "long"})
 
 
 def test_another_log_is_refused(tmp_path):
-    """Offsets of two logs never meet in one table."""
+    """Offsets of two logs must not be in one table."""
     tables.create(tmp_path, "events", LOG_ID)
     with pytest.raises(Refused, match=rf"was made from log {LOG_ID}, but this is log abc: choose another --lake"):
         tables.create(tmp_path, "events", "abc")
 
 
 def test_a_foreign_delta_table_is_refused(tmp_path):
-    """A table that Halley has not made is not written to."""
+    """A table that Halley did not make is not written to."""
     write_deltalake(tmp_path / "events", pa.table({"offset": [1]}))
     with pytest.raises(Refused, match="is a Delta table that was not made by Halley"):
         tables.create(tmp_path, "events", LOG_ID)
 
 
 def test_half_a_table_is_refused(tmp_path):
-    """A folder with files and no Delta log is somebody's, or what is left of a table."""
+    """A folder with files but without a Delta log is not a table, or an incomplete one."""
     (tmp_path / "events").mkdir()
     (tmp_path / "events" / "part-0.parquet").write_bytes(b"PAR1")
     with pytest.raises(Refused, match="has files but no Delta log"):
@@ -86,13 +86,13 @@ def test_half_a_table_is_refused(tmp_path):
 
 
 def test_a_table_whose_making_was_killed_is_made(tmp_path):
-    """A folder in which there is nothing yet but an empty log is as good as none."""
+    """A folder with only an empty log folder counts as no table."""
     (tmp_path / "events" / "_delta_log").mkdir(parents=True)
     assert tables.create(tmp_path, "events", LOG_ID).version() == 0
 
 
 def test_a_damaged_log_is_refused(tmp_path):
-    """What delta-rs cannot read is told in one line."""
+    """A log that delta-rs cannot read is reported in one line."""
     tables.create(tmp_path, "events", LOG_ID)
     entry = tmp_path / "events" / "_delta_log" / f"{0:020}.json"
     entry.write_text("{nonsense\n")
@@ -101,7 +101,7 @@ def test_a_damaged_log_is_refused(tmp_path):
 
 
 def test_a_table_of_another_format_is_refused(tmp_path):
-    """What a later Halley has made is left to it."""
+    """A table of another version of Halley is neither read nor changed."""
     table = tables.create(tmp_path, "events", LOG_ID)
     table.alter.set_table_properties({"halley.format": "99"}, raise_if_not_exists=False)
     with pytest.raises(Refused, match="was made by another version of Halley"):
@@ -109,7 +109,7 @@ def test_a_table_of_another_format_is_refused(tmp_path):
 
 
 def test_statistics_let_files_be_told_apart(tmp_path):
-    """Each file's bounds are in the log: offsets, times and topics; never payloads."""
+    """The log has each file's bounds of offsets, times and topics, but not of payloads."""
     table = ingested(tmp_path, [stored(1, "a"), stored(2, "b" * 40)], [stored(3, "c")])
     first, second = sorted(tables.files_of(table), key=lambda file: file.least["offset"])
     assert (first.least["offset"], first.greatest["offset"], first.rows) == (1, 2, 2)
@@ -128,7 +128,7 @@ def test_statistics_let_files_be_told_apart(tmp_path):
     ],
 )
 def test_delta_rs_own_reader_finds_by_any_column(tmp_path, column, value):
-    """Where statistics say nothing of a column, delta-rs' dataset for pyarrow takes it that nothing is there."""
+    """If the statistics lacked a column, delta-rs' dataset for pyarrow would find no rows by it."""
     types = {"price": "double", "is_new": "boolean", "name": "string", "many": "long"}
     table = tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns(types))
     lifted = {"price": [None, 2.5], "is_new": [False, True], "name": ["a", "n" * 50], "many": [0, 1 << 62]}
@@ -139,7 +139,7 @@ def test_delta_rs_own_reader_finds_by_any_column(tmp_path, column, value):
 
 
 def test_the_tables_property_names_are_on_disk(tmp_path):
-    """Any Delta reader can see which log a table is of."""
+    """Any Delta reader can see which log a table belongs to."""
     tables.create(tmp_path, "gaps", LOG_ID)
     entry = (tmp_path / "gaps" / "_delta_log" / f"{0:020}.json").read_text()
     found = [json.loads(line)["metaData"]["configuration"] for line in entry.splitlines() if "metaData" in line]
@@ -147,7 +147,7 @@ def test_the_tables_property_names_are_on_disk(tmp_path):
 
 
 def test_any_delta_reader_sees_the_same_rows(tmp_path):
-    """T15: pyarrow, polars and duckdb, each by the Delta log, agree."""
+    """T15: pyarrow, polars and duckdb read by the Delta log, and agree."""
     table = ingested(tmp_path, [stored(1), stored(2)], [stored(3, protocol="wamp")])
     folder = str(tables.path(tmp_path, "events"))
     assert offsets(table) == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""Compaction beside a live ingest, as far as it needs no Spark: it ends where it stands, and gives way."""
+"""Compaction during a live ingest, without Spark: it can be stopped at any time, and waits for others."""
 
 import threading
 from contextlib import ExitStack
@@ -15,7 +15,7 @@ OFTEN = Pipeline(compact_s=0.01, compact_files=4)
 
 @pytest.fixture
 def lake(tmp_path):
-    """One of eight small files."""
+    """Make a lake of eight small files."""
     ingested(tmp_path, *([stored(n) for n in range(at, at + 10)] for at in range(1, 81, 10)))
     return tmp_path
 
@@ -25,7 +25,7 @@ def files(lake):
 
 
 def test_it_ends_in_the_middle_of_a_file_and_changes_nothing(lake, monkeypatch):
-    """Who is told to end does not wait for large files to be written anew; no draft of them stays."""
+    """Stopping does not wait until large files are rewritten, and deletes incomplete ones."""
     before = files(lake)
     tidying = Tidying(lake, OFTEN)
     has_begun = threading.Event()
@@ -45,7 +45,7 @@ def test_it_ends_in_the_middle_of_a_file_and_changes_nothing(lake, monkeypatch):
 
 
 def test_it_gives_way_to_who_rewrites_files_and_comes_back(lake, monkeypatch):
-    """While somebody else compacts, or erases, nothing is done and nothing has failed; afterwards it is."""
+    """While another process compacts or erases, compaction waits, without counting a failure, and is done later."""
     tidying = Tidying(lake, OFTEN)
     looks = threading.Semaphore(0)
     is_done = threading.Event()

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_busiest_channels_come_first(spark, tmp_path):
-    """By events or by bytes of payload (UTF-8), of a time or ever."""
+    """Channels are ordered by events or by bytes of payload (UTF-8), since a given time or of the whole lake."""
     events = [("a", '"x"', "ann"), ("a", '"x"', "bob"), ("b", '"éééééé"', None), ("c", "1", None)]
     rows = [row(n, topic=topic, payload=payload, authid=who) for n, (topic, payload, who) in enumerate(events, 1)]
     add(tmp_path, "events", rows)

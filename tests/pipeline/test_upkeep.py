@@ -1,4 +1,4 @@
-"""Compaction and vacuum: fewer files, the same rows; and nothing deleted that anybody needs."""
+"""Compaction and vacuum: fewer files, the same rows, and no file deleted that is needed."""
 
 import threading
 from itertools import pairwise
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def small_files(monkeypatch):
-    """Files of a hundred rows, so that a few hundred events make some."""
+    """Limit files to a hundred rows, so that a few hundred events make several."""
     monkeypatch.setattr(compaction, "FILE_ROWS", 100)
     monkeypatch.setattr(compaction, "_MOST_ROWS", 125)
     monkeypatch.setattr(compaction, "_BATCH_ROWS", 16)
@@ -31,12 +31,12 @@ def everything(table):
 
 
 def batches(count=8, rows=50, topics=20):
-    """Commits of interleaved channels, as ingest makes them."""
+    """Return commits of interleaved channels, as ingest makes them."""
     return [[stored(n, f"c{n % topics:02}") for n in range(1 + rows * at, 1 + rows * (at + 1))] for at in range(count)]
 
 
 def test_l10_compaction_changes_neither_rows_nor_progress(tmp_path, small_files):
-    """L10: the rows, the app version and the codec are what they were; the files are fewer."""
+    """L10: rows, app version and codec are unchanged, and there are fewer files."""
     table = ingested(tmp_path, *batches())
     before = everything(table)
     done = upkeep.compact(tmp_path, "events")
@@ -52,7 +52,7 @@ def test_l10_compaction_changes_neither_rows_nor_progress(tmp_path, small_files)
 
 
 def test_one_channel_is_in_few_files_after_compaction(tmp_path, small_files):
-    """By their statistics, all files but one can be skipped for a channel; before, none could."""
+    """By their statistics all files except one can be skipped for a channel; before compaction none could."""
     table = ingested(tmp_path, *batches())
 
     def with_channel(table):
@@ -64,7 +64,7 @@ def test_one_channel_is_in_few_files_after_compaction(tmp_path, small_files):
 
 
 def test_a_channel_that_fills_files_is_divided_by_time(tmp_path, small_files):
-    """Of one busy channel each file has a range of offsets of its own, so an hour of it is in few of them."""
+    """Each file of a busy channel has a separate range of offsets, so that an hour of it is in few files."""
     ingested(tmp_path, *batches(topics=1))
     upkeep.compact(tmp_path, "events")
     files = tables.files_of(tables.open_table(tmp_path, "events"))
@@ -74,7 +74,7 @@ def test_a_channel_that_fills_files_is_divided_by_time(tmp_path, small_files):
 
 
 def test_what_is_compacted_is_left_alone(tmp_path, small_files):
-    """A second compaction has nothing to do; after new commits it does not touch what is large and sorted."""
+    """A second compaction has nothing to do, and one after new commits does not rewrite large, sorted files."""
     ingested(tmp_path, *batches())
     upkeep.compact(tmp_path, "events")
     assert upkeep.compact(tmp_path, "events") == (0, 0, 0)
@@ -85,7 +85,7 @@ def test_what_is_compacted_is_left_alone(tmp_path, small_files):
 
 
 def test_what_is_not_much_yet_is_left_for_later_but_of_days_that_are_over(tmp_path, small_files):
-    """The newest day waits until there are enough small files; an earlier one has no more to come."""
+    """The newest day waits until it has enough small files; earlier days get no more files, so they do not wait."""
     day_us = 86_400_000_000
     rows = [stored(n, time_us=stored(n).time_us + (n > 30) * day_us) for n in range(1, 61)]
     ingested(tmp_path, *(rows[at : at + 10] for at in range(0, 60, 10)))
@@ -95,7 +95,7 @@ def test_what_is_not_much_yet_is_left_for_later_but_of_days_that_are_over(tmp_pa
 
 
 def test_each_partition_is_compacted_by_itself(tmp_path, small_files):
-    """Days and protocols stay apart."""
+    """Days and protocols stay in separate files."""
     day_us = 86_400_000_000
     rows = [
         stored(n, protocol=("bayeux", "wamp")[n % 2], time_us=stored(n).time_us + n % 3 * day_us) for n in range(1, 61)
@@ -107,7 +107,7 @@ def test_each_partition_is_compacted_by_itself(tmp_path, small_files):
 
 
 def test_l12_files_without_a_new_column_are_compacted_with_it(tmp_path, small_files):
-    """A lifted column that came later is null where it was not there yet, also after compaction."""
+    """A lifted column that was added later is null in older rows, even after compaction."""
     ingested(tmp_path, [stored(1)])
     table = tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns({"price": "double"}))
     commit_rows(table, rows_of([stored(2)], price=[2.5]), Step(INGEST, 2, 3))
@@ -117,7 +117,7 @@ def test_l12_files_without_a_new_column_are_compacted_with_it(tmp_path, small_fi
 
 
 def test_an_ingest_goes_on_beside_compaction(tmp_path, small_files):
-    """Commits that come while files are written anew are kept, and so is their progress."""
+    """Commits that are made while files are rewritten are kept, and so is their progress."""
     ingested(tmp_path, *batches())
     added = []
 
@@ -133,7 +133,7 @@ def test_an_ingest_goes_on_beside_compaction(tmp_path, small_files):
 
 
 def test_faults_of_a_batch_that_is_not_committed_are_not_compacted(tmp_path):
-    """Ingest replaces them by their files when it makes the batch again, so those must stay files of their own."""
+    """Ingest replaces these faults by file when it repeats the batch, so their files must stay."""
     ingested(tmp_path, [stored(1)])
     gaps = tables.create(tmp_path, "gaps", LOG_ID)
     columns = tables.TABLES["gaps"].columns
@@ -144,7 +144,7 @@ def test_faults_of_a_batch_that_is_not_committed_are_not_compacted(tmp_path):
 
 
 def test_other_readers_read_compacted_files(tmp_path, small_files):
-    """Numbers kept as differences are plain Parquet to duckdb and polars."""
+    """Numbers that are stored as differences are plain Parquet for duckdb and polars."""
     ingested(tmp_path, *batches(2))
     upkeep.compact(tmp_path, "events")
     folder = str(tables.path(tmp_path, "events"))
@@ -154,7 +154,7 @@ def test_other_readers_read_compacted_files(tmp_path, small_files):
 
 
 def test_l11_vacuum_removes_what_is_not_named_and_nothing_else(tmp_path, small_files):
-    """L11, T6: files of compacted commits and those of a killed attempt go; every row stays."""
+    """L11, T6: files that compaction replaced and those of a killed attempt are deleted; every row stays."""
     table = ingested(tmp_path, *batches())
     before = everything(table)
     orphan = tables.folder_of(table) / "day=2025-11-22" / "protocol=bayeux" / "orphan.parquet"
@@ -166,7 +166,7 @@ def test_l11_vacuum_removes_what_is_not_named_and_nothing_else(tmp_path, small_f
 
 
 def test_l11_vacuum_spares_what_is_younger_than_its_age(tmp_path, small_files):
-    """L11: readers may still have open what was compacted a while ago."""
+    """L11: readers can still have open what was compacted recently."""
     table = ingested(tmp_path, *batches())
     upkeep.compact(tmp_path, "events")
     assert upkeep.vacuum(tmp_path, 7 * 86_400) == (0, 0)
@@ -174,7 +174,7 @@ def test_l11_vacuum_spares_what_is_younger_than_its_age(tmp_path, small_files):
 
 
 def test_t5_vacuum_never_takes_the_files_of_a_commit_under_way(tmp_path, monkeypatch):
-    """T5: a vacuum of age 0 that comes between the moving of files and their commit waits, and they are committed."""
+    """T5: a vacuum of age 0 that begins between moving files and committing them waits, and they are committed."""
     table = ingested(tmp_path, [stored(1)])
     vacuumed = []
     vacuum = threading.Thread(target=lambda: vacuumed.append(upkeep.vacuum(tmp_path, 0)))
@@ -197,7 +197,7 @@ def test_t5_vacuum_never_takes_the_files_of_a_commit_under_way(tmp_path, monkeyp
 
 
 def test_two_compactions_at_once_are_refused(tmp_path):
-    """The second is told, and may be started again later."""
+    """The second compaction is refused, and can be started again later."""
     ingested(tmp_path, [stored(1)])
     with lock.rewrite(tmp_path), pytest.raises(lock.Busy, match="another process already compacts"):
         upkeep.compact(tmp_path, "events")
@@ -209,7 +209,7 @@ def test_a_lake_without_a_table_is_nothing_to_do(tmp_path):
 
 
 def test_a_damaged_file_stops_compaction(tmp_path):
-    """A file that is gone is told in one sentence, and the table stays as it is."""
+    """A deleted file is reported in one sentence, and the table is unchanged."""
     table = ingested(tmp_path, [stored(1)], [stored(2)])
     (tables.folder_of(table) / tables.files_of(table)[0].path).unlink()
     with pytest.raises(JobFailed, match="cannot be read: No such file or directory; halley pipeline verify"):

@@ -1,4 +1,4 @@
-"""The verbs of `halley pipeline`, and `halley lake forget`: exit codes, and what they say on which stream."""
+"""The verbs of `halley pipeline`, and `halley lake forget`: their exit codes, output and standard error."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ ONCE = ("ingest", "--once")
 
 @pytest.fixture
 def run(spark, tmp_path, monkeypatch):
-    """Runs a verb here, on the Spark session of all tests; the log is in `data`."""
+    """Return a function that runs a verb on the shared Spark session; the log is in `data`."""
     monkeypatch.setattr(session, "stop", lambda _: None)
 
     def invoke(group, *arguments):
@@ -41,7 +41,7 @@ def run(spark, tmp_path, monkeypatch):
 
 @pytest.fixture
 def log(tmp_path):
-    """A log of thirty events."""
+    """Make a log of thirty events."""
     with OpenLog(tmp_path / "data") as opened:
         opened.write(*range(20), topic="news")
         opened.write(*range(10), topic="chat/lobby")
@@ -49,13 +49,13 @@ def log(tmp_path):
 
 
 def said(result):
-    """The lines of standard error."""
+    """Return the lines of standard error."""
     return result.stderr.splitlines()
 
 
 @pytest.mark.slow
 def test_a_lake_from_its_beginning_to_an_erasure(run, log):
-    """Each verb ends with 0 and says what it has done; what is asked for is on standard output, all else is not."""
+    """Each verb exits with 0 and reports what it did on standard error; only requested data is on standard output."""
     result = run("pipeline", *ONCE)
     assert (result.exit_code, result.stdout) == (0, "")
     assert said(result)[-1].startswith("halley: ingest at 31, up to date")
@@ -79,7 +79,7 @@ def test_a_lake_from_its_beginning_to_an_erasure(run, log):
 
 
 def test_verify_ends_with_1_where_something_is_wrong(run, tmp_path):
-    """An offset is nowhere in the lake."""
+    """An offset that is missing in the lake gives exit code 1."""
     lake = tmp_path / "data" / "lake"
     ingested(lake, [stored(1), stored(3)])
     result = run("pipeline", "verify")
@@ -88,7 +88,7 @@ def test_verify_ends_with_1_where_something_is_wrong(run, tmp_path):
 
 @pytest.mark.slow
 def test_doctor_tells_each_step_and_how_long_it_took(run, monkeypatch):
-    """0 if all is well, without a log too; 1 if not, and the last line says why."""
+    """The exit code is 0 if all checks pass, also without a log; else 1, and the last line has the reason."""
     result = run("pipeline", "doctor")
     lines = result.stdout.splitlines()
     assert result.exit_code == 0
@@ -104,7 +104,7 @@ def test_doctor_tells_each_step_and_how_long_it_took(run, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_a_signal_ends_a_live_ingest_after_its_batch(run, log, number, code):
-    """Ctrl-C is 130, and what systemd sends a clean end; what was read is in the lake."""
+    """Ctrl-C gives exit code 130, SIGTERM (as systemd sends it) 0; the events that were read are in the lake."""
 
     def send():
         deadline = time.monotonic() + DEADLINE_S
@@ -138,7 +138,7 @@ def test_a_signal_ends_a_live_ingest_after_its_batch(run, log, number, code):
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
 )
 def test_where_there_is_nothing(run, tmp_path, command, sentence):
-    """No log, no lake; and no table is made by asking."""
+    """Without a log or lake a verb fails, and creates no table."""
     result = run(*command)
     assert (result.exit_code, result.stdout) == (2, "")
     (line,) = said(result)
@@ -147,7 +147,7 @@ def test_where_there_is_nothing(run, tmp_path, command, sentence):
 
 
 def test_a_table_that_halley_has_not_made(run, log):
-    """Somebody else's Delta table is left as it is."""
+    """A foreign Delta table is not changed."""
     write_deltalake(str(log / "lake" / "events"), pa.table({"a": [1]}))
     result = run("pipeline", *ONCE)
     assert result.exit_code == 2
@@ -155,7 +155,7 @@ def test_a_table_that_halley_has_not_made(run, log):
 
 
 def test_the_lake_of_another_log(run, log):
-    """Its offsets mean other events."""
+    """The lake of another log is refused, since its offsets mean other events."""
     ingested(log / "lake", [stored(1)])
     result = run("pipeline", *ONCE)
     assert result.exit_code == 2
@@ -163,7 +163,7 @@ def test_the_lake_of_another_log(run, log):
 
 
 def test_a_second_ingest(run, log):
-    """The first goes on, and is named."""
+    """A second ingest is refused; the error names the first one, which continues."""
     with lock.ingest(log / "lake"):
         result = run("pipeline", *ONCE)
     assert result.exit_code == 2
@@ -183,14 +183,14 @@ def test_a_second_ingest(run, log):
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
 )
 def test_a_mistake_in_the_command(arguments, sentence):
-    """Click's form, before Spark is started."""
+    """Errors in options have Click's form, and appear before Spark is started."""
     result = CliRunner().invoke(main, list(arguments))
     assert result.exit_code == 2
     assert sentence in " ".join(result.stderr.split())
 
 
 async def test_without_java_one_sentence_says_what_to_do(tmp_path):
-    """No JAVA_HOME, none on PATH, and the wheel is not there."""
+    """Without JAVA_HOME, a Java on PATH and the wheel, the error says what to install."""
     with OpenLog(tmp_path / "data") as opened:
         opened.write(1)
     (tmp_path / "hidden").mkdir()
@@ -204,11 +204,11 @@ async def test_without_java_one_sentence_says_what_to_do(tmp_path):
     assert line.startswith("halley: Spark needs Java 17 or later (none was found): pip install")
 
 
-# What is erased for good is asked about first
+# Confirming an erasure
 
 
 async def test_nobody_at_a_terminal_must_say_yes(tmp_path):
-    """A script that forgot to say so erases nothing."""
+    """A script without --yes erases nothing."""
     ingested(tmp_path / "data" / "lake", [stored(1, "chat/a")])
     done = await ended("lake", "forget", "/chat/**", "--data-dir", "data", cwd=tmp_path)
     assert (done.code, done.lines) == (2, ["halley: erased events cannot be restored; confirm with --yes"])
@@ -217,7 +217,7 @@ async def test_nobody_at_a_terminal_must_say_yes(tmp_path):
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("n", 1, [1, 2]), ("y", 0, [2])])
 async def test_somebody_at_a_terminal_is_asked(tmp_path, answer, code, left):
-    """And is obeyed."""
+    """At a terminal the verb asks, and erases only if the reply is yes."""
     ingested(tmp_path / "data" / "lake", [stored(1, "chat/a"), stored(2)])
     with terminal() as at:
         options = {"stdin": at.line, "stdout": at.line, "stderr": at.line, "through": LOGIN}
@@ -229,11 +229,11 @@ async def test_somebody_at_a_terminal_is_asked(tmp_path, answer, code, left):
     assert offsets(tables.open_table(tmp_path / "data" / "lake", "events")) == left
 
 
-# How far jobs are
+# The status of jobs
 
 
 async def test_on_a_terminal_one_line_changes(tmp_path):
-    """It is cut at the terminal's width, and stays at the end, with the prompt below it."""
+    """The status line is cut at the terminal's width, and stays at the end, with the prompt below it."""
     program = (
         "from app.cli.status_line import StatusLine; line = StatusLine(); "
         "line.show(['ingest at 1', 'rollup at 1']); line.show(['ingest at 2', 'rollup at 2']); line.finish(); "
@@ -250,7 +250,7 @@ async def test_on_a_terminal_one_line_changes(tmp_path):
 
 
 async def test_the_width_is_that_of_the_terminal_that_shows_the_line(tmp_path):
-    """Standard output may be a pipe, and a shell's COLUMNS may be old."""
+    """Standard output can be a pipe, and a shell's COLUMNS can be outdated."""
     program = "from app.cli.status_line import StatusLine; StatusLine().show(['ingest at 1', 'rollup at 1', '|'])"
     with terminal() as at:
         termios.tcsetwinsize(at.line, (24, 17))

@@ -1,4 +1,4 @@
-"""`verify`: a sound lake is found sound, and each kind of damage is named."""
+"""`verify`: it finds a sound lake sound, and names each kind of damage."""
 
 import datetime as dt
 
@@ -36,7 +36,7 @@ def rollup(start_s, events, nbytes, window="10s", topic="news"):
 
 
 def test_a_sound_lake_is_sound(tmp_path):
-    """Offsets in any of the three tables are accounted for, and every finding says what was looked at."""
+    """Offsets in any of the three tables are accounted for, and every finding says what was checked."""
     ingested(tmp_path, [stored(1), stored(2)], [stored(5), stored(9)])
     put(tmp_path, "rejected", {"first": 3, "last": 4, "reason": "damaged"})
     put(tmp_path, "gaps", {"first": 6, "last": 8, "reason": "hole"})
@@ -47,27 +47,27 @@ def test_a_sound_lake_is_sound(tmp_path):
 
 
 def test_an_offset_that_is_not_there_is_named(tmp_path):
-    """What is in none of the tables."""
+    """An offset that is in none of the tables is missing."""
     ingested(tmp_path, [stored(1), stored(4)])
     assert wrong(tmp_path) == ["offsets: offsets 2 to 3 missing"]
 
 
 def test_an_offset_that_is_there_twice_is_named(tmp_path):
-    """What is in two of the tables, or in one of them twice."""
+    """An offset that is in two tables, or twice in one, is a duplicate."""
     ingested(tmp_path, [stored(1), stored(2), stored(2), stored(3)])
     put(tmp_path, "rejected", {"first": 3, "last": 3, "reason": "damaged"})
     assert wrong(tmp_path) == ["offsets: offset 2 duplicate", "offsets: offset 3 duplicate"]
 
 
 def test_faults_of_a_batch_that_is_not_committed_do_not_count(tmp_path):
-    """What is above the offset that ingest has reached is its own business."""
+    """Faults beyond the offset that ingest has committed are not checked."""
     ingested(tmp_path, [stored(1)])
     put(tmp_path, "rejected", {"first": 2, "last": 2, "reason": "damaged"})
     assert wrong(tmp_path) == []
 
 
 def test_l4_a_missing_file_is_named(tmp_path):
-    """L4: a file that the log names is gone."""
+    """L4: a file that the log names but that does not exist is reported."""
     table = ingested(tmp_path, [stored(1)])
     file = tables.files_of(table)[0].path
     (tables.folder_of(table) / file).unlink()
@@ -76,7 +76,7 @@ def test_l4_a_missing_file_is_named(tmp_path):
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["cut", "gone"])
 def test_l4_all_else_is_looked_at_where_a_file_is_broken(tmp_path, is_there):
-    """What the file had is named as missing, and the rows of the others are looked at; nothing is compared with it."""
+    """The broken file's offsets are missing, other files are checked, and nothing is compared with a recount."""
     table = ingested(tmp_path, [stored(1), stored(2)], [stored(3), stored(4)._replace(payload='{"n":5}')])
     put(tmp_path, "rollups", rollup(0, 4, 28))
     broken = next(each for each in tables.files_of(table) if each.least["offset"] == 1)
@@ -98,7 +98,7 @@ def test_l4_all_else_is_looked_at_where_a_file_is_broken(tmp_path, is_there):
 
 
 def test_l4_what_cannot_be_read_in_the_middle_of_a_file_is_named(tmp_path):
-    """Bytes have changed, and no length: Arrow finds it when it comes to them."""
+    """Bytes that changed without a change of length are found by Arrow when it reads them."""
     table = ingested(tmp_path, [stored(1), stored(2)])
     path = tables.folder_of(table) / tables.files_of(table)[0].path
     content = bytearray(path.read_bytes())
@@ -111,7 +111,7 @@ def test_l4_what_cannot_be_read_in_the_middle_of_a_file_is_named(tmp_path):
 
 
 def test_l4_a_file_with_other_rows_than_its_log_says_is_named(tmp_path):
-    """L4: the footer's rows are those of the log."""
+    """L4: a file with other rows than the log states is found by its size."""
     table = ingested(tmp_path, [stored(1), stored(2)])
     file = tables.files_of(table)[0].path
     path = tables.folder_of(table) / file
@@ -121,21 +121,21 @@ def test_l4_a_file_with_other_rows_than_its_log_says_is_named(tmp_path):
 
 
 def test_a_row_that_is_not_what_was_logged_is_named(tmp_path):
-    """The log's own checksum over all columns, also over those that stand in a folder's name."""
+    """A changed row is found by the log's checksum over all columns, including those in folders' names."""
     row = stored(2)._replace(payload='{"n":3}')
     ingested(tmp_path, [stored(1), row])
     assert wrong(tmp_path) == ["checksums: 1 of 2 rows differ from the log, such as offset 2"]
 
 
 def test_events_beyond_what_ingest_says_are_named(tmp_path):
-    """L5: an app version that was set back by somebody."""
+    """L5: an app version that was set back is found by the events beyond it."""
     table = ingested(tmp_path, [stored(1)])
     commit_rows(table, rows_of([stored(7)]), Step("other", None, 1))
     assert wrong(tmp_path)[0] == "ingest: there are events up to offset 7, but the recorded position of ingest is 2"
 
 
 def test_l13_rollups_are_counted_again(tmp_path):
-    """L13: windows that hold what the events do are sound; windows that may not be settled are not looked at."""
+    """L13: windows that equal the events are sound; windows that might not be settled are not checked."""
     events = [stored(n, time_us=NOON_US + n * 1_000_000) for n in range(100)]
     ingested(tmp_path, events)
     nbytes = [sum(len(event.payload) for event in events[at : at + 10]) for at in range(0, 100, 10)]
@@ -145,7 +145,7 @@ def test_l13_rollups_are_counted_again(tmp_path):
 
 
 def test_l13_late_events_are_told_and_are_no_fault(tmp_path):
-    """L13: a window that is final does not take what comes too late."""
+    """L13: a final window without late events is not a fault; these are reported."""
     ingested(tmp_path, [stored(n, time_us=NOON_US + n * 1_000_000) for n in range(100)])
     put(tmp_path, "rollups", rollup(0, 8, 40), rollup(10, 10, 80), rollup(20, 10, 80))
     assert wrong(tmp_path) == []
@@ -153,7 +153,7 @@ def test_l13_late_events_are_told_and_are_no_fault(tmp_path):
 
 
 def test_l13_a_window_that_holds_more_than_the_lake_is_named(tmp_path):
-    """L13: counted twice, or of another log."""
+    """L13: a window with more events than the lake was counted twice, or is of another log."""
     ingested(tmp_path, [stored(n, time_us=NOON_US + n * 1_000_000) for n in range(100)])
     put(tmp_path, "rollups", rollup(0, 11, 99))
     assert any("windows disagree with the events" in each and "11 events" in each for each in wrong(tmp_path))
@@ -161,7 +161,7 @@ def test_l13_a_window_that_holds_more_than_the_lake_is_named(tmp_path):
 
 @pytest.mark.parametrize("topic", ["stats/10s/a", "alerts/a", "halley/sessions", "replay/a"])
 def test_l13_topics_of_the_pipelines_own_are_not_counted(tmp_path, topic):
-    """What is never rolled up is not missing from the rollups."""
+    """Topics that are never rolled up are not missing from the rollups."""
     ingested(tmp_path, [stored(n, ("news", topic)[n % 2], time_us=NOON_US + n * 1_000_000) for n in range(100)])
     put(
         tmp_path,
@@ -172,6 +172,6 @@ def test_l13_topics_of_the_pipelines_own_are_not_counted(tmp_path, topic):
 
 
 def test_no_lake_is_refused(tmp_path):
-    """Where there is nothing, one sentence says what makes it."""
+    """Without a lake the error names the command that makes one."""
     with pytest.raises(Refused, match=r"there is no lake in .*: halley pipeline ingest makes one"):
         list(verify(tmp_path))

@@ -1,4 +1,4 @@
-"""Windows of event time: when they are final, whatever clocks do, and where a job begins again."""
+"""Windows of event time: when they are final, with any steps of clocks, and where a job resumes."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ TIMES = st.integers(0, 10**17)
 
 @given(TIMES)
 def test_windows_have_no_gap_and_do_not_overlap(time_us):
-    """Each time lies in one window of each kind, and a short window in one long one."""
+    """Each time is in one window of each kind, and a short window is within one long window."""
     starts = {kind.name: kind.start_us(time_us) for kind in KINDS}
     for kind in KINDS:
         start = starts[kind.name]
@@ -21,7 +21,7 @@ def test_windows_have_no_gap_and_do_not_overlap(time_us):
 
 
 def test_a_window_is_final_when_an_event_is_late_enough_after_its_end():
-    """A window of 0 to 10 s with 5 s for late events is final when an event of second 15 was seen."""
+    """A window of 0 to 10 s with 5 s for late events is final when an event of second 15 was read."""
     horizon = Horizon(5 * S, 0)
     horizon.move(15 * S - 1, None)
     assert not horizon.is_final(10 * S)
@@ -31,7 +31,7 @@ def test_a_window_is_final_when_an_event_is_late_enough_after_its_end():
 
 
 def test_where_nothing_comes_the_wall_clock_makes_windows_final():
-    """A reader that has read everything does not wait for an event that never comes."""
+    """A reader that has read everything does not wait for another event."""
     horizon = Horizon(5 * S, 0)
     horizon.move(8 * S, 14 * S)
     assert not horizon.is_final(10 * S)
@@ -41,7 +41,7 @@ def test_where_nothing_comes_the_wall_clock_makes_windows_final():
 
 @given(st.lists(st.tuples(st.none() | TIMES, st.none() | TIMES)))
 def test_what_is_final_stays_so(looks):
-    """Whatever times are seen: the horizon never goes back."""
+    """The horizon of final windows never moves back, for any sequence of times."""
     horizon = Horizon(10 * S, 3 * S)
     for newest_us, wall_us in looks:
         before = horizon.final_us
@@ -50,6 +50,6 @@ def test_what_is_final_stays_so(looks):
 
 
 def test_reading_goes_on_at_the_first_event_of_an_open_window():
-    """All events of open windows are read again, and no others than it takes."""
+    """The job reads all events of open windows again, and begins with the first of them."""
     assert resume_at([17, 12, 30], 40) == 12
     assert resume_at([], 40) == 40
