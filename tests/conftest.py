@@ -110,8 +110,11 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_itemcollected(item):
-    if item.path.relative_to(_TESTS).parts[0] in _SLOW_FOLDERS:
+    path = item.path.relative_to(_TESTS)
+    if path.parts[0] in _SLOW_FOLDERS:
         item.add_marker(pytest.mark.slow)
+    if "wamp" in str(path):
+        item.add_marker(pytest.mark.wamp)
 
 
 @pytest.hookimpl(trylast=True)  # after the deselection
