@@ -1,4 +1,4 @@
-"""Consumers of the log: what they have not read stays for a while longer, within bounds, at nobody else's expense."""
+"""Consumers of the log: what they have not read is kept for a while longer, within bounds that spare everyone else."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ AGED = (
     (Pattern(Match.DESCENDANTS, "halley"), HOUR, False),
     (Pattern(Match.EXACT, "halley"), 1, False),
 )
-"""Rules by which everything is too old after an hour."""
+"""Rules by which every event is too old after an hour."""
 SMALL = 0.01
-"""Seconds between two events, where many are to be young."""
+"""Seconds between two events of a log that is to be young."""
 
 
 @pytest.fixture
 def full(clocked_log):
-    """Opens a log that is somewhat over its bytes, in which a consumer has read nothing."""
+    """Return a function that opens a log somewhat over its size limit, in which a consumer has read nothing."""
 
     def open_(**options):
         log = clocked_log(max_bytes=MAX_BYTES, **options)
@@ -48,7 +48,7 @@ def full(clocked_log):
 
 
 def test_what_a_consumer_has_not_read_stays_for_the_grace_although_the_log_is_too_large(full):
-    """Then it goes, the log is as small as it has to be, and operators are told what was not read."""
+    """After the grace the log shrinks to its limit, and the log reports what was not read."""
     log = full()
     log.retain()
     assert log.history.start == 1
@@ -67,7 +67,7 @@ def test_what_a_consumer_has_not_read_stays_for_the_grace_although_the_log_is_to
 
 
 def test_what_consumers_have_read_is_not_held_for_them(full):
-    """The slowest counts, and not beyond the segment that it is in."""
+    """The slowest consumer counts, and not beyond the segment that it is in."""
     log = full()
     log.consume("fast", log.history.head + 1)
     log.consume("slow", log.firsts[1] + 1)
@@ -83,7 +83,7 @@ def test_what_consumers_have_read_is_not_held_for_them(full):
 
 
 def test_the_log_never_grows_by_more_than_half_for_a_consumer(clocked_log):
-    """Whatever the grace, after each step and between them, and the oldest goes first."""
+    """The log stays below its bound after each step and between them, for any grace; the oldest events go first."""
     log = clocked_log(max_bytes=MAX_BYTES, consumer_grace_s=30 * DAY)
     log.consume("ingest", 1)
     log.retain()
@@ -100,7 +100,7 @@ def test_the_log_never_grows_by_more_than_half_for_a_consumer(clocked_log):
 
 
 def test_nothing_that_is_durable_is_refused_because_a_consumer_lags(clocked_log):
-    """P1: publishers go on as if there were none, though it never reads: all is acknowledged, in order, and on disk."""
+    """P1: with a consumer that never reads, all events are acknowledged, in order, and on disk."""
     log = clocked_log(max_bytes=MAX_BYTES, inbox_bytes=SEGMENT_BYTES * 4)
     log.consume("ingest", 1)
     for _ in range(60):
@@ -114,7 +114,7 @@ def test_nothing_that_is_durable_is_refused_because_a_consumer_lags(clocked_log)
 
 
 def test_nobody_is_waited_for_where_the_disk_is_short(clocked_log, monkeypatch):
-    """P1: what is held makes room before `free_bytes` is reached, so no publish is refused for it."""
+    """P1: what is held for consumers makes room before `free_bytes` is reached, so no publish is refused for it."""
     capacity, floor = MAX_BYTES + 12 * SEGMENT_BYTES, SEGMENT_BYTES
     log = clocked_log(max_bytes=MAX_BYTES, free_bytes=floor)
     folder = log.history.folder.path
@@ -139,7 +139,7 @@ def test_nobody_is_waited_for_where_the_disk_is_short(clocked_log, monkeypatch):
 
 
 def test_a_grace_of_0_waits_for_nobody(full):
-    """As the setting says."""
+    """With a grace of 0 the log shrinks to its limit at once."""
     log = full(consumer_grace_s=0)
     log.retain()
     assert log.history.bytes <= MAX_BYTES
@@ -150,7 +150,7 @@ def test_a_grace_of_0_waits_for_nobody(full):
 
 
 def test_what_is_too_old_is_hidden_as_ever_and_still_there_for_consumers(clocked_log):
-    """/history and replay see what they saw without one; /log and the folder have all, for the grace."""
+    """/history and replay return the same as without a consumer; /log and the folder keep everything for the grace."""
     logs = [clocked_log(*AGED, name=name, consumer_grace_s=2 * HOUR) for name in ("with", "without")]
     for log in logs:
         log.fill(2)
@@ -186,7 +186,7 @@ def test_what_is_too_old_is_hidden_as_ever_and_still_there_for_consumers(clocked
 
 
 def test_a_short_grace_makes_no_other_grace_shorter(clocked_log):
-    """What has lapsed stays for the clock's sake as long as without consumers."""
+    """Expired events are kept for the log's own grace as long as without consumers."""
     log = clocked_log(*AGED, consumer_grace_s=10)
     log.consume("ingest", 1)
     log.fill(2)
@@ -206,7 +206,7 @@ def test_a_short_grace_makes_no_other_grace_shorter(clocked_log):
 
 
 def test_a_consumer_that_says_nothing_for_the_grace_is_waited_for_no_more(full):
-    """And one that says the same again is: it has nothing else to say while it works."""
+    """A consumer that repeats its offset is alive and is waited for: it has nothing else to report while it works."""
     log = full(consumer_grace_s=30 * DAY)
     held = log.history.start
     for _ in range(3):
@@ -221,7 +221,7 @@ def test_a_consumer_that_says_nothing_for_the_grace_is_waited_for_no_more(full):
 
 
 def test_one_that_has_been_silent_for_long_does_not_hold_what_becomes_too_much_later(full):
-    """The grace is the consumer's too, not only each segment's."""
+    """The grace applies to a consumer as well as to each segment."""
     log = full()
     log.clock.pass_(HOUR + 1)
     log.retain()
@@ -235,7 +235,7 @@ def test_one_that_has_been_silent_for_long_does_not_hold_what_becomes_too_much_l
 
 
 def test_one_that_is_forgotten_is_waited_for_no_more(full):
-    """Whoever deletes its file, or asks for it."""
+    """A consumer goes when its file is deleted, by hand or by request."""
     log = full()
     assert log.history.consumers.positions == {"ingest": 1}
     assert log.history.consumers.forget("ingest")
@@ -251,7 +251,7 @@ def test_one_that_is_forgotten_is_waited_for_no_more(full):
 
 
 def test_one_that_is_ahead_of_the_log_holds_nothing(full):
-    """It may be another log's, or this one was restored."""
+    """An offset beyond the head may be another log's, or this log was restored from a backup."""
     log = full()
     log.consume("ingest", 1 << 62)
     log.retain()
@@ -263,7 +263,7 @@ def test_one_that_is_ahead_of_the_log_holds_nothing(full):
 
 @pytest.mark.parametrize("jump_s", [-HOUR, DAY, -DAY, 1_000 * DAY, -1_000 * DAY])
 def test_setting_the_clock_neither_shortens_the_grace_nor_makes_it_longer(full, jump_s):
-    """H9: what is seen to change while the server runs is judged by a clock that nobody sets."""
+    """H9: a change that is seen while the server runs is timed by the monotonic clock, which nobody sets."""
     log = full()
     log.retain()
     log.clock.pass_(HOUR / 2)
@@ -279,7 +279,7 @@ def test_setting_the_clock_neither_shortens_the_grace_nor_makes_it_longer(full, 
 
 
 def test_a_clock_that_was_wrong_at_the_start_makes_no_consumer_seem_dead_if_it_is_set_right(full, clocked_log):
-    """H9: a server that starts a year ahead waits for all at first; set right within that time, it waits on."""
+    """H9: a server that starts a year ahead waits for all at first, and keeps waiting if its clock is corrected."""
     log = full()
     log.consume("ingest", 2)
     log.history.close()
@@ -298,7 +298,7 @@ def test_a_clock_that_was_wrong_at_the_start_makes_no_consumer_seem_dead_if_it_i
 
 
 def test_a_file_from_the_future_is_not_believed_for_longer_than_the_grace(full, clocked_log):
-    """H9: the clock was wrong when it was written; the bound holds all the same."""
+    """H9: the bound holds although the clock was wrong when the file was written."""
     log = full()
     os.utime(log.consumer("ingest"), (log.clock.wall + 365 * DAY,) * 2)
     log.history.close()
@@ -319,7 +319,7 @@ def test_a_file_from_the_future_is_not_believed_for_longer_than_the_grace(full, 
 
 
 def test_a_restart_forgets_no_consumer(full, clocked_log):
-    """They are known from the first moment, and held for as before; one long dead soon no more."""
+    """Consumers are known immediately after a restart and held for as before; one long dead is soon dropped."""
     log = full()
     log.consume("ingest", 7)
     log.consume("dead", 3)
@@ -339,7 +339,7 @@ def test_a_restart_forgets_no_consumer(full, clocked_log):
 
 
 def test_a_purge_beside_a_consumer_makes_no_grace_longer(full):
-    """A purge writes segments anew: they are the same ones to who waits, and to who is waited for."""
+    """A purge rewrites segments; retention and consumers treat them as the same ones."""
     log = full()
     log.publish("secret", 3)
     log.retain()
@@ -358,7 +358,7 @@ def test_a_purge_beside_a_consumer_makes_no_grace_longer(full):
 
 
 def test_a_purge_does_not_begin_the_grace_of_what_has_lapsed_again(clocked_log):
-    """Nor is what is held back by age forgotten, or kept for longer."""
+    """A purge neither forgets that events are held back by age nor keeps them for longer."""
     log = clocked_log(*AGED)
     log.consume("ingest", 1)
     log.fill(2)
@@ -378,7 +378,7 @@ def test_a_purge_does_not_begin_the_grace_of_what_has_lapsed_again(clocked_log):
 
 
 def test_a_backup_waits_for_nobody(full, clocked_log, tmp_path):
-    """Consumers read the original; the copy is a log of its own, in whatever folder it begins."""
+    """Consumers read the original; the copy is a separate log, in any folder that it starts in."""
     log = full()
     backup(tmp_path / "log", tmp_path / "copy")
     assert not (tmp_path / "copy" / "consumers").exists()
@@ -395,7 +395,7 @@ def test_a_backup_waits_for_nobody(full, clocked_log, tmp_path):
 
 
 def test_a_folder_that_cannot_be_read_makes_nobody_unknown(full):
-    """Those that are known are waited for; it is told once, and heard again when it can be read."""
+    """A known consumer is waited for, reported once, and followed again when its file can be read."""
     log = full()
     folder = log.consumer("ingest").parent
     away = folder.with_name("away")
