@@ -8,11 +8,14 @@ import pytest
 from app.pipeline import session
 from app.settings import Pipeline
 
+NICENESS = 1
+"""Of the session for most tests, which take longest of all: it gives way to other tests, but only a little."""
+
 
 @pytest.fixture(scope="session")
 def spark():
-    """Start real Spark, on two cores of this machine; its tests take longest, so it does not give way to others."""
-    started = session.start(Pipeline(master="local[2]", driver_memory="1g", niceness=0), "halley-tests")
+    """Start real Spark, on two cores of this machine."""
+    started = session.start(Pipeline(master="local[2]", driver_memory="1g", niceness=NICENESS), "halley-tests")
     yield started
     session.stop(started)
 

@@ -15,7 +15,7 @@ from app.cli import main
 from app.pipeline.lake.tables import open_table, path
 from app.pipeline.questions.findings import Commit, _scan, findings
 from app.pipeline.questions.plots import latencies, seconds, short
-from app.pipeline.questions.report import page_of
+from app.pipeline.questions.report import _lateness, page_of
 
 VOID = {"meta"}
 
@@ -161,6 +161,20 @@ def test_the_verb_writes_the_file_whole(lake, tmp_path):
         assert ended.exit_code == 0
         assert ("400" if not bounds else "100") in Page(out.read_text(encoding="utf-8")).text
     assert [each.name for each in out.parent.iterdir()] == ["report.html"]
+
+
+def test_ages_of_batches_are_drawn_between_marks():
+    """Each mark of the logarithmic scale from below the youngest age to above the oldest is labelled."""
+    drawn = latencies([Commit(START_US, 1, START_US - 700_000_000, START_US - 500_000)])
+    assert re.findall(r">([\d.]+ (?:ms|s|min|h|d))</text>", drawn) == [
+        "100 ms", "1 s", "10 s", "1 min", "10 min", "1 h",
+    ]  # fmt: skip
+
+
+def test_an_event_from_the_future_has_no_negative_age():
+    """Clocks differ: an event dated after the commit of its batch counts as new."""
+    told = Page(_lateness([Commit(START_US, 1, START_US, START_US + 5_000_000)])).text
+    assert "its newest event was 0 ms old in the median and 0 ms at the 95th percentile" in told
 
 
 def test_of_very_many_batches_the_picture_stays_small():

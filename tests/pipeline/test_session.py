@@ -1,12 +1,14 @@
 """Sessions of Spark; their start and end in a separate process is tested in `test_processes.py`."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pipeline.conftest import NICENESS
 
 import app
 from app.pipeline import session
@@ -72,9 +74,16 @@ def test_workers_on_other_machines_get_the_code(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities for threads")
+def test_spark_keeps_quiet(spark):
+    """Only errors get into the session's log: Spark's own remarks would fill a disk in a month of small batches."""
+    spark.range(10).count()
+    said = (session._folder() / "spark.log").read_text()
+    assert not re.search(r" (INFO|WARN|DEBUG) |SparkContext|TaskSetManager", said)
+
+
 def test_spark_lets_others_go_first(spark):
     """Java and its workers have a lower priority, and the process that started them keeps its own."""
     java = spark.sparkContext._gateway.proc.pid
     [worker] = spark.sparkContext.parallelize([0], 1).map(lambda _: os.getpriority(os.PRIO_PROCESS, 0)).collect()
-    assert (os.getpriority(os.PRIO_PROCESS, java), worker) == (Pipeline().niceness,) * 2
-    assert os.getpriority(os.PRIO_PROCESS, 0) < Pipeline().niceness
+    assert (os.getpriority(os.PRIO_PROCESS, java), worker) == (NICENESS, NICENESS)
+    assert os.getpriority(os.PRIO_PROCESS, 0) < NICENESS
