@@ -93,7 +93,8 @@ def test_the_log_never_grows_by_more_than_half_for_a_consumer(clocked_log):
         most = max(most, log.history.bytes)
         log.retain()
         starts.append(log.history.start)
-    assert MOST_BYTES - 8 * SEGMENT_BYTES < most <= MOST_BYTES
+    # A step leaves room for one segment, and between two steps here up to two are begun.
+    assert MOST_BYTES - 8 * SEGMENT_BYTES < most <= MOST_BYTES + SEGMENT_BYTES
     assert starts == sorted(starts)
     assert starts[0] == 1 < starts[-1]
     assert log.news() == [Overtaken("ingest", 1, next(start for start in starts if start > 1))]
