@@ -142,7 +142,7 @@ def test_no_row_is_lost_by_a_skipped_file_whatever_is_asked(spark, lake):
     The filter for Parquet's readers accepts these rows too.
     """
     chance = random.Random(6)
-    asked = [predicate(chance) for _ in range(60)]
+    asked = [predicate(chance) for _ in range(30)]
     views = views_of(lake, ["events"])
     queries = [f"select * from events where {text}" for text in asked]
     with ThreadPoolExecutor(2) as side_by_side:

@@ -366,8 +366,8 @@ def test_large_messages_are_read_alike(serializer, value):
     ],
 )
 def test_nothing_stays_behind(serializer, data):
-    """Reading thousands of malformed messages leaks no memory (S29)."""
-    times = 2_000 if len(data) < 2_000 else 10
+    """Reading hundreds of malformed messages leaks no memory (S29)."""
+    times = 600 if len(data) < 2_000 else 10
 
     def again(times):
         for _ in range(times):
