@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 JSON = dict[str, Any]
 
-DEADLINE_S = 15.0
+DEADLINE_S = 30.0
 """The deadline of every wait in a test; reaching it fails the test."""
 
 

@@ -17,7 +17,7 @@ from app.settings import Pipeline
 pytestmark = pytest.mark.slow
 
 BOUNDS = Bounds(5.0, 50, 60_000_000)
-DEADLINE_S = 60
+DEADLINE_S = 180
 
 
 def lived(counts, start=0, state=None):

@@ -15,7 +15,7 @@ from urllib.parse import quote
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 """The time in seconds within which anything that a test waits for must happen; else the test fails."""
 
 
