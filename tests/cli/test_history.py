@@ -138,8 +138,8 @@ async def test_verify_says_what_is_wrong_and_where(served, tmp_path):
     assert (code, output) == (DONE, [])
     assert lines[-1].endswith(": sound")
     folder = tmp_path / "data"
-    await served.until(lambda: any(folder.glob("*.seal")))
-    file = min(folder.glob("*.seal")).with_suffix(".db")
+    await served.until(lambda: any(folder.glob("seg-*.seal")))
+    file = min(folder.glob("seg-*.seal")).with_suffix(".db")
     file.chmod(0o600)
     data = bytearray(file.read_bytes())
     data[-1] ^= 1

@@ -157,7 +157,7 @@ def test_the_segment_of_another_log_is_told_and_left_out(tmp_path):
 def test_a_segment_with_a_bad_seal_is_looked_through_and_sealed_again(tmp_path, what):
     """H3: a segment whose seal is damaged or missing is scanned and sealed again."""
     stored = filled(tmp_path)
-    seal = min(tmp_path.glob("*.seal"))
+    seal = min(tmp_path.glob("seg-*.seal"))
     before = seal.read_bytes()
     seal.unlink()
     if what is not None:

@@ -24,7 +24,7 @@ def folder(tmp_path):
 
 def sealed(folder):
     """Return the segments that have a seal."""
-    return sorted(file.with_suffix(".db") for file in folder.glob("*.seal"))
+    return sorted(file.with_suffix(".db") for file in folder.glob("seg-*.seal"))
 
 
 def writable(file):
