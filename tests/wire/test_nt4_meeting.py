@@ -382,7 +382,7 @@ async def test_a_slow_page_lives_and_gets_the_newest(tmp_path):
 
 async def test_sessions_and_subscriptions_are_told_of(served):
     """Sessions of NetworkTables are published on `/halley/sessions` and `/halley/subscriptions` as all others."""
-    page = await poll(served, "/halley/*")
+    page = await poll(served, "/halley/sessions", "/halley/subscriptions")
     async with await robot(served) as client:
         await client.subscribe("/a", subuid=1)
         await client.subscribe("/b", prefix=True, subuid=2)
