@@ -212,4 +212,5 @@ def leaves_out(wide: Pattern, narrow: Pattern) -> bool:
         return False
     if wide.match in WIDE_IN_WAMP:
         return inner.text in UNHEARD_UNNAMED
-    return is_apart(narrow.topic if narrow.match is Match.EXACT else f"{inner.text}/*")
+    is_one_topic = narrow.match is Match.EXACT or (narrow.match is Match.WILDCARD and "/" not in narrow.topic)
+    return is_apart(narrow.topic if is_one_topic else f"{inner.text}/*")
