@@ -120,6 +120,8 @@ def _next(unpacker: Unpacker, data: bytes, most_elements: int) -> Received | Tim
             return TimeAsked(_skip(unpacker, data, 2))
         part = "type"
         number = unpack()
+        if type(number) is not int:  # a map or an array is not even hashable
+            raise Undecodable("the type is not an integer")
         part = "value"
         if number in _ARRAYS and _claimed_elements(data, unpacker.tell()) > most_elements:
             unpacker.skip()
@@ -135,9 +137,7 @@ def _next(unpacker: Unpacker, data: bytes, most_elements: int) -> Received | Tim
         raise Undecodable(f"the {part} is of the wrong type") from None
 
 
-def _value(unpacker: Unpacker, data: bytes, number: object) -> Any:
-    if type(number) is not int:
-        raise BadValue("the type is not an integer")
+def _value(unpacker: Unpacker, data: bytes, number: int) -> Any:
     decode = _ARRAYS.get(number)
     if decode is None:
         value = unpacker.unpack()

@@ -168,6 +168,8 @@ WRONG = {
     "a float as type": (f"94 05 06 cb{ONE} 03", "type is not an integer"),
     "true as type": ("94 05 06 c3 03", "type is not an integer"),
     "a text as type": ("94 05 06 a132 03", "type is not an integer"),
+    "a map as type": ("94 05 06 80 03", "type is not an integer"),
+    "an array as type": ("94 05 06 90 03", "type is not an integer"),
     "type 6": ("94 05 06 06 03", "unknown type number 6"),
     "type -1": ("94 05 06 ff 03", "unknown type number -1"),
     "type 15": ("94 05 06 0f 03", "unknown type number 15"),
