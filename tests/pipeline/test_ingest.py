@@ -3,7 +3,7 @@
 import os
 import resource
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -268,13 +268,16 @@ def test_a_log_that_has_gone_is_told(tmp_path, spark, lake):
         list(Ingest(spark, {"path": str(tmp_path / "nothing")}, lake, OPTIONS).once())
 
 
-@pytest.fixture
+@contextmanager
 def small_disk(spark):
-    """Limit the files that Spark's Python workers write to 4 kB."""
+    """Limit the files that Spark's Python workers write to 4 kB: those that run, and all that these fork."""
     java = spark._jvm.java.lang.ProcessHandle.current().pid()
-    assert _limit_workers(java, (4_096, resource.RLIM_INFINITY))
-    yield
-    _limit_workers(java, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    for _ in range(2):  # the second time those that were forked during the first
+        assert _limit_workers(java, (4_096, resource.RLIM_INFINITY))
+    try:
+        yield
+    finally:
+        _limit_workers(java, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 def _limit_workers(java, limit):
@@ -294,13 +297,15 @@ def _descendants(pid):
         yield from _descendants(child)
 
 
-def test_a_worker_that_cannot_write_changes_nothing(data, lake, ingest, small_disk):
+def test_a_worker_that_cannot_write_changes_nothing(data, lake, ingest, spark):
     """A batch whose files cannot be written fails with one sentence and leaves nothing behind."""
     job = ingest(replace(OPTIONS, batch_rows=10_000, partition_rows=10_000))
+    job.step()  # starts the workers: only a running process can be limited
+    before = offsets(table(lake))
     write(data, 201, 2_000)
-    with pytest.raises(JobFailed, match=r"^Spark failed: OSError: .*File too large$"):
+    with small_disk(spark), pytest.raises(JobFailed, match=r"^Spark failed: OSError: .*File too large$"):
         job.step()
-    assert offsets(table(lake)) == []
+    assert offsets(table(lake)) == before == [*range(1, 201)]
     assert list((lake / ".staging").iterdir()) == []
 
 
