@@ -9,14 +9,13 @@ import ast
 import io
 import re
 import tokenize
-from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from support.readme import PAGES, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-ROOT = Path(__file__).resolve().parent.parent
+    from pathlib import Path
 
 GIVEN_UP = {
     r"(?<!there )(?:is|are|was|were) no (?!longer|more\b|other\b|less\b|fewer\b)": "is not a",
@@ -69,10 +68,15 @@ def other_texts(path: Path, text: str) -> Iterator[tuple[int, str]]:
 
 
 def files() -> Iterator[Path]:
-    """Yield the files of the project with texts for readers, but for the tests' and what was never written here."""
-    for place in ("app", "static", "deploy"):
-        yield from (path for path in (ROOT / place).rglob("*") if path.is_file() and path.name != "sentences.py")
-    yield from chain(ROOT.glob("*.md"), (ROOT / ".github").glob("*.md"), (ROOT / "tests").rglob("*.md"))
+    """Yield the files with texts for readers, without those of tests.
+
+    Left out are the changelog, which quotes old texts, and what people say in the demo's chat.
+    """
+    for folder in ("app", "static", "deploy"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and path.suffix not in {".md", ".pyc"} and path.name != "sentences.py":
+                yield path
+    yield from (ROOT / page for page in PAGES if page != "CHANGELOG.md")
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
@@ -88,7 +92,6 @@ def test_words_that_were_given_up_are_not_used():
     hits = [
         f"{path.relative_to(ROOT)}:{line}: {found[0]!r}"
         for path in files()
-        if path.name != "CHANGELOG.md" and "node_modules" not in path.parts
         for line, text in texts(path)
         for found in _WORDS.finditer(text)
     ]

@@ -87,12 +87,11 @@ def test_the_readme_has_a_place_for_the_table():
 
 
 @pytest.mark.node
-async def test_the_peers_get_the_same_load(monkeypatch):
+async def test_the_peers_get_the_same_load():
     """In one short round over all servers, nothing is lost, and the figures of all three are in the table."""
     require_program("node")
     if not (peers.HERE / "node_modules").is_dir():
         unavailable("the peers are missing: npm ci --prefix tests/bench")
-    monkeypatch.delenv("TESTS_NO_SKIP", raising=False)  # not to be passed on to the servers
     short = replace(Load("fanout", receivers=5, rate=20), seconds=0.5, warm_up_s=0.2)
     results = await peers.compare({"fanout": short}, {peers.HALLEY: peers.halley_command(), **peers.PEERS}, 1)
     assert all(each.is_clean and each.deliveries == 5 * each.published > 0 for (each,) in results.values())

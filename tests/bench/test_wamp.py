@@ -23,9 +23,8 @@ QUICK = ("--rounds", "1", "--seconds", "0.3", "--warm-up", "0.1", "--subscribers
 PHASES = ["window", "single", "paced"]
 
 
-async def measured(folder, monkeypatch, fault=""):
+async def measured(folder, fault=""):
     """Measure only a stand-in for crossbar, and return the figures."""
-    monkeypatch.delenv("TESTS_NO_SKIP", raising=False)
     short = {"subscribers": 5, "rounds": 1, "seconds": 0.3, "warm_up_s": 0, "rate": 50, "grace_s": 0.5}
     plan = WampPlan(**short, crossbar=stand_in(folder, *STAND_IN, fault), is_pinned=False)
     return await measure_wamp(plan, servers=[CROSSBAR])
@@ -58,18 +57,18 @@ async def test_beside_crossbar(tmp_path):
     assert re.search(r"1 under way.* p50 +([\d,.]+ ms +){3}\d+\.\d\d x +\d+\.\d\d x$", "\n".join(output), re.MULTILINE)
 
 
-async def test_a_healthy_router_is_clean(tmp_path, monkeypatch):
+async def test_a_healthy_router_is_clean(tmp_path):
     """Every phase publishes, and each subscriber gets each event once and in order."""
-    found = await measured(tmp_path, monkeypatch)
+    found = await measured(tmp_path)
     assert found.is_clean
     assert list(found.figures) == PHASES
     assert found.figures["paced"][CROSSBAR]["deliveries_per_s"][0] == pytest.approx(5 * 50, rel=0.2)
 
 
 @pytest.mark.parametrize(("fault", "said"), [("lose", "lost"), ("repeat", "repeated"), ("swap", "disordered")])
-async def test_what_goes_wrong_is_said(fault, said, tmp_path, monkeypatch):
+async def test_what_goes_wrong_is_said(fault, said, tmp_path):
     """A router that loses, repeats or reorders events is not clean, and its table says so."""
-    found = await measured(tmp_path, monkeypatch, fault)
+    found = await measured(tmp_path, fault)
     assert not found.is_clean
     assert any(line.endswith(said) for line in wamp_table(found).splitlines())
 
@@ -81,10 +80,10 @@ async def test_what_goes_wrong_is_said(fault, said, tmp_path, monkeypatch):
         ("refuse", r"crossbar: unexpected message from the router: \[3, {}, \"wamp.error.no_such_realm\"\]"),
     ],
 )
-async def test_a_router_that_cannot_be_measured(fault, said, tmp_path, monkeypatch):
+async def test_a_router_that_cannot_be_measured(fault, said, tmp_path):
     """The measurement fails with a message that names the server."""
     with pytest.raises(BenchFailed, match=said):
-        await measured(tmp_path, monkeypatch, fault)
+        await measured(tmp_path, fault)
 
 
 async def test_what_is_asked_wrongly(tmp_path):
