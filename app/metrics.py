@@ -13,6 +13,7 @@ from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTO
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from app.broker.flow import DELAY
 from app.settings import LIMITS
 
 if TYPE_CHECKING:
@@ -62,9 +63,7 @@ class HalleyCollector(Collector):
             "halley_waiting_bytes_peak", "Highest value of halley_waiting_bytes since the start.", broker.waiting.peak
         )
         delays = {protocol: broker.flows[protocol].delays for protocol in _PROTOCOLS}
-        yield _histograms(
-            "halley_delay_seconds", "Time from publishing an event to writing it to a subscriber.", "protocol", delays
-        )
+        yield _histograms("halley_delay_seconds", f"Time {DELAY}.", "protocol", delays)
         yield _counter(
             "halley_conflated", "Values replaced by newer ones of their topic in full outboxes.", broker.conflated
         )

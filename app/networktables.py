@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from math import ceil, inf
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -16,15 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from app.broker.broker import Broker
+    from app.broker.erasure import Erasure, Work
     from app.broker.policy import Rights
     from app.broker.topics import Pattern
     from app.protocols.links import Close, Context, Link, Speaker
     from app.protocols.nt4.engine import Engine
     from app.routing import Permissions, Waits
     from app.settings import Settings, Verb
-
-FILE = "networktables.json"
-"""The file of persistent topics in the data directory; its name and format are ntcore's."""
 
 _SWEEP_S = 1.0
 """The seconds between two sweeps; the topics that they delete live for minutes."""
@@ -52,11 +49,12 @@ class NetworkTables:
         self._wake = wake
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = inf
-        self._file = PersistentTopics(Path(settings.data_dir) / FILE, options.topics, options.persistent_bytes)
+        self._file = PersistentTopics.of(settings)
         self._saving: asyncio.Future[None] | None = None
         self._saved_at = self._swept_at = -inf
         self._fault = ""
         self._is_open = False
+        broker.holders.append(self)
 
     def connect(self, link: Link, context: Context, now: float) -> Speaker:
         """Return the engine for a new link (`Switchboard.connect`)."""
@@ -116,7 +114,7 @@ class NetworkTables:
             telemetry.log.warning("persistent_topics_damaged", what=problem)
         now = monotonic()
         for each in saved:
-            self.server.tables.restore(each.name, each.type, each.value, each.properties, now)
+            self.server.tables.restore(each.name, each.type, each.value, each.properties, each.authid, now)
         self.server.tables.has_unsaved = False
 
     def sweep(self, now: float) -> None:
@@ -127,7 +125,7 @@ class NetworkTables:
         is_idle = self._saving is None or self._saving.done()
         if self.server.tables.has_unsaved and is_idle and now - self._saved_at >= self._save_every_s:
             self._saved_at = now
-            self._saving = asyncio.get_running_loop().run_in_executor(None, self._save, self._take())
+            self._saving = asyncio.get_running_loop().run_in_executor(None, self._save, *self._take())
 
     async def close(self) -> None:
         """Record the values that wait for the history, and save the unsaved persistent topics."""
@@ -137,20 +135,29 @@ class NetworkTables:
         if self._saving is not None:
             await self._saving
         if self.server.tables.has_unsaved:
-            await asyncio.to_thread(self._save, self._take())
+            await asyncio.to_thread(self._save, *self._take())
 
-    def _take(self) -> list[Saved]:
+    def erase(self, erasure: Erasure) -> Work:
+        """Drop values from the tables, and return what cleans the file (`broker.erasure.Holder`)."""
+        self.server.tables.erase(erasure, monotonic())
+        self._wake()
+        return self._file.erase(erasure)
+
+    def _take(self) -> tuple[list[Saved], int]:
+        """Return what is to be saved, and how often something was erased from the file before."""
         tables = self.server.tables
         tables.has_unsaved = False
-        return [
-            Saved(topic.name, topic.type, topic.value, topic.properties)
+        saved = [
+            Saved(topic.name, topic.type, topic.value, topic.properties, topic.authid)
             for topic in tables.topics
             if topic.is_persistent and topic.frame is not None
         ]
+        return saved, self._file.erasures
 
-    def _save(self, saved: list[Saved]) -> None:
+    def _save(self, saved: list[Saved], erasures: int) -> None:
         try:
-            self._file.save(saved)
+            if not self._file.save(saved, erasures):
+                self.server.tables.has_unsaved = True  # what is to be saved now
             self._fault = ""
         except OSError as error:
             self.server.tables.has_unsaved = True

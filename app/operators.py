@@ -53,7 +53,7 @@ def _opened(session: BayeuxSession | WampSession | Client) -> None:
         "session_opened",
         session=telemetry.fingerprint(session.id),
         protocol=session.protocol,
-        authid=session.authid,
+        authid=session.lasting_authid,
         role=session.role,
         address=session.address,
         user_agent=session.user_agent,

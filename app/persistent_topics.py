@@ -2,30 +2,41 @@
 
 The file is a JSON array of `{"name", "type", "value", "properties"}`; values of all types that are bytes on the wire
 are base64. A number that is not finite has no JSON form: it is written as the string `NaN`, `Infinity` or `-Infinity`,
-which ntcore skips, as it skips the `null` that it writes itself.
+which ntcore skips, as it skips the `null` that it writes itself. Where it is known who published the value, the item
+has an `authid` too, which ntcore does not read: by it the value is found when a publisher's events are erased.
 
 The file is replaced as a whole, and the previous one is kept next to it (`.bck`): after a crash one of them is
-complete.
+complete. Erasing changes both.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import threading
 from base64 import b64decode, b64encode
+from functools import partial
 from math import isfinite, isnan
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from app.history.documents import sync_folder
 from app.protocols.json_text import NotJson, loads
-from app.protocols.nt4.names import is_reserved
+from app.protocols.nt4.names import is_reserved, ruled
 from app.protocols.nt4.types import ARRAY, RAW, BadValue, accept, number_of
+from app.settings import Limits, Settings
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable
 
+    from app.broker.erasure import Erasure, Work
+
+FILE = "networktables.json"
+"""The file's name in the data folder; name and format are ntcore's."""
+
+_LIMITS = Limits()
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _FLOATS = frozenset({"double", "float", "double[]", "float[]"})
 _MOST_TOLD = 20
@@ -33,12 +44,13 @@ _NAME_CHARS = 80
 
 
 class Saved(NamedTuple):
-    """A topic as it is in the file; its value is one that `nt4/types.py` accepts."""
+    """A topic as it is in the file; its value is one that `nt4/types.py` accepts. `authid` published it, if known."""
 
     name: str
     type: str
     value: Any
     properties: dict[str, Any]
+    authid: str | None = None
 
 
 class _Wrong(Exception):
@@ -46,15 +58,28 @@ class _Wrong(Exception):
 
 
 class PersistentTopics:
-    """One file of persistent topics; its methods read and write it, and block on the disk."""
+    """One file of persistent topics, a `broker.erasure.Holder`; its methods read and write it, and block on the disk.
 
-    def __init__(self, path: Path, most_topics: int, most_bytes: int) -> None:
+    `erasures` counts how often something was erased: what was to be saved before that may have to be erased too.
+    """
+
+    def __init__(self, path: Path, most_topics: int, most_bytes: int, limits: Limits = _LIMITS) -> None:
         """Use the file at `path`, which need not exist, nor its folder; `most_bytes` bounds its size."""
+        self.erasures = 0
+        self._writing = threading.Lock()
+        self._limits = limits
         self._path = path
         self._before = _beside(path, ".bck")
         self._replaced_to = self._before
         self._most_topics = most_topics
         self._most_bytes = most_bytes
+
+    @classmethod
+    def of(cls, settings: Settings) -> PersistentTopics:
+        """The file in the data folder of a server with these settings."""
+        options = settings.nt4
+        path = Path(settings.data_dir) / FILE
+        return cls(path, options.topics, options.persistent_bytes, settings.limits)
 
     def load(self) -> tuple[list[Saved], list[str]]:
         """Return the saved topics, and descriptions of what was skipped, for the log. Raises nothing.
@@ -104,22 +129,70 @@ class PersistentTopics:
         more = max(0, len(items) - self._most_topics) + max(0, len(wrong) - _MOST_TOLD)
         return list(found.values()), wrong[:_MOST_TOLD] + [f"{more} further items are skipped"] * (more > 0)
 
-    def save(self, saved: list[Saved]) -> None:
-        """Replace the file durably. Raises `OSError`, and then the old file still exists, itself or as `.bck`."""
-        text = b"[\n%b\n]\n" % b",\n".join(map(_item, saved))
+    def save(self, saved: list[Saved], erasures: int | None = None) -> bool:
+        """Replace the file durably; False, and nothing is written, if something was erased after `erasures`.
+
+        Raises `OSError`, and then the old file still exists, itself or as `.bck`.
+        """
+        text = _text(map(_item, saved))
         if len(text) > self._most_bytes:
             raise OSError(errno.EFBIG, f"persistent topics have more than {self._most_bytes} bytes", str(self._path))
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        new = _beside(self._path, ".tmp")
-        with open(new, "wb", opener=_private) as file:
+        with self._writing:
+            if erasures is not None and erasures != self.erasures:
+                return False
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            new = self._draft(text)
+            if self._path.exists():
+                self._path.replace(self._replaced_to)
+            new.replace(self._path)
+            self._replaced_to = self._before
+            sync_folder(self._path.parent)
+            return True
+
+    def erase(self, erasure: Erasure) -> Work:
+        """Return what cleans the files (`broker.erasure.Holder`)."""
+        return partial(self.clean, erasure)
+
+    def clean(self, erasure: Erasure) -> None:
+        """Erase topics from the file and from all that earlier ones have left next to it. Raises `OSError`.
+
+        A file that cannot be read is deleted: it may have anything in it.
+        """
+        with self._writing:
+            self.erasures += 1
+            _beside(self._path, ".tmp").unlink(missing_ok=True)
+            for path in (self._path, self._before, _beside(self._path, ".bad")):
+                try:
+                    items = self._items(path)
+                except FileNotFoundError:
+                    continue
+                except _Wrong:
+                    path.unlink()
+                else:
+                    left = [item for item in items if not self._is_concerned(item, erasure)]
+                    if len(left) < len(items):
+                        self._draft(_text(map(orjson.dumps, left))).replace(path)
+            if self._path.parent.exists():
+                sync_folder(self._path.parent)
+
+    def _is_concerned(self, item: Any, erasure: Erasure) -> bool:
+        if not isinstance(item, dict) or not isinstance(item.get("name"), str) or not _can_be_written(item):
+            return True  # `load` skips it: nobody can use it, or knows what it is
+        topic = ruled(item["name"], self._limits.topic_chars, self._limits.topic_segments)
+        return erasure.concerns(topic, item.get("authid"))
+
+    def _draft(self, text: bytes) -> Path:
+        """Write `text` to a file next to the file, and sync it to disk."""
+        draft = _beside(self._path, ".tmp")
+        with open(draft, "wb", opener=_private) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        if self._path.exists():
-            self._path.replace(self._replaced_to)
-        new.replace(self._path)
-        self._replaced_to = self._before
-        sync_folder(self._path.parent)
+        return draft
+
+
+def _text(items: Iterable[bytes]) -> bytes:
+    return b"[\n%b\n]\n" % b",\n".join(items)
 
 
 def _beside(path: Path, ending: str) -> Path:
@@ -146,7 +219,9 @@ def _topic(item: object) -> Saved:
         raise _Wrong("the type is not a string")
     if not isinstance(properties, dict) or not _can_be_written(properties):
         raise _Wrong("the properties are not a valid JSON object")
-    return Saved(name, type_name, _value(type_name, item.get("value")), properties)
+    authid = item.get("authid")
+    value = _value(type_name, item.get("value"))
+    return Saved(name, type_name, value, properties, authid if isinstance(authid, str) else None)
 
 
 def _can_be_written(properties: dict[str, Any]) -> bool:
@@ -180,7 +255,8 @@ def _item(topic: Saved) -> bytes:
         value = b64encode(value).decode()
     elif topic.type in _FLOATS:
         value = list(map(_shown, value)) if number >= ARRAY else _shown(value)
-    return orjson.dumps({"name": topic.name, "type": topic.type, "value": value, "properties": topic.properties})
+    item = {"name": topic.name, "type": topic.type, "value": value, "properties": topic.properties}
+    return orjson.dumps(item if topic.authid is None else item | {"authid": topic.authid})
 
 
 def _shown(number: float) -> float | str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from app.access.control import Grants
 from app.access.rules import AccessRules, Rule
 from app.broker.policy import HouseRules
 from app.protocols.bayeux.names import Bounds, to_pattern
@@ -13,6 +14,7 @@ from app.settings import is_loopback
 from app.transports.guard import Guard
 
 if TYPE_CHECKING:
+    from app.access.authenticator import Authenticator
     from app.settings import Settings
 
 
@@ -45,6 +47,11 @@ def rights_of(settings: Settings) -> HouseRules | AccessRules:
         for rule in settings.access
     ]
     return AccessRules(rules, sessionless=wanted != "off")
+
+
+def grants_of(settings: Settings, authenticator: Authenticator) -> Grants:
+    """What the settings grant; `authenticator` has their key files."""
+    return Grants.of(settings, rights_of(settings), authenticator.with_tokens(settings.tokens))
 
 
 def _hosts(settings: Settings) -> dict[str, str]:

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from app.broker.broker import Broker
+    from app.broker.erasure import Erasure
     from app.broker.errors import Refusal
     from app.broker.events import Event
     from app.broker.log import Page, Query
-    from app.history.purge import Erasure
     from app.history.stored import Stored
     from app.history.writer import Report
     from app.settings import Settings
@@ -85,6 +85,7 @@ class Recorder:
         self._is_told = False  # the loop has a call pending that takes them
         self._pool = ThreadPoolExecutor(self._options.readers, "history-reader")
         self._step: asyncio.Future[None] | None = None
+        self._purges: set[asyncio.Task[int]] = set()  # the event loop itself does not keep its tasks alive
         self._stepped_at = 0.0
         self._damage_told = 0
         self._reason_told = ""
@@ -94,8 +95,9 @@ class Recorder:
         )
         broker.publications = Publications(history.publication_key, max(history.last_number, _number_of_now()))
         broker.recording.begin(history, history.head)
-        for authid, key, published, wall_s in history.recent_keys():
-            broker.recording.keys.remember(authid, key, published, wall_s)
+        now = monotonic()
+        for each in history.recent_keys():
+            broker.recording.keys.remember(each.authid, each.key, each.published, now - each.age_s)
         telemetry.log.info(
             "history_opened",
             folder=str(history.folder.path),
@@ -192,17 +194,25 @@ class Recorder:
         return self.history.rows(first, last)
 
     async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
-        """Erase events in a separate thread; see `Archive.purge`.
+        """Erase events from the log, and from everything else that has data of them; see `Archive.purge`.
 
         Their idempotency keys are remembered nevertheless: a repeat must not bring back what was erased.
         """
-        working = asyncio.get_running_loop().run_in_executor(None, self.history.purge, erasure, tell)
-        working.add_done_callback(lambda _: self._forget_tail())
-        return await asyncio.shield(working)
+        purge = asyncio.get_running_loop().create_task(self._erase(erasure, tell))
+        self._purges.add(purge)
+        purge.add_done_callback(self._purges.discard)
+        return await asyncio.shield(purge)
 
-    def _forget_tail(self) -> None:
-        tail = self._broker.recording.tail
-        tail.skip_to(tail.head)  # what was erased may be in it
+    async def _erase(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
+        with self.history.purging():
+            self._broker.erase(erasure)  # before the log: what waits there to be recorded must not be recorded later
+            await asyncio.to_thread(self.history.roll)
+            await self.settle()  # until then events that are erased from the log may still reach a holder
+            works = self._broker.erase(erasure)
+            erased = await asyncio.to_thread(self.history.rewrite, erasure, tell)
+            for work in works:
+                await asyncio.to_thread(work)
+            return erased
 
     # Periodic work
 
@@ -213,7 +223,7 @@ class Recorder:
         if now - self._stepped_at < _STEP_S:
             return
         self._stepped_at = now
-        recording.keys.sweep(now + self._broker.clock_offset_s)
+        recording.keys.sweep(now)
         self._tell()
         if self._step is None or self._step.done():
             self._step = asyncio.get_running_loop().run_in_executor(self._pool, self._retain, now)
@@ -243,7 +253,7 @@ class Recorder:
                 )
             else:
                 telemetry.log.warning("consumer_ignored", file=news.file, reason=news.why)
-        reason = (history.refusal.limit or "disk") if history.refusal is not None else ""
+        reason = history.refusal.cause if history.refusal is not None else ""
         if reason != self._reason_told:
             self._reason_told = reason
             if reason:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from app import __version__, telemetry
 from app.access.authenticator import Authenticator
+from app.access.control import AccessControl
 from app.broker.broker import Broker
-from app.broker.errors import TokenRefused
 from app.broker.policy import SERVER
 from app.networktables import NetworkTables
 from app.operators import Operators
-from app.protection import check_protected, rights_of
+from app.persistent_topics import PersistentTopics
+from app.protection import check_protected, grants_of
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.wamp.authentication import Authentication
@@ -37,7 +38,8 @@ from app.transports.addresses import accounts
 from app.transports.apis import Apis
 from app.transports.door import reject
 from app.transports.endpoint import Endpoint, leaving
-from app.transports.guard import Guard, Rejection
+from app.transports.exchange import target_of
+from app.transports.guard import Guard, Rejection, check_framing
 from app.transports.head import Head
 from app.transports.nt4 import Nt4Endpoint
 from app.transports.pages import Pages, route_path
@@ -49,8 +51,8 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from app.broker.errors import TokenRefused
     from app.broker.flow import Delays
-    from app.broker.policy import Identity
 
 _PROGRESS_S = 1.0
 """Interval of the `drain_progress` lines in the log."""
@@ -75,16 +77,15 @@ class House:
         self.hooks = hooks or Hooks()
         self.guard = Guard(settings)
         check_protected(settings)
-        self.rights = rights_of(settings)
-        self._authenticator = Authenticator(settings, lambda line: telemetry.log.warning("keys", what=line))
+        self.access = AccessControl(grants_of(settings, Authenticator.of(settings, _report_keys)), self._token_refused)
         self.broker = Broker(settings.limits, self._wake, settings.history, settings.ticks)
         self.broker.account_of = accounts((*settings.limits.exempt, *settings.proxies))
         self.engine = Engine(
             self.broker,
             settings.bayeux,
-            self.rights,
+            self.access,
             self.hooks,
-            authenticate=self._authenticate if self._authenticator.knows_any else None,
+            identities=self.access,
             connection_types=self._connection_types(),
         )
         self._waits = Waits()
@@ -92,12 +93,8 @@ class House:
             self.broker,
             settings.wamp,
             realms_of(settings),
-            self.rights,
-            Authentication(
-                anonymous=settings.wamp.anonymous,
-                users=settings.user,
-                authenticate=self._authenticate if self._authenticator.knows_any else None,
-            ),
+            self.access,
+            Authentication(self.access, anonymous=settings.wamp.anonymous),
             reserve=ReservedIds(Path(settings.data_dir) if settings.history.enabled else None),
             wait=self._waits.wait,
             permission=Permissions(self.hooks),
@@ -108,9 +105,9 @@ class House:
         self.apis = Apis(
             settings,
             self.endpoint.door,
-            self.rights,
+            self.access,
+            self.access,
             self.hooks,
-            authenticate=self._authenticate if self._authenticator.knows_any else None,
             archive=lambda: self.recorder,
         )
         self.pages = Pages()
@@ -130,7 +127,7 @@ class House:
         self._sweeper.slow += [
             lambda _: self.engine.sweep(),
             self.broker.meters.sweep,
-            self._authenticator.look,
+            self.access.look,
             self._operators.tell_of_limits,
             lambda _: telemetry.report_suppressed(),
         ]
@@ -139,23 +136,21 @@ class House:
         self.tables: NetworkTables | None = None
         self.nt4: Nt4Endpoint | None = None
         if settings.nt4.enabled:
-            tables = NetworkTables(settings, self.broker, self.rights, self._waits, Permissions(self.hooks), self._wake)
+            tables = NetworkTables(settings, self.broker, self.access, self._waits, Permissions(self.hooks), self._wake)
             self._operators.watch(tables.server.tables)
             self._system_events.watch(tables.server.tables)
             self.speak_nt4(tables)
+        else:
+            self.broker.holders.append(PersistentTopics.of(settings))  # an earlier run's
 
     def speak_nt4(self, tables: NetworkTables) -> None:
         """Serve NetworkTables too, from these tables."""
         self.tables = tables
         self.nt4 = Nt4Endpoint(tables, self.endpoint.door, self.endpoint.note, self.settings)
 
-    def _authenticate(self, token: str, wall_s: float) -> Identity:
-        try:
-            return self._authenticator(token, wall_s)
-        except TokenRefused as refused:
-            self.broker.counted(refused)
-            telemetry.log.info("token_refused", reason=refused.reason, detail=refused.detail)
-            raise
+    def _token_refused(self, refused: TokenRefused) -> None:
+        self.broker.counted(refused)
+        telemetry.log.info("token_refused", reason=refused.reason, detail=refused.detail)
 
     def _connection_types(self) -> list[str]:
         names = ["long-polling"]
@@ -181,7 +176,8 @@ class House:
         self.proxies.reveal(scope)
         try:
             guard = self.guard if spoken is None else spoken.family.guard
-            guard.check_host(*(value for name, value in scope["headers"] if name == b"host"))
+            guard.check_names(scope["headers"], target_of(scope))
+            check_framing(scope.get("http_version", ""), scope["headers"])
         except Rejection as rejection:
             telemetry.request_refused(rejection.status, rejection.text, head=Head.of(scope))
             await reject(scope, send, rejection)
@@ -262,8 +258,21 @@ class House:
         lost = sum(not event.position for event in waiting) + dropped
         telemetry.log.info("stopped", undelivered_events=lost, is_cut_short=is_cut_short)
 
+    def regrant(self, settings: Settings) -> tuple[int, int]:
+        """Have the access rules, tokens and users of `settings` count from now on; all else must be as before.
+
+        Returns the numbers of sessions that have ended, and of other sessions' subscriptions that have. Raises
+        `NotProtected`, and then changes nothing.
+        """
+        if settings == self.settings:  # after a renewal of the certificate alone, for example
+            return 0, 0
+        check_protected(settings)
+        self.access.grants = grants_of(settings, self.access.grants.authenticator)
+        self.settings = settings
+        return self.broker.rights_changed(self.access.stand_by, monotonic())
+
     def reload(self) -> None:
-        """Read certificates and other files again; connections and sessions continue."""
+        """Read settings, certificates and other files again; connections and sessions continue."""
         if not self.on_reload:
             telemetry.log.info("reloaded", what="nothing")
         for read_again in self.on_reload:
@@ -380,6 +389,13 @@ class House:
             if monotonic() - self._drain_told_at > _PROGRESS_S:
                 self._drain_told_at = monotonic()
                 telemetry.log.info("drain_progress", holds=self.engine.holds)
+
+
+def _report_keys(line: str, *, is_error: bool = False) -> None:
+    if is_error:
+        telemetry.log.error("keys", what=line)
+    else:
+        telemetry.log.warning("keys", what=line)
 
 
 def create_app(settings: Settings | None = None) -> House:

@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 _STALL_S = 1.0
 """A loop that stood still for this long (SIGSTOP, a paused machine) is worth a line in the log."""
 
+_SLACK_S = 0.01
+"""A loop that runs the sweeper later than this may have input that it has not read yet."""
+
+_TURNS = 16
+"""Turns of the loop in which waiting input is read: a new connection takes about five until its first bytes are."""
+
+_TURNS_S = 0.25
+"""The longest time for these turns: pings and holds wait for the sweeper too, however busy the loop is."""
+
 _SLOW_SWEEP_S = 1.0
 _LIVE_S = 10.0
 _LOOKS = 4
@@ -61,17 +70,22 @@ class Sweeper:
         """Sweep without end."""
         slowly_swept_at = monotonic()
         was_late = False
+        due = monotonic() + self._every_s
         while True:
             await asyncio.sleep(self._every_s)
             now = monotonic()
             since_s = now - self._swept_at
-            self.lags.note(int((since_s - self._every_s) * 1_000_000))
+            self.lags.note(int((now - due) * 1_000_000))
             if since_s > _STALL_S + self._every_s:
                 telemetry.log.warning("stalled", seconds=round(since_s, 3))
             self._swept_at = now
             self._broker.clock_offset_s = time.time() - now
-            # Input that waited while the loop stood still is read before any peer counts as late. Not twice in a row: a
-            # loop that is always busy must end slow peers all the more.
+            # Input that waited while the loop stood still is read before any peer counts as late; uvloop runs timers
+            # before it reads sockets. After a standstill peers have one sweep more, as they may have stood still too.
+            # Not twice in a row: a loop that is always busy must end slow peers all the more.
+            if since_s > self._every_s + _SLACK_S:
+                await _turns()
+            due = monotonic() + self._every_s
             was_late = not was_late and since_s > 2 * self._every_s
             if was_late:
                 continue
@@ -84,3 +98,12 @@ class Sweeper:
                     sweep(now)
                 except Exception as error:  # noqa: BLE001 - a sweeper that dies leaks every session after it
                     telemetry.fault("sweeper", error)
+
+
+async def _turns() -> None:
+    """Let the event loop read what has arrived."""
+    until = monotonic() + _TURNS_S
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
+        if monotonic() > until:
+            return

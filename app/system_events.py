@@ -88,7 +88,7 @@ class SystemEvents:
         return {
             "session": self._name(session),
             "protocol": session.protocol,
-            "authid": session.authid,
+            "authid": session.lasting_authid,
             "role": session.role,
         }
 

@@ -16,7 +16,8 @@ Each is published only while it has subscribers.
 `consumers` are those of the log: `{NAME: {"offset", "behind"}}`.
 
 Ticks contain no event data: to see figures is one right, to read a channel another. Sessions have the names that
-`/halley/sessions` gives them (`system_events.py`). Times are RFC 3339, delays as `broker/flow.py` measures them.
+`/halley/sessions` gives them (`system_events.py`). Times are RFC 3339, delays as `broker/flow.py` defines
+them.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ settings.register_profile(
     derandomize=True,
     database=None,
     deadline=None,  # speed is never asserted
-    max_examples=100,
-    stateful_step_count=50,
+    max_examples=50,
+    stateful_step_count=40,
     report_multiple_bugs=False,  # one shortest sequence is easier to read than six
     phases=[Phase.explicit, Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow],
@@ -52,7 +52,10 @@ _SHARED = {"pipeline": "spark", "deploy": "image"}
 _LONGEST = (
     "spark",
     "image",
+    "tests/pipeline/test_demo.py",
     "tests/cluster/test_standalone.py",
+    "tests/pipeline/test_processes.py",
+    "tests/bench/test_pipeline.py",
     "tests/readme/test_bench.py",
     "tests/bench/test_history.py",
 )

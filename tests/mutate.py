@@ -266,7 +266,7 @@ def measure(clone: Clone, options: list[str], keep: Path | None) -> Coverage:
     data = (keep or clone.folder / ".coverage").absolute()
     if not data.exists():
         os.environ["COVERAGE_FILE"] = str(data)
-        log, config = data.with_suffix(".log"), data.with_suffix(".ini")
+        log, config = data.with_name(f"measured-{data.name}.log"), clone.folder / "measured.ini"  # erased is `data.*`
         config.write_text("[run]\nrelative_files = true\n")
         wanted = ["--cov=app", "--cov-context=test", "--cov-report=", f"--cov-config={config}"]
         code, text = clone.pytest(*wanted, *options, log=log)

@@ -16,9 +16,11 @@ from support.wamp_peers import Waiting
 from support.wire import DEADLINE_S
 
 from app.broker.broker import Broker
+from app.broker.erasure import Erasure
 from app.broker.policy import HouseRules
 from app.broker.topics import Match, Pattern
-from app.networktables import FILE, NetworkTables
+from app.networktables import NetworkTables
+from app.persistent_topics import FILE
 from app.protocols.nt4.paths import V41
 from app.settings import Limits, Nt4, Settings
 
@@ -242,3 +244,16 @@ async def test_whoever_is_here_is_sent_away_when_the_server_leaves(tmp_path):
     house.tables.connect(link, link, house.now)
     house.flush()
     assert link.close.code == 1001
+
+
+async def test_what_is_erased_while_it_is_saved_is_not_in_the_file_afterwards(tmp_path):
+    """A save that has begun before may end after the erasing; the file gets what there is then."""
+    house = House(tmp_path, save_every_s=1.0)
+    robot_of(house, x=1.0)
+    saved, erasures = house.tables._take()
+    (work,) = house.broker.erase(Erasure(Pattern(Match.EXACT, "x"), None))[-1:]
+    work()
+    house.tables._save(saved, erasures)
+    assert not house.file.exists()
+    house.tables.sweep(house.now)
+    assert await house.saved() == {}

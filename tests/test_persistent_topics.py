@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.broker.erasure import Erasure
+from app.broker.topics import Match, Pattern
 from app.persistent_topics import PersistentTopics, Saved
 
 PROPERTIES = {"persistent": True}
@@ -232,6 +234,71 @@ def test_a_crash_at_any_step_leaves_one_complete_file(kept, path, monkeypatch, c
     assert again(path) == (NEW if call > 2 else OLD, [])
     kept.save(NEW)
     assert again(path) == (NEW, [])
+
+
+OF_ADA = Saved("/a/of-ada", "string", "secret", PROPERTIES, "ada")
+OF_BOB = Saved("/a/of-bob", "string", "other", PROPERTIES, "bob")
+OF_NOBODY = Saved("/b", "int", 2**63 - 1, PROPERTIES)
+MIXED = [OF_ADA, OF_BOB, OF_NOBODY]
+BELOW_A = Erasure(Pattern(Match.DESCENDANTS, "a"), None)
+
+
+def test_who_published_a_value_comes_back(path, kept):
+    kept.save(MIXED)
+    assert again(path) == (MIXED, [])
+
+
+@pytest.mark.parametrize(
+    ("erasure", "left"),
+    [(BELOW_A, [OF_NOBODY]), (Erasure(None, "ada"), [OF_BOB, OF_NOBODY])],
+    ids=["channel", "publisher"],
+)
+def test_erasing_leaves_nothing_in_any_of_the_files(path, kept, erasure, left):
+    """The file, the previous one, one that could not be read, and what a crash has left are cleaned."""
+    kept.save(MIXED)
+    kept.save(MIXED)
+    for ending in (".tmp", ".bad"):
+        path.with_name(path.name + ending).write_text('[{"name": "/a/of-ada", "value": "secret"')
+    kept.clean(erasure)
+    assert {file.name for file in path.parent.iterdir()} == {path.name, f"{path.name}.bck"}
+    assert not any(b"secret" in file.read_bytes() for file in path.parent.iterdir())
+    assert again(path) == (left, [])
+    path.unlink()
+    assert again(path) == (left, [])
+
+
+def test_erasing_leaves_what_is_not_concerned_as_it_is(path, kept):
+    """Files without such topics are not written anew, whatever else they have; where there are none, none is made."""
+    kept.clean(BELOW_A)
+    assert not path.parent.exists()
+    path.parent.mkdir()
+    item = {"name": "/b", "type": "x", "value": None, "properties": None, "more": [1.5]}
+    path.write_text(json.dumps([item]))
+    before = path.stat().st_ino
+    kept.clean(BELOW_A)
+    assert path.stat().st_ino == before
+    path.write_text(json.dumps([item, {"name": "/a/x"}]))
+    kept.clean(BELOW_A)
+    assert json.loads(path.read_text()) == [item]
+
+
+@pytest.mark.parametrize("unusable", [7, {"name": 7, "value": "x"}, {"name": "/b", "value": 10**30}])
+def test_erasing_drops_what_no_server_can_use(path, kept, unusable):
+    path.parent.mkdir()
+    path.write_text(json.dumps([unusable, {"name": "/b", "value": "kept"}]))
+    kept.clean(BELOW_A)
+    assert json.loads(path.read_text()) == [{"name": "/b", "value": "kept"}]
+
+
+def test_what_was_to_be_saved_before_erasing_is_not_saved_after_it(path, kept):
+    """It may have what was erased; the caller saves what there is then."""
+    before = kept.erasures
+    kept.save(MIXED, before)
+    kept.clean(BELOW_A)
+    assert not kept.save(MIXED, before)
+    assert again(path) == ([OF_NOBODY], [])
+    assert kept.save([OF_NOBODY, OF_BOB], kept.erasures)
+    assert again(path) == ([OF_NOBODY, OF_BOB], [])
 
 
 JSON_VALUES = st.recursive(

@@ -9,27 +9,38 @@ from app.access.tokens import StaticTokens
 from app.broker.errors import TokenRefused, TokenTooLong
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
 
+    from app.access.keys import Report
     from app.broker.policy import Identity
-    from app.settings import Settings
+    from app.settings import Settings, Token
 
 
-def _report_nothing(line: str) -> None:
-    """Ignore a report about a key file; the default of `Authenticator`."""
+def _report_nothing(line: str, *, is_error: bool = False) -> None:
+    """Ignore a report about a key file; the default of `Authenticator.of`."""
 
 
 class Authenticator:
-    """Checks tokens against the settings' static tokens and JWTs. Raises `BadKeys` if a key file cannot be used.
+    """Checks static tokens, of at most `most_chars` characters, and JWTs, if they are accepted."""
 
-    `report` is called with one line of text for each change of a key file.
-    """
+    def __init__(self, tokens: Iterable[Token], jwt: JsonWebTokens | None, most_chars: int) -> None:
+        self._static = StaticTokens(tokens)
+        self._jwt = jwt
+        self._most_chars = most_chars
 
-    def __init__(self, settings: Settings, report: Callable[[str], None] = _report_nothing) -> None:
-        self._most_chars = settings.limits.token_chars
-        self._static = StaticTokens(settings.tokens)
+    @classmethod
+    def of(cls, settings: Settings, report: Report = _report_nothing) -> Authenticator:
+        """The authenticator that the settings describe. Raises `BadKeys` if a key file cannot be used.
+
+        `report` is called for each change of a key file.
+        """
         has_jwt = bool(settings.jwt.jwks or settings.jwt.secret)
-        self._jwt = JsonWebTokens(settings.jwt, report) if has_jwt else None
+        jwt = JsonWebTokens(settings.jwt, report) if has_jwt else None
+        return cls(settings.tokens, jwt, settings.limits.token_chars)
+
+    def with_tokens(self, tokens: Iterable[Token]) -> Authenticator:
+        """An authenticator with the same key files and other static tokens."""
+        return Authenticator(tokens, self._jwt, self._most_chars)
 
     @property
     def knows_any(self) -> bool:

@@ -16,9 +16,7 @@ from app.broker.errors import TokenExpired, TokenRefused
 from app.broker.policy import Identity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from app.access.keys import Key
+    from app.access.keys import Key, Report
     from app.settings import Jwt
 
 _AUTHID_CHARS = 255
@@ -35,7 +33,7 @@ _OPTIONS: Any = {
 class JsonWebTokens:
     """The tokens that the settings' `[jwt]` accepts. Raises `BadKeys` for files that cannot be used."""
 
-    def __init__(self, options: Jwt, report: Callable[[str], None]) -> None:
+    def __init__(self, options: Jwt, report: Report) -> None:
         self._options = options
         wanted = ((options.jwks, read_jwks), (options.secret, read_secret))
         self._files = [KeyFile(path, read, options.keys_check_s, report) for path, read in wanted if path]

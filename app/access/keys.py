@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from jwt import InvalidKeyError
 from jwt.algorithms import ECAlgorithm, HMACAlgorithm, RSAAlgorithm
@@ -26,6 +26,17 @@ class BadKeys(Exception):
     """A key file cannot be used; the text names the file and the reason, and has none of the file's contents."""
 
 
+class NoKeys(BadKeys):
+    """There are no keys in the file, or there is no file any more: no token is to be trusted by it."""
+
+
+class Report(Protocol):
+    """Takes one line of text about a key file; `is_error` if tokens that were trusted before are trusted no longer."""
+
+    def __call__(self, line: str, *, is_error: bool = False) -> None:
+        """Take the line."""
+
+
 class Key(NamedTuple):
     """One key: the algorithm it serves, its name if it has one, and the key object for PyJWT."""
 
@@ -35,7 +46,12 @@ class Key(NamedTuple):
 
 
 def read_jwks(data: bytes) -> tuple[Key, ...]:
-    """The keys of a JWK Set (RFC 7517) that can verify RS256 or ES256; others are ignored. Raises `BadKeys`."""
+    """The keys of a JWK Set (RFC 7517) that can verify RS256 or ES256; others are ignored.
+
+    Raises `BadKeys`: `NoKeys` for an empty file, and for a set without such keys.
+    """
+    if not data.strip():
+        raise NoKeys("the file is empty")
     try:
         entries = json.loads(data)["keys"]
         if not isinstance(entries, list) or len(entries) > _MOST_KEYS:
@@ -44,13 +60,18 @@ def read_jwks(data: bytes) -> tuple[Key, ...]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidKeyError) as error:
         raise BadKeys(f"expected a JWK Set ({type(error).__name__})") from None
     if not keys:
-        raise BadKeys("there is no RSA key of 2,048 bits or more and no P-256 key for signatures")
+        raise NoKeys("there is no RSA key of 2,048 bits or more and no P-256 key for signatures")
     return keys
 
 
 def read_secret(data: bytes) -> tuple[Key, ...]:
-    """The key in a file with a secret; line ends after the secret are not part of it. Raises `BadKeys`."""
+    """The key in a file with a secret; line ends after the secret are not part of it.
+
+    Raises `BadKeys`: `NoKeys` for an empty file.
+    """
     secret = data.rstrip(b"\r\n")
+    if not secret:
+        raise NoKeys("the file is empty")
     if len(secret) < LEAST_SECRET_BYTES:
         raise BadKeys(f"expected a secret of at least {LEAST_SECRET_BYTES} bytes")
     try:
@@ -61,16 +82,13 @@ def read_secret(data: bytes) -> tuple[Key, ...]:
 
 
 class KeyFile:
-    """A key file. `keys` are those last read; they are kept if the file becomes unusable.
+    """A key file. `keys` are those last read; they are kept if the file is damaged, and dropped if it is empty or gone.
 
-    `read` makes keys of the file's bytes. `report` is called with one line of text when the keys have changed or can no
-    longer be read. Times are seconds; `look` and `ask` may use different clocks. Raises `BadKeys` if the file cannot be
-    used at first.
+    `read` makes keys of the file's bytes. `report` is called when the keys have changed or can no longer be read. Times
+    are seconds; `look` and `ask` may use different clocks. Raises `BadKeys` if the file cannot be used at first.
     """
 
-    def __init__(
-        self, path: str, read: Callable[[bytes], tuple[Key, ...]], check_s: float, report: Callable[[str], None]
-    ) -> None:
+    def __init__(self, path: str, read: Callable[[bytes], tuple[Key, ...]], check_s: float, report: Report) -> None:
         self._path = Path(path)
         self._read = read
         self._check_s = check_s
@@ -105,13 +123,21 @@ class KeyFile:
                 return
             self._load()
         except BadKeys as error:
-            if str(error) != self._trouble:  # one line for each error, not one for each check
-                self._trouble = str(error)
-                self._report(f"{self._path}: {error}; the keys read before are kept")
+            self._fall_back(error)
             return
         self._trouble = ""
         if [key[:2] for key in before] != [key[:2] for key in self.keys]:
             self._report(f"{self._path}: {len(self.keys)} keys read")
+
+    def _fall_back(self, error: BadKeys) -> None:
+        """Keep the keys of a file that is damaged; if it was emptied or removed, trust nobody."""
+        is_gone = isinstance(error, NoKeys)
+        if is_gone:
+            self.keys, self._seen = (), ()  # the same file may come back
+        if str(error) != self._trouble:  # one line for each error, not one for each check
+            self._trouble = str(error)
+            then = "no token is trusted by it any more" if is_gone else "the keys read before are kept"
+            self._report(f"{self._path}: {error}; {then}", is_error=is_gone)
 
     def _load(self) -> None:
         self._seen = self._signature()  # before reading: a change meanwhile is found the next time
@@ -119,7 +145,7 @@ class KeyFile:
             with self._path.open("rb") as file:
                 data = file.read(_MOST_BYTES + 1)
         except OSError as error:
-            raise BadKeys(f"cannot be read: {error.strerror}") from None
+            raise _unreadable(error) from None
         if len(data) > _MOST_BYTES:
             raise BadKeys(f"larger than {_MOST_BYTES} bytes")
         self.keys = self._read(data)
@@ -128,8 +154,13 @@ class KeyFile:
         try:
             status = self._path.stat()
         except OSError as error:
-            raise BadKeys(f"cannot be read: {error.strerror}") from None
+            raise _unreadable(error) from None
         return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _unreadable(error: OSError) -> BadKeys:
+    kind = NoKeys if isinstance(error, FileNotFoundError | NotADirectoryError) else BadKeys
+    return kind(f"cannot be read: {error.strerror}")
 
 
 def _public_key(entry: dict[str, Any]) -> Key | None:

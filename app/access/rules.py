@@ -4,9 +4,9 @@ For a pattern, that is a subscription, an allow rule grants if it covers all tha
 denies if it overlaps any of that. An allow rule that covers only a part is skipped.
 
 A wildcard at the root of a rule leaves out the server's own topics: `/**` does not cover `/halley/**`, nor, for
-publishing, `/stats`, `/alerts` and `/replay`; nor does it cover NetworkTables' meta topics, `/$nt4/$...`. They must be
-named. A wildcard at the root of a space, which is a WAMP realm's own, covers all that is in that space, and one at the
-root of all topics covers no space.
+publishing, `/stats`, `/alerts` and `/replay`. Nor does it cover meta topics and procedures: those of WAMP's router are
+`/wamp/**`, the meta topics of NetworkTables `/$nt4/$...`. They must be named. A wildcard at the root of a space, which
+is a WAMP realm's own, covers all else that is in that space, and one at the root of all topics covers no space.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from app.broker.names import SPACE
-from app.broker.policy import ANONYMOUS, NOBODY, NT4_META, SERVER, SERVERS_OWN, as_rules_name_it
+from app.broker.policy import ANONYMOUS, META_NAMES, NOBODY, SERVER, SERVERS_OWN, as_rules_name_it
 from app.broker.topics import RESERVED, Match, Pattern, encloses, leaves_out, meet
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def covers(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:
         return False
     if _is_everything(over):
         if _in_space(what):
-            return _first(what) not in own and not what.topic.startswith(NT4_META)
+            return _first(what) not in own and not _is_meta(what)
         return own <= _SERVERS_ROOM  # subscribers of /** do not receive events of /halley either
     return True
 
@@ -140,6 +140,10 @@ def _is_everything(pattern: Pattern) -> bool:
 
 def _first(pattern: Pattern) -> str:
     return _in_space(pattern).partition("/")[0]
+
+
+def _is_meta(pattern: Pattern) -> bool:
+    return f"{_in_space(pattern)}/".startswith(META_NAMES)
 
 
 def _in_space(pattern: Pattern) -> str:

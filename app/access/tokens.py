@@ -61,7 +61,7 @@ class StaticTokens:
 
     def __init__(self, tokens: Iterable[Token]) -> None:
         self._identities = [
-            (token.hash, Identity(token.id, token.role, token.expires.timestamp() if token.expires else None))
+            (token.hash, Identity(token.id, token.role, token.expires.timestamp() if token.expires else None, token))
             for token in tokens
         ]
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from app.broker.erasure import Erasure
+
 
 class Trace:
     """One topic's count of published events, and the time of the last one in the event loop's seconds."""
@@ -43,6 +45,11 @@ class Activity:
     def latest(self) -> Iterator[tuple[str, Trace]]:
         """All remembered topics with their traces, the most recently active first."""
         return iter(sorted(self.traces.items(), key=_busy_last, reverse=True))
+
+    def erase(self, erasure: Erasure) -> None:
+        """Forget the topics of events that are erased (`erasure.Holder`); their publishers are not known here."""
+        for topic in [topic for topic in self.traces if erasure.concerns(topic, None)]:
+            self.forgotten += self.traces.pop(topic).published
 
     def _forget(self) -> None:
         """Forget the half that has been idle longest; the cost of sorting is small for each new topic."""

@@ -18,6 +18,7 @@ from app.broker.errors import (
     NotForAll,
     RateLimited,
     Refusal,
+    SubscriptionsTooLarge,
     TooManyFromAddress,
     TooManyPatterns,
     TooManySessions,
@@ -26,6 +27,7 @@ from app.broker.errors import (
 )
 from app.broker.flow import Flow
 from app.broker.index import TopicIndex
+from app.broker.memory import subscription_bytes
 from app.broker.meters import Meters
 from app.broker.newest import Conflation
 from app.broker.outbox import Outbox
@@ -36,13 +38,14 @@ from app.broker.watermark import Watermark
 from app.settings import History, Ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
+    from app.broker.erasure import Erasure, Holder, Work
     from app.broker.events import Event
     from app.broker.sessions import Session
     from app.broker.topics import Pattern
     from app.broker.values import Values
-    from app.settings import Limits
+    from app.settings import Limits, Token, User
 
 _HISTORY, _TICKS = History(), Ticks()
 _CLOCK_STEP_US = 1_000_000
@@ -87,11 +90,12 @@ class Broker:
         self.memory = Watermark(float("inf"))  # bytes of the process; set by the code that can measure it
         self.recording = Recording(history, self._spread, self.counted)
         self.publications = Publications(new_key())
+        self.activity = Activity(ticks.remembered_topics)
+        self.holders: list[Holder] = [self.recording.tail, self.activity]  # the other rooms add theirs
         self.values: Values | None = None  # set by the keeper of last values, where NetworkTables is served
         self._conflation = Conflation(limits.conflated_topics, limits.conflated_bytes)
         self._latest_us = 0  # the time of the latest event
         self._sessions_of: Counter[str] = Counter()  # by account
-        self.activity = Activity(ticks.remembered_topics)
         self.flows: defaultdict[str, Flow] = defaultdict(Flow)  # by protocol
         self.published = self.delivered = self.overflows = 0  # plain counts read by telemetry, like those below
         self.dropped = 0  # events that still waited when their session ended and that cannot be replayed
@@ -154,6 +158,7 @@ class Broker:
         for pattern in session.heard:
             self.index.remove(pattern, session)
         session.subscriptions.clear()
+        session.subscription_bytes = 0
         self.dropped += sum(not event.position for event in session.outbox)
         session.outbox.clear()
         del self.sessions[session.id]
@@ -179,11 +184,37 @@ class Broker:
 
         An owner's exception ends that session only; the first one is raised after all owners have been called.
         """
+        self._for_each(self.deadlines.due(now), lambda session: session.owner.due(session, now))
+
+    def rights_changed(self, stand_by: Callable[[Token | User | None], bool], now: float) -> tuple[int, int]:
+        """Take away what changed rights no longer grant.
+
+        Sessions whose credential `stand_by` denies end as if their tokens had expired. Of the others, the subscriptions
+        end that their rights no longer grant. Returns the numbers of these sessions and of these subscriptions.
+        Exceptions are as for `due`.
+        """
+        withdrawn = {session for session in self.sessions.values() if not stand_by(session.credential)}
+        taken = 0
+
+        def apply(session: Session) -> None:
+            nonlocal taken
+            if session in withdrawn:
+                session.expiry = now
+                session.owner.due(session, now)
+            else:
+                taken += session.owner.rights_changed(session, now)
+
+        # Those that end come last: their testaments are delivered by the new rights.
+        self._for_each(sorted(self.sessions.values(), key=withdrawn.__contains__), apply)
+        return len(withdrawn), taken
+
+    def _for_each(self, sessions: Iterable[Session], act: Callable[[Session], None]) -> None:
+        """Call `act` for each of the sessions that has not ended by then; see `due` for exceptions."""
         faults: list[Exception] = []
-        for session in self.deadlines.due(now):
+        for session in sessions:
             try:
                 if session.closed is None:
-                    session.owner.due(session, now)
+                    act(session)
             except Exception as fault:  # noqa: BLE001 - raised below
                 faults.append(fault)
                 self.close(session, "fault")  # else it would be due first in every sweep, and never end
@@ -195,12 +226,15 @@ class Broker:
     def check_room(self, session: Session, patterns: list[Pattern], bounds: Room | None = None) -> None:
         """Check that a session may have these subscriptions too, within `bounds` or else the general limits.
 
-        Raises `TooManySubscriptions` or `TooManyPatterns`.
+        Raises `TooManySubscriptions`, `SubscriptionsTooLarge` or `TooManyPatterns`.
         """
         bounds = bounds or self.limits
-        wanted = session.subscriptions.keys() | patterns
-        if len(wanted) > bounds.subscriptions:
+        new = set(patterns) - session.subscriptions.keys()
+        if len(session.subscriptions) + len(new) > bounds.subscriptions:
             raise self.counted(TooManySubscriptions())
+        if session.subscription_bytes + sum(map(subscription_bytes, new)) > self.limits.subscription_bytes:
+            raise self.counted(SubscriptionsTooLarge())
+        wanted = session.subscriptions.keys() | new
         if sum(pattern.match is not Match.EXACT for pattern in wanted) > bounds.patterns:
             raise self.counted(TooManyPatterns())
 
@@ -209,6 +243,7 @@ class Broker:
         if session.closed is not None or pattern in session.subscriptions:
             return False
         session.subscriptions[pattern] = self.index.add(pattern, session)
+        session.subscription_bytes += subscription_bytes(pattern)
         if self.values is not None:
             self.values.hearers_changed()
         return True
@@ -217,6 +252,7 @@ class Broker:
         """Remove a session's subscription to `pattern`; False if it has none."""
         if session.subscriptions.pop(pattern, None) is None:
             return False
+        session.subscription_bytes -= subscription_bytes(pattern)
         self.index.remove(pattern, session)
         if self.values is not None:
             self.values.hearers_changed()
@@ -297,6 +333,11 @@ class Broker:
         for event in self.latest(patterns, self.limits.queue_events, now):
             self.deliver(session, event, now)
 
+    def erase(self, erasure: Erasure) -> list[Work]:
+        """Notify all `holders` of an erasure; returns what remains to be done on disk, by a thread."""
+        works = [holder.erase(erasure) for holder in self.holders]
+        return [work for work in works if work is not None]
+
     def _publish_value(self, values: Values, event: Event, now: float, without: Session | None, source: object) -> None:
         if event.audience is not None or event.chosen is not None:
             raise NotForAll
@@ -305,7 +346,7 @@ class Broker:
             values.publish(event, now, without, source)
         except Refusal as refusal:
             raise self.counted(refusal) from None
-        self.recording.remember(event)
+        self.recording.remember(event, now)
 
     def _stamp(self, event: Event, now: float) -> None:
         event.time_us = self._time_us(now)
@@ -386,7 +427,7 @@ class Broker:
         if events:
             flow = self.flows[session.protocol]
             flow.delivered += len(events)
-            if session.cursor is None:  # the time since publication is not a delay for events read from the history
+            if session.cursor is None and now <= session.reads_until:  # else it is not a delay (`flow.py`)
                 flow.delays.note(int((now + self.clock_offset_s) * 1_000_000) - events[0].time_us)
         return events
 

@@ -5,6 +5,7 @@ Refusal                 the peer's request is not carried out; nothing has chang
     NameTooLong
     NameTooDeep         the name has too many segments
   TooManySubscriptions  the session is at its limit of subscriptions
+    SubscriptionsTooLarge the session's subscriptions would take too much memory
   TooManyPatterns       the session is at its limit of subscriptions with a wildcard
   TokenRefused          the token does not prove an identity
     TokenTooLong
@@ -19,6 +20,7 @@ Refusal                 the peer's request is not carried out; nothing has chang
   HistoryUnavailable    the log cannot take the event: the disk is full, broken or too slow
     InboxFull             too many bytes wait to be written
     DiskFull              the disk has no more room than must stay free
+    LogMoved              the log's files were deleted or moved
   OutcomeUnknown        the event may or may not reach the disk
   KeyReused             the idempotency key belongs to another publish
   WrongType             the topic has a type, and the data is not a value of it
@@ -61,6 +63,12 @@ class TooManySubscriptions(Refusal):
 
     reason = "too_many_subscriptions"
     limit = "subscriptions"
+
+
+class SubscriptionsTooLarge(TooManySubscriptions):
+    """The session's subscriptions have reached `limits.subscription_bytes`."""
+
+    limit = "subscription_bytes"
 
 
 class TooManyPatterns(Refusal):
@@ -111,6 +119,8 @@ class HistoryUnavailable(Refusal):
     """The log does not take the event, and it is not delivered; a repeat with the same key shows if it is stored."""
 
     reason = "history_unavailable"
+    cause = "disk"
+    """Why the log cannot be written, as one word for the server's log."""
 
 
 class InboxFull(HistoryUnavailable):
@@ -122,7 +132,13 @@ class InboxFull(HistoryUnavailable):
 class DiskFull(HistoryUnavailable):
     """Less than `history.free_bytes` of the disk is free."""
 
-    limit = "free_bytes"
+    limit = cause = "free_bytes"
+
+
+class LogMoved(HistoryUnavailable):
+    """The log's files were deleted or moved: what is written to them would be lost."""
+
+    cause = "moved"
 
 
 class OutcomeUnknown(Refusal):

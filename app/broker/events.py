@@ -30,7 +30,7 @@ class Audience(NamedTuple):
     excluded_roles: tuple[str, ...] = ()
 
     def admits(self, authid: str | None, role: str) -> bool:
-        """Whether a subscriber with this authid (None: anonymous) and role may receive the event."""
+        """Whether a subscriber with this authid (None if it has none) and role may receive the event."""
         if authid in self.excluded_authids or role in self.excluded_roles:
             return False
         if self.eligible_authids is not None and authid not in self.eligible_authids:

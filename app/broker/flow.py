@@ -1,10 +1,28 @@
 """Throughput and delay: for each protocol, the events that its clients published and received.
 
-A delay is the time from the publication of an event until it leaves a subscriber's outbox to be written. It includes
-the commit that a durable event waits for, and the time until a polling client asks.
+A delay is the time from an event's publication until it is written to a ready subscriber (`DELAY`). A subscriber is
+ready while its poll is held or its connection takes data, and for some time after that: until its interval between two
+polls has passed (`advice.interval`), and one second more (`GRACE_S`). So a delay includes the commit that a durable
+event waits for, and the time until a client that polls is back.
+
+An event that is written later than that has waited for its subscriber, and no delay is counted for it: one client that
+polls when it likes, or does not read, would determine the quantiles of all, which are to show what the server does. It
+is not counted from the subscriber's return either: that is always nothing, and would make the quantiles too good. Such
+events are seen where they wait, in the queues of sessions. If a subscriber returns late because the server was too slow
+to read its poll, that is seen in the delays of the others, and in the lag of the event loop.
+
+Counted is the oldest of the events that are written together, but none that was read from the history, and no value of
+NetworkTables that waited for a client that did not read. Over WAMP's long-polling an event counts as written when it
+can be fetched.
 """
 
 from __future__ import annotations
+
+DELAY = "from an event's publication until it is written to a ready subscriber"
+"""The definition in the words of the metrics, the console and the pages."""
+
+GRACE_S = 1.0
+"""How long a subscriber still counts as ready after it was: several round trips on a bad network."""
 
 _EXACT_BITS = 4
 _STEPS = 1 << _EXACT_BITS

@@ -24,7 +24,8 @@ class Published(NamedTuple):
 class Keys:
     """The keys used recently: at most `most`, each for `age_s` seconds.
 
-    Times are seconds of the wall clock, since some keys are read from a log that an earlier run wrote.
+    Times are those of the monotonic clock: a wall clock can be set, and keys would be forgotten too early. A key of an
+    earlier run has a time before the start of this one.
     """
 
     def __init__(self, most: int, age_s: float) -> None:
@@ -35,27 +36,27 @@ class Keys:
     def __len__(self) -> int:
         return len(self._known)
 
-    def find(self, authid: str | None, key: str, topic: str, wall_s: float) -> Event | Published | None:
+    def find(self, authid: str | None, key: str, topic: str, now: float) -> Event | Published | None:
         """What was published with that key, an `Event` while it is pending; None if the key is unknown or expired.
 
         Raises `KeyReused` if the key belongs to another topic.
         """
-        if not self.has(authid, key, wall_s):
+        if not self.has(authid, key, now):
             return None
         found = self._known[authid, key]
         if found[1].topic != topic:
             raise KeyReused
         return found[1]
 
-    def has(self, authid: str | None, key: str, wall_s: float) -> bool:
+    def has(self, authid: str | None, key: str, now: float) -> bool:
         """Whether an event was published with that key, or is pending."""
         found = self._known.get((authid, key))
-        return found is not None and abs(wall_s - found[0]) <= self._age_s
+        return found is not None and now - found[0] <= self._age_s
 
-    def remember(self, authid: str | None, key: str, what: Event | Published, wall_s: float) -> None:
+    def remember(self, authid: str | None, key: str, what: Event | Published, now: float) -> None:
         """Store a key that is used now, or whose event is settled; the oldest are dropped when there are too many."""
         self._known.pop((authid, key), None)  # so that the dictionary is in the order of use
-        self._known[authid, key] = (wall_s, what)
+        self._known[authid, key] = (now, what)
         while len(self._known) > self._most:
             del self._known[next(iter(self._known))]
 
@@ -63,10 +64,10 @@ class Keys:
         """Remove a key whose event was refused: a repeat is a new attempt."""
         self._known.pop((authid, key), None)
 
-    def sweep(self, wall_s: float) -> None:
+    def sweep(self, now: float) -> None:
         """Remove the keys that are expired."""
         while self._known:
             name = next(iter(self._known))
-            if abs(wall_s - self._known[name][0]) <= self._age_s:
+            if now - self._known[name][0] <= self._age_s:
                 return
             del self._known[name]

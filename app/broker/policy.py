@@ -1,21 +1,25 @@
 """What a session may do to a topic, the same for every protocol.
 
 All checks go through one method, `Rights.may`. It is answered by an operator's access rules (`app/access/rules.py`) or,
-if there are none, by the default rules below (`HouseRules`). The rights are those of a `Session`, or, for a request
-without one, of the `Identity` that it proved.
+if there are none, by the default rules below (`HouseRules`); `app/access/control.py` has those that count now. The
+rights are those of a `Session`, or, for a request without one, of the `Identity` that it proved.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from app.broker.errors import TokenRefused
 from app.broker.names import SPACE, escaped
 from app.broker.topics import RESERVED, Match, Pattern, meet
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from app.broker.sessions import Session
-    from app.settings import Verb
+    from app.settings import Token, User, Verb
 
 SERVER = "server"
 """The role of the server's own sessions, which may do everything; a token cannot grant it."""
@@ -26,8 +30,11 @@ NOBODY = "anonymous"
 SERVERS_OWN = frozenset({RESERVED, "stats", "alerts", "replay"})
 """The first segments of the topics that the server and its pipeline publish."""
 
-NT4_META = f"{escaped('$nt4')}/{escaped('$')}"
-"""The beginning of the names by which rules cover NetworkTables' meta topics, which list the names of all topics."""
+META_NAMES = ("wamp/", f"{escaped('$nt4')}/{escaped('$')}")
+"""The beginnings of the names by which rules cover meta topics and procedures: the WAMP router's, and NetworkTables'.
+
+They reveal clients and the names of topics.
+"""
 
 _ROUTERS_OWN = SPACE + SPACE
 _KILLS = Pattern(Match.PREFIX, "wamp/session/kill")
@@ -38,11 +45,13 @@ class Identity(NamedTuple):
     """A client's proved identity.
 
     `authid` is None for anonymous clients. `expires_s` is when the proof expires, in wall-clock seconds; None: never.
+    `credential` is the entry of the settings that proved it, a static token or a user; None for other proofs.
     """
 
     authid: str | None
     role: str
     expires_s: float | None = None
+    credential: Token | User | None = None
 
 
 ANONYMOUS = Identity(None, NOBODY)
@@ -63,6 +72,39 @@ class Rights(Protocol):
 
     def grants_any(self, verb: Verb, role: str) -> bool:
         """Whether there is any topic in the shared space to which `role` may do `verb`."""
+
+
+class Identities(Protocol):
+    """The check of what proves a client's identity: tokens, and the users of WAMP-CRA."""
+
+    @property
+    def accept_tokens(self) -> bool:
+        """Whether any tokens are accepted; if not, tokens are neither required nor looked at."""
+
+    @property
+    def users(self) -> Mapping[str, User]:
+        """The users, by id."""
+
+    def prove(self, token: str, wall_s: float) -> Identity:
+        """The identity that a token proves at `wall_s`, in seconds since 1970. Raises `TokenRefused`."""
+
+    def stand_by(self, credential: Token | User | None) -> bool:
+        """Whether an identity with this credential still counts: the credential has not been withdrawn or changed."""
+
+
+class NoIdentities:
+    """The identities of a server that knows nobody: no tokens, and no users."""
+
+    accept_tokens = False
+    users: Mapping[str, User] = MappingProxyType({})
+
+    def prove(self, token: str, wall_s: float) -> Identity:  # noqa: ARG002 - none is accepted
+        """See `Identities`."""
+        raise TokenRefused("no tokens are accepted")
+
+    def stand_by(self, credential: Token | User | None) -> bool:
+        """See `Identities`."""
+        return credential is None
 
 
 def as_rules_name_it(what: Pattern) -> Pattern:

@@ -91,7 +91,7 @@ class Recording:
                 self.pending.append(event)
                 if is_pending:
                     self._pending_of[event.source] += 1
-        self.remember(event)
+        self.remember(event, now)
 
     def keep(self, event: Event, now: float) -> bool:
         """Append a stamped value to the log, to be written but not waited for, even if its topic is durable.
@@ -139,20 +139,20 @@ class Recording:
             if event.waiters:
                 _tell(event, self._counted(OutcomeUnknown()), now)
 
-    def remember(self, event: Event) -> None:
+    def remember(self, event: Event, now: float) -> None:
         """Remember `event` under its idempotency key, if it has one."""
         if event.idempotency_key is not None:
             what = event if event.is_pending else Published(event.topic, event.position, event.publication)
-            self.keys.remember(event.authid, event.idempotency_key, what, event.time_us / 1_000_000)
+            self.keys.remember(event.authid, event.idempotency_key, what, now)
 
-    def repeated(self, event: Event, wall_s: float) -> Event | Published | None:
+    def repeated(self, event: Event, now: float) -> Event | Published | None:
         """What was published before with the key of `event`; None if that is unknown or `event` has no key.
 
         Raises `KeyReused`.
         """
         if event.idempotency_key is None:
             return None
-        return self.keys.find(event.authid, event.idempotency_key, event.topic, wall_s)
+        return self.keys.find(event.authid, event.idempotency_key, event.topic, now)
 
     def _each(self, events: Sequence[Event], step: Callable[[Event, float], None], now: float) -> None:
         """Call `step` for each event; an exception is raised after all others have been called."""
@@ -183,7 +183,7 @@ class Recording:
         event.source = None  # a request can be large
         try:
             if refusal is None:
-                self.remember(event)
+                self.remember(event, now)
                 self._spread(event, now, is_new, True)  # noqa: FBT003 - the event is final
             elif event.idempotency_key is not None:
                 self.keys.forget(event.authid, event.idempotency_key)

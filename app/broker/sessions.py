@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from app.broker.meters import Meter
     from app.broker.outbox import Outbox
     from app.broker.topics import Pattern
+    from app.settings import Token, User
 
 
 class Owner(Protocol):
@@ -28,6 +29,12 @@ class Owner(Protocol):
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """Handle an outbox that is full: make room and take `event`, or close the session."""
 
+    def rights_changed(self, session: Session, now: float) -> int:
+        """Take away the subscriptions that the session's rights no longer grant, and the events that wait for them.
+
+        Returns the number of these subscriptions.
+        """
+
 
 class Session:
     """A client's identity, subscriptions and undelivered events.
@@ -35,8 +42,11 @@ class Session:
     `deadline` is never None: a session that nothing would end is a leak (CometD #674, #1134, #1716). Only
     `Broker.touch` moves it, which keeps the heap of deadlines correct, and never beyond `expiry`, when the token that
     the session began with expires. Both are monotonic seconds; `expiry` is infinity if the token does not expire.
-    `opened_at` is when the session was admitted. `cursor` is None until the session asks for the history. `account` is
-    the address whose limit of sessions this one counts towards, or None; `meter` bounds its publishes.
+    `authid` is None, or random, if the client is anonymous; `credential` is the entry of the settings that proved its
+    identity, if one did (`policy.Identity`). `opened_at` is when the session was admitted. Its client counts as ready
+    for events until `reads_until`, infinity while it is (`flow.py`); the owner sets it. `cursor` is None until the
+    session asks for the history. `account` is the address whose limit of sessions this one counts towards, or None;
+    `meter` bounds its publishes.
     """
 
     __slots__ = (
@@ -44,6 +54,7 @@ class Session:
         "alarm",
         "authid",
         "closed",
+        "credential",
         "cursor",
         "deadline",
         "expiry",
@@ -55,7 +66,9 @@ class Session:
         "outbox",
         "owner",
         "protocol",
+        "reads_until",
         "role",
+        "subscription_bytes",
         "subscriptions",
     )
 
@@ -66,14 +79,26 @@ class Session:
         self.outbox = outbox
         self.authid: str | None = None
         self.role = NOBODY
+        self.credential: Token | User | None = None
         self.expiry = inf
         self.account: str | None = None
         self.meter: Meter | None = None
         self.subscriptions: dict[Pattern, Subscription] = {}
+        self.subscription_bytes = 0  # the memory that they take
         self.cursor: Cursor | None = None
         self.opened_at = 0.0
+        self.reads_until = inf
         self.deadline = 0.0
         self.alarm: tuple[float, int, Session] | None = None  # the one live entry in the heap of deadlines
         self.is_ready = False  # waits in Broker.ready
         self.closed: str | None = None  # why it ended
         self.heard: tuple[Pattern, ...] = ()  # the subscriptions that it had when it ended
+
+    @property
+    def lasting_authid(self) -> str | None:
+        """The authid that names the same client in its next session too; None if the client is anonymous.
+
+        Events, idempotency keys and the log have it. Audiences apply to `authid`, which in WAMP an anonymous session
+        has too: a random one, which its client learns from WELCOME.
+        """
+        return None if self.role == NOBODY else self.authid

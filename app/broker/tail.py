@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from app.broker.erasure import Erasure
     from app.broker.events import Event
 
 
@@ -32,6 +33,10 @@ class Tail:
         self.head = head
         self._events.clear()
         self._nbytes = 0
+
+    def erase(self, erasure: Erasure) -> None:  # noqa: ARG002 - a part of the log must have no hole
+        """Drop all events (`erasure.Holder`); they are read from disk from now on."""
+        self.skip_to(self.head)
 
     def after(self, offset: int) -> list[Event] | None:
         """All events above `offset`; None if the tail does not reach back that far."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from app.broker.erasure import Erasure
 from app.cli.console import WRONG_USE, say
 from app.cli.options import pattern_of
 from app.cli.pipes import STDERR, STDIN
-from app.history.purge import Erasure
 from app.protocols.bayeux.names import Bounds
 
 if TYPE_CHECKING:

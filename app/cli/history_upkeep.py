@@ -13,13 +13,14 @@ from app.history.folder import FolderLocked, FolderUnusable
 from app.history.history import History
 from app.history.rules import Rules
 from app.history.verify import verify as look
+from app.persistent_topics import PersistentTopics
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from app.broker.erasure import Erasure
     from app.cli.progress import ShareBar
     from app.history.folder import Damage
-    from app.history.purge import Erasure
     from app.settings import Settings
 
 
@@ -75,6 +76,7 @@ def purge(folder: Path, settings: Settings, erasure: Erasure, bar: ShareBar) -> 
         options = replace(settings.history, free_bytes=0)  # nothing is published, and erasing makes room
         history = History.open(folder, options, Rules(), lambda _: None)
         count = history.purge(erasure, lambda done, of: bar.show(done, of, ""))
+        PersistentTopics.of(replace(settings, data_dir=str(folder))).clean(erasure)
     except FolderLocked as locked:
         say(f"{locked}; purge without --data-dir uses that server")
         return FAILED

@@ -56,16 +56,35 @@ def server_options(verb: Command) -> Command:
     return server(token(verb))
 
 
-def load_settings(file: Path | None, flags: dict[str, Any]) -> Configuration:
-    """Load the settings from a file, the environment and flags; print what is wrong and exit if they are invalid."""
-    if file is None and DEFAULT_FILE.exists():
-        file = DEFAULT_FILE
-    try:
+def settings_reader(file: Path | None, flags: dict[str, Any]) -> Callable[[], Configuration]:
+    """Return a function that loads the settings from a file, the environment and flags each time that it is called.
+
+    Where `file` is None it looks for `DEFAULT_FILE`. A file that it has found once must be there from then on. The
+    function raises `BadSettings`.
+    """
+
+    def read() -> Configuration:
+        nonlocal file
+        if file is None and DEFAULT_FILE.exists():
+            file = DEFAULT_FILE
         return load(file, os.environ, flags)
+
+    return read
+
+
+def read_settings(read: Callable[[], Configuration]) -> Configuration:
+    """Load the settings by `read`; print what is wrong and exit if they are invalid."""
+    try:
+        return read()
     except BadSettings as error:
         for problem in error.problems:
             say(str(problem))
         sys.exit(WRONG_USE)
+
+
+def load_settings(file: Path | None, flags: dict[str, Any]) -> Configuration:
+    """Load the settings from a file, the environment and flags; print what is wrong and exit if they are invalid."""
+    return read_settings(settings_reader(file, flags))
 
 
 def pattern_of(channel: str, bounds: Bounds) -> Pattern:

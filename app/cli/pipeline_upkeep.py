@@ -19,8 +19,8 @@ from app.pipeline.lake import verify as looking
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from app.broker.erasure import Erasure
     from app.cli.pipeline_options import Place
-    from app.history.purge import Erasure
 
 
 def compact(place: Place, names: Iterable[str]) -> int:

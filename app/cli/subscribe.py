@@ -22,6 +22,7 @@ _LINK_NEWS = {
     Link.RESUMED: "connected again to {}",
     Link.RENEWED: "connected again to {}; events published in the meantime may be missing",
     Link.MISSED: "events are missing: the server no longer has them ({})",
+    Link.REVOKED: "{}: no longer allowed, so the server has ended the subscription",
 }
 
 # JSON escapes the control characters below U+0020, but terminals also obey those from U+0080 on.

@@ -13,7 +13,7 @@ from app import __version__
 from app.access.tokens import new_token
 from app.cli.check_config import listing
 from app.cli.console import DONE, FAILED, INTERRUPTED, WRONG_USE, run, say
-from app.cli.options import config_option, load_settings, server_options
+from app.cli.options import config_option, load_settings, read_settings, server_options, settings_reader
 from app.cli.pipes import STDIN
 from app.cli.publish import NotJson, publish_lines, publish_value, read_json
 from app.cli.subscribe import Start, report_link, subscribe
@@ -132,10 +132,11 @@ def serve(  # noqa: PLR0913 - one for each flag
         "open": is_open or None,
         "load": hooks or None,
     }
-    configuration = load_settings(file, {key: value for key, value in flags.items() if value is not None})
+    read = settings_reader(file, {key: value for key, value in flags.items() if value is not None})
+    configuration = read_settings(read)
     from app.host.server import run as run_server  # noqa: PLC0415 - the other verbs need none of the server
 
-    sys.exit(run_server(configuration.settings, configuration.changes))
+    sys.exit(run_server(configuration, read))
 
 
 @main.command(context_settings={"ignore_unknown_options": True})  # else a negative number would be an option
@@ -187,7 +188,7 @@ def _check_files(settings: Settings) -> None:
     from app.host.certificate import BadCertificate, Certificate  # noqa: PLC0415 - as above
 
     try:
-        Authenticator(settings)
+        Authenticator.of(settings)
         if settings.tls.cert:
             Certificate(settings.tls)
     except (BadKeys, BadCertificate) as error:

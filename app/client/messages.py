@@ -77,11 +77,15 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """The content of a response: replies by their request's id, events in order, and whether the session is over."""
+    """The content of a response: replies by their request's id, events in order, and what the server has ended.
+
+    `revoked` are the patterns of subscriptions that the server has ended; `is_goodbye`: the session is over.
+    """
 
     replies: dict[str, JSON] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     is_goodbye: bool = False
+    revoked: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, messages: list[JSON]) -> Incoming:
@@ -92,6 +96,7 @@ class Incoming:
         """
         replies: dict[str, JSON] = {}
         events: list[Event] = []
+        revoked: list[str] = []
         is_goodbye = False
         for message in messages:
             channel, message_id = message.get("channel"), message.get("id")
@@ -99,9 +104,11 @@ class Incoming:
                 replies[message_id] = message
             elif channel == "/meta/disconnect":
                 is_goodbye = True
+            elif channel == "/meta/unsubscribe" and isinstance(message.get("subscription"), str):
+                revoked.append(message["subscription"])
             elif isinstance(channel, str) and not channel.startswith("/meta/") and "data" in message:
                 events.append(Event(channel, message["data"], _position(_ext(message).get("replay"))))
-        return cls(replies, events, is_goodbye)
+        return cls(replies, events, is_goodbye, revoked)
 
 
 def error_of(reply: JSON) -> str | None:

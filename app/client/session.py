@@ -43,6 +43,7 @@ class Link(Enum):
     RESUMED = "resumed"  # connected again, and the server has kept the events published in the meantime
     RENEWED = "renewed"  # in a new session, subscribed as before: events published in the meantime may be missing
     MISSED = "missed"  # the connection is fine, but the history no longer has events that the client had yet to receive
+    REVOKED = "revoked"  # the connection is fine, but the server has ended a subscription: rules no longer allow it
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +216,8 @@ class Session:
         self.resumption.note(reply)
         for gap in gaps_of(reply):
             self._tell(Link.MISSED, gap)
+        for pattern in incoming.revoked:
+            self._give_up(pattern)
         if self._batch is not None:
             self._batch = batch_of(reply) or self._batch
         advice = Advice.read(reply)
@@ -228,6 +231,13 @@ class Session:
         if error is not None or self.client_id is None:
             raise Refused(error or "the server requires a new handshake", is_final=False)
         self._is_first_connect = False
+
+    def _give_up(self, pattern: str) -> None:
+        """Drop a subscription that the server has ended: to renew it with the others would be refused for all."""
+        if pattern in self.patterns:
+            del self.patterns[pattern]
+            self.resumption.forget(pattern)
+            self._tell(Link.REVOKED, pattern)
 
     async def _ask(self, fields: dict[str, Any], within_s: float) -> tuple[dict[str, Any], Incoming]:
         """Send one message; returns its reply and the whole response."""

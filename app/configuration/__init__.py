@@ -30,6 +30,7 @@ __all__ = [
     "Configuration",
     "Knob",
     "Problem",
+    "check",
     "entry_key",
     "limits_table",
     "load",
@@ -72,7 +73,12 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
     if problems:
         raise BadSettings(problems)
     settings: Settings = assemble(values)
+    check(settings, places)
+    return Configuration(settings, values, places)
+
+
+def check(settings: Settings, places: Mapping[str, str]) -> None:
+    """Check the rules between settings, which come from these `places`. Raises `BadSettings` with all mistakes."""
     problems = [Problem(places[key], plain_key(key), text) for key, text in broken_rules(settings)]
     if problems:
         raise BadSettings(problems)
-    return Configuration(settings, values, places)

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from app.configuration.knobs import LISTS, declared
 from app.configuration.problems import Problem, unknown
-from app.configuration.values import conform, toml_key
+from app.configuration.values import conform, expected, toml_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from app.configuration.knobs import Knob
+
+_SECRETS = {("tokens", "hash"), ("user", "key")}
+"""Settings whose values are never shown: a mistake may be the secret itself, and mistakes are logged at a reload."""
 
 _NUMBER = re.compile(r"\[\d+\]")
 
@@ -57,7 +60,8 @@ def _read_entry(
         try:
             fields[name] = conform(knobs[name], value)
         except ValueError as error:
-            problems.append(Problem(place(at), plain_key(at), str(error)))
+            text = f"expected {expected(knobs[name])}" if (key, name) in _SECRETS else str(error)
+            problems.append(Problem(place(at), plain_key(at), text))
     missing = [name for name, knob in knobs.items() if knob.default is MISSING and name not in table]
     if missing:
         problems.append(Problem(place(entry_key(key, number)), f"[[{key}]]", f"expected {' and '.join(missing)} too"))

@@ -104,6 +104,10 @@ class LocalSession:
         session.outbox.put(event)
         self._engine.broker.mark_ready(session)
 
+    def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - Owner's form
+        """Take nothing away: the program's own sessions may do everything."""
+        return 0
+
     def _call(self, event: Event) -> None:
         channel = to_channel(event.topic)
         for pattern in patterns_over(event.topic):

@@ -76,6 +76,9 @@ def backup(source: Path, target: Path, tell: Callable[[int, int], None] = lambda
         tell(min(done, total), total)
     (target / MARK).touch(mode=0o600)
     sync_folder(target)
+    firsts = [first for first, _ in segment_files(target)]
+    if firsts:  # retention may have deleted others meanwhile
+        identity = replace(identity, first=max(identity.first, min(firsts)))
     identity.save(target / "log.json")  # last: only now the folder is a log
     sync_folder(target.parent)
     tell(total, total)

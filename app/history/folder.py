@@ -6,11 +6,12 @@ and whether they are intact.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ import orjson
 from app.broker.publications import new_key
 from app.history import documents, segment
 from app.history.mark import Mark
+from app.history.places import place_of
 from app.history.ranges import joined
 from app.history.rules import NEVER
 
@@ -91,6 +93,7 @@ class Identity:
     format           of its segments (`segment.FORMAT`)
     ancestors        ids of the logs it was restored from; their segments belong to it
     holes            ranges of offsets that are lost permanently, both ends included
+    first            the first offset that retention has not deleted; 0 where that is unknown
     """
 
     log_id: str
@@ -98,11 +101,12 @@ class Identity:
     format: int = segment.FORMAT
     ancestors: tuple[str, ...] = ()
     holes: tuple[tuple[int, int], ...] = ()
+    first: int = 0
 
     @classmethod
     def new(cls) -> Identity:
         """The identity of a new log."""
-        return cls(secrets.token_hex(16), new_key())
+        return cls(secrets.token_hex(16), new_key(), first=1)
 
     @classmethod
     def load(cls, path: Path) -> Identity:
@@ -116,7 +120,8 @@ class Identity:
         try:
             holes = tuple((first, last) for first, last in content["holes"])
             key = int(content["publication_key"])  # too long for a JSON number
-            return cls(content["log_id"], key, content["format"], tuple(content["ancestors"]), holes)
+            first = int(content.get("first", 0))  # earlier versions did not write it
+            return cls(content["log_id"], key, content["format"], tuple(content["ancestors"]), holes, first)
         except (KeyError, TypeError, ValueError):
             raise documents.DocumentDamaged(f"{path.name} is damaged") from None
 
@@ -146,6 +151,15 @@ def first_of(path: Path) -> int | None:
     return int(digits) if is_segment else None
 
 
+def begin_of(first: int, holes: Iterable[tuple[int, int]]) -> int:
+    """The offset with which a log begins whose first segment begins with `first`.
+
+    `holes` are ranges of offsets that are lost; one directly before the first segment still belongs to the log, so that
+    its readers learn of it.
+    """
+    return next((low for low, high in holes if high == first - 1), first)
+
+
 def segment_files(path: Path) -> list[tuple[int, Path]]:
     """The segments' files in a folder, each with its first offset, in that order. Raises `OSError`."""
     return sorted((first, file) for file in path.iterdir() if (first := first_of(file)) is not None)
@@ -168,6 +182,8 @@ class Folder:
             self._lock_file = _lock(path)
         except OSError as error:
             raise FolderUnusable(f"{path} cannot be used as data folder: {error.strerror}") from error
+        self._place = place_of(self._lock_file)
+        self._is_deleted = False
         try:
             self.identity = self._identify()
             self.mark = Mark(path / "mark")
@@ -182,6 +198,11 @@ class Folder:
     def log_id(self) -> str:
         """The random id of this log."""
         return self.identity.log_id
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to the folder that was opened. Raises `OSError`."""
+        return place_of(self.path / "lock") == self._place
 
     def segment_path(self, first: int) -> Path:
         """The path of the segment that begins with the offset `first`."""
@@ -201,13 +222,24 @@ class Folder:
             return True
 
     def remove(self, old: Iterable[Segment]) -> None:
-        """Delete segments; a reader that has one open can read it to its end. Raises `OSError`."""
+        """Delete the oldest segments; a reader that has one open can read it to its end. Raises `OSError`."""
+        if not self.is_in_place:
+            raise OSError(errno.ESTALE, "another folder has taken its place", str(self.path))
         gone = set(old)
+        if not gone:
+            return
         with self._changing:
             self.segments = tuple(each for each in self.segments if each not in gone)
+        following = max((each.last or each.first) for each in gone) + 1
+        is_noted = False
+        with suppress(OSError):  # a full disk; deleting makes room
+            self._begin_with(following)
+            is_noted = True
         for each in sorted(gone, key=lambda each: each.first):  # the oldest first: no hole after a crash
             delete(each.path)
         documents.sync_folder(self.path)
+        if not is_noted:
+            self._begin_with(following)
 
     def note(self, damage: Damage) -> None:
         """Add damage to the list unless it is there already; for any thread."""
@@ -219,8 +251,37 @@ class Folder:
         """Record ranges of offsets as lost permanently; they are never used again. Raises `OSError`."""
         holes = tuple(joined((*self.identity.holes, *lost), 1, NEVER))
         if holes != self.identity.holes:
-            self.identity = replace(self.identity, holes=holes)
-            self.identity.save(self.path / "log.json")
+            self._identify_as(replace(self.identity, holes=holes))
+
+    def leave_word(self) -> None:
+        """Where the folder's files were deleted, put back what the next start needs to report the lost events.
+
+        That is the log's identity and its mark. Nothing is done where the folder was moved, since it may be moved back,
+        or where another log is in its place. It may be repeated.
+        """
+        self._is_deleted = self._is_deleted or os.fstat(self._lock_file).st_nlink == 0
+        if not self._is_deleted:
+            return
+        document, mark = self.path / "log.json", self.path / "mark"
+        with suppress(OSError, FolderLocked, FolderUnusable, documents.DocumentDamaged):
+            if document.exists() and Identity.load(document).log_id != self.log_id:
+                return
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if place_of(self.path / "lock") != place_of(self._lock_file):
+                before, self._lock_file = self._lock_file, _lock(self.path)
+                os.close(before)
+            if not mark.exists():
+                self.mark.move_to(mark)
+            if not document.exists():
+                self.identity.save(document)
+
+    def _begin_with(self, first: int) -> None:
+        """Record that everything before `first` may be deleted, so that it does not count as lost."""
+        self._identify_as(replace(self.identity, first=max(self.identity.first, first)))
+
+    def _identify_as(self, identity: Identity) -> None:
+        self.identity = identity
+        identity.save(self.path / "log.json")
 
     def close(self) -> None:
         """Unlock the folder, so that another server can open it."""
@@ -281,7 +342,10 @@ def _from_segments(files: list[Path]) -> Identity | None:
                 holes += [(int(first), int(last)) for first, last in orjson.loads(meta.get(HOLES, "[]"))]
         except (sqlite3.Error, OSError, KeyError, TypeError, ValueError):
             continue  # damaged too; `recovery.py` reports it
-    return None if identity is None else replace(identity, holes=tuple(joined(holes, 1, NEVER)))
+    if identity is None:
+        return None
+    first = first_of(files[0]) or 0  # whether anything was deleted before it is not known
+    return replace(identity, holes=tuple(joined(holes, 1, NEVER)), first=first)
 
 
 def delete(path: Path) -> None:

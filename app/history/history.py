@@ -10,22 +10,22 @@ import errno
 import sqlite3
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from app.broker.keys import Published
 from app.history import purge, segment
 from app.history.backup import begin_anew
 from app.history.connections import Connections
 from app.history.consumers import Consumers
-from app.history.folder import Damage, Folder, FolderUnusable
+from app.history.folder import Damage, Folder, FolderUnusable, begin_of
 from app.history.opened import is_passing
 from app.history.ranges import joined, outside
 from app.history.reader import Reader
+from app.history.recent import recent_keys
 from app.history.recovery import recover
 from app.history.retention import Retention
-from app.history.rows import keyed, walk
+from app.history.rows import walk
 from app.history.sealer import Sealer
 from app.history.writer import Writer
 
@@ -33,12 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from app.broker.erasure import Erasure
     from app.broker.errors import HistoryUnavailable
     from app.broker.events import Event
     from app.broker.log import Keeping, Page, Query
     from app.broker.topics import Pattern
     from app.history.folder import Segment
-    from app.history.purge import Erasure
+    from app.history.recent import RecentKey
     from app.history.rules import Rules
     from app.history.stored import Stored
     from app.history.writer import Report
@@ -100,7 +101,6 @@ class History:
         self._rules = rules
         self._writer = writer
         self._sealer = sealer
-        self._clock = clock
         self._connections = Connections(folder)
         self._reader = Reader(folder, rules, self._connections)
         self.consumers = Consumers(folder.path, options.consumers, options.consumer_grace_s)
@@ -171,7 +171,7 @@ class History:
     def start(self) -> int:
         """The first offset that was not deleted; `head + 1` in an empty log."""
         segments = self.folder.segments
-        return segments[0].first if segments else self.head + 1
+        return begin_of(segments[0].first if segments else self.head + 1, self.folder.identity.holes)
 
     @property
     def damage(self) -> Sequence[Damage]:
@@ -275,34 +275,55 @@ class History:
         `tell(done, total)` is called with offsets, as progress. Raises `PurgeUnderWay`, and `OSError` or
         `sqlite3.Error`; then some events are erased, and the call may be repeated.
         """
+        with self.purging():
+            self.roll()
+            return self.rewrite(erasure, tell)
+
+    @contextmanager
+    def purging(self) -> Iterator[None]:
+        """A context manager within which no other purge of this log begins. Raises `PurgeUnderWay`."""
         if not self._purging.acquire(blocking=False):
             raise PurgeUnderWay
-
-        def tell_on(done: int, of: int) -> None:
-            if self._is_closed:
-                raise InterruptedError(errno.EINTR, "the log is being closed")
-            tell(done, of)
-
         try:
-            with self._upkeep:
-                self._all_sealed()
-                erased = purge.purge(self.folder, erasure, tell_on)
-                self._connections.prune()
-                return erased
+            yield
         finally:
             self._purging.release()
 
+    def roll(self) -> None:
+        """End the current segment, so that `rewrite` erases from all events committed by now. Blocks.
+
+        Raises `OSError`.
+        """
+        if not self.folder.is_in_place:
+            raise OSError(errno.ESTALE, "the folder was deleted or moved", str(self.folder.path))
+        if not self._writer.roll(_SEAL_S):
+            raise OSError(errno.EBUSY, "the current segment cannot be ended")
+
+    def rewrite(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
+        """Erase as `purge` does, from the segments that are ended; only within `purging`. Blocks."""
+
+        def tell_on(done: int, of: int) -> None:
+            self._check_open()
+            tell(done, of)
+
+        with self._upkeep:
+            self._check_open()
+            self._all_sealed()
+            erased = purge.purge(self.folder, erasure, tell_on)
+            self._connections.prune()
+            return erased
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InterruptedError(errno.EINTR, "the log is being closed")
+
     def _all_sealed(self) -> None:
-        """End the current segment, and wait until all ended segments are sealed. Raises `OSError`."""
+        """Wait until all ended segments are sealed. Raises `OSError`."""
         until = time.monotonic() + _SEAL_S
-        is_rolled = self._writer.roll(_SEAL_S)
         while any(each.last is not None and each.is_sound and not each.is_sealed for each in self.folder.segments):
             if time.monotonic() > until:
-                is_rolled = False
-                break
+                raise OSError(errno.EBUSY, "a segment cannot be sealed; it may be open elsewhere")
             time.sleep(_SEAL_STEP_S)
-        if not is_rolled:
-            raise OSError(errno.EBUSY, "a segment cannot be sealed; it may be open elsewhere")
 
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """The intact rows between two offsets, both included, in order and in batches. Blocks. Raises `OSError`.
@@ -337,28 +358,9 @@ class History:
         if not any(each.first <= first and last <= each.last for each in self.folder.damage):
             self.folder.note(Damage(first, last, found.path.name, "cannot be read"))
 
-    def recent_keys(self) -> list[tuple[str | None, str, Published, float]]:
-        """The idempotency keys in the log that are not older than the setting `key_age_s`, oldest first. Blocks.
-
-        Each is (authid of the publisher, key, what was published, seconds since 1970).
-        """
-        since_us = int((self._clock() - self.options.key_age_s) * 1_000_000)
-        found: list[tuple[str | None, str, Published, float]] = []
-        rows: list[Stored]
-        latest: list[Stored]
-        for each in reversed(self.folder.segments):
-            last = self.head if each.last is None else each.last
-            rows, latest = [], []
-            with suppress(sqlite3.Error), closing(segment.read(each.path, is_sealed=each.is_sealed)) as connection:
-                rows = keyed(connection, last, since_us, self.options.keys - len(found))
-                latest = next(iter(walk(connection, last, last)))[0]
-            for row in rows:
-                assert row.idempotency_key is not None
-                published = Published(row.topic, row.offset, row.publication)
-                found.append((row.authid, row.idempotency_key, published, row.time_us / 1_000_000))
-            if len(found) >= self.options.keys or (latest and latest[0].time_us < since_us):
-                break
-        return found[::-1]
+    def recent_keys(self) -> list[RecentKey]:
+        """The idempotency keys to remember from an earlier run (`recent.py`), oldest first. Blocks."""
+        return recent_keys(self.folder.segments, self.head, self.options.keys, self.options.key_age_s)
 
     def _segment_from(self, offset: int) -> Segment | None:
         """The segment that has an offset, or the next one behind it."""

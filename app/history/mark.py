@@ -38,6 +38,12 @@ class Mark:
         numbers = _NUMBERS.pack(offset, number)
         os.pwrite(self._file, numbers + _CRC.pack(crc32(numbers)), 0)
 
+    def move_to(self, path: Path) -> None:
+        """Go on in another file, and write the numbers to it. Raises `OSError`."""
+        before, self._file = self._file, os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.close(before)
+        self.write(self.offset, self.number)
+
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)

@@ -12,12 +12,11 @@ after it leaves holes at which damaged rows still exist, but never missing rows 
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import orjson
 
-from app.broker.topics import RESERVED, Pattern, matches
 from app.history import seals, segment
 from app.history.documents import DRAFT, sync_folder
 from app.history.folder import HOLES, delete, segment_files
@@ -28,33 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from app.broker.erasure import Erasure
     from app.history.folder import Folder, Segment
     from app.history.stored import Stored
 
 _WAL_BYTES = 8_388_608
-
-
-@dataclass(frozen=True, slots=True)
-class Erasure:
-    """Which events to erase: those whose topic `pattern` matches, or those of `publisher` (an authid).
-
-    One of the two is None. With a publisher go also the server's own events about it: its sessions and subscriptions.
-    """
-
-    pattern: Pattern | None
-    publisher: str | None
-
-    def concerns(self, row: Stored) -> bool:
-        """Whether a row is to be erased."""
-        if row.is_purged:
-            return False
-        if self.pattern is not None:
-            return matches(self.pattern, row.topic)
-        return row.authid == self.publisher or (row.topic.startswith(f"{RESERVED}/") and self._is_spoken_of(row))
-
-    def _is_spoken_of(self, row: Stored) -> bool:
-        told = orjson.loads(row.payload or "null")
-        return isinstance(told, dict) and told.get("authid") == self.publisher
 
 
 def purge(folder: Folder, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
@@ -81,12 +58,17 @@ def _rows_of(listed: Segment) -> int:
     return (listed.last or 0) - listed.first + 1
 
 
+def is_concerned(row: Stored, erasure: Erasure) -> bool:
+    """Whether a row is to be erased, and not erased yet."""
+    return not row.is_purged and erasure.concerns(row.topic, row.authid, row.payload)
+
+
 def _count(listed: Segment, erasure: Erasure) -> int:
     """How many rows of a segment are concerned, including rows of refused events above its last offset."""
     with closing(segment.read(listed.path, is_sealed=listed.is_sealed)) as connection:
         last = connection.execute("select max(offset) from stored").fetchone()[0] or 0
         found = (row for rows, _ in walk(connection, listed.first, last) for row in rows)
-        return sum(erasure.concerns(row) for row in found)
+        return sum(is_concerned(row, erasure) for row in found)
 
 
 def _rewrite(folder: Folder, listed: Segment, erasure: Erasure) -> None:
@@ -103,7 +85,7 @@ def _rewrite(folder: Folder, listed: Segment, erasure: Erasure) -> None:
         try:
             for rows, _ in walk(old, listed.first, listed.last):
                 if rows:
-                    new.write([tombstone(row) if erasure.concerns(row) else row for row in rows])
+                    new.write([tombstone(row) if is_concerned(row, erasure) else row for row in rows])
                 for row in rows:
                     if row.offset != last + 1:
                         lost.append((last + 1, row.offset - 1))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from app.broker.log import Page
 from app.broker.publications import Publications
 from app.history.connections import Gone
-from app.history.folder import Damage
+from app.history.folder import Damage, begin_of
 from app.history.opened import Unsound
 from app.history.ranges import joined, place_of, within_time
 from app.history.stored import event_of
@@ -154,7 +154,8 @@ class Reader:
         """The first offset asked for of a pattern, and the first at which an event may still exist."""
         asked = max(after + 1, query.first)
         segments = self._folder.segments
-        start = max(self._rules.start_of(pattern), segments[0].first if segments else 1)
+        begin = begin_of(segments[0].first, self._folder.identity.holes) if segments else 1
+        start = max(self._rules.start_of(pattern), begin)
         return asked, max(asked, start)
 
     def _lapsed(self, query: Query) -> list[tuple[int, int]]:

@@ -56,11 +56,11 @@ def recover(folder: Folder) -> Recovered:
 
 
 class _Recovery:
-    """One pass over the segments, oldest first; `expected` is the next offset if nothing is missing, 0 at the start."""
+    """One pass over the segments, oldest first; `expected` is the next offset if nothing is missing, 0 if unknown."""
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
-        self.expected = 0
+        self.expected = folder.identity.first
         self.head = folder.mark.offset
         self.publication = (0, 0)  # offset and publication of the last intact row
         self.newest: Segment | None = None  # if it can be continued
@@ -76,7 +76,9 @@ class _Recovery:
         for (first, path), following in zip(files, followings, strict=False):  # without files `followings` is longer
             if not self._sealed(path, first, following):
                 self._unsealed(path, first, following)
-        is_torn = bool(files) and self.folder.mark.offset >= self.expected
+        if not files:
+            self.expected = max(self.expected, 1)
+        is_torn = self.folder.mark.offset >= max(self.expected, 1)
         if is_torn:
             self._lose_tail()
         current = None

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from app.history.connections import Gone
+from app.history.folder import begin_of
 from app.history.opened import Unsound
 from app.history.ranges import MOST_STEPS
 from app.history.rules import NEVER
@@ -117,8 +118,8 @@ class Retention:
         segments, at = self._folder.segments, reach.at
         if not segments:
             return reach
-        if at < segments[0].first:
-            return _Reach(segments[0].first, segments[0].first)
+        if at < (first := segments[0].first):
+            return _Reach(max(reach.start, begin_of(first, self._folder.identity.holes)), first)
         index = bisect_right(segments, at, key=lambda segment: segment.first) - 1
         segment, following = segments[index], segments[index + 1 : index + 2]
         last = following[0].first - 1 if following else head

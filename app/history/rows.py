@@ -14,8 +14,8 @@ BATCH = 256
 _SELECT = f"select {', '.join(COLUMNS)} from events where offset between ? and ? order by offset limit ?"  # noqa: S608
 
 _SELECT_KEYED = (
-    f"select {', '.join(COLUMNS)} from events where offset <= ? and idempotency_key is not null and time_us >= ? "  # noqa: S608
-    "order by offset desc limit ?"
+    f"select {', '.join(COLUMNS)} from events where offset between ? and ? and idempotency_key is not null "  # noqa: S608
+    "order by offset desc"
 )
 
 
@@ -56,12 +56,9 @@ def _rescue(connection: sqlite3.Connection, first: int, last: int) -> Iterator[S
             yield from _rescue(connection, middle + 1, last)
 
 
-def keyed(connection: sqlite3.Connection, last: int, since_us: int, most: int) -> list[Stored]:
-    """At most `most` intact rows with an idempotency key, up to the offset `last`, newest first.
-
-    None is older than `since_us` (microseconds since 1970). Raises `sqlite3.Error`.
-    """
-    return [row for row in _found(connection, _SELECT_KEYED, last, since_us, most) if row.is_sound]
+def keyed(connection: sqlite3.Connection, first: int, last: int) -> list[Stored]:
+    """The intact rows with an idempotency key from `first` to `last`, newest first. Raises `sqlite3.Error`."""
+    return [row for row in _found(connection, _SELECT_KEYED, first, last) if row.is_sound]
 
 
 def _select(connection: sqlite3.Connection, first: int, last: int) -> list[Stored]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from app.history.documents import DRAFT, sync_folder
+from app.history.places import place_of
 from app.history.stored import COLUMNS
 
 if TYPE_CHECKING:
@@ -203,6 +204,7 @@ class SegmentWriter:
         self._witness.execute("select 1 from meta").fetchall()
         self._topics: dict[str, int] = dict(connection.execute("select topic, id from topics"))
         self._audiences: dict[str | None, int] = dict(connection.execute("select audience, id from audiences"))
+        self._places = {file: place_of(file) for file in (path, path.with_name(path.name + "-wal"))}
         latest = connection.execute("select time_us from stored where offset = ?", (last,)).fetchone()
         self._latest_us: int = latest[0] if latest else 0
 
@@ -274,6 +276,11 @@ class SegmentWriter:
         except OSError:
             return 0
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the paths of the segment and its WAL still lead to the files that are written. Raises `OSError`."""
+        return all(place_of(file) == place for file, place in self._places.items())
+
     def checkpoint(self) -> None:
         """Move the WAL into the database, as far as no reader needs it. Raises `sqlite3.Error`."""
         _, frames, moved = self.connection.execute("pragma wal_checkpoint(passive)").fetchone()
@@ -287,6 +294,8 @@ class SegmentWriter:
         own way out of WAL mode needs the only connection, and a rollback journal. Raises `sqlite3.Error`, `OSError`,
         `SegmentBusy`.
         """
+        if not self.is_in_place:
+            raise OSError(errno.ESTALE, "another file has taken the segment's place", str(self.path))
         self.connection.execute("pragma busy_timeout=0")
         if self.connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
             raise SegmentBusy

@@ -55,13 +55,16 @@ def verify(path: Path, tell: Tell = lambda _done, _of: None) -> Verdict:
     """
     verdict = Verdict()
     marked = _marked(path / "mark")  # before the rows: later commits are above the mark
-    identity = _identity(path, verdict)
-    files = segment_files(path)
+    files = segment_files(path) if path.is_dir() else []
+    identity = _identity(path, verdict)  # after the files: what retention deletes meanwhile is not missing
     sizes = [_size(file) for _, file in files]
     firsts = [first for first, _ in files]
     done = 0
+    is_begin_known = identity is not None and identity.first > 0
+    if identity is not None and is_begin_known:
+        verdict.last = identity.first - 1
     for (first, file), following, size in zip(files, [*firsts[1:], None], sizes, strict=True):
-        if verdict.segments:
+        if verdict.segments or is_begin_known:
             _continues(verdict, file.name, first)
         before, of = done, sum(sizes)
         look = _Look(file, first, following, identity, verdict, lambda share: tell(int(before + share * size), of))  # noqa: B023 - called in this turn

@@ -3,6 +3,9 @@
 If a commit fails, its whole group is refused, and its segment is not written again: after an error it is unknown how
 much of the group is on disk (fsync(2)). The next group is written to a new segment, after the last good offset. While
 no segment can be created, every event is refused immediately; creating one is tried once a second.
+
+What is written to a deleted file is lost with this process. So the writer looks once a second whether the log's files
+are still where they were, and otherwise refuses every event.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from threading import Lock, Thread, get_native_id
 from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
-from app.broker.errors import DiskFull, HistoryUnavailable, InboxFull
+from app.broker.errors import DiskFull, HistoryUnavailable, InboxFull, LogMoved
 from app.broker.publications import Publications
 from app.history import segment
 from app.history.folder import Segment, delete
@@ -42,7 +45,7 @@ _WAL_BYTES = 8_388_608
 _MOST_ABANDONED = 64
 _NICENESS = 5
 _LOOK_S = 1.0
-"""Seconds between two looks at the free space, and between two tries after a disk failure."""
+"""Seconds between two looks at the files and the free space, and between two tries after a disk failure."""
 
 
 class _Roll(Flag):
@@ -107,7 +110,7 @@ class Writer:
         self._inbox: SimpleQueue[list[Event] | Flag | None] = SimpleQueue()
         self._taken_bytes = 0  # by `append` alone
         self._done_bytes = 0  # by the writer alone
-        self._is_full = self._is_broken = self._is_closed = False
+        self._is_full = self._is_broken = self._is_moved = self._is_closed = False
         self._current = current
         self._listed = next((each for each in folder.segments if current and each.path == current.path), None)
         self._abandoned: list[sqlite3.Connection] = []
@@ -125,6 +128,8 @@ class Writer:
     @property
     def refusal(self) -> HistoryUnavailable | None:
         """The error that `append` raises for a recorded event at present; None while it accepts events."""
+        if self._is_moved:
+            return LogMoved()
         if self._is_broken or self._is_closed:
             return HistoryUnavailable()
         return DiskFull() if self._is_full else None
@@ -192,7 +197,7 @@ class Writer:
             if group:
                 self._write(group)
                 self._done_bytes += sum(event.nbytes for event in group)
-            if isinstance(flag, _Roll) and self._listed is not None:
+            if isinstance(flag, _Roll) and self._listed is not None and not self._is_moved:
                 self._tend(is_over=True)
             if isinstance(flag, Flag):
                 flag.set()
@@ -202,7 +207,10 @@ class Writer:
                 self._is_ready()
         if self._current is not None:
             with suppress(sqlite3.Error):
-                self._current.close()
+                if self._is_moved:  # SQLite would delete the WAL of a file that has taken its place
+                    self._current.abandon().close()
+                else:
+                    self._current.close()
         for each in self._abandoned:
             each.close()
 
@@ -240,7 +248,7 @@ class Writer:
     def _commit(self, events: list[Event], rows: list[Stored]) -> None:
         first = self.head + 1
         if rows:
-            if self._current is None and not self._is_ready():
+            if (self._current is None or self._is_moved) and not self._is_ready():
                 self._refuse(events)
                 return
             assert self._current is not None
@@ -270,7 +278,8 @@ class Writer:
             self.failures += 1
 
     def _refuse(self, events: list[Event]) -> None:
-        self._report(Refused(events, DiskFull() if self._is_full else HistoryUnavailable()))
+        why = LogMoved if self._is_moved else DiskFull if self._is_full else HistoryUnavailable
+        self._report(Refused(events, why()))
 
     def _tend(self, *, is_over: bool = False) -> None:
         """Keep the WAL short, and begin the next segment when this one is full or `is_over`. Called between groups."""
@@ -290,7 +299,7 @@ class Writer:
 
     def _is_ready(self) -> bool:
         """Make sure there is a segment to write to; False if there is none. After a failure tried once a second."""
-        if self._current is None and monotonic() - self._tried_at >= _LOOK_S:
+        if self._current is None and not self._is_moved and monotonic() - self._tried_at >= _LOOK_S:
             first = self.head + 1
             path = self._folder.segment_path(first)
             try:
@@ -299,7 +308,7 @@ class Writer:
             except (sqlite3.Error, OSError):
                 self.failures += 1
                 self._tried_at = monotonic()
-        self._is_broken = self._current is None
+        self._is_broken = self._current is None or self._is_moved
         return not self._is_broken
 
     def _end_segment(self, nbytes: int) -> Segment:
@@ -325,15 +334,24 @@ class Writer:
         self._is_ready()
 
     def _look(self) -> None:
-        """Update `_is_full` from the disk's free space, once a second at most."""
+        """Look once a second at most whether the files are in their places, and how much of the disk is free."""
         now = monotonic()
         if now - self._looked_at >= _LOOK_S:
             self._looked_at = now
-            try:
+            with suppress(OSError):
+                is_current = self._current is None or self._current.is_in_place
+                self._note_moved(not (is_current and self._folder.is_in_place))
+            with suppress(OSError):
                 disk = os.statvfs(self._folder.path)
-            except OSError:
-                return
-            self._is_full = disk.f_bavail * disk.f_frsize < self._options.free_bytes
+                self._is_full = disk.f_bavail * disk.f_frsize < self._options.free_bytes
+
+    def _note_moved(self, is_moved: bool) -> None:  # noqa: FBT001 - the only argument
+        if is_moved:
+            self._folder.leave_word()
+        if is_moved != self._is_moved:
+            self._is_moved = is_moved
+            self.failures += is_moved
+            self._is_ready()
 
 
 def _give_way() -> None:

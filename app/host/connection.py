@@ -4,7 +4,8 @@
   parser has buffered them.
 * Body: a deadline; the size limit includes the framing of chunks.
 * While a request is being processed nothing further is parsed: bytes received meanwhile are kept, up to the size of one
-  head and body. So reading never stops, and a peer that closes is noticed immediately.
+  head and body. So reading does not stop, and a peer that closes is noticed immediately.
+* More than a piece is parsed in turns that all connections share (`turns.py`); reading is paused only while it waits.
 
 How responses are written is in `peer.py`. Nothing here knows of Bayeux. ASGI applications find the connection as
 `scope["extensions"]["halley"]`; a subclass can respond to some requests itself, without the application.
@@ -19,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import httptools
 
-from app.host.peer import Peer
+from app.host.peer import DISCARDED_BYTES, Peer
 from app.host.sockets import open_socket
+from app.host.turns import SLICE_S
 from app.transports.guard import Rejection
 
 if TYPE_CHECKING:
@@ -32,11 +34,13 @@ if TYPE_CHECKING:
     from app.host.reaper import Reaper
     from app.host.websocket import WebSocket
 
+_LOOSE_LINE = re.compile(rb"(?<![!-~])[!-~]+(?:  +[!-~]+ +| [!-~]+  +)HTTP/[0-9.]+\r\n")
 _HUGE_LENGTH = re.compile(rb"^content-length:[ \t]*[0-9]{19,}[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 _PIECE_BYTES = 16_384
 """The largest piece fed to the parser: a body's framing is counted after each piece, so to this precision."""
+_HEAD_PIECE_BYTES = 2_048
+"""The same for heads: it has 400 headers at most, which are counted after each piece; most requests are shorter."""
 _PIPELINED_REQUESTS = 16
-_DISCARDED_BYTES = 1_048_576
 
 
 class _Refused(Exception):
@@ -59,12 +63,15 @@ class Connection(Peer):
         "_is_in_head",
         "_is_leaving",
         "_is_stuck",
+        "_is_working",
         "_kept",
         "_lacks_body",
+        "_may_be_loose",
         "_may_take",
         "_opening",
         "_quiet_since",
         "_successor",
+        "_window",
     )
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -73,7 +80,8 @@ class Connection(Peer):
         # Per-connection state
         self._is_answering = False  # a request that the subclass took is not answered yet
         self._is_stuck = False  # the peer does not read the response that the subclass wrote
-        self._kept: bytearray | None = None  # received while a request was being processed
+        self._kept: bytearray | None = None  # received and not parsed, as a request is being processed, or it is much
+        self._is_working = False  # the kept bytes are being parsed, now or in a later turn
         self._quiet_since = 0.0  # when the subclass' latest response was sent
         self._has_served = False  # at least one whole request was received
         self._is_feeding = False
@@ -84,7 +92,9 @@ class Connection(Peer):
         self._is_in_head = True  # the parser is in the head of a request, or before one
         self._has_begun = False  # part of a head has been parsed
         self._lacks_body = False  # the request asks for an upgrade, and httptools skips the body of such a request
-        self._may_take = False  # no other request precedes this one in the same piece
+        self._window = b""  # the piece being parsed, after earlier ones that have a part of the same head
+        self._may_be_loose: bool | None = None  # a request line in the window may have too many spaces; None: unknown
+        self._may_take = False  # no other request precedes this one in the window
         self._body: bytes | bytearray | None = None  # the received part of the body, if the subclass took the request
         self._opening: tuple[WebSocket, bytes] | None = None  # the WebSocket that the request opens, and the response
         self._fed_bytes = 0  # bytes of this head, or of this body with its framing
@@ -102,16 +112,39 @@ class Connection(Peer):
         """Parse the received bytes, keep them for later, or discard them."""
         if self._discarded_bytes is not None:
             self._discarded_bytes += len(data)
-            if self._discarded_bytes > _DISCARDED_BYTES:
+            if self._discarded_bytes > DISCARDED_BYTES:
                 self.cut("sends_on")
-        elif not self._is_answering and (self._running is None or not self._is_busy()):
-            self._feed(data)
+        elif self._kept is None and not self._is_answering and (self._running is None or not self._is_busy()):
+            if len(data) <= _HEAD_PIECE_BYTES:
+                self._feed(data)
+            else:
+                self._kept = bytearray(data)
+                self._go_on_with_kept()
         else:
             self._kept = self._kept or bytearray()
             self._kept += data
             limits = self.watch.limits
             if len(self._kept) > limits.head_bytes + limits.body_bytes:
                 self.cut("too_much_ahead")
+
+    def work(self, now: float) -> bool:
+        """Parse kept bytes until they contain a whole request; see `Worker`."""
+        while self._kept and not self._is_busy():
+            if self._is_lost or self._discarded_bytes is not None or self.transport.is_closing():
+                break
+            if monotonic() - now > SLICE_S:
+                return True
+            nbytes = _HEAD_PIECE_BYTES if self._is_in_head else _PIECE_BYTES
+            piece = bytes(self._kept[:nbytes])
+            del self._kept[:nbytes]
+            self._feed(piece)
+        self._is_working = False
+        if not (self._is_busy() and self._kept):
+            self._kept = None
+        if not (self._is_lost or self.transport.is_closing()):
+            self.transport.resume_reading()
+            self._mind_time()
+        return False
 
     def resume_writing(self) -> None:
         """All written bytes are in the kernel: go on with the next request."""
@@ -191,15 +224,13 @@ class Connection(Peer):
         return running is not None and not running.response_complete and not running.more_body
 
     def _feed(self, data: bytes) -> None:
-        nbytes = len(data)
-        if nbytes > _PIECE_BYTES:
-            for start in range(0, nbytes, _PIECE_BYTES):
-                (self._successor or self).data_received(data[start : start + _PIECE_BYTES])
-            return
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
-        self._fed_bytes += nbytes
-        self._is_feeding = self._may_take = True
+        self._fed_bytes += len(data)
+        self._is_feeding = True
+        self._may_take = self._may_take or not self._window
+        self._window = self._window + data if self._window else data
+        self._may_be_loose = None
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -210,22 +241,28 @@ class Connection(Peer):
             else:
                 self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
         self._is_feeding = False
+        if not self._has_begun:
+            self._window = b""
         if self._is_in_head and not (self.pipeline or self._fed_bytes or self._has_begun or self._running):
             return  # the piece was one request, which the subclass took
         if self._fed_bytes:  # of an incomplete head or body
             self._check_fed()
         if self.pipeline:
-            if len(self.pipeline) > _PIPELINED_REQUESTS:
-                self.cut("too_much_ahead")
             self.flow.resume_reading()  # else a peer that closes would not be noticed; bytes are kept, and bounded
         self._mind_time()
 
     def _look_at_kept(self) -> None:
         if self._kept and not self._is_busy():
-            kept, self._kept = bytes(self._kept), None
-            self._feed(kept)
+            self._go_on_with_kept()
         else:
             self._mind_time()
+
+    def _go_on_with_kept(self) -> None:
+        """Parse the kept bytes, now or in later turns."""
+        if not self._is_working:
+            self._is_working = True
+            if not self.watch.turns.take(self):
+                self.transport.pause_reading()
 
     def _pass_over(self, data: bytes, parsed_bytes: int) -> None:
         """Switch to the requested WebSocket; other upgrades are ignored (RFC 9110, 7.8), and HTTP/1.1 goes on."""
@@ -233,11 +270,13 @@ class Connection(Peer):
             self._hand_over(*self._opening, data[parsed_bytes:])
             return
         self._renew_parser()
+        self._window = b""
         if self._lacks_body:
             self.parser.feed_data(self._body_head())
         rest = data[parsed_bytes:]
         if rest:
-            self.data_received(rest)
+            self._kept = bytearray(rest) + (self._kept or b"")
+            self._go_on_with_kept()
 
     def _hand_over(self, successor: WebSocket, accepted: bytes, rest: bytes) -> None:
         """Make the connection a WebSocket."""
@@ -245,8 +284,9 @@ class Connection(Peer):
         self.watch.idle.forget(self)
         self._be_under(None)
         self._unset_keepalive_if_required()
-        self.flow.resume_reading()
-        successor.begin(self.transport, accepted, rest)
+        self.transport.resume_reading()
+        kept, self._kept = self._kept or b"", None
+        successor.begin(self.transport, accepted, rest + kept)
         self.connections.discard(self)
         self.parser = None  # type: ignore[assignment]  # breaks a reference cycle
 
@@ -254,6 +294,8 @@ class Connection(Peer):
         limits = self.watch.limits
         if self._is_in_head and self._fed_bytes > limits.head_bytes:
             self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large", limit="head_bytes")
+        elif self._is_in_head and self._has_begun and len(self.headers) > limits.headers:
+            self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers", limit="headers")
         elif not self._is_in_head and self._fed_bytes > limits.body_bytes:
             self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large", limit="body_bytes")
 
@@ -304,6 +346,13 @@ class Connection(Peer):
         if self._lacks_body:
             self._lacks_body = False
             return
+        if len(self.pipeline) >= _PIPELINED_REQUESTS:
+            self.cut("too_much_ahead")
+            raise _Refused
+        if self._may_be_loose is None:
+            self._may_be_loose = b"  " in self._window
+        if self._may_be_loose and self._is_loose():
+            self._refuse_head(HTTPStatus.BAD_REQUEST, "bad request")
         fields = dict(self.headers)
         limits = self.watch.limits
         is_sound = self._fed_bytes <= limits.head_bytes and len(fields) <= limits.headers  # else `_check_head` decides
@@ -322,7 +371,7 @@ class Connection(Peer):
         self.url = url
         self.headers.extend(headers)
         self.expect_100_continue = fields.get(b"expect", b"").lower() == b"100-continue"
-        self.scope["extensions"] = {"halley": self}  # type: ignore[dict-item]
+        self.scope["extensions"] = {"halley": self, "halley.target": url}  # type: ignore[dict-item]
         super().on_headers_complete()
         self._lacks_body = self.parser.should_upgrade() and any(
             name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
@@ -339,6 +388,16 @@ class Connection(Peer):
                 raise _Refused from None
         return self._opening is not None
 
+    def _is_loose(self) -> bool:
+        """Whether the request line has more spaces than two, which the parser takes for one of two (RFC 9112, 3).
+
+        Where a request begins behind another one is not known, so there any line counts that could be one.
+        """
+        if self._may_take:
+            return self._window.lstrip(b"\r\n").partition(b"\r\n")[0].count(b" ") != 2
+        self._may_be_loose = _LOOSE_LINE.search(self._window) is not None
+        return self._may_be_loose
+
     def _check_head(self, fields: dict[bytes, bytes]) -> None:
         limits = self.watch.limits
         if len(self.headers) > limits.headers:
@@ -351,7 +410,8 @@ class Connection(Peer):
             self._refuse_head(HTTPStatus.REQUEST_URI_TOO_LONG, "query too long", "query_bytes")
         if b"transfer-encoding" in fields:
             codings = [value for name, value in self.headers if name == b"transfer-encoding"]
-            if len(codings) > 1 or codings[0].strip().lower() != b"chunked":
+            is_known = len(codings) == 1 and codings[0].strip().lower() == b"chunked"
+            if not is_known or self.parser.get_http_version() == "1.0":  # RFC 9112, 6.1
                 # A proxy may read such framing differently, which lets requests be smuggled.
                 self._refuse_head(HTTPStatus.BAD_REQUEST, "transfer encoding not supported")
 

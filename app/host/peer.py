@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from app.host.reaper import Reaper
     from app.host.watch import Watch
 
+DISCARDED_BYTES = 1_048_576
+"""How much is received and not used after a refusal or a close: the peer may have sent it before it read of that."""
+
 
 class Peer(HttpToolsProtocol):
     """The peer of one connection. `watch` is shared by all connections of a server."""
@@ -171,11 +174,14 @@ class Peer(HttpToolsProtocol):
         self._discarded_bytes = 0
         self._unset_keepalive_if_required()
         self._be_under(None)
-        answered = self._running is not None and self._running.response_started
-        if self._running is not None and not self._running.response_complete:
-            self._running.disconnected = True  # the application need not respond any more
-            self._running.message_event.set()
-        if not answered:
+        running = self._running
+        is_over = running is None or (running.response_complete and not running.more_body)  # another one is refused
+        is_answered = not is_over and running is not None and running.response_started
+        if running is not None and not running.response_complete:
+            running.disconnected = True  # the application need not respond any more
+            running.waiting_for_100_continue = False  # nor is the body wanted
+            running.message_event.set()
+        if not is_answered:
             self.transport.write(text_response(status, text, headers))
         if self.transport.can_write_eof():
             with suppress(OSError):  # the peer may have reset the connection

@@ -2,7 +2,8 @@
 
 SIGTERM (or Ctrl-C) drains: holds are answered, running requests are finished, then the process exits with 0 (130). A
 second signal ends it immediately; requests may have been cut, so the exit code is then 128 plus the signal's number.
-SIGHUP reloads the certificate, and everything else that is registered with `House.on_reload`.
+SIGHUP reloads access rules, tokens, users and the certificate, and everything else that is registered with
+`House.on_reload`.
 """
 
 from __future__ import annotations
@@ -35,15 +36,16 @@ from app.host.tls import Tls
 from app.host.watch import Watch
 from app.protection import NotProtected
 from app.recorder import BadRecord
+from app.reloading import Reloading
 from app.transports.operations import operations_app
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
+    from app.configuration import Configuration
     from app.server import House
-    from app.settings import Settings
 
 _SCRAPE_S = 1
 """Grace period of the operations listener: for requests for metrics or health that run at the very end."""
@@ -55,17 +57,19 @@ _WRONG = (BadCertificate, BadKeys, BadRecord, NotProtected, CannotListen, Folder
 """Errors that keep the server from starting and that the operator can correct."""
 
 
-def run(settings: Settings, origins: Mapping[str, str] | None = None) -> int:
+def run(configuration: Configuration, read: Callable[[], Configuration]) -> int:
     """Serve until a signal ends the server; return the process' exit code.
 
-    `origins` is for the log: the sources of the settings that are not defaults, by key.
+    `read` reads the settings again, and raises `BadSettings`.
     """
+    settings = configuration.settings
     telemetry.configure(settings.log)
     open_files = raise_file_limit()
     listeners: Listeners | None = None
     try:
         certificate = Certificate(settings.tls) if settings.tls.cert else None
         halley = Halley(settings)
+        halley.house.on_reload.append(Reloading(halley.house, configuration, read))
         for name in settings.load:
             load(name, halley)
         listeners = listen(settings)
@@ -80,7 +84,7 @@ def run(settings: Settings, origins: Mapping[str, str] | None = None) -> int:
         python=platform.python_version(),
         tls=settings.tls.min_version if certificate else "",
         open_files=open_files,
-        settings=dict(origins or {}),
+        settings=configuration.changes,
     )
     # Objects that live as long as the process need not be collected. Nor should each burst of a few hundred messages
     # cause a collection: a pass over all sessions costs more than all deliveries of a burst.
@@ -136,7 +140,7 @@ def _protocol(house: House, watch: Watch, certificate: Certificate | None) -> Ca
 
     def make(**named: Any) -> Tls:
         connection = plain(**named)
-        return Tls(connection, certificate.context, connection.has_no_tls)
+        return Tls(connection, certificate.context, watch.turns, connection.has_no_tls)
 
     return make
 
@@ -187,7 +191,7 @@ class HalleyServer(PromptServer):
         self._log_soon(sig, "exits immediately" if self.force_exit else "shuts down")
 
     def handle_reload(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal.signal's form
-        """Reload certificates and everything else that is registered with `House.on_reload`."""
+        """Reload the settings, the certificate and everything else that is registered with `House.on_reload`."""
         self._log_soon(sig, "reloads")
         self._loop.call_soon_threadsafe(self._house.reload)
 

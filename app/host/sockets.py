@@ -58,8 +58,7 @@ class Sockets:
         path, _, query = asked_by.url.partition(b"?")
         fields = dict(reversed(headers))
         head = Head(parser.get_method().decode(), path.decode("latin-1"), query, fields, *seen, port)
-        hosts, offered = (_all(headers, name) for name in (b"host", b"sec-websocket-protocol"))
-        subprotocol = check(head, hosts, offered, self.family)
+        subprotocol = check(head, headers, self.family)
         if head.method != "GET":
             raise Rejection(405, "only GET opens a WebSocket", headers=((b"allow", b"GET"),))
         key = _key(headers)

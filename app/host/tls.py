@@ -2,7 +2,8 @@
 
 The event loop's own TLS layer keeps bytes that the kernel does not accept in a buffer that its user cannot see. So
 nothing would know what has been written, and no deadline would notice a peer that reads nothing. This layer keeps
-nothing: with TLS as without, the connection sees the socket's own buffer, its pauses and its limits.
+nothing that is written: with TLS as without, the connection sees the socket's own buffer, its pauses and its limits.
+Received records are kept until it is their turn (`turns.py`).
 
 Nor is there a separate wait for the handshake: a connection exists from its first byte on, and the deadline of its
 first request's head runs during the handshake. OpenSSL does all cryptography; this module only moves bytes.
@@ -13,12 +14,20 @@ from __future__ import annotations
 import asyncio
 import ssl
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
+
+from app.host.turns import SLICE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from app.host.turns import Turns
+
 _READ_BYTES = 65_536
+_READ_RECORDS = 64
+"""How much is decrypted before it is passed on. A peer can send records of one byte, each as costly as a long one."""
+
 _PLAIN_HTTP = "HTTP_REQUEST"  # OpenSSL's reason when a client sends plain HTTP
 _SPEAKS_HTTPS = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 29\r\n"
@@ -29,15 +38,21 @@ _SPEAKS_HTTPS = (
 class Tls(asyncio.Transport, asyncio.Protocol):
     """The TLS of one connection; `on_failure` is called with OpenSSL's reason when TLS fails."""
 
-    def __init__(self, above: asyncio.Protocol, context: ssl.SSLContext, on_failure: Callable[[str], None]) -> None:
+    def __init__(
+        self, above: asyncio.Protocol, context: ssl.SSLContext, turns: Turns, on_failure: Callable[[str], None]
+    ) -> None:
         super().__init__()
         self._above = above
+        self._turns = turns
         self._on_failure = on_failure
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._engine = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._below: asyncio.Transport
         self._is_agreed = False  # the handshake is over
         self._has_left = False  # close_notify was sent: nothing can follow it
+        self._is_working = False  # received records are decrypted, now or in a later turn
+        self._is_paused = False  # the connection above reads nothing for now
+        self._has_ended = False  # the peer has ended its stream
 
     # The protocol of the socket
 
@@ -51,26 +66,38 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         if self._has_left:  # further bytes are discarded; the connection above closes soon
             return
         self._incoming.write(data)
+        self._go_on()
+
+    def eof_received(self) -> bool | None:
+        """The peer has ended its stream, without TLS' close_notify: pass that on after all bytes received before."""
+        if self._has_left:
+            return self._above.eof_received()
+        self._has_ended = True
+        self._go_on()
+        return True
+
+    def work(self, now: float) -> bool:
+        """Decrypt what was received, and pass it on; see `Worker`."""
         try:
             if not self._is_agreed:
                 self._engine.do_handshake()
                 self._is_agreed = True
-            while not (self._has_left or self._below.is_closing()):
-                plain = self._engine.read(_READ_BYTES)
-                if not plain:
-                    raise ssl.SSLZeroReturnError
-                self._above.data_received(plain)
+            while not self._stops():
+                self._pass_on()
+                if monotonic() - now > SLICE_S:
+                    return True
         except ssl.SSLWantReadError:
             self._flush()
+            if self._has_ended:
+                self._end()
         except ssl.SSLZeroReturnError:  # the peer's close_notify
-            if not self._above.eof_received():
-                self.close()
+            self._end()
         except ssl.SSLError as error:
             self._fail(error.reason or "unknown")
-
-    def eof_received(self) -> bool | None:
-        """The peer has ended its stream, without TLS' close_notify."""
-        return self._above.eof_received()
+        self._is_working = False
+        if not self._stops():
+            self._below.resume_reading()
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed: notify the connection."""
@@ -126,12 +153,15 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         return self._below.get_write_buffer_size()
 
     def pause_reading(self) -> None:
-        """Pause reading; bytes that were read already are still passed on."""
+        """Pause reading; nothing is passed on until it is resumed."""
+        self._is_paused = True
         self._below.pause_reading()
 
     def resume_reading(self) -> None:
-        """Resume reading."""
-        self._below.resume_reading()
+        """Resume reading, of bytes first that have been received already."""
+        if self._is_paused:
+            self._is_paused = False
+            self._go_on()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return what is known of the socket, or `ssl_object`, or `sslcontext`, by which uvicorn recognizes https."""
@@ -146,6 +176,36 @@ class Tls(asyncio.Transport, asyncio.Protocol):
     def get_protocol(self) -> asyncio.BaseProtocol:
         """Return the protocol above."""
         return self._above
+
+    def _go_on(self) -> None:
+        if not (self._is_working or self._is_paused):
+            self._is_working = True
+            if not self._turns.take(self):
+                self._below.pause_reading()
+
+    def _stops(self) -> bool:
+        """Whether nothing is passed on, for now or for ever."""
+        return self._is_paused or self._has_left or self._below.is_closing()
+
+    def _pass_on(self) -> None:
+        """Pass on the bytes of the next records, in one piece. Raises `ssl.SSLError` after the last."""
+        pieces: list[bytes] = []
+        nbytes = 0
+        try:
+            while nbytes < _READ_BYTES and len(pieces) < _READ_RECORDS:
+                plain = self._engine.read(_READ_BYTES - nbytes)
+                if not plain:
+                    raise ssl.SSLZeroReturnError
+                pieces.append(plain)
+                nbytes += len(plain)
+        finally:
+            if pieces:
+                self._above.data_received(b"".join(pieces))
+
+    def _end(self) -> None:
+        """Pass on that the peer has ended its stream; close, unless the connection above has something to send."""
+        if not (self._has_left or self._below.is_closing() or self._above.eof_received()):
+            self.close()
 
     def _flush(self) -> None:
         data = self._outgoing.read()

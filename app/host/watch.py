@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol
 
 from app.host.reaper import Reaper
+from app.host.turns import Turns
 
 if TYPE_CHECKING:
     from app.host.peer import Peer
@@ -43,6 +44,7 @@ class Watch:
         self.idle: Reaper[Peer] = Reaper(
             limits.keep_alive_s / _IDLE_LOOKS
         )  # all connections, each checked at this interval
+        self.turns = Turns()
         self.sockets: list[Sockets] = []  # the families of WebSockets that a connection can become
         self.connections = 0
         self.refused: dict[int, int] = {}  # by status

@@ -25,9 +25,9 @@ from app import telemetry
 from app.broker.meters import Meter
 from app.host.frames import PING, binary_frame, close_frame, frame, text_frame
 from app.host.keep_alive import probe
-from app.host.peer import unread_bytes
+from app.host.peer import DISCARDED_BYTES, unread_bytes
+from app.host.turns import SLICE_S
 from app.protocols.links import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close
-from app.transports.upgrade import TURN_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,11 +39,8 @@ if TYPE_CHECKING:
     from app.transports.head import Head
     from app.transports.upgrade import Pings
 
-_PIECE_BYTES = 16_384
-"""The largest piece that is parsed in one call: parsed frames are larger than their bytes, and can be very many."""
-
-_FRAGMENT_BYTES = 6
-"""The size of the smallest fragment's header."""
+_PIECE_BYTES = 1_024
+"""The largest piece that is parsed in one call. It can have 170 frames, which take about a millisecond."""
 
 _INVALID_DATA, _TOO_BIG = 1007, 1009
 _log = logging.getLogger("websockets.server")
@@ -56,17 +53,19 @@ class WebSocket(asyncio.Protocol):
     __slots__ = (
         "_asked_at",
         "_came",
+        "_empty_frames",
         "_fragments",
         "_has_ended",
         "_has_lost",
         "_head",
         "_heard_at",
-        "_meter",
+        "_late_bytes",
         "_opcode",
         "_parser",
         "_parts",
         "_pinged_at",
         "_pings",
+        "_pings_and_pongs",
         "_sockets",
         "_speaker",
         "_transport",
@@ -85,7 +84,8 @@ class WebSocket(asyncio.Protocol):
         self._sockets = sockets
         self._parser = ServerProtocol(state=State.OPEN, max_size=family.message_bytes, logger=_log)
         self._pings = family.subprotocols[subprotocol]
-        self._meter = Meter(family.pings_per_s, max(1, round(family.pings_per_s)))
+        self._pings_and_pongs = _a_second_of(family.pings_per_s)
+        self._empty_frames = _a_second_of(sockets.watch.limits.empty_frames_per_s)
         self._transport: asyncio.Transport
         self._speaker: Speaker
         self._came: deque[bytes] = deque()  # received and not yet parsed; b"" is the end of the stream
@@ -97,6 +97,7 @@ class WebSocket(asyncio.Protocol):
         self._asked_at = 0.0  # time of the first ping after which nothing was received; 0: none
         self._pinged_at = 0.0  # time of the latest ping, where they are sent at fixed intervals
         self._unread_bytes = 0  # when the write deadline was last checked
+        self._late_bytes = 0  # received after the end
         self._has_ended = False  # nothing more is written
         self._has_lost = False  # the engine was notified of the end
 
@@ -132,10 +133,15 @@ class WebSocket(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Process received bytes: frames or parts of them."""
+        if self._has_ended:
+            self._late_bytes += len(data)
+            if self._late_bytes > DISCARDED_BYTES:
+                self.cut("sends_on")
         self._came.append(data)
         if self._work is None:
             self._work = self._take_all()
-            self._go_on()
+            if not self._sockets.watch.turns.take(self):
+                self._transport.pause_reading()
 
     def eof_received(self) -> bool:
         """The peer has ended its stream: it counts as gone once all bytes received before are processed."""
@@ -158,6 +164,7 @@ class WebSocket(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's form
         """The connection is closed: notify the engine."""
         self._came.clear()
+        self._work = None
         self._sockets.remove(self)
         self._lose()
 
@@ -209,53 +216,62 @@ class WebSocket(asyncio.Protocol):
 
     # Receiving
 
-    def _go_on(self) -> None:
-        """Process received bytes for at most `TURN_S` seconds; the rest is processed after the turns of others."""
-        self._heard_at = monotonic()
+    def work(self, now: float) -> bool:
+        """Process received bytes; see `Worker`."""
+        self._heard_at = now
         try:
             for _ in self._work or ():
-                if monotonic() - self._heard_at > TURN_S and not self._transport.is_closing():
-                    self._transport.pause_reading()
-                    asyncio.get_running_loop().call_soon(self._go_on)
-                    return
+                if monotonic() - now > SLICE_S:
+                    return True
         except Exception as error:  # noqa: BLE001 - an error here must not affect other connections
             telemetry.fault("websocket", error)
             self._fail(INTERNAL_ERROR, "internal error")
         self._work = None
         if not self._transport.is_closing():
             self._transport.resume_reading()
+        return False
 
     def _take_all(self) -> Iterator[None]:
-        """Process received bytes; yields after each message."""
+        """Process received bytes; yields after each message and each piece."""
         while self._came:
             data = self._came.popleft()
             if not data:
                 self._lose()
                 self._transport.close()
             for start in range(0, len(data), _PIECE_BYTES):
-                if self._parser.eof_sent:
+                if self._parser.eof_sent or self._transport.is_closing():
                     break  # bytes after a close frame are ignored
                 yield from self._parse(data[start : start + _PIECE_BYTES])
+                yield
 
     def _parse(self, data: bytes) -> Iterator[None]:
         parser = self._parser
         parser.receive_data(data)
         for each in cast("list[Frame]", parser.events_received()):  # requests are read elsewhere
+            self._count(each, self._heard_at)
             if self._has_ended:
                 break
             if each.opcode < Opcode.CLOSE:
                 for message in self._messages(each, self._heard_at):
                     self._speaker.receive(message, self._heard_at)
                     yield
-            elif each.opcode is not Opcode.CLOSE:
-                self._take_control(each, self._heard_at)
         self._answer_frames()
+
+    def _count(self, each: Frame, now: float) -> None:
+        """Count a ping, to which the parser has replied, a pong, or a frame without data; an expected pong is free."""
+        if each.opcode is Opcode.PONG and self._asked_at:
+            self._asked_at = 0.0
+        elif each.opcode > Opcode.CLOSE:
+            if not self._pings_and_pongs.admits(now):
+                self._fail(POLICY_VIOLATION, "too many pings", "pings_per_s")
+        elif not (each.data or each.opcode is Opcode.CLOSE or self._empty_frames.admits(now)):
+            self._fail(POLICY_VIOLATION, "too many empty frames", "empty_frames_per_s")
 
     def _answer_frames(self) -> None:
         """Write the parser's own replies: pongs and close frames."""
         parser = self._parser
         writes = parser.data_to_send()  # when the connection is to end, a close frame and then b""
-        if not writes:
+        if not writes or self._transport.is_closing():
             return
         if not self._has_ended:
             self._transport.write(b"".join(writes))
@@ -276,8 +292,8 @@ class WebSocket(asyncio.Protocol):
                 self._opcode = opcode
             self._parts += data
             self._fragments += 1
-            if self._fragments * _FRAGMENT_BYTES > self._sockets.family.message_bytes:
-                self._fail(_TOO_BIG, "too many fragments", "message_bytes")
+            if self._fragments > self._sockets.watch.limits.fragments:
+                self._fail(POLICY_VIOLATION, "too many fragments", "fragments")
             if not part.fin or self._has_ended:
                 return ()
             data, opcode = bytes(self._parts), self._opcode
@@ -286,13 +302,6 @@ class WebSocket(asyncio.Protocol):
             self._fail(_INVALID_DATA, "not UTF-8")
             return ()
         return self._speaker.split(data, now, is_binary=opcode is Opcode.BINARY)
-
-    def _take_control(self, each: Frame, now: float) -> None:
-        """Count a ping, to which the parser has replied, or a pong; the pong that is waited for is free."""
-        if each.opcode is Opcode.PONG and self._asked_at:
-            self._asked_at = 0.0
-        elif not self._meter.admits(now):
-            self._fail(POLICY_VIOLATION, "too many pings", "pings_per_s")
 
     # The end
 
@@ -325,6 +334,10 @@ class WebSocket(asyncio.Protocol):
         if not self._has_lost:
             self._has_lost = self._has_ended = True
             self._speaker.lost(monotonic())
+
+
+def _a_second_of(per_s: float) -> Meter:
+    return Meter(per_s, max(1, round(per_s)))
 
 
 def _is_utf8(data: bytes) -> bool:

@@ -65,6 +65,10 @@ class Bayeux:
         why="publishing without a session (curl); auto: on loopback, and with access rules where one allows it",
     )
     callback_polling: bool = knob(default=True, why="JSONP, for pages that can load only scripts")
+    callback_polling_without_referer: bool = knob(
+        default=False,
+        why="JSONP for pages that send no Referer, such as a file on the disk; any page can omit it, so all are served",
+    )
     callback_chars: int = knob(
         64, unit="characters", low=1, why="of a JSONP callback's name; a longer one is refused as an attack"
     )

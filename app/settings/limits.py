@@ -22,9 +22,18 @@ class Limits:
     )
     messages: int = knob(1_000, unit="messages", low=1, why="in one request; then 413")
     nesting: int = knob(
-        64, unit="levels", low=4, why="of JSON; far above usual data, far below what crashes parsers; then 400"
+        64, unit="levels", low=4, high=250, why="of JSON; far above usual data, within what orjson can write; then 400"
     )
     nodes: int = knob(20_000, unit="JSON values", low=64, why="in one request; limits the memory for parsing; then 413")
+    fragments: int = knob(
+        4_096, unit="fragments", low=1, why="of one WebSocket message; libraries send 1 KiB or more in each; then 1008"
+    )
+    empty_frames_per_s: float = knob(
+        1_000.0,
+        unit="frames/s",
+        low=1,
+        why="without data, of one WebSocket; some libraries end each message with one; then 1008",
+    )
     head_s: float = knob(
         10.0,
         unit="s",
@@ -39,7 +48,13 @@ class Limits:
     keep_alive_s: float = knob(
         75.0, unit="s", low=1, why="for an idle connection; longer than a hold, so that connections are reused"
     )
-    sessions: int = knob(20_000, unit="sessions", low=1, why="they use about 1 GiB if all are busy; then 503")
+    sessions: int = knob(
+        20_000,
+        unit="sessions",
+        low=1,
+        why="one with a held poll takes 7 KB, one at the limit of its subscriptions 0.2 MB (Bayeux), 3.1 MB (WAMP) "
+        "or 2.1 MB (NetworkTables), and what waits in its queue; then 503",
+    )
     sessions_per_address: int = knob(
         200,
         unit="sessions",
@@ -67,6 +82,13 @@ class Limits:
         low=0,
         zero="no wildcards",
         why="of one session's subscriptions, those with wildcards; then 403",
+    )
+    subscription_bytes: int = knob(
+        2_097_152,
+        unit="bytes",
+        low=4_096,
+        why="of memory for one session's subscriptions: their names, and 1,000 bytes for each, or in NetworkTables "
+        "400 for each and for each name; then 403, wamp.error.unavailable, or they are ignored",
     )
     topic_chars: int = knob(255, unit="characters", low=8, why="of a channel; Centrifugo's value; then 405 or 403")
     topic_segments: int = knob(

@@ -31,7 +31,9 @@ EVENTS: dict[str, LogEvent] = {
     ),
     "history_damaged": LogEvent("offsets `first` to `last` are damaged or lost: the `file`, and `what` is wrong", 100),
     "history_unavailable": LogEvent(
-        "the log cannot be written, and durable publishes are refused: `reason` is disk or free_bytes", LIFE
+        "the log cannot be written, and durable publishes are refused: `reason` is disk, free_bytes or moved; the last "
+        "means that its files were deleted or moved",
+        LIFE,
     ),
     "history_recovered": LogEvent("the log can be written again", LIFE),
     "consumer_overtaken": LogEvent(
@@ -68,8 +70,13 @@ EVENTS: dict[str, LogEvent] = {
     "keys": LogEvent("a file of keys has changed, or can no longer be used: `what`", LIFE),
     "suppressed": LogEvent("`count` lines of the event `of` were left out in the last second or more", LIFE),
     "signal": LogEvent("a signal was received: its `name`, and what the server does `then`", LIFE),
-    "reloaded": LogEvent("SIGHUP: `what` was read again", LIFE),
-    "reload_failed": LogEvent("SIGHUP: `what` cannot be used, so the old one is kept: `reason`", LIFE),
+    "reloaded": LogEvent(
+        "SIGHUP: `what` was read again; of the settings access rules, tokens and users count at once", LIFE
+    ),
+    "reload_failed": LogEvent(
+        "SIGHUP: `what` cannot be used, so the old one is kept: `reason`, or all `problems` of the settings", LIFE
+    ),
+    "restart_needed": LogEvent("SIGHUP: these `settings` have changed too, and count from the next start on", LIFE),
     "draining": LogEvent("the server begins to drain: `holds` is the number of held polls to answer", LIFE),
     "drain_progress": LogEvent("once a second while draining: the number of `holds` still to answer", LIFE),
     "drained": LogEvent("all held polls are answered", LIFE),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from app.broker.policy import Identity, Rights
+    from app.broker.policy import Identities, Rights
     from app.protocols.bayeux.hooks import Hooks
     from app.settings import Settings
     from app.transports.archive import Archive
@@ -30,8 +30,7 @@ OFF = "history is off on this server"
 class Apis:
     """The ASGI application of all API paths.
 
-    `archive` returns the log, or None where the history is off. `authenticate` returns the identity that a token proves
-    at a wall clock time in seconds; it is None where the server accepts no tokens.
+    `archive` returns the log, or None where the history is off.
     """
 
     def __init__(
@@ -39,13 +38,13 @@ class Apis:
         settings: Settings,
         door: Door,
         rights: Rights,
+        identities: Identities,
         hooks: Hooks,
         *,
-        authenticate: Callable[[str, float], Identity] | None,
         archive: Callable[[], Archive | None],
     ) -> None:
         self.archive = archive
-        visitors = Visitors(rights, authenticate)
+        visitors = Visitors(rights, identities)
         self._history = HistoryApi(settings, door, visitors, self._archive, hooks)
         self._log = LogApi(settings, door, visitors, self._archive)
         self._consumers = LogConsumers(settings, door, visitors, self._archive)

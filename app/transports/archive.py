@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from app.broker.erasure import Erasure
     from app.broker.log import Page, Query
-    from app.history.purge import Erasure
     from app.history.stored import Stored
 
 Result = TypeVar("Result")

@@ -1,8 +1,9 @@
 """The callback-polling transport (Bayeux 1.0, 6.2), JSONP: messages in a query, replies as a call of a function.
 
-Any page can load a script from here and so read the response; that is what JSONP is for, and why it can be turned off.
-The guards below stop a callback that is markup or code of its own (CometD #546), a response that a plug-in takes for
-something else (Rosetta Flash, CVE-2014-4671: `/**/` in front, nosniff, attachment), and a response opened as a page.
+A page of any site can load a script and so read the response: no CORS applies. So the guard decides by Sec-Fetch-Site
+and Referer (`Guard.check_script`). The checks here stop a callback that is markup or code of its own (CometD #546), a
+response that a plug-in takes for something else (Rosetta Flash, CVE-2014-4671: `/**/` in front, nosniff, attachment),
+and a response opened as a page.
 """
 
 from __future__ import annotations
@@ -33,12 +34,16 @@ _CALLBACK = re.compile(r"[A-Za-z0-9_$-]+(?:\.[A-Za-z0-9_$-]+)*")
 _PAGES = (b"document", b"iframe", b"frame", b"embed", b"object")
 
 
-def read(head: Head, options: Bayeux, limits: Limits) -> tuple[str, Batch]:
-    """Read a GET request: the name of the callback, and the messages. Raises `Rejection`."""
+def check(head: Head, options: Bayeux) -> None:
+    """Check that a GET request can be for a script. Raises `Rejection`."""
     if not options.callback_polling:
         raise Rejection(400, "callback-polling is switched off")
     if head.fields.get(b"sec-fetch-dest", b"").lower() in _PAGES:
         raise Rejection(403, "callback-polling is for scripts")
+
+
+def read(head: Head, options: Bayeux, limits: Limits) -> tuple[str, Batch]:
+    """Read the name of the callback and the messages from a query. Raises `Rejection`."""
     fields = form_fields(head.query_string, limits)
     callbacks = [value for name, value in fields if name == "jsonp"] or [_DEFAULT_CALLBACK]
     if len(callbacks[0]) > options.callback_chars:
@@ -58,3 +63,11 @@ def render(reply: Reply, callback: str) -> bytes:
     for char, escaped in ((b"<", b"\\u003c"), ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029")):
         body = body.replace(char, escaped)
     return b"/**/%b(%b);" % (callback.encode(), body)
+
+
+def render_refusal(text: str) -> bytes:
+    """The body of a response to a page that may not use callback-polling: a script, which shows `text` to its author.
+
+    Browsers keep a plain text that a script element has requested from the page and from its author alike.
+    """
+    return b'/**/console.error("%b");' % text.encode()

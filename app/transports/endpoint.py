@@ -17,7 +17,7 @@ from app.transports.authorization import bearer_token
 from app.transports.bodies import messages_of_body, read_body
 from app.transports.cookies import browser_cookie, cookie_values
 from app.transports.door import CLOSE, Door
-from app.transports.exchange import Exchange
+from app.transports.exchange import Exchange, respond
 from app.transports.guard import Rejection
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Endpoint:
 
     def __init__(self, engine: Engine, guard: Guard, settings: Settings) -> None:
         self._engine = engine
+        self._guard = guard
         self.door = Door(guard, self.note)
         self._settings = settings
         self._cookie_field = settings.cookie.name.encode()
@@ -52,8 +53,11 @@ class Endpoint:
         await self.door.let_in(("GET", "POST"), self._serve, scope, receive, send)
 
     async def _serve(self, visit: Visit) -> None:
-        poll = self._long_poll if visit.head.method == "POST" else self._callback_poll
-        await poll(visit.head, visit.cors, Exchange(self._engine, visit.scope, visit.receive, visit.send))
+        exchange = Exchange(self._engine, visit.scope, visit.receive, visit.send)
+        if visit.head.method == "POST":
+            await self._long_poll(visit.head, visit.cors, exchange)
+        elif await self._admits_script(visit):
+            await self._callback_poll(visit.head, visit.cors, exchange)
 
     async def _long_poll(self, head: Head, cors: tuple[Header, ...], exchange: Exchange) -> None:
         body = await read_body(exchange.receive, self._settings.limits)
@@ -61,6 +65,18 @@ class Endpoint:
         if reply is not None:
             headers = [*long_polling.HEADERS, *cors, *self.headers(reply, head.scheme)]
             await exchange.write(reply, headers, reply.body())
+
+    async def _admits_script(self, visit: Visit) -> bool:
+        """Whether a page may load this script; if not, respond with one that says so. Raises `Rejection`."""
+        callback_polling.check(visit.head, self._settings.bayeux)
+        try:
+            self._guard.check_script(visit.head)
+        except Rejection as rejection:
+            self.note(rejection, visit.head)
+            body = callback_polling.render_refusal(rejection.text)
+            await respond(visit.send, rejection.status, [*callback_polling.HEADERS], body)
+            return False
+        return True
 
     async def _callback_poll(self, head: Head, cors: tuple[Header, ...], exchange: Exchange) -> None:
         callback, batch = callback_polling.read(head, self._settings.bayeux, self._settings.limits)

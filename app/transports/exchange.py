@@ -46,6 +46,17 @@ def socket_of(scope: Scope) -> Socket | None:
     return socket
 
 
+def target_of(scope: Scope) -> bytes:
+    """The target of a request; only its path, where it begins with a slash.
+
+    Of a target in absolute form, Halley's own host passes on all of it. Servers that use h11 put it into the path,
+    and uvicorn with httptools drops its host, so there it cannot be checked.
+    """
+    target: bytes | None = (scope.get("extensions") or {}).get("halley.target")
+    path: str = scope["path"]
+    return path.encode() if target is None else target
+
+
 class Exchange:
     """One request under way; it is the engine's `connection` for that request."""
 

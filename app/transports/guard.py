@@ -1,7 +1,7 @@
 """The guard: the checks of a request before its messages are looked at.
 
-They cover methods, Host, Origin and CORS, sizes and encodings. Answers are fixed texts that repeat nothing of the
-request.
+They cover methods, Host, Origin, Referer and CORS, sizes and encodings. Answers are fixed texts that repeat nothing of
+the request.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _PREFLIGHT = (
     (b"access-control-allow-headers", b"accept, authorization, cache-control, content-type, pragma, x-requested-with"),
 )
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{0,5}))?")
+_ORIGIN = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#@\\]+)(?=[/?#]|\Z)", re.IGNORECASE)
+"""The origin of a URL, and its host; a URL with a user has none here, nor one that browsers and Python split apart."""
 _LAST_PORT = 65_535
 _REMEMBERED = 256
 """Hosts and origins whose result is cached; clients choose them, so the number must be bounded."""
@@ -69,6 +71,7 @@ class Guard:
         self._origins = frozenset(origin.lower() for origin in settings.cors.origins)
         self._body_bytes = settings.limits.body_bytes
         self._query_bytes = settings.limits.query_bytes
+        self._serves_hidden_pages = settings.bayeux.callback_polling_without_referer
         self._serves = lru_cache(_REMEMBERED)(self._is_our_host)
         self._cors_of = lru_cache(_REMEMBERED)(self._judge_origin)
         self._preflight = (*_PREFLIGHT, (b"access-control-max-age", b"%d" % settings.cors.max_age_s))
@@ -77,6 +80,24 @@ class Guard:
     def serves_other_origins(self) -> bool:
         """Whether pages of any other site may send requests to this server."""
         return self.is_private or bool(self._origins)
+
+    def check_names(self, headers: Iterable[Header], target: bytes = b"/") -> None:
+        """Check the names in a head: `check_host`, the host of a `target` in absolute form, and one Origin at most.
+
+        Raises `Rejection`.
+        """
+        hosts, origins = [], []
+        for name, value in headers:
+            if name == b"host":
+                hosts.append(value)
+            elif name == b"origin":
+                origins.append(value)
+        self.check_host(*hosts)
+        if target[:1] not in (b"/", b"*", b""):  # RFC 9112, 3.2.2: servers go by this host, some by Host
+            named = _ORIGIN.match(target)
+            self.check_host(b"?" if named is None else named[1])
+        if len(origins) > 1:  # one server would go by the first, another by the last
+            raise Rejection(403, "origin not allowed")
 
     def check_host(self, *hosts: bytes) -> None:
         """Check that there is exactly one Host header and that it names this server. Raises `Rejection`.
@@ -123,6 +144,26 @@ class Guard:
         if cors is None:
             raise Rejection(400 if head.method == "OPTIONS" else 403, "origin not allowed")
         return cors
+
+    def check_script(self, head: Head) -> None:
+        """Check that the page whose script element sends the request, if one does, may do so. Raises `Rejection`.
+
+        Such requests have no Origin. `Sec-Fetch-Site`, which browsers send to https and to loopback, says whether the
+        page is of another origin, and Referer of which; a page can hide its Referer, but cannot change either.
+        """
+        fields = head.fields
+        site = fields.get(b"sec-fetch-site", b"none").lower()
+        if b"origin" in fields or site == b"same-origin":  # `check_origin` has decided, or there is nothing to decide
+            return
+        referer = fields.get(b"referer", b"")
+        if not referer:
+            is_allowed = site == b"none" or self._serves_hidden_pages
+        elif (origin := _ORIGIN.match(referer)) is None:
+            is_allowed = False
+        else:
+            is_allowed = self._cors_of(origin[0], fields.get(b"host", b""), head.scheme) is not None
+        if not is_allowed:
+            raise Rejection(403, "origin not allowed")
 
     def judge_post(self, fields: dict[bytes, bytes], scheme: str) -> tuple[Header, ...] | None:
         """The same as `check_host` and `check`, for a POST in which no header occurs twice.
@@ -188,6 +229,15 @@ class Guard:
         if scheme == "https":  # http may be https before a proxy that is not listed; https is certain
             is_same_site = is_same_site and parts.scheme == "https"
         return is_same_site or (self.is_private and is_loopback(parts.hostname))
+
+
+def check_framing(http_version: str, headers: Iterable[Header]) -> None:
+    """Check that a request of HTTP/1.0 has no Transfer-Encoding, which proxies of that version pass on unread.
+
+    Raises `Rejection` (RFC 9112, 6.1). Halley's own host has checked this; other servers may not.
+    """
+    if http_version == "1.0" and any(name == b"transfer-encoding" for name, _ in headers):
+        raise Rejection(400, "transfer encoding not supported", closes=True)
 
 
 def _split(host: str) -> tuple[str, int | None]:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from app import telemetry
+from app.broker.erasure import Erasure
 from app.broker.errors import InvalidName
 from app.broker.topics import Match, Pattern
 from app.history.history import PurgeUnderWay
-from app.history.purge import Erasure
 from app.history.segment import FORMAT
 from app.protocols.bayeux.names import Bounds, to_pattern
 from app.transports.bodies import read_body

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from app.transports.guard import Rejection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from app.protocols.links import Switchboard
     from app.transports.guard import Guard
     from app.transports.head import Head
+
+    Header = tuple[bytes, bytes]
 
 _REASON_BYTES = 123
 
@@ -71,14 +73,15 @@ class Family:
         return Rejection(400, f"no common subprotocol; expected one of {', '.join(self.subprotocols)}")
 
 
-def check(head: Head, hosts: Iterable[bytes], offered: Iterable[bytes], family: Family) -> str:
-    """Check a request that opens a WebSocket, and choose one of the subprotocols in all its `offered` headers.
+def check(head: Head, headers: Sequence[Header], family: Family) -> str:
+    """Check a request that opens a WebSocket, and choose one of the subprotocols in all its headers.
 
     Raises `Rejection`.
     """
-    family.guard.check_host(*hosts)
+    family.guard.check_names(headers)
     family.guard.check_origin(head)
     family.check_path(head.path)
+    offered = [value for name, value in headers if name == b"sec-websocket-protocol"]
     return family.choose(name.strip() for names in offered for name in names.decode("latin-1").split(","))
 
 

@@ -15,9 +15,7 @@ from app.transports.authorization import bearer_token
 from app.transports.guard import Rejection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from app.broker.policy import Identity, Rights
+    from app.broker.policy import Identities, Identity, Rights
     from app.broker.topics import Pattern
     from app.settings import Verb
     from app.transports.head import Head
@@ -31,22 +29,19 @@ NOT_ALLOWED = {
 
 
 class Visitors:
-    """Identifies callers by their tokens.
+    """Identifies callers by their tokens, and checks their rights."""
 
-    `authenticate` returns the identity that a token proves at a wall clock time in seconds; None if no tokens are used.
-    """
-
-    def __init__(self, rights: Rights, authenticate: Callable[[str, float], Identity] | None) -> None:
+    def __init__(self, rights: Rights, identities: Identities) -> None:
         self._rights = rights
-        self._authenticate = authenticate
+        self._identities = identities
 
     def identify(self, head: Head) -> Identity:
         """The identity of a request's bearer token, or `ANONYMOUS`. Raises `Rejection` (401) for an invalid token."""
         token = bearer_token(head.fields.get(b"authorization"))
-        if token is None or self._authenticate is None:
+        if token is None or not self._identities.accept_tokens:
             return ANONYMOUS
         try:
-            return self._authenticate(token, time.time())
+            return self._identities.prove(token, time.time())
         except TokenRefused as refused:
             challenge = (b"www-authenticate", b'Bearer error="invalid_token"')
             raise Rejection(401, refused.reason, headers=(challenge,)) from None
@@ -59,6 +54,6 @@ class Visitors:
         """Check a caller's right `verb` on `what`. Raises `Rejection`: 401 if a token could help, else 403."""
         if self._rights.may(None, verb, what, visitor):
             return
-        if visitor is ANONYMOUS and self._authenticate is not None:
+        if visitor is ANONYMOUS and self._identities.accept_tokens:
             raise Rejection(401, NOT_ALLOWED[verb], headers=((b"www-authenticate", b"Bearer"),))
         raise Rejection(403, NOT_ALLOWED[verb])

@@ -48,11 +48,7 @@ class WebSockets:
             if family is None:
                 raise Rejection(403, "this path does not accept WebSockets")
             head.path = raw_path(scope)
-            hosts, offered = (
-                [value for name, value in scope["headers"] if name == wanted]
-                for wanted in (b"host", b"sec-websocket-protocol")
-            )
-            subprotocol = check(head, hosts, offered, family)
+            subprotocol = check(head, scope["headers"], family)
         except Rejection as rejection:
             self._note(rejection, head)
             await reject(scope, send, rejection)

@@ -23,7 +23,7 @@
  *
  * - `change`: one of the public properties has changed
  * - `message`: an event was received; `detail` is `{ channel, data }` and, if the server adds it, `ext`
- * - `refused`: the server refused a subscription; `detail` is `{ channel, error }`
+ * - `refused`: the server refused a subscription, or has ended it; `detail` is `{ channel, error }`
  * - `missed`: events of a replay are no longer in the history; `detail` is `{ channel, first, last }`, their positions
  */
 
@@ -270,6 +270,13 @@ export class Bayeux extends EventTarget {
     this.#tell("change");
   }
 
+  /** Drop a subscription that the server has ended, since it would refuse it in the next session. */
+  #giveUp(pattern) {
+    if (!this.#subscriptions.delete(pattern)) return;
+    this.#tell("refused", { channel: pattern, error: new BayeuxError("no longer allowed: the server has ended it") });
+    this.#tell("change");
+  }
+
   /** Remember how far replays are, so that a later session continues there. */
   #remember(reached) {
     for (const [pattern, position] of Object.entries(reached)) {
@@ -331,6 +338,8 @@ export class Bayeux extends EventTarget {
         if (answer.advice) this.advice = { ...ADVICE, ...answer.advice, ...answer.advice["long-polling"] };
       } else if ("data" in answer && !answer.channel.startsWith("/meta/")) {
         this.#tell("message", answer);
+      } else if (answer.channel === "/meta/unsubscribe" && answer.ext?.revoked) {
+        this.#giveUp(answer.subscription);
       }
     }
     return replies;

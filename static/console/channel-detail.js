@@ -9,19 +9,18 @@ const DATA_CHARS = 20_000;
 
 export class ChannelDetail {
   #root;
-  #recorded;
+  #lastData;
   #node = null;
   #eventShown = null;
-  #complaint = ""; // the reason why there is no data
 
   /**
    * @param {HTMLElement} root
-   * @param {import("./recorded.js").Recorded} recorded looks up the last event if the page has not received one yet
+   * @param {import("./last-data.js").LastData} lastData
    * @param {(pattern: string) => void} tail called with the pattern to subscribe to
    */
-  constructor(root, recorded, tail) {
+  constructor(root, lastData, tail) {
     this.#root = root;
-    this.#recorded = recorded;
+    this.#lastData = lastData;
     root.querySelector(".tail").addEventListener("click", () => tail(patternOf(this.#node)));
   }
 
@@ -33,13 +32,12 @@ export class ChannelDetail {
   /** Show another node. */
   show(node) {
     this.#node = node;
-    this.#complaint = "";
     const pattern = patternOf(node);
     write(this.#part("h2"), node.name);
     write(this.#part(".tail"), `Tail ${pattern.endsWith("/**") ? "branch" : "channel"}`);
     this.#part(".tail").title = `Subscribe to ${pattern} in the overview`;
     this.#part(".past").href = `#history?${new URLSearchParams({ channel: pattern })}`;
-    if (node.own && !node.event) this.#lookUp(node);
+    this.#lastData.want(node);
   }
 
   /** Update the numbers and the last event. @param {import("./clock.js").Clock} clock */
@@ -75,7 +73,7 @@ export class ChannelDetail {
   #drawData({ own, event }, clock) {
     const isPlain = own === null ? "This is a branch: select a channel below it to see its last event." : "";
     write(this.#part(".when"), event ? `Last data, ${clock.ago(event.atMs)}` : "Last data");
-    write(this.#part(".why"), event ? "" : isPlain || this.#complaint);
+    write(this.#part(".why"), event ? "" : isPlain || this.#lastData.reason(this.#node));
     const data = this.#part("pre");
     data.hidden = !event;
     if (!event || event === this.#eventShown) return;
@@ -83,16 +81,6 @@ export class ChannelDetail {
     const text = JSON.stringify(event.data, null, 2);
     const rest = text.length - DATA_CHARS;
     write(data, rest > 0 ? `${text.slice(0, DATA_CHARS)}\n\u2026 and ${whole(rest)} more characters` : text);
-  }
-
-  async #lookUp(node) {
-    try {
-      const [newest] = await this.#recorded.newest(node.name, 1);
-      if (newest && !node.event) node.event = { data: newest.data, atMs: Date.parse(newest.time) };
-      if (node === this.#node) this.#complaint = newest ? "" : "No event received yet, and none is recorded.";
-    } catch (error) {
-      if (node === this.#node) this.#complaint = `No event received yet, and ${error.message}.`;
-    }
   }
 
   #part(selector) {

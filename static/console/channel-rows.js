@@ -20,18 +20,24 @@ export class ChannelRows {
   #chosen;
   #toggled;
   #rows = new Map(); // node -> its row
+  #watched; // the IntersectionObserver of all rows
+  #inSight = new Set(); // rows
   #shown = []; // { node, level, isOpen }, from top to bottom
   #current = null; // the node whose row is in the Tab order
 
   /**
    * @param {HTMLTableSectionElement} body
-   * @param {{ chosen(node): void, toggled(node, isOpen: boolean): void }} callbacks called when the reader selects,
-   *   opens or closes a node
+   * @param {{ chosen(node): void, toggled(node, isOpen: boolean): void, scrolled(): void }} callbacks called when the
+   *   reader selects, opens or closes a node, and when other nodes are in sight
    */
-  constructor(body, { chosen, toggled }) {
+  constructor(body, { chosen, toggled, scrolled }) {
     this.#body = body;
     this.#chosen = chosen;
     this.#toggled = toggled;
+    this.#watched = new IntersectionObserver((rows) => {
+      for (const { target, isIntersecting } of rows) this.#inSight[isIntersecting ? "add" : "delete"](target);
+      scrolled();
+    });
     body.addEventListener("keydown", (event) => this.#pressed(event));
     body.addEventListener("click", (event) => this.#clicked(event));
     body.addEventListener("focusin", ({ target }) => this.#reach(this.#nodeOf(target)));
@@ -43,11 +49,16 @@ export class ChannelRows {
     this.#shown = shown;
     const nodes = new Set(shown.map(({ node }) => node));
     if (!nodes.has(this.#current)) this.#current = nearest(this.#current, nodes) ?? shown[0]?.node ?? null;
-    for (const node of this.#rows.keys()) if (!nodes.has(node)) this.#rows.delete(node);
+    for (const node of this.#rows.keys()) if (!nodes.has(node)) this.#drop(node);
     for (const each of shown) this.#fill(this.#row(each.node), each, each.node === selected, clock);
     const rows = shown.map(({ node }) => this.#rows.get(node));
     arrange(this.#body, rows);
     if (hadFocus && !this.#body.contains(document.activeElement)) this.#rows.get(this.#current)?.focus();
+  }
+
+  /** The nodes whose rows are in sight. */
+  get inSight() {
+    return [...this.#inSight].map(({ nodeShown }) => nodeShown);
   }
 
   /** Scroll to a node's row, without moving the focus. */
@@ -64,7 +75,15 @@ export class ChannelRows {
     const row = element("tr", { role: "row" }, head, ...["numbers", "numbers", "numbers", "numbers", ""].map(cell));
     row.nodeShown = node;
     this.#rows.set(node, row);
+    this.#watched.observe(row);
     return row;
+  }
+
+  #drop(node) {
+    const row = this.#rows.get(node);
+    this.#rows.delete(node);
+    this.#watched.unobserve(row);
+    this.#inSight.delete(row);
   }
 
   #fill(row, { node, level, isOpen }, isSelected, clock) {

@@ -2,7 +2,7 @@
  * The view Channels: the tree of channels with rates, numbers of subscribers, and last events.
  *
  * The numbers are those of `/halley/topics`, which has no data, because reading data is a separate right. For the data
- * the page subscribes to `/**` itself while the view is shown.
+ * the page subscribes to `/**` itself while the view is shown, and reads earlier events from the history.
  */
 
 import { ChannelDetail } from "./channel-detail.js";
@@ -12,6 +12,7 @@ import { Clock } from "./clock.js";
 import { ColumnOrder } from "./column-order.js";
 import { write } from "./element.js";
 import { matches } from "./feed.js";
+import { LastData } from "./last-data.js";
 import { Recorded } from "./recorded.js";
 import { list, number, object, text, time } from "./shape.js";
 
@@ -31,10 +32,12 @@ export class Channels {
   #tree = new ChannelTree();
   #clock = new Clock();
   #rows;
+  #lastData;
   #detail;
   #order;
   #filter;
   #refused = new Map(); // pattern -> the server's error
+  #isShown = false;
   #isTold = false; // whether a tick was received
   #ages = 0; // this and #due: timers for drawing
   #due = 0;
@@ -48,8 +51,10 @@ export class Channels {
     this.#rows = new ChannelRows(root.querySelector("tbody"), {
       chosen: (node) => this.#choose(node),
       toggled: (node, isOpen) => this.#toggle(node, isOpen),
+      scrolled: () => this.#drawSoon(),
     });
-    this.#detail = new ChannelDetail(root.querySelector("aside"), new Recorded(bayeux, identity), (pattern) => {
+    this.#lastData = new LastData(new Recorded(bayeux, identity), () => this.#drawSoon());
+    this.#detail = new ChannelDetail(root.querySelector("aside"), this.#lastData, (pattern) => {
       subscriptions.hear(pattern);
       location.hash = "#overview";
     });
@@ -61,6 +66,8 @@ export class Channels {
   /** @param {URLSearchParams} params `channel` is the one to select */
   show(params) {
     this.#refused.clear();
+    this.#lastData.clear();
+    this.#isShown = true;
     this.#feed.hear(TICKS, this);
     this.#feed.hear(ALL, this);
     clearInterval(this.#ages);
@@ -71,6 +78,8 @@ export class Channels {
   }
 
   hide() {
+    this.#isShown = false;
+    this.#lastData.clear();
     clearInterval(this.#ages);
     clearTimeout(this.#due);
     this.#due = 0;
@@ -87,7 +96,7 @@ export class Channels {
     } else {
       this.#tree.heard(channel, data, this.#clock.now);
     }
-    this.#due ||= setTimeout(() => this.#draw(), DRAW_EVERY_MS);
+    this.#drawSoon();
   }
 
   /** Called by `Feed`. */
@@ -114,11 +123,16 @@ export class Channels {
     this.#draw();
   }
 
+  #drawSoon() {
+    if (this.#isShown) this.#due ||= setTimeout(() => this.#draw(), DRAW_EVERY_MS);
+  }
+
   #draw() {
     clearTimeout(this.#due);
     this.#due = 0;
     const shown = this.#tree.visible(this.#order.by, this.#order.sign, fitting(this.#filter.value.trim()));
     this.#rows.draw(shown.slice(0, ROWS), this.#detail.node, this.#clock);
+    for (const node of this.#rows.inSight) this.#lastData.want(node);
     this.#detail.draw(this.#clock);
     this.#tellCounts(shown.length);
     this.#tellTroubles(shown.length);

@@ -32,9 +32,9 @@ export class Chart {
 
   /**
    * @param {Element} root
-   * @param {{ title: string, axis(values: number[]): object, tell(value: number): string, series: { name: string, protocol: string, isDashed: boolean, of(point: object): number | null }[] }} what
+   * @param {{ title: string, about?: string, axis(values: number[]): object, tell(value: number): string, series: { name: string, protocol: string, isDashed: boolean, of(point: object): number | null }[] }} what
    */
-  constructor(root, { title, axis, tell, series }) {
+  constructor(root, { title, about = "", axis, tell, series }) {
     this.#plot = element("div", { className: "plot" }, this.#svg);
     this.#axis = axis;
     this.#tell = tell;
@@ -49,7 +49,8 @@ export class Chart {
       legend.append(row);
     }
     const head = element("h2", { textContent: title });
-    root.append(element("div", { className: "chart-head" }, head, this.#readout), this.#plot, legend);
+    const more = element("p", { className: "fine", textContent: about, title: about });
+    root.append(element("div", { className: "chart-head" }, head, more, this.#readout), this.#plot, legend);
     new ResizeObserver(() => this.draw()).observe(this.#plot);
     this.#svg.addEventListener("pointermove", ({ offsetX }) => this.#choose(this.#timeAt(offsetX)));
     this.#svg.addEventListener("pointerleave", () => this.#choose(null));

@@ -8,7 +8,7 @@
 import { element } from "./element.js";
 
 const ROWS = 500;
-const PREVIEW_CHARS = 2_000; // the style sheet shows eight lines; an unfolded row shows all data
+const PREVIEW_CHARS = 400; // more than one line shows; an unfolded row shows all data
 const FRESH_ROWS = 20; // new rows are animated if there are at most this many
 const DRAW_EVERY_MS = 100; // so that many events leave the page time to poll
 
@@ -26,6 +26,7 @@ export class EventList {
   #pause;
   #arrived = []; // rows to draw, the oldest first
   #received = 0; // events since the list was cleared
+  #leftOut = 0; // rollups since then that are not shown
   #isPaused = false;
   #isDue = false; // whether drawing is scheduled
   #drawnAt = 0;
@@ -49,6 +50,12 @@ export class EventList {
     this.#arrive({ channel, json: JSON.stringify(data) });
   }
 
+  /** Count a rollup that is not shown. */
+  leaveOut() {
+    this.#leftOut += 1;
+    this.#drawSoon();
+  }
+
   /** Add a note between the events. */
   note(text) {
     this.#arrive({ note: text });
@@ -67,6 +74,10 @@ export class EventList {
   #arrive(row) {
     this.#arrived.push({ ...row, at: new Date() });
     if (this.#arrived.length > ROWS) this.#arrived.shift();
+    this.#drawSoon();
+  }
+
+  #drawSoon() {
     if (this.#isDue) return;
     this.#isDue = true;
     setTimeout(() => this.#draw(), this.#drawnAt + DRAW_EVERY_MS - performance.now());
@@ -82,7 +93,8 @@ export class EventList {
     }
     const shown = this.#list.getElementsByClassName("event").length;
     const waiting = this.#arrived.filter(({ note }) => !note).length;
-    const parts = [[shown, "shown"], [waiting, "waiting"], [this.#received - shown - waiting, "older"]];
+    const older = this.#received - shown - waiting;
+    const parts = [[shown, "shown"], [waiting, "waiting"], [older, "older"], [this.#leftOut, "rollups not listed"]];
     const told = parts.filter(([count, what]) => count > 0 || what === "shown");
     this.#counts.textContent = told.map(([count, what]) => `${count.toLocaleString("en")} ${what}`).join(", ");
     this.#empty.hidden = this.#list.childElementCount > 0;
@@ -97,7 +109,7 @@ export class EventList {
   #clear() {
     this.#list.replaceChildren();
     this.#arrived.length = 0;
-    this.#received = 0;
+    this.#received = this.#leftOut = 0;
     this.#draw();
   }
 }
@@ -123,7 +135,9 @@ function noteRow({ at, note }) {
 }
 
 function timeOf(at) {
-  return element("time", { dateTime: at.toISOString(), textContent: CLOCK.format(at) });
+  const [seconds, fraction] = CLOCK.format(at).split(".");
+  const rest = element("span", { className: "fraction", textContent: `.${fraction}` });
+  return element("time", { dateTime: at.toISOString() }, seconds, rest);
 }
 
 /** The command line that publishes `data`, without a session if the server allows that. */

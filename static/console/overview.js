@@ -37,6 +37,7 @@ const THROUGHPUT = {
 };
 const DELAY = {
   title: "Delay",
+  about: "from an event's publication until it is written to a ready subscriber",
   axis: powers,
   tell: duration,
   series: lines({ p50: "p50", p99: "p99" }, (protocol) => protocol.delay_ms ?? {}),

@@ -12,12 +12,23 @@ import { Spark } from "./spark.js";
 const FIGURES = (value) => map(number)(value) && object({ count: number, min: number, mean: number, max: number })(value);
 const COUNTS = { events: number, bytes: number, publishers: number };
 const ROLLUP = object({ channel: text, protocol: text, start: time, end: time, ...COUNTS, numbers: optional(map(object({}))) });
+const BELOW = "/stats/"; // the channels of rollups
 const SERIES = 2_000; // one for each channel and protocol; more than the pipeline publishes at a time
 const ROWS = 300;
 const WINDOWS = 30; // kept of each series, for its bars
 
 const FIGURE = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 const BYTES = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+
+/** Whether an event is a rollup. Others can publish below `/stats`, too. */
+export function isRollup({ channel, data }) {
+  return channel.startsWith(BELOW) && ROLLUP(data);
+}
+
+/** Whether a pattern is about rollups, which `/**` is not. @param {string} pattern */
+export function namesRollups(pattern) {
+  return pattern.startsWith(BELOW);
+}
 
 export class Rollups {
   #body;

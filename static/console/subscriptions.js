@@ -1,10 +1,15 @@
 /**
  * The reader's subscriptions, whose events the list shows. They are remembered across reloads of the tab.
+ *
+ * The pipeline publishes several rollups for each channel that is in use, so that they would outnumber what people and
+ * programs publish. The list shows them only if a subscription names them, such as `/stats/**`, and counts them else.
  */
 
 import { element } from "./element.js";
+import { matches } from "./feed.js";
 import { recall, remember } from "./memory.js";
 import { Replay } from "./replay.js";
+import { isRollup, namesRollups } from "./rollups.js";
 
 const REMEMBERED_AS = "halley.subscriptions";
 
@@ -19,7 +24,7 @@ export class Subscriptions {
   #rows = new Map(); // pattern -> its row
   #replays = new Map(); // pattern -> the replay in progress
 
-  /** @param {{ heard(message: object): void, note(text: string): void }} events the list that shows events */
+  /** @param {import("./event-list.js").EventList} events */
   constructor(root, bayeux, feed, events) {
     this.#bayeux = bayeux;
     this.#feed = feed;
@@ -70,9 +75,14 @@ export class Subscriptions {
   #heard(message, events) {
     const told = [...this.#replays.values()].map((replay) => replay.see(message));
     for (const { before } of told) if (before) events.note(before);
-    events.heard(message);
+    if (isRollup(message) && !this.#namesRollup(message.channel)) events.leaveOut();
+    else events.heard(message);
     for (const { after } of told) if (after) events.note(after);
     for (const [pattern, replay] of this.#replays) if (replay.isOver) this.#replays.delete(pattern);
+  }
+
+  #namesRollup(channel) {
+    return this.#feed.patternsOf(this.#owner).some((pattern) => namesRollups(pattern) && matches(pattern, channel));
   }
 
   /** Update the list. Rows are kept, so that none loses the focus. */

@@ -31,7 +31,10 @@ def keys(tmp_path):
         def verifier(self, **more):
             self.said.clear()
             options = {"issuer": ISSUER, "audience": AUDIENCE, "jwks": str(self.jwks), "secret": str(self.secret)}
-            return JsonWebTokens(Jwt(**{**options, **more}), self.said.append)
+            return JsonWebTokens(Jwt(**{**options, **more}), self._hear)
+
+        def _hear(self, line, *, is_error=False):
+            self.said.append(f"error: {line}" if is_error else line)
 
         def write(self, *entries):
             """Replace the JWK Set, as a rotation does, with another modification time."""
@@ -70,7 +73,7 @@ def refusal(verifier, token, now_s=NOW_S):
 def test_each_algorithm_is_accepted_with_its_own_key(keys, key, algorithm, header):
     """HS256, RS256 and ES256 are accepted, with the key's id or without; the identity expires with token and leeway."""
     token = sign(key(), algorithm, header=header)
-    assert keys.verifier(leeway_s=5).identity(token, NOW_S) == ("ada", "user", NOW_S + 65)
+    assert keys.verifier(leeway_s=5).identity(token, NOW_S) == ("ada", "user", NOW_S + 65, None)
 
 
 def test_the_role_is_in_the_claim_that_the_settings_name(keys):
@@ -254,7 +257,7 @@ def test_an_unknown_key_has_the_file_read_once(keys, monkeypatch):
     assert len(reads) == 4
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"keys": 1}', '{"keys": []}', '{"keys": [{"kty": "RSA", "n": "!"}]}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"keys": 1}', '{"keys": [{"kty": "RSA", "n": "!"}]}'])
 def test_a_broken_new_file_keeps_the_old_keys(keys, text):
     """A broken file is reported in one line, however often it is checked, and the next valid one is read."""
     verifier = keys.verifier(keys_check_s=1.0)
@@ -265,12 +268,53 @@ def test_a_broken_new_file_keeps_the_old_keys(keys, text):
     assert len(keys.said) == 1
     assert keys.said[0].startswith(f"{keys.jwks}: ")
     assert keys.said[0].endswith("; the keys read before are kept")
-    keys.jwks.unlink()
-    verifier.look(103.0)
-    assert keys.said[1] == f"{keys.jwks}: cannot be read: No such file or directory; the keys read before are kept"
     keys.write(jwk(ec_key(2)))
     verifier.look(104.0)
     assert verifier.identity(sign(ec_key(2), "ES256"), NOW_S).authid == "ada"
+
+
+EMPTIED = {
+    "": "the file is empty",
+    " \n": "the file is empty",
+    '{"keys": []}': "there is no RSA key of 2,048 bits or more and no P-256 key for signatures",
+    '{"keys": [{"kty": "OKP", "crv": "Ed25519", "x": "x"}]}': (
+        "there is no RSA key of 2,048 bits or more and no P-256 key for signatures"
+    ),
+    None: "cannot be read: No such file or directory",
+}
+
+
+@pytest.mark.parametrize("text", EMPTIED)
+def test_an_emptied_or_removed_file_trusts_nobody(keys, text):
+    """Tokens of its keys are refused from then on; that is an error, reported once. Keys of other files still count."""
+    verifier = keys.verifier(keys_check_s=1.0)
+    old = sign(rsa_key(), "RS256", header={"kid": "r1"})
+    assert verifier.identity(old, NOW_S).authid == "ada"
+    before = keys.jwks.with_suffix(".before")
+    if text is None:
+        keys.jwks.rename(before)
+    else:
+        keys.jwks.write_text(text)
+    for now_s in (100.0, 101.0, 102.0):
+        verifier.look(now_s)
+        assert refusal(verifier, old, NOW_S + now_s)[0] == "token_invalid"
+    assert keys.said == [f"error: {keys.jwks}: {EMPTIED[text]}; no token is trusted by it any more"]
+    assert verifier.identity(sign(), NOW_S).authid == "ada"
+    if text is None:  # the very same file, with its old time
+        before.rename(keys.jwks)
+    else:
+        keys.write(jwk(rsa_key(), kid="r1"))
+    verifier.look(104.0)
+    assert verifier.identity(old, NOW_S).authid == "ada"
+
+
+def test_an_emptied_secret_trusts_nobody(keys):
+    """The secret's file is treated as that of the public keys."""
+    verifier = keys.verifier(keys_check_s=1.0)
+    keys.secret.write_bytes(b"\n")
+    verifier.look(100.0)
+    assert refusal(verifier, sign())[0] == "token_invalid"
+    assert keys.said == [f"error: {keys.secret}: the file is empty; no token is trusted by it any more"]
 
 
 @pytest.mark.parametrize("missing", ["jwks", "secret"])

@@ -115,6 +115,27 @@ def test_the_servers_own_topics_can_be_granted_by_name():
     assert may(access, "publish", "/halley/x") is False
 
 
+META = [
+    ("subscribe", "/wamp/session/on_join"),
+    ("subscribe", "/wamp/**"),
+    ("call", "/wamp/session/kill"),
+    ("call", "/wamp/subscription/list"),
+    ("subscribe", "/$nt4/$clients"),
+]
+
+
+@pytest.mark.parametrize(("verb", "what"), META)
+def test_meta_topics_and_procedures_must_be_named(verb, what):
+    """`/**` does not grant meta topics and procedures, which tell of what other rules deny; a rule must name them."""
+    named = {"wamp": "/wamp/**", "$nt4": "/$nt4/**"}[what.split("/")[1]]
+    asked = to_pattern(what, BOUNDS)
+    assert not rules("/**").decide("user", verb, asked)[0]
+    assert rules("/**", named).decide("user", verb, asked)[0]
+    assert not rules(deny(named), "/**", named).decide("user", verb, asked)[0]
+    assert not rules(deny("/**"), named).decide("user", verb, asked)[0]
+    assert may(rules("/**"), verb, "/wampum/session") is True
+
+
 # Patterns
 
 

@@ -171,6 +171,17 @@ def test_a_secret_pasted_for_its_key_is_not_repeated(write):
     assert "dear" not in line
 
 
+@pytest.mark.parametrize("wrong", ['["c4n4ry"]', "12345"])
+def test_a_secret_of_another_type_is_not_repeated(wrong, write):
+    """Nor is a value that is not a string."""
+    tokens = f'[[tokens]]\nid = "i"\nrole = "r"\nhash = {wrong}\n'
+    user = f'[[user]]\nid = "i"\nrole = "r"\nsalt = "s"\nkey = {wrong}\n'
+    assert problems(write(tokens + user)) == [
+        "halley.toml:4: tokens.hash: expected a string",
+        "halley.toml:9: user.key: expected a string",
+    ]
+
+
 def test_realms_and_users_are_read(write):
     """A rule can name any existing realm; without a name it is for the first."""
     text = REALMS + USER + "".join(f'{RULE}realm = "{realm}"\n' for realm in ("", "com.first", "more"))

@@ -45,8 +45,8 @@ def test_a_token_names_its_owner():
     """A token's identity has authid and role of the entry with its hash; other strings have no identity."""
     one, other = new_token(), new_token()
     tokens = StaticTokens([known(one), known(other, id="bob", role="sensor")])
-    assert tokens.identity(other, NOW_S) == ("bob", "sensor", None)
-    assert tokens.identity(one, NOW_S) == ("ada", "user", None)
+    assert tokens.identity(other, NOW_S)[:3] == ("bob", "sensor", None)
+    assert tokens.identity(one, NOW_S)[:3] == ("ada", "user", None)
     for wrong in (new_token(), one[:-1], one + "x", one.upper(), hash_of(one), "", "\udc00", "ä"):
         assert tokens.identity(wrong, NOW_S) is None
 
@@ -63,7 +63,7 @@ def test_a_token_ends_when_it_says():
 @pytest.mark.parametrize("token", ["", "x", "a.b.c", "x" * 9_000, "\udc00", "."])
 def test_the_authenticator_refuses_what_it_does_not_know(token):
     """Unknown tokens are refused with a documented reason, in which they are not repeated."""
-    authenticate = Authenticator(Settings(tokens=(known(new_token()),)))
+    authenticate = Authenticator.of(Settings(tokens=(known(new_token()),)))
     with pytest.raises(TokenRefused) as refused:
         authenticate(token, NOW_S)
     assert refused.value.reason == "token_invalid"
@@ -75,13 +75,13 @@ def test_a_token_has_a_most_length():
     token = "x" * 200
     settings = Settings(tokens=(known(token),), limits=Limits(token_chars=199))
     with pytest.raises(TokenRefused, match="too long"):
-        Authenticator(settings)(token, NOW_S)
+        Authenticator.of(settings)(token, NOW_S)
 
 
 def test_without_tokens_and_keys_no_token_is_known():
     """An authenticator without tokens and keys reports that it knows none."""
-    assert Authenticator(Settings()).knows_any is False
-    assert Authenticator(Settings(tokens=(known(new_token()),))).knows_any is True
+    assert Authenticator.of(Settings()).knows_any is False
+    assert Authenticator.of(Settings(tokens=(known(new_token()),))).knows_any is True
 
 
 @pytest.mark.parametrize(

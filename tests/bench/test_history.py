@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from support.process import ended, started
+
+from app.bench import durability_table
+from app.bench.durability import Durability
+from app.bench.stock import Stock
 
 pytestmark = pytest.mark.slow
 
@@ -49,30 +54,33 @@ def check_figures(found):
 
 
 async def test_the_same_loads_with_the_history_and_without_it(tmp_path):
-    """The result has figures of every load, with and without, and of reads, as JSON or compared in a table.
+    """The result has figures of every load, with and without, and of reads; they are compared, and shown in a table.
 
     No log is left behind. There is a warning if the log was not on a disk, since its figures would mislead.
     """
-    output, lines = await finished("--stored", "500", "--json", "--data-dir", ".", cwd=tmp_path)
-    assert lines == []
-    assert list(tmp_path.iterdir()) == []
-    found = json.loads(output[0])
-    check_figures(found)
-    (tmp_path / "before.json").write_text(output[0])
-
+    saved = {"load": {}, "medians": {"single": {"on": {"publishes_per_s": 1.0}}}}
+    (tmp_path / "before.json").write_text(json.dumps(saved))
     before = left_behind()
-    output, _ = await finished("--stored", "500", "--data-dir", MEMORY, "--compare", "before.json", cwd=tmp_path)
-    assert output[0] == "history at halley: 4 publishers, closed loop; medians of 1 round of 0.3 s"
-    shown = {line.strip().partition("  ")[0]: line for line in output}
+    options = ("--stored", "500", "--json", "--compare", "before.json", "--data-dir", MEMORY)
+    output, lines = await finished(*options, cwd=tmp_path)
+    assert left_behind() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["before.json"]
+    assert re.match(r"medians.single.on.publishes_per_s +1\.00 +[\d,.]+ ", lines[1])
+    told = json.loads(output[0])
+    check_figures(told)
+
+    found = Durability(**{each.name: told[each.name] for each in fields(Durability)})
+    found.stock = {int(count): Stock(**figures) for count, figures in told["stock"].items()}
+    found.wide = {int(count): readers for count, readers in told["wide"].items()}
+    table = durability_table(found).splitlines()
+    assert table[0] == "history at halley: 4 publishers, closed loop; medians of 1 round of 0.3 s"
+    shown = {line.strip().partition("  ")[0]: line for line in table}
     assert re.search(r"[\d.,]+/s +[\d.,]+/s +\d+\.\d\d x$", shown["publishes acknowledged, 3 per request"])
     assert re.search(r"ms +[+-]\d+\.\d\d ms$", shown["publish to receive, 1 to 1, p50"])
     assert re.search(r"\d ms$", shown["newest 100 of a channel, 500 stored, p50"])
     assert re.search(r"\d ms$", shown["page of 20,000 channels, 500 stored, p50"])
     assert re.search(r"\d ms$", shown["page of 100 readable events in 20,000 channels, 500 stored, p50"])
-    assert any(line.startswith("medians.single.on.publishes_per_s") for line in output)
-    is_told = "The log was in memory, not on a disk: use --data-dir." in output
-    assert is_told is (MEMORY != ".")
-    assert left_behind() == before
+    assert ("The log was in memory, not on a disk: use --data-dir." in table) is (MEMORY != ".")
 
 
 async def test_what_is_asked_wrongly(tmp_path):

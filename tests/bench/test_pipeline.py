@@ -1,14 +1,10 @@
-"""`halley bench pipeline`: its figures, and that none is shown where nothing was measured.
-
-A whole run starts Spark three times, so it is skipped unless `TESTS_NO_SKIP=1` is set.
-"""
+"""`halley bench pipeline`: its figures, and that none is shown where nothing was measured."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
 import json
-import os
 import re
 import sys
 import tempfile
@@ -17,8 +13,8 @@ from dataclasses import fields
 import pytest
 from bench.test_result import result
 from click.testing import CliRunner
+from readme.table import block
 from support.process import ended, environment, started
-from support.programs import unavailable
 from support.server import serving
 from support.wire import DEADLINE_S
 
@@ -73,10 +69,13 @@ def titles(text):
     return dict(line.split(": ", 1) for line in text.splitlines() if re.match("(lake|rollups|replies): ", line))
 
 
+@pytest.mark.slow
 async def test_a_whole_run(tmp_path):
-    """All figures are in the JSON and in the table, and are compared; nothing is left on the disk."""
-    if os.environ.get("TESTS_NO_SKIP") != "1":
-        unavailable("a whole run starts Spark three times: TESTS_NO_SKIP=1")
+    """All figures are in the JSON and in the table, and are compared; nothing is left on the disk.
+
+    It is the run of the line on the bench's page too, which has the same command.
+    """
+    assert "\nhalley bench pipeline " in block("bench")
     (tmp_path / "lakes").mkdir()
     (tmp_path / "temporary").mkdir()
     (tmp_path / "before.json").write_text(json.dumps({"load": {}, "medians": {"ingest": 1.0}}))

@@ -8,7 +8,7 @@ import pytest
 from support.broker import Owner, event, join, payloads, session
 
 from app.broker.broker import FLUSHED_AT_ONCE, Broker
-from app.broker.errors import TooManyPatterns, TooManySessions, TooManySubscriptions
+from app.broker.errors import SubscriptionsTooLarge, TooManyPatterns, TooManySessions, TooManySubscriptions
 from app.broker.topics import Match, Pattern
 from app.settings import Limits
 
@@ -155,6 +155,29 @@ def test_room_for_subscriptions_is_counted_with_what_is_there():
     with pytest.raises(TooManyPatterns):
         broker.check_room(me, [ONE])
     assert list(me.subscriptions) == [ALL]
+
+
+@pytest.mark.parametrize(("letter", "fitting"), [("x", 4), ("\u00fc", 2), ("\U0001f600", 2)])
+def test_room_for_subscriptions_is_counted_in_bytes(letter, fitting):
+    """The memory of a session's names is bounded, whatever their letters; what ends makes room."""
+    broker = limited(subscription_bytes=8_192)
+    me = join(broker, "1")
+    names = [Pattern(Match.EXACT, str(number) + letter * 699) for number in range(5)]
+    for name in names[:fitting]:
+        broker.check_room(me, [name, name, *me.subscriptions])
+        broker.subscribe(me, name)
+        broker.subscribe(me, name)
+    for _ in range(2):
+        with pytest.raises(SubscriptionsTooLarge):
+            broker.check_room(me, [names[fitting]])
+    assert broker.hits == {"subscription_bytes": 2}
+    broker.unsubscribe(me, names[0])
+    broker.unsubscribe(me, names[0])
+    broker.check_room(me, [names[fitting]])
+    with pytest.raises(TooManySubscriptions):
+        broker.check_room(me, [names[0], names[fitting]])
+    broker.close(me, "over")
+    assert me.subscription_bytes == 0
 
 
 def test_no_wildcards_at_all_is_a_setting():

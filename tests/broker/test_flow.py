@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.broker import event, join
+from support.readme import ROOT
 
 from app.broker.broker import Broker
-from app.broker.flow import Delays
+from app.broker.flow import DELAY, Delays
 from app.broker.topics import Match, Pattern
 from app.settings import Limits
 
@@ -68,3 +70,25 @@ def test_a_delay_is_from_the_publication_until_the_event_leaves_the_outbox():
     assert len(flow.delays) == 1
     assert 250 <= flow.delays.quantile_ms(0.5) <= 282
     assert broker.flows["bayeux"].published == 3
+
+
+def test_an_event_that_is_taken_after_its_subscriber_was_expected_is_no_delay():
+    """It counts as delivered; the owner of the session says until when its client counts as ready."""
+    broker = Broker(Limits())
+    reader = join(broker, "r")
+    broker.subscribe(reader, Pattern(Match.EXACT, "a"))
+    flow = broker.flows[reader.protocol]
+    reader.reads_until = 12.0
+    for now, count in ((12.0, 1), (12.1, 1)):
+        broker.publish(event(), 10.0)
+        assert len(broker.take(reader, now)) == 1
+        assert len(flow.delays) == count
+    assert flow.delivered == 2
+
+
+@pytest.mark.parametrize(
+    "page", ["app/README.md", "deploy/README.md", "static/README.md", "static/console/overview.js"]
+)
+def test_a_delay_is_defined_in_one_way(page):
+    """The metric, the pages and the console use the same words."""
+    assert DELAY in (ROOT / page).read_text(encoding="utf-8")

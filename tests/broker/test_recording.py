@@ -333,34 +333,32 @@ def test_a_repeat_is_known_while_it_is_pending_and_after(broker, log):
     """A repeat finds the pending event, and after the commit its publication and position."""
     first = publish(broker, 1, idempotency_key="k")
     repeat = Event("a", b"1", idempotency_key="k")
-    wall_s = first.time_us / 1_000_000
-    assert broker.recording.repeated(repeat, wall_s) is first
+    assert broker.recording.repeated(repeat, NOW) is first
     log.commit(now=NOW)
-    assert broker.recording.repeated(repeat, wall_s) == Published("a", 1, first.publication)
+    assert broker.recording.repeated(repeat, NOW) == Published("a", 1, first.publication)
 
 
 def test_a_refused_event_s_key_is_free_again(broker, log):
     """Repeating an event that was not stored is a new attempt."""
-    first = publish(broker, 1, idempotency_key="k")
+    publish(broker, 1, idempotency_key="k")
     log.refuse(now=NOW)
-    assert broker.recording.repeated(Event("a", b"1", idempotency_key="k"), first.time_us / 1_000_000) is None
+    assert broker.recording.repeated(Event("a", b"1", idempotency_key="k"), NOW) is None
 
 
 @pytest.mark.parametrize("topic", ["none/a", "loose/a"])
 def test_repeats_are_known_of_events_that_are_not_durable(broker, log, topic):
     """Keys of events that are not durable are remembered while the server runs, and also with the history off."""
     first = publish(broker, 1, topic, idempotency_key="k")
-    found = broker.recording.repeated(Event(topic, b"1", idempotency_key="k"), first.time_us / 1_000_000)
+    found = broker.recording.repeated(Event(topic, b"1", idempotency_key="k"), NOW)
     assert found == Published(topic, 0, first.publication)
 
 
 def test_a_key_belongs_to_one_identity_and_one_channel(broker, log):
     """An identity cannot use up another's keys; using a key again for another channel is refused with `KeyReused`."""
-    first = publish(broker, 1, idempotency_key="k", authid="ann")
-    wall_s = first.time_us / 1_000_000
-    assert broker.recording.repeated(Event("a", b"1", idempotency_key="k", authid="bob"), wall_s) is None
+    publish(broker, 1, idempotency_key="k", authid="ann")
+    assert broker.recording.repeated(Event("a", b"1", idempotency_key="k", authid="bob"), NOW) is None
     with pytest.raises(KeyReused):
-        broker.recording.repeated(Event("b", b"1", idempotency_key="k", authid="ann"), wall_s)
+        broker.recording.repeated(Event("b", b"1", idempotency_key="k", authid="ann"), NOW)
 
 
 def test_keys_are_bounded_by_number_and_age():
@@ -373,6 +371,18 @@ def test_keys_are_bounded_by_number_and_age():
     assert keys.find(None, "1", "a", 1_601.5) is None
     keys.sweep(1_601.5)
     assert len(keys) == 1
+
+
+@pytest.mark.parametrize("step_s", [3_600.0, -3_600.0])
+def test_a_clock_that_is_set_makes_no_key_older_or_younger(broker, log, step_s):
+    """The age of a key is the time that has passed, however the wall clock was set meanwhile."""
+    first = publish(broker, 1, idempotency_key="k")
+    log.commit(now=NOW)
+    broker.clock_offset_s += step_s
+    broker.recording.keys.sweep(NOW + 1)
+    repeat = Event("a", b"1", idempotency_key="k")
+    assert broker.recording.repeated(repeat, NOW + 1) == Published("a", 1, first.publication)
+    assert broker.recording.repeated(repeat, NOW + 601) is None
 
 
 # Time

@@ -85,6 +85,13 @@ class RestartableServer:
         await self._process.exit_code()
         await self.close()
 
+    async def reload(self, configuration: str) -> None:
+        """Have the server read another configuration, and wait until it has."""
+        assert self._process is not None
+        (self._folder / "halley.toml").write_text(configuration)
+        self._process.send_signal(signal.SIGHUP)
+        await self._process.until_logged('"reloaded"')
+
     async def close(self) -> None:
         """End the process if it is still running."""
         await self._life.aclose()

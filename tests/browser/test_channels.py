@@ -120,6 +120,22 @@ async def test_the_chosen_channel_shows_all_of_its_last_event(profile, server):
     await expect(cell(later, "/a/b", DATA)).to_have_text('"<b>newer</b>"')
 
 
+@pytest.mark.parametrize("server", [SPEAKING_NT4], indirect=True)
+async def test_channels_in_sight_show_the_last_data_from_before_the_page(profile, server):
+    """It is read from the history, for channels of any protocol, and replaced by what is received."""
+    async with await wamp.join(server.url) as router, await nt4.connect(server.url, "robot") as robot:
+        await server.post({"channel": "/a/bayeux", "data": 1}, {"channel": "/a/bayeux", "data": {"n": 2}})
+        await router.publish("a.wamp", [42])
+        await robot.publish("/a/with space", 1)
+        await robot.put(1, await robot.time(), 2.5)
+        page = await open_channels(profile, server)
+        await expect(cell(page, "/a/bayeux", DATA)).to_have_text('{"n":2}')
+        await expect(cell(page, "/a/wamp", DATA)).to_have_text("42")
+        await expect(cell(page, "/a/with!20space", DATA)).to_have_text("2.5")
+        await router.publish("a.wamp", [43])
+        await expect(cell(page, "/a/wamp", DATA)).to_have_text("43")
+
+
 @pytest.mark.parametrize("server", [NO_HISTORY], indirect=True)
 async def test_without_a_history_it_says_why_there_is_no_data(profile, server):
     """Of events from before the page was opened only the count is shown, and how to start the server with a history."""
@@ -285,6 +301,7 @@ async def test_2_000_channels_stay_usable(profile, server):
     await row(page, "/room-19/sensor-1999").click()
     await server.post({"channel": "/room-19/sensor-1999", "data": "found"})
     await expect(page.locator("#channels pre")).to_have_text('"found"')
+    assert sum("/history/" in url for url in profile.requested) < 200  # for those in sight, not for all
 
 
 @pytest.mark.parametrize("server", [STILL], indirect=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -245,3 +246,38 @@ async def test_a_foreign_reply_in_an_event_is_no_reply(profile, server):
     )
     assert seen == [[1], "retry"]
     await profile.context.unroute_all(behavior="ignoreErrors")
+
+
+def rules(*channels):
+    """Return a configuration in which everyone may publish everything, and subscribe to these channels."""
+    rule = '[[access]]\nrole = "*"\nverb = "{}"\npattern = "{}"\n'
+    return rule.format("publish", "/**") + "".join(rule.format("subscribe", channel) for channel in channels)
+
+
+@pytest.mark.parametrize("server", [rules("/a", "/b")], indirect=True)
+async def test_a_subscription_that_the_server_has_ended_is_given_up(profile, server):
+    """Rules that no longer allow it are reported as a refusal; the other subscriptions go on."""
+    page = await open_blank(profile, server)
+    running = asyncio.create_task(
+        run(
+            page,
+            """
+            const refused = [];
+            bayeux.addEventListener("refused", ({ detail }) => refused.push([detail.channel, detail.error.message]));
+            bayeux.subscribe("/a");
+            bayeux.subscribe("/b");
+            bayeux.connect();
+            await until(() => bayeux.isGranted("/a") && bayeux.isGranted("/b"));
+            document.title = "granted";
+            await until(() => refused.length && !bayeux.isGranted("/a"));
+            await bayeux.publish("/a", 1);
+            await bayeux.publish("/b", 2);
+            await until(() => heard.length);
+            return [refused, heard.map(({ data }) => data)];
+            """,
+        )
+    )
+    await page.wait_for_function("document.title === 'granted'")
+    await server.reload(rules("/b"))
+    error = "no longer allowed: the server has ended it"
+    assert await running == [[["/a", error]], [2]]

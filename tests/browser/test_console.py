@@ -291,6 +291,26 @@ async def test_data_unfolds_indented(profile, server):
     assert await events(page).locator("pre").text_content() == '{\n  "deep": [\n    1,\n    null\n  ]\n}'
 
 
+@pytest.mark.parametrize("width", [360, 1280])
+async def test_an_event_takes_one_line(profile, server, width):
+    """However long its channel and its data are; a click shows all of both, and another hides them again."""
+    page = await open_console(profile, server)
+    await page.set_viewport_size({"width": width, "height": 740})
+    long = "/" + "long" * 50
+    text = "word " * 300 + "end"
+    await server.post({"channel": "/a", "data": 1}, {"channel": long, "data": {"text": text, "lines": "1\n2"}})
+    await expect(events(page)).to_have_count(2)
+    heights = "rows => rows.map((row) => row.getBoundingClientRect().height)"
+    row, short = await events(page).locator("summary").evaluate_all(heights)
+    assert row == short < 40
+    await events(page).first.locator("summary").click()
+    await expect(events(page).first.locator("pre")).to_contain_text(text)
+    name = events(page).first.locator(".channel")
+    assert await name.evaluate("name => name.scrollWidth <= name.clientWidth")
+    await events(page).first.locator("summary").click()
+    assert await events(page).locator("summary").evaluate_all(heights) == [row, short]
+
+
 async def test_disconnecting_ends_the_session_and_connecting_begins_another(profile, server):
     """A52: after Disconnect the session is closed and the page receives nothing; Connect restores its subscriptions."""
     page = await open_console(profile, server)

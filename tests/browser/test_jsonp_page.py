@@ -87,9 +87,19 @@ async def test_from_another_origin_it_goes_through_it_all(profile, server):
     assert {kind for is_bayeux, kind in kinds if is_bayeux} == {"script"}
 
 
+@pytest.mark.parametrize("server", ["[bayeux]\ncallback_polling_without_referer = true\n"], indirect=True)
 async def test_opened_as_a_file_it_goes_through_it_all(profile, server):
-    """The same from file://, which has no origin at all."""
+    """The same from file://, which has no origin and sends no Referer, with the setting for such pages."""
     await go_through_it_all(await profile.open(address(STATIC.as_uri(), server)), server)
+
+
+async def test_opened_as_a_file_it_is_refused_without_the_setting(profile, server):
+    """S46: a file sends what any page of the web can send: Sec-Fetch-Site, and no Referer."""
+    profile.expected = "status of 403"
+    page = await profile.open(address(STATIC.as_uri(), server))
+    await page.get_by_role("button", name="Connect", exact=True).click()
+    await expect(page.locator("#state")).to_have_text("Reconnecting")
+    assert await page.locator("#requests li").count() == 0
 
 
 async def test_served_by_halley_it_knows_its_server(profile, server):
@@ -118,7 +128,7 @@ async def test_markup_in_events_is_shown_and_never_obeyed(profile, server):
 
 async def test_refusals_are_shown_in_the_servers_words(profile, server):
     """A68: the form that sent the request shows the Bayeux error text."""
-    page = await profile.open(address(STATIC.as_uri(), server))
+    page = await profile.open(address(server.url, server))
     await connect(page)
     await page.get_by_label("Channel or pattern").fill("/meta/connect")
     await page.get_by_role("button", name="Subscribe", exact=True).click()
@@ -130,7 +140,7 @@ async def test_refusals_are_shown_in_the_servers_words(profile, server):
 async def test_a_server_that_comes_back_is_found_again(profile, server):
     """B30: the page makes a new session after the server was killed and started again, and subscribes again."""
     profile.expected = "net::ERR_"
-    page = await profile.open(address(STATIC.as_uri(), server))
+    page = await profile.open(address(server.url, server))
     await connect(page)
     await subscribe(page, "/a")
     await server.stop(signal.SIGKILL)

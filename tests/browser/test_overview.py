@@ -10,6 +10,8 @@ import pytest
 from browser.conftest import keep
 from browser.test_console import events, open_console, state
 
+from app.broker.flow import DELAY
+
 with suppress(ImportError):  # then the fixture `chromium` skips, or fails
     from playwright.async_api import expect
 
@@ -57,6 +59,7 @@ async def test_charts_and_numbers_say_what_the_server_told(profile, server):
     )
     await expect(chart(page, "Delay")).to_have_attribute("aria-label", "Delay, now: Bayeux p50 1.2 ms, Bayeux p99 4 ms")
     await expect(page.get_by_text(re.compile("^Bayeux delivered43$"))).to_be_visible()
+    await expect(page.get_by_text(DELAY)).to_be_visible()
     await expect(number(page, "Limits hit")).to_have_text("2")
     await expect(number(page, "History head")).to_have_text("\u2013")
     await expect(events(page)).to_have_count(0)

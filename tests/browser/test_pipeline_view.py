@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from browser.test_console import open_console, state
+from browser.test_console import events, expect_granted, open_console, state, subscribe
 from browser.test_history import go
 
 from app.pipeline.jobs.run import CHANNEL, Status, _told
@@ -200,3 +200,22 @@ async def test_the_view_fits_a_phone(profile, server):
     for width in (360, 640, 960, 1280):
         await page.set_viewport_size({"width": width, "height": 740})
         assert await page.evaluate("document.scrollingElement.scrollWidth") <= width
+
+
+async def test_rollups_do_not_crowd_out_what_is_published(profile, server):
+    """The overview counts them, and lists what others publish below /stats; who subscribes to them gets them listed."""
+    page = await open_console(profile, server)
+    counts = page.locator("#counts")
+    await server.post(
+        {"channel": "/chat/lobby", "data": "hello"}, {"channel": "/stats/10s/mine", "data": {"events": 1}}
+    )
+    await server.post(*(rollup(f"chat/{number}", 0, 5) for number in range(50)), rollup("chat/0", 0, 5, window="1m"))
+    await expect(counts).to_have_text("2 shown, 51 rollups not listed")
+    await expect(events(page)).to_have_count(2)
+    await subscribe(page, "/stats/10s/**")
+    await expect_granted(page, "/stats/10s/**")
+    await server.post(rollup("chat/0", 1, 7), rollup("chat/0", 1, 7, window="1m"))
+    await expect(counts).to_have_text("3 shown, 52 rollups not listed")
+    await expect(events(page).first).to_contain_text("/stats/10s/chat/0")
+    await page.get_by_role("button", name="Clear").click()
+    await expect(counts).to_have_text("0 shown")

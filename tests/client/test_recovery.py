@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from time import monotonic
 
 import pytest
 from support.process import launched
@@ -14,6 +16,7 @@ from support.wire import DEADLINE_S
 
 from app.client import Client, Dismissed, Link, OutcomeUnknown, Patience, Refused, Unreachable
 from app.client.messages import Advice, Event, Incoming
+from app.settings import Access
 
 PATIENCE = Patience(answer_s=DEADLINE_S, network_s=DEADLINE_S, backoff_s=0.02, nudge_s=0.02, goodbye_s=DEADLINE_S)
 
@@ -393,3 +396,22 @@ def test_what_is_neither_reply_nor_event_is_left_alone():
     ]
     assert Incoming.read(messages) == Incoming({"1": reply}, [Event("/a", 1), Event("/a", None)], is_goodbye=False)
     assert Incoming.read([{"channel": "/meta/disconnect"}]).is_goodbye
+
+
+async def test_a_subscription_that_the_server_has_ended_is_given_up():
+    """Rules that no longer allow it are reported as `Link.REVOKED`; a later session renews the other subscriptions."""
+    async with serving() as served, relayed(served) as (client, _, links):
+        await client.subscribe("/a")
+        await client.subscribe("/b")
+        rules = (Access("*", "publish", "/**"), Access("*", "subscribe", "/b"))
+        assert served.house.regrant(replace(served.house.settings, access=rules)) == (0, 1)
+        await served.until(lambda: links == [Link.REVOKED])
+        served.halley.publish("/a", 1)
+        served.halley.publish("/b", 2)
+        assert await read(client, 1) == [2]
+        before = client.client_id
+        served.house.broker.rights_changed(lambda _: False, monotonic())  # ends all sessions
+        await served.until(lambda: client.client_id not in (None, before) and len(links) == 3)
+        assert links[1:] in ([Link.LOST, Link.RENEWED], [Link.LOST, Link.RESUMED])
+        served.halley.publish("/b", 3)
+        assert await read(client, 1) == [3]

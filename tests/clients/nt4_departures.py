@@ -192,3 +192,6 @@ DEPARTURES = [
         },
     ),
 ]
+
+SOMETIMES = {"46 told to all": ['- b: properties \'/x\' {"update": {"one": 1}}']}
+"""Lines that ntcore sends in some runs, seen on busy machines, and not in others, by script."""

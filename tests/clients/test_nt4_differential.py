@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 import pytest
-from clients.nt4_departures import DEPARTURES
+from clients.nt4_departures import DEPARTURES, SOMETIMES
 from clients.nt4_scenarios import SCRIPTS
 from clients.nt4_servers import HalleyServer, NtcoreServer
 from clients.nt4_stage import played
@@ -28,7 +28,7 @@ async def test_as_ntcore(script, tmp_path):
     theirs = await play(NtcoreServer(tmp_path), script)
     ours = await play(HalleyServer(tmp_path / "halley"), script)
     differences = [line for line in difflib.ndiff(theirs, ours) if line[0] in "+-"]
-    assert differences == EXPECTED.get(script, [])
+    assert [line for line in differences if line not in SOMETIMES.get(script, ())] == EXPECTED.get(script, [])
 
 
 def test_departures_are_listed_once():

@@ -194,6 +194,16 @@ async def test_somebody_reads_slowly(served):
         assert {*broker.sessions} == before
 
 
+async def test_what_waits_for_the_slow_one_is_not_in_the_delays(served, monkeypatch):
+    """The delays that the console shows are the server's, although the commuter stays away for seconds."""
+    monkeypatch.setattr("app.demo.commuter._PAUSE_S", (1.1, 1.2))
+    async with going_on(ticker, served.url), going_on(commuter, served.url):
+        flow = served.house.broker.flows["bayeux"]
+        await until(lambda: flow.delivered >= 10)
+        longest_ms = flow.delays.quantile_ms(1.0)
+        assert longest_ms is None or longest_ms < 1_100
+
+
 async def test_all_come_back_when_their_connections_are_cut(served, chatty):
     """All parts reconnect by themselves as soon as the server can be reached again."""
     broker = served.house.broker

@@ -32,8 +32,12 @@ say() { echo "== $1"; }
 systemctl start halley
 say started; systemctl show halley --property ActiveState,Result
 python3 -c "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8081/health/ready').read())"
+printf '[[access]]\nrole = "*"\nverb = "publish"\npattern = "/added"\n' >> /etc/halley/halley.toml
 systemctl reload halley
-say reloaded; systemctl show halley --property ActiveState,Result
+until journalctl --unit halley --output cat | grep -q '"what":"settings"'; do sleep 0.1; done
+post() { python3 -c "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8080/bayeux', b'[$1]').read())"; }
+say reloaded; stat --format '%a %U' -L /run/halley/halley.toml; post '{"channel":"/added","data":1}'
+ systemctl show halley --property ActiveState,Result
 systemctl stop halley
 say stopped; systemctl show halley --property ActiveState,Result,ExecMainStatus
 echo 'port = "none"' > /etc/halley/halley.toml
@@ -94,6 +98,8 @@ def test_it_runs_under_systemd(image):
     _, started, reloaded, stopped, refused = re.split(r"^== \w+\n", told.read_text(), flags=re.MULTILINE)
     assert "ActiveState=active" in started
     assert "b'ready\\n'" in started
+    assert "400 halley" in reloaded
+    assert '"channel":"/added","successful":true' in reloaded
     assert "ActiveState=active" in reloaded
     assert "Result=success" in reloaded
     assert {"ActiveState=inactive", "Result=success", "ExecMainStatus=0"} <= set(stopped.splitlines())

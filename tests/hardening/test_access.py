@@ -29,6 +29,9 @@ RULES = (
     Access("user", "*", "/**"),
     Access("sensor", "publish", "/sensors/*"),
 )
+FOREIGN = {"sec_fetch_site": "cross-site", "referer": "http://localhost:3000/page.html"}
+"""A script of another site, whose pages the server allows."""
+
 DENIED = "403:denied_by_security_policy:"
 
 
@@ -209,7 +212,7 @@ async def test_s38_over_jsonp_a_bearer_is_nobody():
     async with serving(guarded()) as served:
         wire = await served.wire()
         handshake = HANDSHAKE | {"supportedConnectionTypes": ["callback-polling"]}
-        answer = await wire.get(handshake, sec_fetch_site="cross-site", cookie="login=1", **bearer(TOKEN))
+        answer = await wire.get(handshake, **FOREIGN, cookie="login=1", **bearer(TOKEN))
         client_id = answer.called[1][0]["clientId"]
         assert served.halley.session(client_id).authid is None
         answer = await wire.get(
@@ -244,8 +247,8 @@ async def test_s38_another_sessions_cookie_opens_nothing_over_jsonp():
         client_id, cookie = answer.messages[0]["clientId"], answer.set_cookies[0].partition(";")[0]
         await wire.post(connect(client_id), cookie=cookie)
         polled = {"connectionType": "callback-polling"}
-        stolen = await wire.get(connect(client_id, **polled), cookie=cookie, sec_fetch_site="cross-site")
-        unknown = await wire.get(connect("0" * 40, **polled), cookie=cookie, sec_fetch_site="cross-site")
+        stolen = await wire.get(connect(client_id, **polled), cookie=cookie, **FOREIGN)
+        unknown = await wire.get(connect("0" * 40, **polled), cookie=cookie, **FOREIGN)
         assert stolen.body == unknown.body
         assert stolen.called[1][0]["error"] == "402::session_unknown"
 

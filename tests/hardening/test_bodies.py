@@ -68,6 +68,16 @@ async def test_s5_content_and_framing_together_may_not_pass_the_limit(served):
     await refusal(served, data + last, 413, "request body too large", closes=True)
 
 
+async def test_a_body_that_is_refused_before_it_is_asked_for_is_no_fault(served):
+    """RFC 9110, 10.1.1: after the refusal nothing asks the client to continue; that would be an error in the log."""
+    wire = await served.wire()
+    asking = head("POST /bayeux HTTP/1.1", "Host: 127.0.0.1", "Expect: 100-continue", "Transfer-Encoding: chunked")
+    answer = await wire.request(asking + b"no length\r\n")
+    assert (answer.status, answer.text) == (400, "bad request")
+    assert await wire.is_closed()
+    assert not [line for line in served.log if line["event"] == "fault"]
+
+
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "GZIP", "x-gzip", "gzip, identity", "identity, gzip"])
 async def test_s6_an_encoded_body_gets_415_and_is_never_inflated(served, coding):
     """S6: any content coding is refused."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from support import nt4, wamp
 from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
 from support.server import brisk, serving
 from support.wire import DEADLINE_S, post
@@ -109,6 +110,29 @@ async def test_s22_an_event_that_waits_for_many_weighs_once():
         await (await served.wire()).post(publish("/a", "x" * 10_000))
         assert served.house.queued_events() == 20
         assert 10_000 < served.house.broker.waiting.value < 30_000
+
+
+async def test_the_memory_of_subscriptions_is_bounded_in_every_protocol():
+    """Each protocol says it in its words for too many subscriptions, and one setting counts for all of them."""
+    names = [f"{number}{'x' * 250}" for number in range(4)]
+    nt4_options = {"enabled": True, "port": 0, "ping_s": 5, "pong_s": 10}
+    async with serving(brisk(limits={"subscription_bytes": 4_096}, nt4=nt4_options)) as served:
+        hits = served.house.broker.hits
+        client_id = await served.open_session(*(f"/{name}" for name in names[:3]))
+        (reply,) = (await (await served.wire()).post(subscribe(client_id, f"/{names[3]}"))).messages
+        assert reply["error"] == "403:too_many_subscriptions:subscribe_denied"
+        async with await wamp.join(served.url) as client:
+            for name in names[:3]:
+                await client.subscribe(name)
+            refused = await client.ask(wamp.SUBSCRIBE, {}, names[3])
+            assert [refused[0], *refused[4:]] == [wamp.ERROR, "wamp.error.unavailable", ["too many subscriptions"]]
+        async with await nt4.connect(served.url) as client:
+            await client.subscribe(*(name * 4 for name in names), subuid=1)
+            await client.publish(names[0] * 4, 1)
+            assert (await client.text("announce")).get("pubuid") == 1
+            assert await client.quiet() == []
+            assert served.house.tables.server.tables.ignored == {"too_many_subscriptions": 1}
+        assert hits == {"subscription_bytes": 3}
 
 
 @pytest.mark.slow

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 from support.messages import publish
 from support.refusals import CANARY, PUBLISH, refusal
 from support.server import ASGI, SHORT_WAY
-from support.wire import head, request
+from support.wire import chunked, head, post, request
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
 
@@ -46,6 +47,13 @@ CHUNKED = "Transfer-Encoding: chunked"
         pytest.param(head("POST /bayeux HTTP/1.2", HOST, LENGTH, body=BODY), id="unknown-version"),
         pytest.param(head(f"{CANARY} /bayeux HTTP/1.1", HOST), id="unknown-method"),
         pytest.param(head("CONNECT c4n4ry:443 HTTP/1.1", HOST), id="connect-method"),
+        pytest.param(head("POST  /bayeux HTTP/1.1", HOST, LENGTH, body=BODY), id="two-spaces-before-the-target"),
+        pytest.param(head("POST /bayeux  HTTP/1.1", HOST, LENGTH, body=BODY), id="two-spaces-behind-the-target"),
+        pytest.param(b"\r\n" + head("POST  /bayeux HTTP/1.1", HOST, LENGTH, body=BODY), id="two-spaces-later"),
+        pytest.param(head("GET    /     HTTP/1.1", HOST, f"X-Long: {CANARY}"), id="many-spaces"),
+        pytest.param(head(" GET / HTTP/1.1", HOST), id="space-before-the-method"),
+        pytest.param(head("GET / HTTP/1.1 ", HOST), id="space-behind-the-version"),
+        pytest.param(head("GET\t/ HTTP/1.1", HOST), id="tab-in-the-request-line"),
         pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", id="http2-preface"),
         pytest.param(b"\x16\x03\x01\x00\xc8\x01\x00\x00\xc4\x03\x03" + CANARY.encode() * 30, id="tls-hello"),
     ],
@@ -53,6 +61,53 @@ CHUNKED = "Transfer-Encoding: chunked"
 async def test_s1_a_malformed_head_or_chunk_gets_400_and_the_connection_is_closed(served, data):
     """S1: a request that the parser does not understand is 400, and no application sees it."""
     await refusal(served, data, 400, "bad request", closes=True)
+
+
+@pytest.mark.parametrize("line", ["GET  / HTTP/1.1", "GET /  HTTP/1.1"])
+async def test_s1_two_spaces_in_a_request_line_are_found_wherever_the_head_is_split(served, line):
+    """S1: the line is refused if it arrives in two pieces, byte by byte, or behind another request."""
+    data = head(line, HOST, "X-Two: a  b")
+    for cut in range(1, len(data) - 1):
+        wire = await served.wire()
+        await wire.send(data[:cut])
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert (await wire.request(data[cut:])).status == 400
+        await wire.close()
+    for first in (PUBLISH, chunked(BODY), request("GET", "/nowhere")):
+        for split in (0, 5, len(data) - 3):
+            wire = await served.wire()
+            await wire.send(first + data[:split])
+            for _ in range(3):
+                await asyncio.sleep(0)
+            await wire.send(data[split:])
+            assert (await wire.rest()).endswith(b"\r\n\r\nbad request")
+
+
+async def test_two_spaces_elsewhere_are_no_fault(served):
+    """Two spaces in a header or body are part of it, even where they look like an invalid request line."""
+    message = json.dumps(publish("/two", "POST  /bayeux HTTP/1.1"), indent=2).encode()
+    requests = [post(message, x_two="a  b"), chunked(message), post(message + b"  "), request("GET", "/", x_two="a  b")]
+    data = b"".join(requests)
+    for pieces in ([data], [data[:20], data[20:]], [data[at : at + 1] for at in range(len(data))]):
+        wire = await served.wire()
+        for piece in pieces:
+            await wire.send(piece)
+            await asyncio.sleep(0)
+        for _ in requests:
+            assert (await wire.read()).status == 200
+        assert (await wire.request(post(message, x_two="POST  /bayeux HTTP/1.1"))).status == 200
+        await wire.close()
+
+
+@pytest.mark.parametrize("first", [PUBLISH, chunked(BODY), request("GET", "/"), request("GET", "/nowhere")])
+async def test_a_malformed_head_after_an_answer_gets_400_too(served, first):
+    """S1: on a connection that stays open, the answer does not depend on how the request before was served."""
+    wire = await served.wire()
+    await wire.request(first)
+    answer = await wire.request(b"c4n4ry\r\n\r\n")
+    assert (answer.status, answer.text) == (400, "bad request")
+    assert await wire.is_closed()
 
 
 @pytest.mark.parametrize(
@@ -151,6 +206,53 @@ async def test_s4_a_transfer_encoding_other_than_chunked_gets_400(served, lines)
     assert answer.text in ("bad request", "transfer encoding not supported")
     assert await wire.is_closed()
     assert served.books() == before
+
+
+@pytest.mark.parametrize("lines", [(CHUNKED,), (CHUNKED, "Connection: keep-alive"), ("Transfer-Encoding: identity",)])
+@pytest.mark.parametrize("path", ["/bayeux", "/"])
+async def test_s4_a_transfer_encoding_in_http_1_0_gets_400(served, path, lines):
+    """S4: that version has no chunks, so a proxy may take them for the body, or the body's end for a request."""
+    data = head(f"POST {path} HTTP/1.0", HOST, *lines, body=b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY))
+    await refusal(served, data, 400, "transfer encoding not supported", closes=True)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://c4n4ry.example",
+        "http://c4n4ry.example:8080",
+        "https://c4n4ry.example",
+        "http://127.0.0.1.c4n4ry.example",
+        "http://127.0.0.1@c4n4ry.example",
+        "http://c4n4ry.example@127.0.0.1",
+        "http://c4n4ry.example\\@127.0.0.1",
+        "HTTP://C4N4RY.EXAMPLE",
+        "http://127.0.0.1:99999",
+    ],
+)
+@pytest.mark.parametrize("path", ["/bayeux", "/", "/history/a", "/ws"])
+async def test_s7_an_absolute_target_with_a_host_that_is_not_ours_gets_400(served, target, path):
+    """S7: RFC 9112, 3.2.2 lets the target's host count, so the Host header alone does not decide."""
+    data = head(f"GET {target}{path} HTTP/1.1", HOST)
+    wire = await served.wire()
+    answer = await wire.request(data)
+    assert answer.status == 400
+    if answer.text != "bad request":  # what the parser does not understand as a target
+        await refusal(served, data, 400, "this Host is not served here")
+
+
+@pytest.mark.parametrize("target", ["http://localhost", "http://127.0.0.1:1", "HTTP://LOCALHOST:8080", "https://[::1]"])
+async def test_s7_an_absolute_target_with_a_host_of_ours_is_served(served, target):
+    """RFC 9112, 3.2.2: a server must accept the absolute form, where Host need not be the same name."""
+    wire = await served.wire()
+    answer = await wire.request(head(f"POST {target}/bayeux HTTP/1.1", HOST, LENGTH, body=BODY))
+    assert answer.messages == [{"channel": "/canary", "successful": True}]
+    await refusal(
+        served,
+        head(f"POST {target}/bayeux HTTP/1.1", "Host: c4n4ry.example", LENGTH, body=BODY),
+        400,
+        "this Host is not served here",
+    )
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "HEAD", "PATCH", "TRACE", "PROPFIND"])

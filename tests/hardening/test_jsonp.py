@@ -119,11 +119,121 @@ async def test_s39_opened_as_a_page_it_gets_403(served, destination):
     await refusal(served, data, 403, "callback-polling is for scripts")
 
 
-async def test_s39_as_a_script_of_any_site_it_is_served(served):
-    """S38, S39: scripts of any site are served, which is what JSONP is for."""
+EVIL = "https://c4n4ry.example/page?x=1"
+LOOPBACK = "http://localhost:3000/page"
+REFUSED = [
+    ("cross-site", ""),
+    ("same-site", ""),
+    ("Cross-Site", ""),
+    ("another value", ""),
+    ("cross-site", EVIL),
+    ("same-site", EVIL),
+    ("none", EVIL),
+    ("", EVIL),
+    ("", "http://127.0.0.1.c4n4ry.example/"),
+    ("", "http://127.0.0.1@c4n4ry.example/"),
+    ("", "http://c4n4ry@127.0.0.1/"),
+    ("", "http://c4n4ry.example\\@127.0.0.1/"),
+    ("", "http://c4n4ry.example?http://127.0.0.1/"),
+    ("", "http://c4n4ry.example#@127.0.0.1/"),
+    ("", "file:///c4n4ry.html"),
+    ("", "about:blank"),
+    ("", "null"),
+    ("", "c4n4ry"),
+    ("", "http://127.0.0.1:99999/"),
+]
+
+
+def from_page(site, referer, query=f"jsonp=c4n4ry&message={MESSAGE}", **headers):
+    """Return a request as a script element sends it; an empty header is left out."""
+    return request("GET", f"/bayeux?{query}", sec_fetch_site=site, referer=referer, **headers)
+
+
+async def refused(served, data):
+    """Send a request that must get a script that names the reason, and change nothing."""
+    before = served.books()
     wire = await served.wire()
-    answer = await wire.get(HANDSHAKE, sec_fetch_dest="script", sec_fetch_site="cross-site")
+    answer = await wire.request(data)
+    assert (answer.status, answer.text) == (403, '/**/console.error("origin not allowed");')
+    assert answer.headers["content-type"] == "text/javascript;charset=UTF-8"
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert b"c4n4ry" not in answer.head + answer.body
+    assert served.books() == before
+    assert (await wire.request(request("GET", f"/bayeux?message={MESSAGE}"))).status == 200
+
+
+@pytest.mark.parametrize(("site", "referer"), REFUSED)
+async def test_s46_a_script_of_a_page_that_may_not_post_gets_403_as_a_script(served, site, referer):
+    """S46: no handshake for a page of another origin, as far as Sec-Fetch-Site and Referer show its origin."""
+    await refused(served, from_page(site, referer))
+
+
+async def test_s46_nor_can_it_use_a_session_or_say_anything(served):
+    """S46: with a clientId that it has found out, a page of another origin neither polls nor publishes."""
+    client_id = await served.open_session("/a")
+    for message in (connect(client_id, **CALLBACK_POLLING), publish("/a", "c4n4ry", clientId=client_id)):
+        query = f"jsonp=cb&message={quote(json.dumps([message]))}"
+        await refused(served, from_page("cross-site", EVIL, query))
+
+
+@pytest.mark.parametrize(
+    ("site", "referer"),
+    [
+        ("", ""),
+        ("none", ""),
+        ("same-origin", ""),
+        ("same-origin", "http://127.0.0.1/page"),
+        ("", "http://127.0.0.1/page"),
+        ("", "http://127.0.0.1"),
+        ("cross-site", LOOPBACK),
+        ("same-site", "http://127.0.0.1:3000/"),
+        ("cross-site", "http://[::1]:8000/"),
+        ("", LOOPBACK),
+    ],
+)
+async def test_s46_a_page_that_may_post_and_a_client_that_is_no_browser_are_served(served, site, referer):
+    """S46: pages of this server and of loopback on a loopback listener; curl and old clients send neither header."""
+    wire = await served.wire()
+    answer = await wire.request(from_page(site, referer, sec_fetch_dest="script"))
     assert answer.called[1][0]["successful"] is True
+
+
+async def test_s46_where_others_can_connect_the_list_decides():
+    """S46: on a public listener loopback pages are refused too; a page of a listed origin is served."""
+    settings = brisk(host="0.0.0.0", open=True, hosts=("halley.example",), cors={"origins": ("https://app.example",)})
+    async with serving(settings) as served:
+        wire = await served.wire()
+        for site, referer, status in [
+            ("cross-site", "https://app.example/x", 200),
+            ("", "https://APP.example/", 200),
+            ("same-site", "http://halley.example/", 200),
+            ("", "http://halley.example/", 200),
+            ("same-site", "http://halley.example:8081/", 403),
+            ("cross-site", "http://app.example/", 403),
+            ("cross-site", "https://app.example:444/", 403),
+            ("", "https://app.example.evil/", 403),
+            ("", LOOPBACK, 403),
+            ("cross-site", "", 403),
+            ("", "", 200),
+        ]:
+            answer = await wire.request(from_page(site, referer, host="halley.example"))
+            assert answer.status == status, (site, referer)
+
+
+async def test_s46_pages_that_send_no_referer_are_a_setting():
+    """S46: a file on the disk sends none; with the setting it is served, and a page with a Referer is checked still."""
+    async with serving(brisk(bayeux={"callback_polling_without_referer": True})) as served:
+        wire = await served.wire()
+        assert (await wire.request(from_page("cross-site", ""))).called[1][0]["successful"] is True
+        await refused(served, from_page("cross-site", EVIL))
+
+
+async def test_s46_an_origin_that_may_needs_no_referer(served):
+    """S46: a page that hides its Referer can load the script with `crossorigin`, which sends its Origin."""
+    wire = await served.wire()
+    data = from_page("cross-site", "", origin="http://localhost:3000")
+    assert (await wire.request(data)).called[1][0]["successful"] is True
 
 
 async def test_s38_a_script_cannot_publish_without_a_session(served):

@@ -15,6 +15,7 @@ from time import monotonic
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support.frames import CONT, TEXT, last_frame, sent, shake
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.nt4 import connect as connect_nt4
 from support.nt4_doors import doors
@@ -52,6 +53,13 @@ async def error_of(served, error, *messages):
     """Send messages and assert that the last one is refused with `error`."""
     answer = await (await served.wire()).post(*messages)
     assert answer.messages[-1]["error"] == error
+
+
+async def closes_websocket(served, frames):
+    """Send frames on a WebSocket and assert that it is closed with 1008."""
+    wire = await served.wire()
+    await shake(wire, frames)
+    assert (await last_frame(wire)).code == 1008
 
 
 async def ends_unheard(served, data):
@@ -235,12 +243,22 @@ MESSAGE = json.dumps(publish("/a", 1)).encode()
 DEEP = b'[{"channel":"/a","data":' + b"[" * 4 + b"]" * 4 + b"}]"
 CALLBACK = f"jsonp=abcdefghi&message={MESSAGE.decode()}".replace('"', "%22").replace(" ", "")
 
+PART = sent(TEXT, b"[", flags=0)
+
 CASES = {
     "head_bytes": ({"head_bytes": 512}, partial(status_of, data=LONG_HEAD, status=431)),
     "headers": ({"headers": 8}, partial(status_of, data=MANY_HEADERS, status=431)),
     "query_bytes": ({"query_bytes": 256}, partial(status_of, data=request("GET", "/?" + "x" * 257), status=414)),
     "body_bytes": ({"body_bytes": 1_024}, partial(status_of, data=chunked(b" " * 1_025), status=413)),
     "data_bytes": ({"data_bytes": 64}, lambda served: error_of(served, "413::data_too_large", publish("/a", "x" * 63))),
+    "fragments": (
+        {"fragments": 2},
+        partial(closes_websocket, frames=PART + sent(CONT, b" ", flags=0) + sent(CONT, b"]")),
+    ),
+    "empty_frames_per_s": (
+        {"empty_frames_per_s": 1},
+        partial(closes_websocket, frames=PART + sent(CONT, flags=0) * 2),
+    ),
     "messages": ({"messages": 1}, partial(status_of, data=post(b"[%b,%b]" % (MESSAGE, MESSAGE)), status=413)),
     "nesting": ({"nesting": 4}, partial(status_of, data=post(DEEP), status=400)),
     "nodes": ({"nodes": 64}, partial(status_of, data=post(b"[%b]" % b",".join([MESSAGE] * 30)), status=413)),
@@ -254,6 +272,10 @@ CASES = {
     "publishes_per_s": ({"publishes_per_s": 0.001, "publish_burst": 2, **CHARGED}, rate),
     "subscriptions": ({"subscriptions": 1}, lambda served: subscriptions(served, "/a", "/b")),
     "patterns": ({"patterns": 1}, lambda served: subscriptions(served, "/a/*", "/b/*")),
+    "subscription_bytes": (
+        {"subscription_bytes": 4_096},
+        lambda served: subscriptions(served, *(f"/{number}{'x' * 250}" for number in range(4))),
+    ),
     "topic_chars": (
         {"topic_chars": 8},
         lambda served: error_of(served, "405::channel_invalid", publish("/a2345678", 1)),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import quote
 
 import pytest
 from support.messages import HANDSHAKE, publish
 from support.refusals import CANARY, refusal
 from support.server import ASGI, SHORT_WAY, brisk, serving
-from support.wire import post, request
+from support.wire import head, post, request
+
+from app.settings import Access
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
 
@@ -44,6 +47,30 @@ async def test_s19_a_post_from_an_origin_that_is_not_listed_gets_403(served, ori
 async def test_s19_so_does_a_get(served, origin):
     """S19: a GET, as by a `fetch` of the JSONP address from another site's page, is 403 too."""
     await refusal(served, request("GET", "/bayeux?message=%5B%5D", origin=origin), 403, "origin not allowed")
+
+
+@pytest.mark.parametrize(
+    "origins",
+    [
+        ("http://127.0.0.1", "https://c4n4ry.example"),
+        ("https://c4n4ry.example", "http://127.0.0.1"),
+        ("http://127.0.0.1", "http://127.0.0.1"),
+        ("http://127.0.0.1", ""),
+        ("null", "null"),
+    ],
+)
+@pytest.mark.parametrize(
+    "line", ["POST /bayeux", "GET /bayeux?message=%5B%5D", "OPTIONS /bayeux", "GET /history/a", "GET /", "GET /ws"]
+)
+async def test_s19_two_origins_get_403_whatever_they_say(served, line, origins):
+    """S19: of two origins a proxy may check the one that this server does not go by; on every path."""
+    fields = [f"Origin: {origin}" for origin in origins]
+    if line == "GET /ws":
+        fields += ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13"]
+        fields += ["Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol: wamp.2.json"]
+    body = BODY if line.startswith("POST") else b""
+    data = head(f"{line} HTTP/1.1", "Host: 127.0.0.1", *fields, f"Content-Length: {len(body)}", body=body)
+    await refusal(served, data, 403, "origin not allowed", closes=line == "GET /ws")
 
 
 @pytest.mark.parametrize("origin", FOREIGN)
@@ -119,3 +146,44 @@ async def test_s21_error_answers_carry_it_too(served, data, status):
     assert answer.headers["access-control-allow-credentials"] == "true"
     assert answer.headers["vary"] == "Origin"
     assert answer.head.count(b"access-control-allow-origin") == 1
+
+
+LISTED = {"origins": ("https://app.example",)}
+OPENING = {
+    "upgrade": "websocket",
+    "connection": "Upgrade",
+    "sec_websocket_version": "13",
+    "sec_websocket_key": "dGhlIHNhbXBsZSBub25jZQ==",
+    "sec_websocket_protocol": "wamp.2.json",
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "allowed"),
+    [
+        ({"cors": LISTED}, {"http://localhost:3000", "http://[::1]", "https://app.example"}),
+        ({"cors": LISTED, "host": "0.0.0.0", "open": True}, {"https://app.example"}),
+        (
+            {"cors": LISTED, "access": (Access("*", "*", "/**"),)},
+            {"http://localhost:3000", "http://[::1]", "https://app.example"},
+        ),
+        ({"cors": LISTED, "host": "0.0.0.0", "access": (Access("*", "*", "/**"),)}, {"https://app.example"}),
+        ({"cors": LISTED, "proxies": ("10.0.0.0/8",), "open": True}, {"https://app.example"}),
+    ],
+    ids=["loopback", "open", "loopback-with-rules", "rules", "proxy"],
+)
+async def test_every_way_in_is_for_the_same_pages(settings, allowed):
+    """The table of listeners: which pages of other sites can use POST, JSONP and WebSockets."""
+    message = json.dumps([HANDSHAKE]).encode()
+    async with serving(brisk(**settings)) as served:
+        for origin in ("http://localhost:3000", "http://[::1]", "https://app.example", "https://evil.example", "null"):
+            expected = 200 if origin in allowed else 403
+            wire = await served.wire()
+            assert (await wire.request(post(message, origin=origin))).status == expected, origin
+            script = request("GET", f"/bayeux?message={quote(message)}", sec_fetch_site="cross-site")
+            if origin != "null":
+                script = script.replace(b"\r\n\r\n", f"\r\nReferer: {origin}/page\r\n\r\n".encode())
+            assert (await wire.request(script)).status == expected, origin
+            wire = await served.wire()
+            opened = await wire.request(request("GET", "/ws", origin=origin, **OPENING))
+            assert opened.status == (101 if origin in allowed else 403), origin

@@ -110,7 +110,7 @@ async def test_s27_a_text_message_with_a_binary_serializer_is_a_violation(tls):
 @pytest.mark.slow
 @pytest.mark.parametrize("fragment_bytes", [0, 1, 3])
 async def test_s27_100_000_fragments_are_refused_and_leave_no_memory(tls, fragment_bytes):
-    """S27: fragments that are too long together or too many end with 1009; RSS grows by less than 1 MB."""
+    """S27: a message of more than 4,096 fragments ends with 1008; RSS grows by less than 1 MB."""
     async with speaking(tls=tls) as served:
         fragments = sent(CONT, b"x" * fragment_bytes, flags=0) * 1_000
 
@@ -120,7 +120,7 @@ async def test_s27_100_000_fragments_are_refused_and_leave_no_memory(tls, fragme
             await wire.send(sent(TEXT, b"", flags=0))
             await drip(wire, fragments, 100)
             with suppress(asyncio.IncompleteReadError, ConnectionError):  # it continued to send, and was reset
-                assert (await last_frame(wire)).code == 1009
+                assert (await last_frame(wire)).code == 1008
             await wire.close()
             served.forget(wire)
             await served.until(lambda: served.watch.connections == 0)
@@ -132,7 +132,7 @@ async def test_s27_100_000_fragments_are_refused_and_leave_no_memory(tls, fragme
             await attack()
         grown = rss_bytes() - before
         assert tls or grown < 1_048_576, grown  # the peer's TLS buffers are in this process too
-        assert served.house.broker.hits["message_bytes"] == 8
+        assert served.house.broker.hits["fragments" if fragment_bytes else "empty_frames_per_s"] == 8
         assert all(engine.received == [] for engine in served.board.engines)
 
 
@@ -172,6 +172,63 @@ async def test_s32_pongs_that_nobody_asked_for_count_too():
         assert await next_frame(wire) == Frame(TEXT, b"[1]")
         await wire.send(sent(PONG) * 15)
         assert (await last_frame(wire)).code == 1008
+
+
+async def test_s27_a_message_in_as_many_fragments_as_allowed_is_a_message(tls):
+    """S27: 4,096 fragments are one message; with one more the peer is closed, and the engine hears nothing of it."""
+    async with speaking(tls=tls) as served:
+        wire = await served.wire()
+        await shake(wire)
+        first, last = sent(TEXT, b"[", flags=0), sent(CONT, b"]")
+        await wire.send(first + sent(CONT, b" ", flags=0) * 4_094 + last)
+        assert await next_frame(wire) == Frame(TEXT, b"[" + b" " * 4_094 + b"]")
+        await wire.send(first + sent(CONT, b" ", flags=0) * 4_095 + last)
+        assert (await last_frame(wire)).reason == "too many fragments"
+        assert served.house.broker.hits["fragments"] == 1
+        assert len(served.board.last.received) == 1
+
+
+EMPTY = {
+    "continuations": (sent(TEXT, b"[", flags=0), sent(CONT, flags=0)),
+    "texts": (b"", text(b"")),
+    "binaries": (b"", sent(BINARY)),
+}
+
+
+@pytest.mark.parametrize(("first", "empty"), EMPTY.values(), ids=EMPTY)
+async def test_s32_frames_without_data_have_a_rate(tls, first, empty):
+    """S32: frames that cost work and bring nothing end their peer with 1008, whatever they are."""
+    async with speaking(tls=tls, limits={"empty_frames_per_s": 50}) as served:
+        wire = await served.wire()
+        await shake(wire)
+        await drip(wire, first + empty * 10_000, 1)
+        farewell = await last_frame(wire)
+        assert (farewell.code, farewell.reason) == (1008, "too many empty frames")
+        assert served.house.broker.hits["empty_frames_per_s"] == 1
+
+
+async def test_s32_messages_that_end_with_an_empty_frame_are_messages():
+    """S32: some libraries end each message with an empty frame; a client that does is served."""
+    async with speaking() as served:
+        wire = await served.wire()
+        await shake(wire)
+        for _ in range(3):
+            await wire.send((sent(TEXT, b"[1]", flags=0) + sent(CONT)) * 200)
+            for _ in range(200):
+                assert await next_frame(wire) == Frame(TEXT, b"[1]")
+
+
+async def test_s32_who_sends_on_after_the_end_is_cut(tls):
+    """S32: a peer that goes on sending after a close frame is not listened to for long."""
+    async with speaking(tls=tls, wamp={"kill_s": 60}) as served:
+        wire = await served.wire()
+        await shake(wire)
+        await wire.send(text(b"\xff"))
+        assert (await last_frame(wire)).code == 1007
+        await drip(wire, text(b"[1]") * 10_000, 100)
+        await served.until(lambda: served.watch.connections == 0)
+        assert served.watch.cut == 1
+        assert served.board.last.received == []
 
 
 async def test_s29_cut_off_frames_and_noise_leave_nothing(tls):

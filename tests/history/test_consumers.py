@@ -8,11 +8,11 @@ import shutil
 import pytest
 from support.log import ALL, SEGMENT_BYTES
 
+from app.broker.erasure import Erasure
 from app.broker.topics import Match, Pattern
 from app.history import writer
 from app.history.backup import MARK, backup
 from app.history.consumers import Ignored, Overtaken
-from app.history.purge import Erasure
 from app.history.retention import GRACE_S
 
 HOUR = 3_600.0

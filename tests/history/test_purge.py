@@ -10,13 +10,13 @@ import pytest
 from support.damage import flip
 from support.log import SMALL, OpenLog
 
+from app.broker.erasure import Erasure
 from app.broker.log import Query
 from app.broker.topics import Match, Pattern
 from app.history import documents
 from app.history import purge as purging
 from app.history.folder import segment_files
 from app.history.history import PurgeUnderWay
-from app.history.purge import Erasure
 from app.history.verify import verify
 from app.pipeline.source.folder_log import FolderLog
 from app.pipeline.source.log import Fault
@@ -226,6 +226,7 @@ def _purged_up_to(step, folder, monkeypatch):
         return do
 
     with OpenLog(folder, **SMALL) as log:
+        log.history.roll()
         log.history._all_sealed()
         with monkeypatch.context() as patch:
             patch.setattr(Path, "replace", counted(Path.replace))

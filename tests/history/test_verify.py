@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 import stat
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from support.log import SMALL, OpenLog
 
 from app.history.folder import FolderUnusable
-from app.history.seals import BLOCK_BYTES
+from app.history.seals import BLOCK_BYTES, Seal, seal_path
 from app.history.verify import verify
 
 
@@ -123,6 +124,15 @@ def test_a_damaged_document_is_found(name, folder):
     data[len(data) // 2] ^= 1
     writable(file).write_bytes(data)
     assert (file.name, f"{file.name} is damaged") in told(folder)
+
+
+def test_a_seal_for_other_offsets_is_found(folder):
+    """A seal that is whole, but says that the segment has fewer rows than it has, is reported."""
+    file = sealed(folder)[0]
+    seal = Seal.load(file)
+    writable(seal_path(file))
+    replace(seal, last=seal.last - 1).save(file)
+    assert told(folder) == [(file.name, f"its seal is for offsets {seal.first} to {seal.last - 1}")]
 
 
 def test_another_logs_segment_is_found(folder, tmp_path):

@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import sqlite3
 import sys
 import threading
 import time
@@ -11,7 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from support.log import SMALL, OpenLog
+from support.log import SMALL, WRITTEN_S, ClockedLog, OpenLog
 
 from app.broker.errors import DiskFull, HistoryUnavailable, InboxFull
 from app.broker.events import Audience
@@ -202,7 +203,7 @@ def test_the_interpreters_switch_interval_is_given_back(tmp_path):
 
 
 def test_keys_that_were_used_lately_are_found_again(tmp_path):
-    """After a restart, keys are known with identity, publication and time, oldest first."""
+    """After a restart, keys are known with identity and publication, oldest first."""
     with OpenLog(tmp_path, **SMALL) as log:
         for number in range(150):
             authid = None if number % 2 else "ann"
@@ -212,14 +213,58 @@ def test_keys_that_were_used_lately_are_found_again(tmp_path):
         assert log.history.segments > 2
     with OpenLog(tmp_path, keys=100, **SMALL) as log:
         found = log.history.recent_keys()
-        assert [key for _, key, _, _ in found] == [f"k{number}" for number in range(50, 150)]
-        for authid, key, what, wall_s in found:
-            row = published[key]
-            assert (authid, what, round(wall_s * 1e6)) == (
-                row.authid,
-                ("news", row.offset, row.publication),
-                row.time_us,
-            )
-    with OpenLog(tmp_path, key_age_s=1, **SMALL) as log:
-        log.history._clock = lambda: time.time() + 3_600
-        assert log.history.recent_keys() == []
+        assert [each.key for each in found] == [f"k{number}" for number in range(50, 150)]
+        for each in found:
+            row = published[each.key]
+            assert (each.authid, each.published) == (row.authid, ("news", row.offset, row.publication))
+            assert 0 <= each.age_s < 60
+        assert [each.age_s for each in found] == sorted((each.age_s for each in found), reverse=True)
+
+
+def keyed_every(log, step_s, *keys):
+    """Write an event for each key, with `step_s` seconds between their times."""
+    for key in keys:
+        log.append_to("news", time_us=int(log.clock.wall * 1_000_000), idempotency_key=key)
+        log.clock.pass_(step_s)
+    assert log.history.written(WRITTEN_S)
+
+
+def ages(log):
+    return {each.key: each.age_s for each in log.history.recent_keys()}
+
+
+def test_keys_age_by_the_times_in_the_log(tmp_path):
+    """What a busy log has recorded since makes a key older, and in the end it is forgotten."""
+    with ClockedLog(tmp_path, key_age_s=10) as log:
+        keyed_every(log, 0.75, *(f"k{number}" for number in range(20)))
+    with ClockedLog(tmp_path, key_age_s=10) as log:
+        assert ages(log) == {f"k{number}": 0.75 * (19 - number) for number in range(6, 20)}
+
+
+@pytest.mark.parametrize("step_s", [3_600, -3_600, 86_400 * 365])
+def test_a_clock_that_was_set_makes_no_key_much_older(tmp_path, step_s):
+    """Neither a step of the clock while the log was written nor one before the restart lets a key be forgotten."""
+    with ClockedLog(tmp_path) as log:
+        keyed_every(log, 0.5, "before", "then")
+        log.clock.wall += step_s
+        keyed_every(log, 0.5, "after")
+        wall = log.clock.wall
+    with ClockedLog(tmp_path, wall=wall + step_s) as log:
+        found = ages(log)
+    assert list(found) == ["before", "then", "after"]
+    assert found["after"] == 0
+    assert found["before"] <= 1.5
+
+
+def test_damage_among_the_newest_events_costs_only_their_keys(tmp_path):
+    """A damaged row has no key any more, those of others are found, in its segment and in older ones."""
+    with OpenLog(tmp_path, **SMALL) as log:
+        log.write_many(count=300)
+        newest = log.history.folder.segments[-1]
+        assert newest.first > 1
+    with closing(sqlite3.connect(newest.path)) as file:
+        file.execute("update stored set payload = 'x' where offset = 299")
+        file.commit()
+    with OpenLog(tmp_path, **SMALL) as log:
+        found = {each.published.position for each in log.history.recent_keys()}
+    assert found == set(range(1, 301)) - {299}

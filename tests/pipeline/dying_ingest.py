@@ -21,7 +21,9 @@ from app.pipeline.lake import commit
 from app.pipeline.lake.tables import folder_of
 from app.settings import Pipeline
 
-OPTIONS = Pipeline(master="local[2]", driver_memory="1g", batch_rows=2_000, partition_rows=1_000, ingest_s=0.1)
+OPTIONS = Pipeline(
+    master="local[2]", driver_memory="1g", niceness=0, batch_rows=2_000, partition_rows=1_000, ingest_s=0.1
+)
 
 
 def die():

@@ -15,10 +15,10 @@ import pytest
 from support.damage import append_rows, files, flip, move_mark, remove_rows
 from support.log import SMALL, OpenLog
 
+from app.broker.erasure import Erasure
 from app.broker.topics import Match, Pattern
 from app.history import documents, segment
 from app.history.folder import Identity
-from app.history.purge import Erasure
 from app.history.stored import Stored, checksum
 from app.pipeline.errors import JobFailed, Refused
 from app.pipeline.source import folder_log

@@ -14,10 +14,10 @@ from support.damage import append_rows, files, flip, move_mark
 from support.lake import INGEST, offsets
 from support.log import OpenLog
 
+from app.broker.erasure import Erasure
 from app.broker.topics import Match, Pattern
 from app.history import documents
 from app.history.folder import delete
-from app.history.purge import Erasure
 from app.history.stored import COLUMNS, Stored, checksum
 from app.pipeline.errors import JobFailed, Refused
 from app.pipeline.jobs import ingest as ingesting

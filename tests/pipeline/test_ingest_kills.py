@@ -56,7 +56,7 @@ def kill(folder, place):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, DYING, folder / place / "data", folder / place / "lake", place, "2"]
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=120, check=False, start_new_session=True
+        command, env=environment, capture_output=True, text=True, timeout=600, check=False, start_new_session=True
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     return folder / place

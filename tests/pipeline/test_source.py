@@ -12,9 +12,9 @@ from support.log import SMALL, OpenLog
 from support.server import brisk, serving
 
 from app.access.tokens import hash_of
+from app.broker.erasure import Erasure
 from app.broker.topics import Match, Pattern
 from app.history import documents
-from app.history.purge import Erasure
 from app.history.stored import COLUMNS, Stored, checksum
 from app.pipeline.errors import JobFailed, Refused, cause_of
 from app.pipeline.source.columns import lifts_of

@@ -160,7 +160,9 @@ def test_l11_vacuum_removes_what_is_not_named_and_nothing_else(tmp_path, small_f
     orphan = tables.folder_of(table) / "day=2025-11-22" / "protocol=bayeux" / "orphan.parquet"
     orphan.write_bytes(b"torn")
     upkeep.compact(tmp_path, "events")
-    assert upkeep.vacuum(tmp_path, 0).files == 9
+    told = []
+    assert upkeep.vacuum(tmp_path, 0, lambda done, of: told.append((done, of))).files == 9
+    assert told == [(done, len(tables.TABLES)) for done in range(len(tables.TABLES) + 1)]
     assert not orphan.exists()
     assert everything(tables.open_table(tmp_path, "events")) == before
 

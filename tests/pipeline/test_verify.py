@@ -59,6 +59,15 @@ def test_an_offset_that_is_there_twice_is_named(tmp_path):
     assert wrong(tmp_path) == ["offsets: offset 2 duplicate", "offsets: offset 3 duplicate"]
 
 
+@pytest.mark.parametrize("offsets", [1, 2, 4])
+def test_parts_that_are_examined_one_after_the_other_meet(tmp_path, monkeypatch, offsets):
+    """Nothing is left out or found twice where one part of the offsets ends and the next begins."""
+    monkeypatch.setattr("app.pipeline.lake.verify._WINDOW_OFFSETS", offsets)
+    ingested(tmp_path, [stored(number) for number in (1, 2, 2, 3, 4, 5, 9)])
+    put(tmp_path, "gaps", {"first": 6, "last": 8, "reason": "hole"})
+    assert wrong(tmp_path) == ["offsets: offset 2 duplicate"]
+
+
 def test_faults_of_a_batch_that_is_not_committed_do_not_count(tmp_path):
     """Faults beyond the offset that ingest has committed are not checked."""
     ingested(tmp_path, [stored(1)])

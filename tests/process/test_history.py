@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 import signal
 from functools import partial
+from pathlib import Path
 
 import pytest
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.process import ended, launched
-from support.wire import request
+from support.wire import DEADLINE_S, request
+
+import app
 
 WRONG_USE = 2
 
@@ -88,6 +93,49 @@ async def test_a_repeat_with_its_key_is_answered_as_the_first_was_and_delivers_n
         (reply,) = (await (await server.wire()).post(once)).messages
         assert reply == {"channel": "/a", "successful": True, "ext": {"position": position}}
         assert [data for _, data in await positions(server, "/a")] == ["once", "other"]
+
+
+SETTABLE = """
+import time
+from pathlib import Path
+
+STEP, real = Path(__file__).with_name("step"), time.time
+time.time = lambda: real() + float(STEP.read_text())
+"""
+"""A module that Python runs at its start: the wall clock is set by as many seconds as a file says."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step_s", [3_600, -3_600])
+async def test_a_key_is_known_although_the_clock_was_set(step_s, tmp_path):
+    """A clock that is set by an hour, while the server runs and before it starts again, publishes nothing twice."""
+    (tmp_path / "sitecustomize.py").write_text(SETTABLE)
+    (tmp_path / "step").write_text("0")
+    python = {"PYTHONPATH": f"{tmp_path}:{Path(app.__file__).parents[1]}"}
+    once = publish("/a", "once", ext={"idempotency_key": "k"})
+
+    async def answer(server):
+        (reply,) = (await (await server.wire()).post(once)).messages
+        return reply
+
+    async def times(server):
+        await (await server.wire()).post(publish("/time", 1))
+        return [event["time"][:13] for event in (await read(server, "/history/time"))["events"]]
+
+    async with launched(cwd=tmp_path, **python) as server:
+        first = await answer(server)
+        hours = await times(server)
+        (tmp_path / "step").write_text(str(step_s))
+        async with asyncio.timeout(DEADLINE_S):
+            while len(set(hours)) == 1:  # until the server has noticed
+                hours = await times(server)
+        assert await answer(server) == first
+        server.send_signal(signal.SIGKILL)
+        await server.exit_code()
+    (tmp_path / "step").write_text(str(2 * step_s))
+    async with launched(cwd=tmp_path, **python) as server:
+        assert await answer(server) == first
+        assert [data for _, data in await positions(server, "/a")] == ["once"]
 
 
 @pytest.mark.parametrize("key", ["", "k" * 129, "\n", "é", 7, ["k"]])
@@ -226,3 +274,38 @@ async def test_operators_are_told_when_a_consumer_is_overtaken(tmp_path):
         (line,) = server.logged("consumer_overtaken")
         assert (line["consumer"], line["offset"], line["level"]) == ("ingest", 1, "warning")
         assert (await read(server, "/log/head"))["first"] >= line["first"] > 1
+
+
+@pytest.mark.parametrize("what", ["folder", "segment"])
+async def test_a_log_that_is_deleted_underneath_refuses_and_the_loss_is_reported_at_the_next_start(what, tmp_path):
+    """Publishes are refused within a second or so, which is logged once; positions are not used twice."""
+    folder = tmp_path / "halley-data"
+    async with launched(cwd=tmp_path) as server:
+        wire = await server.wire()
+        for number in range(3):
+            assert (await wire.post(publish("/a", number))).messages[0]["successful"]
+        if what == "folder":
+            shutil.rmtree(folder.rename(tmp_path / "deleted"))
+        else:
+            next(folder.glob("seg-*.db")).unlink()
+        replies, refused = [], 0
+        async with asyncio.timeout(DEADLINE_S):
+            while refused < 3:
+                replies += (await wire.post(publish("/a", "later"))).messages
+                refused += not replies[-1]["successful"]
+        assert {reply["error"] for reply in replies if not reply["successful"]} == {"503::history_unavailable"}
+        assert not any(reply["successful"] for reply in replies[-refused:])
+        await server.until_logged("history_unavailable")
+        assert [line["reason"] for line in server.logged("history_unavailable")] == ["moved"]
+        operations = await server.wire(server.operations_port)
+        assert (await operations.request(request("GET", "/health/ready"))).status == 200
+        server.send_signal(signal.SIGKILL)
+        await server.exit_code()
+    last = 3 + len(replies) - refused
+    async with launched(cwd=tmp_path) as server:
+        assert [(line["first"], line["last"]) for line in server.logged("history_damaged")] == [(1, last)]
+        head = await read(server, "/log/head")
+        assert (head["first"], head["next"], head["holes"]) == (1, last + 1, [[1, last]])
+        (reply,) = (await (await server.wire()).post(publish("/a", "again"))).messages
+        assert reply["ext"]["position"] == last + 1
+        assert (await read(server, "/history/a"))["gaps"] == [[1, last]]

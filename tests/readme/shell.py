@@ -95,7 +95,7 @@ async def running(*words, cwd):
 class Shell:
     """Bash in a folder; `port` and `nt4_port` are the server's ports, which replace 8080 and 5810."""
 
-    def __init__(self, folder, port=0, nt4_port=0):
+    def __init__(self, folder, port=0, nt4_port=0, **variables):
         self._folder = folder
         self._ports = {"8080": str(port), "5810": str(nt4_port)}
         programs = folder / "programs"
@@ -110,6 +110,7 @@ class Shell:
         self._environment |= {
             "PATH": f"{programs}:{self._environment['PATH']}",
             "HALLEY_SERVER": self.here("http://127.0.0.1:8080"),
+            **variables,
         }
 
     def here(self, text):

@@ -149,16 +149,18 @@ async def test_a_page_with_cometd(chromium, tmp_path):
 @pytest.mark.browser
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_page_of_scripts(chromium, tmp_path):
-    """The page, opened from a file and so without an origin, shows what curl publishes, and polls again."""
+    """The page, served from another origin, shows what curl publishes, and polls again."""
     async with launched(cwd=tmp_path) as server:
-        page_file = tmp_path / "page.html"
-        page_file.write_text(Shell(tmp_path, server.port).here(block("jsonp")))
-        async with opened(chromium, page_file.as_uri()) as (page, _):
-            await server.until_held(1)
-            for count in (1, 2):
-                await said_by_curl(server)
-                await expect(page.locator("#heard")).to_have_text("/chat/lobby: hello\n" * count)
+        site = tmp_path / "site"
+        site.mkdir()
+        (site / "scripts.html").write_text(Shell(tmp_path, server.port).here(block("jsonp")))
+        with files(site) as origin:
+            async with opened(chromium, f"{origin}/scripts.html") as (page, _):
                 await server.until_held(1)
+                for count in (1, 2):
+                    await said_by_curl(server)
+                    await expect(page.locator("#heard")).to_have_text("/chat/lobby: hello\n" * count)
+                    await server.until_held(1)
 
 
 @pytest.mark.node

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, TypeVar
 from app.broker.events import Audience, Event
 from app.broker.log import Page, UnknownPublication
 from app.broker.topics import matches
+from app.history.purge import is_concerned
 from app.history.stored import event_of, row_of, tombstone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from app.broker.erasure import Erasure
     from app.broker.log import Query
     from app.history.history import History
-    from app.history.purge import Erasure
     from app.history.stored import Stored
     from support.server import Served
 
@@ -120,7 +121,7 @@ class MemoryArchive:
             raise self.fault
         erased = 0
         for at, row in enumerate(self.rows_of):
-            if erasure.concerns(row):
+            if is_concerned(row, erasure):
                 self.rows_of[at] = tombstone(row)
                 erased += 1
             tell(at + 1, self.head)

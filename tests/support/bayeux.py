@@ -24,6 +24,7 @@ from app.protocols.bayeux.sessions import BayeuxSession
 from app.protocols.bayeux.states import State
 from app.settings import Bayeux, History, Limits
 from support.bayeux_peers import Exchange, Peer
+from support.identities import Known
 from support.memory_log import MemoryLog
 from support.messages import JSON, publish
 
@@ -72,12 +73,13 @@ class House:
         self.hooks.report = lambda what, error: self.reported.append((what, error))
         self.broker = Broker(replace(Limits(), **(limits or {})), self._wake, replace(History(), **(history or {})))
         self.broker.clock_offset_s = WALL_S - START_S
+        self.identities = Known(authenticate)
         self.engine = Engine(
             self.broker,
             replace(Bayeux(), **options),
             rights or HouseRules(loopback, anonymous_publish),
             self.hooks,
-            authenticate=authenticate,
+            identities=self.identities,
             read=None if history is None else lambda query: self.log.read(query),  # noqa: PLW0108 - made below
         )
         if history is not None:

@@ -30,6 +30,11 @@ class Owner:
         """Note that an outbox is full."""
         self.heard.append(("overflow", session.id, now))
 
+    def rights_changed(self, session: Session, now: float) -> int:
+        """Note that rights have changed, and take nothing away."""
+        self.heard.append(("rights", session.id, now))
+        return 0
+
 
 def event(payload: object = 0, topic: str = "a") -> Event:
     """Return an event that can be recognized by its payload."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 
@@ -13,6 +14,10 @@ from support.nt4 import BOOLEAN, FLOAT, INT, RAW, STRING
 from support.server import brisk, serving
 from support.wire import request
 
+from app.broker.erasure import Erasure
+from app.broker.topics import Match, Pattern
+from app.cli.publish import publish_value, read_json
+from app.client import Client
 from app.settings import Access
 
 MISMATCH = "400:{}:value_type_mismatch"
@@ -116,6 +121,19 @@ async def test_values_of_every_type_there_and_back(served, type_name, number, va
         ]
 
 
+LOSSY = [
+    ("double", 2**53 + 1),
+    ("double", -(2**53) - 1),
+    ("double", 2**64 - 1),
+    ("double[]", [0.5, 2**53 + 1]),
+    ("float", 2**24 + 1),
+    ("float", 1e300),
+    ("float[]", [0.1, -(2**24) - 1]),
+    ("int", -(2**63) * 2.0),
+]
+"""Numbers that would become others as values of the type."""
+
+
 @pytest.mark.parametrize(
     ("type_name", "data"),
     [
@@ -131,6 +149,7 @@ async def test_values_of_every_type_there_and_back(served, type_name, number, va
         ("double[]", 1.5),
         ("double[]", [1, "2"]),
         ("string[]", [None]),
+        *LOSSY,
     ],
 )
 async def test_a_publish_of_another_type_is_refused_to_its_publisher(served, type_name, data):
@@ -151,9 +170,55 @@ async def test_a_publish_of_another_type_is_refused_to_its_publisher(served, typ
         assert await history(served, "/robot/x") == []
 
 
-@pytest.mark.parametrize(("type_name", "data", "value"), [("double", 5, 5.0), ("float", 2, 2.0), ("int", 7.0, 7)])
+@pytest.mark.parametrize("serializer", ["wamp.2.json", "wamp.2.msgpack", "wamp.2.cbor"])
+async def test_a_number_that_would_become_another_is_refused_in_every_serializer(served, serializer):
+    """G5: WAMP's binary numbers obey the same rule as JSON's."""
+    async with await robot(served) as client, await wamp.join(served.url, serializer) as other:
+        for type_name, data in LOSSY:
+            await client.publish("/robot/x", 1, type_name)
+            said = await other.ask(wamp.PUBLISH, {"acknowledge": True}, "robot.x", [data])
+            assert (said[0], said[4]) == (wamp.ERROR, "wamp.error.invalid_argument"), (type_name, data)
+            assert said[5] == [f"expected a value of type {type_name}"]
+            await client.unpublish(1)
+            await client.quiet()
+
+
+@pytest.mark.parametrize(("type_name", "data"), LOSSY)
+async def test_a_number_that_would_become_another_is_refused_to_programs(served, capsys, type_name, data):
+    """G5: `halley publish` prints the refusal, and the embedding API's reply has it."""
+    async with await robot(served) as client:
+        await client.publish("/robot/x", 1, type_name)
+        error = MISMATCH.format(type_name)
+        assert await publish_value(Client(served.url), "/robot/x", read_json(json.dumps(data))) == 1
+        assert capsys.readouterr().err == f"halley: not published: {error}\n"
+        assert (await served.halley.publish("/robot/x", data))["error"] == error
+        assert await history(served, "/robot/x") == []
+
+
+async def test_a_topic_does_not_begin_with_a_number_that_would_become_another(tmp_path):
+    """G5: a number begins a `double`, so one that a double does not hold begins nothing."""
+    async with meeting(tmp_path, bridge_in=("/",)) as served:
+        assert (await curl(served, "/dash/n", 2**53 + 1))["error"] == MISMATCH.format("double")
+        assert (await curl(served, "/dash/n", 2**53 + 2))["successful"]
+
+
+@pytest.mark.parametrize(
+    ("type_name", "data", "value"),
+    [
+        ("double", 5, 5.0),
+        ("double", 2**53 + 2, 2.0**53 + 2),
+        ("double", 2**63, 2.0**63),
+        ("double", 0.1, 0.1),
+        ("float", 2, 2.0),
+        ("float", 2**24, 2.0**24),
+        ("float", 0.1, 0.10000000149011612),
+        ("int", 7.0, 7),
+        ("int", 2**53 + 1, 2**53 + 1),
+        ("int", -(2**63), -(2**63)),
+    ],
+)
 async def test_numbers_are_converted_where_nothing_is_lost(served, type_name, data, value):
-    """Any number becomes a float or double, and an integral one an int."""
+    """A number that a float or double holds becomes one, an integral one an int; fractions are rounded."""
     async with await robot(served) as client:
         await client.publish("/robot/x", 1, type_name)
         await client.subscribe("/robot/x")
@@ -396,3 +461,29 @@ async def test_sessions_and_subscriptions_are_told_of(served):
     ]
     assert [each["channels"] for each in told if "channels" in each] == [["/a"], ["/b*"], ["/a"], ["/b*"]]
     assert told[0]["authid"] == "robot"
+
+
+async def test_what_waits_to_be_recorded_when_it_is_erased_is_not_recorded_later(tmp_path):
+    """Also events that are just being written are gone: from the log, the newest events and WAMP's retained ones."""
+    async with meeting(tmp_path, record_every_s=60) as served, await robot(served) as client:
+        await client.publish("/robot/x", 1)
+        for number in range(3):
+            await client.put(1, number + 1, float(number))
+        await client.time()
+        async with await wamp.join(served.url) as other:
+            await other.send([16, 1, {"retain": True}, "robot.note", ["secret"]])
+            while not served.house.broker.activity.traces.get("robot/note"):
+                await asyncio.sleep(0)
+            recorder = served.house.recorder
+            erased = await recorder.purge(Erasure(Pattern(Match.DESCENDANTS, "robot"), None), lambda *_: None)
+            assert erased == 2
+            await other.subscribe("robot.", match="prefix", get_retained=True)
+            assert await other.receive_all() == []
+        assert served.house.broker.recording.tail.after(0) is None
+        await client.unpublish(1)
+        await client.time()
+        await client.publish("/robot/x", 2)
+        await client.put(2, 10, 10.0)
+        await client.time()
+        await recorder.settle()
+        assert [event["data"] for event in await history(served, "/robot/**")] == [10.0]

@@ -238,6 +238,21 @@ async def test_who_may_not_hear_may_not_read(reader):
     assert [event["args"] for event in (await reader.events(subscription))[before:]] == [["yes"], ["yes"]]
 
 
+async def test_an_anonymous_authid_counts_in_the_history(example, reader):
+    """W37: lists of authids apply to the random one that WELCOME shows an anonymous client."""
+    topic = "com.mycompany.asides"
+    subscription = await reader.client.subscribe(topic)
+    before = len(await reader.events(subscription))
+    mine = reader.client.welcome["authid"]
+    await reader.client.publish(topic, ["for me"], eligible_authid=mine)
+    await reader.client.publish(topic, ["not for me"], exclude_authid=[mine])
+    async with await wamp.join(example[0].url) as other:
+        for client, expected in ((reader.client, [["for me"]]), (other, [["not for me"]])):
+            events = await Reader(client, []).events(subscription, reverse=True)
+            assert [event["args"] for event in events[: len(expected)]] == expected
+    assert len(await reader.events(subscription)) == before + 1
+
+
 async def test_who_may_not_subscribe_may_not_read(tmp_path):
     """W41: without the right to subscribe, look-up is `not_authorized` ("Prohibited … calls must fail")."""
     rules = (Access("*", "subscribe", "/com/open"),)

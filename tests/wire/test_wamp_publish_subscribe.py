@@ -8,7 +8,18 @@ import pytest
 import pytest_asyncio
 from support import wamp
 from support.server import brisk, serving
-from support.wamp import ERROR, EVENT, PUBLISH, PUBLISHED, SUBSCRIBE, SUBSCRIBED, UNSUBSCRIBE, UNSUBSCRIBED
+from support.wamp import (
+    CALL,
+    ERROR,
+    EVENT,
+    GOODBYE,
+    PUBLISH,
+    PUBLISHED,
+    SUBSCRIBE,
+    SUBSCRIBED,
+    UNSUBSCRIBE,
+    UNSUBSCRIBED,
+)
 
 from app.settings import Access
 
@@ -18,6 +29,11 @@ TOPIC = "com.myapp.mytopic1"
 REQUEST = 239714735
 COLOURS = {"color": "orange", "sizes": [23, 42, 7]}
 FORMS = {"none": [], "args": [["Hello, world!"]], "kwargs": [[], COLOURS]}
+NULLS = {
+    "no args": ([None, COLOURS], [[], COLOURS]),
+    "no kwargs": ([["Hello, world!"], None], [["Hello, world!"]]),
+    "neither": ([None, None], []),
+}
 
 
 @pytest.fixture(params=wamp.SUBPROTOCOLS)
@@ -47,6 +63,55 @@ async def test_publish_and_event(form, sessions):
     assert (code, to, details, payload) == (EVENT, subscription, {}, FORMS[form])
     assert 1 <= publication <= 2**53
     assert await publisher.receive_all() == []
+
+
+@pytest.mark.parametrize("form", NULLS)
+async def test_null_as_arguments(form, sessions):
+    """W24, W46: a null in place of arguments counts as none, in PUBLISH and CALL; nexus' Go client sends it."""
+    subscriber, publisher = sessions
+    await subscriber.subscribe(TOPIC)
+    sent, expected = NULLS[form]
+    await publisher.ask(PUBLISH, {"acknowledge": True}, TOPIC, *sent)
+    assert (await subscriber.receive())[4:] == expected
+    if sent[0] is None:
+        assert (await publisher.ask(CALL, {}, "wamp.session.count", *sent))[3] == [2]
+
+
+async def test_an_anonymous_authid_counts(sessions):
+    """W27: lists of authids apply to the random one that WELCOME shows, live and for retained events."""
+    subscriber, publisher = sessions
+    mine, another = subscriber.welcome["authid"], publisher.welcome["authid"]
+    await subscriber.subscribe(TOPIC)
+    for retained in ({}, {"retain": True}):
+        await publisher.publish(TOPIC, ["open"], **retained)
+        for who, more in (("for me", {"eligible_authid": mine}), ("not for me", {"exclude_authid": [mine]})):
+            await publisher.publish(TOPIC, [who], **more, **retained)
+        await publisher.publish(TOPIC, ["not for me either"], eligible_authid=[another], **retained)
+        assert [message[4] for message in await subscriber.receive_all()] == [["open"], ["for me"]]
+    await subscriber.unsubscribe(await subscriber.subscribe(TOPIC))
+    await subscriber.subscribe(TOPIC, get_retained=True)
+    assert [message[4] for message in await subscriber.receive_all()] == [["for me"]]
+    await publisher.subscribe(TOPIC, get_retained=True)
+    assert [message[4] for message in await publisher.receive_all()] == [["not for me either"]]
+
+
+async def test_operators_see_no_authid_that_proves_nothing():
+    """The random authid of an anonymous client is neither in the log nor in `/halley/sessions`: both say null."""
+    async with serving(brisk()) as served:
+        told = []
+        served.halley.local_session("operator").subscribe("/halley/sessions", lambda _, data: told.append(data))
+        async with await wamp.join(served.url) as client:
+            assert client.welcome["authid"]
+        await served.until(lambda: [each["event"] for each in told] == ["opened", "closed"])
+        (line,) = [line for line in served.log if line["event"] == "session_opened" and line["protocol"] == "wamp"]
+        assert [(each["authid"], each["role"]) for each in (line, *told)] == [(None, "anonymous")] * 3
+
+
+async def test_killed_without_a_reason(sessions):
+    """W47: a session that is killed without a reason gets `wamp.close.normal`."""
+    victim, killer = sessions
+    await killer.call("wamp.session.kill", victim.session)
+    assert await victim.receive() == [GOODBYE, {}, "wamp.close.normal"]
 
 
 @pytest.mark.parametrize("form", FORMS)

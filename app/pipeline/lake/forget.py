@@ -21,6 +21,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from app.broker.topics import RESERVED, matches, span
+from app.history.purge import is_concerned
 from app.history.ranges import joined
 from app.history.stored import COLUMNS, Stored
 from app.pipeline.errors import Refused
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
 
-    from app.history.purge import Erasure
+    from app.broker.erasure import Erasure
     from app.pipeline.lake.tables import File
 
     Tell = Callable[[int, int], None]
@@ -170,7 +171,7 @@ def _by_authid(rows: pa.Table, erasure: Erasure) -> pa.Array:
 def _in_rejected(rows: pa.Table, erasure: Erasure) -> pa.Array:
     """Which rows have a known event that is to be erased."""
     return pa.array(
-        [text is not None and erasure.concerns(_stored(text)) for text in rows["row"].to_pylist()], pa.bool_()
+        [text is not None and is_concerned(_stored(text), erasure) for text in rows["row"].to_pylist()], pa.bool_()
     )
 
 

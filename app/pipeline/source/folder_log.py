@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from app.history import consumers, documents, mark, segment
 from app.history.documents import DocumentDamaged
-from app.history.folder import FolderUnusable, Identity, segment_files
+from app.history.folder import FolderUnusable, Identity, begin_of, segment_files
 from app.history.opened import is_passing
 from app.history.rows import walk
 from app.history.seals import Seal
@@ -62,7 +62,7 @@ class FolderLog:
         files = self._files()
         marked = self._marked(has_segments=bool(files))
         first = min(files[0][0], marked + 1) if files else marked + 1
-        return Head(identity.log_id, first, marked + 1, identity.holes)
+        return Head(identity.log_id, begin_of(first, identity.holes), marked + 1, identity.holes)
 
     def read(self, first: int, until: int) -> Iterator[list[Row] | Fault]:
         """Yield every offset of a range below `head().next`, in rows or faults. Raises `Refused`, `JobFailed`."""

@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from app.broker.events import Event
 
@@ -43,6 +43,12 @@ class Acks:
         freed = []
         while self._unacknowledged and self._unacknowledged[0][0] <= batch:
             freed.append(self._unacknowledged.popleft()[1])
+        return freed
+
+    def discard(self, is_unwanted: Callable[[Event], bool]) -> list[Event]:
+        """Free and return the events for which `is_unwanted` is true: they are not sent again."""
+        freed = [event for _, event in self._unacknowledged if is_unwanted(event)]
+        self._unacknowledged = deque(each for each in self._unacknowledged if not is_unwanted(each[1]))
         return freed
 
     def close_batch(self, fresh: Sequence[Event]) -> list[Event]:

@@ -275,9 +275,7 @@ class Conversation:
         wanted: dict[str, Pattern] = {}
         for name in message.subscriptions():
             pattern = self._pattern(name)
-            is_meta = pattern.topic.partition("/")[0] == "meta"
-            if is_meta or not engine.rights.may(session, "subscribe", pattern):
-                raise Fault(errors.SUBSCRIBE_DENIED.format(errors.DENIED_BY_POLICY))
+            self._check_right(session, pattern)
             if not name.startswith(SERVICE):  # Bayeux 1.0, 2.2.3: answered, never recorded
                 wanted[name] = pattern
         self._check_room(session, list(wanted.values()))
@@ -285,6 +283,8 @@ class Conversation:
             yield from asking.may_subscribe(self, session, name, message)
         if session.closed is not None:  # it ended while the policy was awaited
             raise Fault(errors.SESSION_UNKNOWN)
+        for pattern in wanted.values():
+            self._check_right(session, pattern)  # again: the rules may have changed meanwhile
         self._check_room(session, list(wanted.values()))
         positions = replay.wishes(engine, session, message, wanted)
         ext = None if positions is None else replay.seek(engine, session, positions)
@@ -301,6 +301,11 @@ class Conversation:
         if self.session is not None:
             wanted = [pattern for pattern in self._latest if pattern in self.session.subscriptions]
             self.engine.broker.show_latest(self.session, wanted, self.now)
+
+    def _check_right(self, session: BayeuxSession, pattern: Pattern) -> None:
+        is_meta = pattern.topic.partition("/")[0] == "meta"
+        if is_meta or not self.engine.rights.may(session, "subscribe", pattern):
+            raise Fault(errors.SUBSCRIBE_DENIED.format(errors.DENIED_BY_POLICY))
 
     def _check_room(self, session: BayeuxSession, patterns: list[Pattern]) -> None:
         try:

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter, deque
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from app.broker.events import Event
-from app.broker.policy import SERVER
-from app.protocols.bayeux import errors, farewells, hot, replay
+from app.broker.flow import GRACE_S
+from app.broker.policy import SERVER, NoIdentities
+from app.protocols.bayeux import errors, farewells, hot, replay, revoking
 from app.protocols.bayeux.advice import Advisor
 from app.protocols.bayeux.channels import Channels, is_used
 from app.protocols.bayeux.conversation import Conversation
@@ -34,20 +36,20 @@ if TYPE_CHECKING:
 
     from app.broker.broker import Broker
     from app.broker.log import Page, Query
-    from app.broker.policy import Identity, Rights
+    from app.broker.policy import Identities, Rights
     from app.broker.sessions import Session
     from app.protocols.bayeux.exchanges import Outcome, Request
     from app.protocols.bayeux.hooks import Hooks
     from app.settings import Bayeux
 
+_NO_IDENTITIES = NoIdentities()
 _ID_BYTES = 20  # Bayeux 1.0, 3.2: "SHOULD be at least 128 bits"; as hexadecimal it is alphanumeric
 
 
 class Engine:
     """The Bayeux protocol over the broker's sessions.
 
-    `rights` decides what a session may do. `authenticate` takes a token and the wall clock in seconds, and returns the
-    identity or raises `TokenRefused`; it is None if the server accepts no tokens. `connection_types` is what handshake
+    `rights` decides what a session may do, and `identities` what a token proves. `connection_types` is what handshake
     replies offer. `new_id` makes session ids and cookies. `read` reads the history, if there is one.
     """
 
@@ -58,7 +60,7 @@ class Engine:
         rights: Rights,
         hooks: Hooks,
         *,
-        authenticate: Callable[[str, float], Identity] | None = None,
+        identities: Identities = _NO_IDENTITIES,
         connection_types: Sequence[str] = ("long-polling", "callback-polling"),
         new_id: Callable[[], str] = lambda: secrets.token_hex(_ID_BYTES),
         read: Callable[[Query], Awaitable[Page]] | None = None,
@@ -66,7 +68,7 @@ class Engine:
         self.broker = broker
         self.options = options
         self.rights = rights
-        self.authenticate = authenticate
+        self.identities = identities
         self.hooks = hooks
         self.connection_types = tuple(connection_types)
         self.new_id = new_id
@@ -173,6 +175,11 @@ class Engine:
         if not session.outbox.put(event):
             self._happen(session, Happening.CUT, now, SLOW_CONSUMER)
 
+    def rights_changed(self, session: Session, now: float) -> int:
+        """Take away the subscriptions that the session's rights no longer grant."""
+        assert isinstance(session, BayeuxSession)
+        return revoking.take_away(self, session, now)
+
     # Sessions
 
     def find(self, client_id: str, request: Request, now: float) -> BayeuxSession | None:
@@ -196,6 +203,7 @@ class Engine:
     def open(self, session: BayeuxSession, now: float) -> None:
         """Admit a session, and notify the hooks. Raises `NoRoom`."""
         self.broker.open(session, now + session.max_interval_s, now)
+        session.reads_until = now + GRACE_S
         self.hooks.tell(self.hooks.session_opened, session)
 
     def heard_from(self, session: BayeuxSession, now: float) -> None:
@@ -292,7 +300,7 @@ class Engine:
         ext |= replay.told(self, hold, with_events=with_events)
         if ext:
             reply["ext"] = ext
-        self.broker.touch(session, now + self.advisor.interval_s(hold) + session.max_interval_s)
+        self.await_connect(session, self.advisor.interval_s(hold), now)
         return reply, events
 
     def reply_with(
@@ -351,7 +359,7 @@ class Engine:
         if step is Step.HOLD and session.held is not None:
             self.begin_hold(session.held, now)
         elif step is Step.RELEASE and hold is not None:
-            self.broker.touch(session, now + self.advisor.interval_s(hold) + session.max_interval_s)
+            self.await_connect(session, self.advisor.interval_s(hold), now)
         elif step is Step.ANSWER_HELD and hold is not None:
             self.send(hold.connection, self.answer(hold, now))
         elif step is Step.ANSWER_EMPTY and hold is not None:
@@ -375,9 +383,15 @@ class Engine:
         """Hold a connect, and count it for its browser."""
         self.holds += 1
         self.holds_by_browser[hold.browser] = self.holds_by_browser.get(hold.browser, 0) + 1
+        hold.session.reads_until = inf
         self.broker.touch(hold.session, now + hold.wait_s)
         if self.hooks.suspended:
             self.hooks.tell(self.hooks.suspended, hold.session)
+
+    def await_connect(self, session: BayeuxSession, interval_s: float, now: float) -> None:
+        """Note that a session has no connect until its client sends the next one, `interval_s` from now."""
+        session.reads_until = now + interval_s + GRACE_S
+        self.broker.touch(session, now + interval_s + session.max_interval_s)
 
     def end_hold(self, hold: Hold) -> None:
         """Stop holding a connect, for any reason."""

@@ -9,7 +9,7 @@ from app.broker.errors import NoRoom, TooManySessions
 from app.protocols.bayeux import asking, errors, replay
 from app.protocols.bayeux.acks import Acks
 from app.protocols.bayeux.exchanges import Reply, Wait
-from app.protocols.bayeux.identity import identify
+from app.protocols.bayeux.identity import confirm, identify
 from app.protocols.bayeux.messages import Fault, reply_to
 from app.protocols.bayeux.timesync import Timesync
 
@@ -42,6 +42,7 @@ def shake_hands(talk: Conversation, fields: dict[str, Any]) -> Generator[Wait, t
         identify(engine, request, message, session, talk.now)
         arrived_ms = engine.wall_ms(talk.now)
         yield from asking.may_handshake(talk, session, message)
+        confirm(engine, session)
         if engine.is_draining:  # checked last: a drain may have begun while the policy was awaited
             raise TooManySessions
         if (message.ext or {}).get("ack") is True:

@@ -91,7 +91,7 @@ def flush(engine: Engine, session: BayeuxSession, now: float) -> bool:
     session.state = State.IDLE
     engine.end_hold(hold)
     taken = engine.broker.take(session, now)
-    engine.broker.touch(session, now + interval_s + session.max_interval_s)
+    engine.await_connect(session, interval_s, now)
     reply = b'{"id":%b,"channel":"/meta/connect","successful":true,"clientId":"%b"}' % (
         orjson.dumps(message_id),
         session.id.encode(),

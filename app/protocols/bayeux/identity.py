@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def identify(engine: Engine, request: Request, message: Message, session: BayeuxSession, now: float) -> None:
     """Set the identity of a new session from its handshake's token, if there is one. Raises `Fault`."""
     shown = _shown(message)
-    if engine.authenticate is None or (shown is None and request.token is None):
+    if not engine.identities.accept_tokens or (shown is None and request.token is None):
         return
     if request.transport is Transport.CALLBACK_POLLING:  # a URL ends up in logs, histories and Referer headers
         raise Fault(errors.HANDSHAKE_DENIED.format(errors.DENIED_BY_URL))
@@ -33,12 +33,18 @@ def identify(engine: Engine, request: Request, message: Message, session: Bayeux
         token = shown if shown is not None else request.token
         if not isinstance(token, str):
             raise TokenRefused("the token is not a string")
-        identity = engine.authenticate(token, engine.wall_s(now))
+        identity = engine.identities.prove(token, engine.wall_s(now))
     except TokenRefused as refused:
         raise Fault(errors.HANDSHAKE_DENIED.format(refused.reason)) from None
-    session.authid, session.role = identity.authid, identity.role
+    session.authid, session.role, session.credential = identity.authid, identity.role, identity.credential
     if identity.expires_s is not None:
         session.expiry = identity.expires_s - engine.broker.clock_offset_s
+
+
+def confirm(engine: Engine, session: BayeuxSession) -> None:
+    """Check that a new session's token has not been withdrawn while a policy was awaited. Raises `Fault`."""
+    if not engine.identities.stand_by(session.credential):
+        raise Fault(errors.HANDSHAKE_DENIED.format(TokenRefused.reason))
 
 
 def visitor(engine: Engine, request: Request, now: float) -> Identity:
@@ -46,11 +52,11 @@ def visitor(engine: Engine, request: Request, now: float) -> Identity:
 
     Raises `Fault`.
     """
-    if engine.authenticate is None or request.token is None:
+    if not engine.identities.accept_tokens or request.token is None:
         return ANONYMOUS
     if request.visitor is None:
         try:
-            request.visitor = engine.authenticate(request.token, engine.wall_s(now))
+            request.visitor = engine.identities.prove(request.token, engine.wall_s(now))
         except TokenRefused as refused:
             request.visitor = refused
     if isinstance(request.visitor, TokenRefused):

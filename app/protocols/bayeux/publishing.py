@@ -111,7 +111,7 @@ def _publisher(talk: Conversation, message: Message) -> tuple[BayeuxSession | No
 def _was_published(talk: Conversation, event: Event, reply: dict[str, Any], message: Message) -> bool:
     """Whether this publish is a repeat; it is then answered like the first, after waiting for it if need be."""
     try:
-        earlier = talk.engine.broker.recording.repeated(event, talk.engine.wall_s(talk.now))
+        earlier = talk.engine.broker.recording.repeated(event, talk.now)
     except Refusal:
         raise Fault(errors.IDEMPOTENCY_KEY_REUSED) from None
     if isinstance(earlier, Published) and earlier.position:
@@ -127,8 +127,8 @@ def _check_predecessor(talk: Conversation, message: Message, identity: Identity)
     if after is None:
         return
     own = _key(talk, message)
-    keys, wall_s = talk.engine.broker.recording.keys, talk.engine.wall_s(talk.now)
-    if not keys.has(identity.authid, after, wall_s) and not (own and keys.has(identity.authid, own, wall_s)):
+    keys, now = talk.engine.broker.recording.keys, talk.now
+    if not keys.has(identity.authid, after, now) and not (own and keys.has(identity.authid, own, now)):
         raise Fault(errors.PREDECESSOR_UNKNOWN)
 
 

@@ -25,6 +25,7 @@ from app.protocols.nt4.clients import Publisher
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from app.broker.erasure import Erasure
     from app.broker.topics import Pattern
     from app.protocols.nt4.tables import Tables
     from app.protocols.nt4.topics import Topic
@@ -128,6 +129,14 @@ class Bridge:
         self._record_waiting(topic, now)
         self._resting.pop(topic, None)
 
+    def erase(self, erasure: Erasure) -> None:
+        """Drop the waiting values that an erasure concerns, so that they are not recorded."""
+        for topic, what in tuple(self._unrecorded.items()):
+            publisher = what if isinstance(what, Event) else what.origin
+            if erasure.concerns(topic.ruled, publisher.authid if publisher is not None else None):
+                del self._unrecorded[topic]
+                self.shed += 1
+
     def close(self, now: float) -> None:
         """Record all waiting values, because the history is about to close."""
         for topic in tuple(self._unrecorded):
@@ -145,7 +154,7 @@ class Bridge:
             self.unshared["too_large"] += 1
             return None
         if origin is not None:
-            event.publisher, event.authid, event.role = origin.id, origin.authid, origin.role
+            event.publisher, event.authid, event.role = origin.id, origin.lasting_authid, origin.role
             event.protocol = origin.protocol
         event.nt4_type, event.nt4_time_us = topic.type, time_us
         return event
@@ -182,7 +191,7 @@ class Bridge:
         self._own(topic, session, now)
         time_us = tables.time_us(now)
         event.nt4_type, event.nt4_time_us = topic.type, time_us
-        is_newest = tables.put(topic, time_us, value, session, time_us)
+        is_newest = tables.put(topic, time_us, value, session, event.authid, time_us)
         if self._broker.recording.log is not None:
             self._record(topic, event, now, is_newest=is_newest)  # before delivery, so that all get the same id
         self._broker.show(event, now, without=without)

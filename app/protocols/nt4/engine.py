@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from app.protocols.links import GOING_AWAY, POLICY_VIOLATION
 from app.protocols.nt4 import messages, values
 from app.protocols.nt4.acts import act
+from app.protocols.nt4.revoking import rights_changed
 from app.protocols.nt4.values import TimeAsked, Undecodable
 
 if TYPE_CHECKING:
@@ -126,6 +127,10 @@ class Engine:
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """Do nothing (`Owner.overflow`): the outbox is not used, since clients get values through the tables."""
+
+    def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - an engine has one session
+        """Take away the topics that the client's rights no longer grant (`Owner.rights_changed`)."""
+        return rights_changed(self.tables, self.client, now)
 
     # The end
 

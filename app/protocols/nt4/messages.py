@@ -10,6 +10,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
+from msgpack import Packer
 
 from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, has_out_of_range, loads
 from app.protocols.nt4.packets import together
@@ -23,23 +24,32 @@ LEAST_ID, LARGEST_ID = -(2**31) + 1, 2**31 - 2
 _KNOWN_OPTIONS = ("periodic", "all", "topicsonly", "prefix")
 """The names of the first fields of `Options` on the wire, in the same order."""
 
+_PACKER = Packer()
+
 _T = TypeVar("_T")
 
 
 class Options(NamedTuple):
-    """The options of a subscription; `others` are the unknown ones, which meta topics show (NA20)."""
+    """The options of a subscription; `others` are the unknown ones, which meta topics show (NA20).
+
+    They are kept as names and values in MessagePack, one behind the other: as objects they would take many times the
+    memory, and time whenever they are shown.
+    """
 
     periodic_s: float = 0.1
     is_all: bool = False
     is_topics_only: bool = False
     is_prefix: bool = False
-    others: dict[str, Any] = {}  # noqa: RUF012 - never written to
+    others: bytes = b""
+    others_count: int = 0
 
-    def shown(self) -> dict[str, Any]:
-        """Return the options for meta topics: those that differ from the default, and the unknown ones (NA59)."""
+    def shown(self) -> bytes:
+        """Return a MessagePack map for meta topics: what differs from the default, and the unknown options (NA59)."""
         known = dict(zip(_KNOWN_OPTIONS, self, strict=False))
         usual = dict(zip(_KNOWN_OPTIONS, Options(), strict=False))
-        return {name: value for name, value in known.items() if value != usual[name]} | self.others
+        unusual = {name: value for name, value in known.items() if value != usual[name]}
+        header: bytes = _PACKER.pack_map_header(len(unusual) + self.others_count)
+        return header + _members(unusual) + self.others
 
 
 class Publish(NamedTuple):
@@ -179,7 +189,13 @@ def _options(found: dict[str, Any]) -> Options:
     if not all(isinstance(flag, bool) for flag in flags.values()):
         raise _Wrong("bad_options")
     others = {name: value for name, value in found.items() if name not in _KNOWN_OPTIONS}
-    return Options(float(periodic_s), flags["all"], flags["topicsonly"], flags["prefix"], others)
+    known = (float(periodic_s), flags["all"], flags["topicsonly"], flags["prefix"])
+    return Options(*known, _members(others), len(others))
+
+
+def _members(members: dict[str, Any]) -> bytes:
+    """Return the names and values of a map in MessagePack, without its header."""
+    return b"".join(_PACKER.pack(part) for member in members.items() for part in member)
 
 
 _METHODS: dict[str, Callable[[dict[str, Any]], Message]] = {

@@ -10,10 +10,9 @@ values have subscribers of other protocols or are recorded: some clients publish
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import msgpack
+import msgspec
 
 from app.protocols.nt4.clients import Client
 
@@ -30,6 +29,12 @@ _CLIENT_PUB, _CLIENT_SUB, _PUB, _SUB = "$clientpub$", "$clientsub$", "$pub$", "$
 _BRIDGE_SUBUID = 1
 _COST_OF_A_TURN = 500
 """The cost of the values that are computed in one turn of the loop; the others wait for the next turn."""
+
+
+_BYTES_OF_A_COST = 10_000
+"""The length of a value that costs as much as one more value."""
+
+_pack = msgspec.msgpack.Encoder().encode
 
 
 class Meta:
@@ -146,10 +151,13 @@ class Meta:
                 if name.startswith(_SUB):
                     self._touch(name)
         cost_of_one = 1 + len(self._tables.clients) // 10  # each client's subscriptions are searched
-        for topic in list(islice(self._stale, max(1, _COST_OF_A_TURN // cost_of_one))):
+        left = _COST_OF_A_TURN
+        while self._stale and left > 0:
+            topic = next(iter(self._stale))
             del self._stale[topic]
+            left -= cost_of_one
             if topic.streams:
-                self._put(topic, now)
+                left -= self._put(topic, now) // _BYTES_OF_A_COST
             else:
                 self._unread.add(topic)
 
@@ -165,9 +173,12 @@ class Meta:
             self._unread.discard(topic)
             self._put(topic, now)
 
-    def _put(self, topic: Topic, now: float) -> None:
+    def _put(self, topic: Topic, now: float) -> int:
+        """Compute a topic's value, and return its length in bytes."""
         time_us = self._tables.time_us(now)
-        self._tables.put(topic, time_us, msgpack.packb(self._value(topic.name)), None, time_us)
+        value = _pack(self._value(topic.name))
+        self._tables.put(topic, time_us, value, None, None, time_us)
+        return len(value)
 
     def _value(self, name: str) -> list[dict[str, Any]]:
         kind, dollar, of = name[1:].partition("$")
@@ -195,7 +206,7 @@ def _client_pub(tables: Tables, name: str) -> list[dict[str, Any]]:
 
 def _client_sub(tables: Tables, name: str) -> list[dict[str, Any]]:
     return [
-        {"uid": each.subuid, "topics": list(each.topics), "options": each.options.shown()}
+        {"uid": each.subuid, "topics": list(each.topics), "options": msgspec.Raw(each.options.shown())}
         for each in tables.clients[name].listens
     ]
 
@@ -213,7 +224,7 @@ def _sub(tables: Tables, name: str) -> list[dict[str, Any]]:
     topic = tables.topics.get(name)
     bridge = [{"client": "", "subuid": _BRIDGE_SUBUID, "options": _BRIDGE_OPTIONS}]
     return (bridge if topic is not None and tables.bridge.wants(topic) else []) + [
-        {"client": client.name, "subuid": each.subuid, "options": each.options.shown()}
+        {"client": client.name, "subuid": each.subuid, "options": msgspec.Raw(each.options.shown())}
         for client in tables.clients.values()
         for each in client.listens.over(name)
     ]

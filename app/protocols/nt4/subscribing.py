@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import orjson
-
 from app.protocols.nt4 import names
-from app.protocols.nt4.subscriptions import merged
+from app.protocols.nt4.subscriptions import bytes_of, merged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,25 +29,36 @@ def subscribe(tables: Tables, client: Client, message: Subscribe, now: float) ->
     if any(len(name.encode()) > options.name_bytes for name in message.topics):
         tables.ignore("name_too_long", "name_bytes")
         return
-    if len(orjson.dumps(message.options.others)) > options.properties_bytes:
+    if len(message.options.others) > options.properties_bytes:
         tables.ignore("options_too_large", "properties_bytes")
         return
     if any(map(names.is_reserved, message.topics)):
         tables.meta.begin()
     listens = client.listens
     before = listens.remove(message.subuid)
-    if listens.names + (len(message.topics) or 1) > options.subscriptions:
-        tables.ignore("too_many_subscriptions", "subscriptions")
+    limit = _limit_reached(tables, client, message)
+    if limit:
+        tables.ignore("too_many_subscriptions", limit)
         if before is not None:
             listens.put(before)
         return
     listens.put(message)
-    _look(tables, client, tables.topics.matching(message), now, None if before is None else message.subuid)
+    look(tables, client, tables.topics.matching(message), now, None if before is None else message.subuid)
     if before is not None:
-        _look(tables, client, tables.topics.matching(before), now)
+        look(tables, client, tables.topics.matching(before), now)
         tables.tell(tables.unsubscribed, client, before)
     tables.tell(tables.subscribed, client, message)
     tables.meta.subscribes(client, [message] if before is None else [before, message])
+
+
+def _limit_reached(tables: Tables, client: Client, message: Subscribe) -> str:
+    """Return the key of the setting that one more subscription of a client would exceed, or an empty text."""
+    listens = client.listens
+    if listens.names + (len(message.topics) or 1) > tables.options.subscriptions:
+        return "subscriptions"
+    if listens.nbytes + bytes_of(message) > tables.broker.limits.subscription_bytes:
+        return "subscription_bytes"
+    return ""
 
 
 def unsubscribe(tables: Tables, client: Client, subuid: int, now: float) -> None:
@@ -58,13 +67,13 @@ def unsubscribe(tables: Tables, client: Client, subuid: int, now: float) -> None
     if before is None:
         tables.ignore("unknown_subuid")
         return
-    _look(tables, client, tables.topics.matching(before), now)
+    look(tables, client, tables.topics.matching(before), now)
     tables.tell(tables.unsubscribed, client, before)
     tables.meta.subscribes(client, [before])
 
 
-def _look(tables: Tables, client: Client, topics: list[Topic], now: float, replaced: int | None = None) -> None:
-    """Update what a client gets of these topics after its subscriptions changed, now or, if they are many, later.
+def look(tables: Tables, client: Client, topics: list[Topic], now: float, replaced: int | None = None) -> None:
+    """Update what a client gets of these topics, whose subscriptions or rights have changed: now or, if many, later.
 
     `replaced` is the id of a subscription that has replaced another, which causes last values to be sent again (NA53).
     """

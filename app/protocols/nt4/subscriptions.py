@@ -6,6 +6,7 @@ from collections import Counter
 from math import gcd
 from typing import TYPE_CHECKING, NamedTuple
 
+from app.broker.memory import text_bytes
 from app.protocols.nt4.names import is_reserved
 
 if TYPE_CHECKING:
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 
 _STEP_MS = 10
 LEAST_PERIOD_MS = 5
+
+_BESIDE_BYTES = 400
+"""What a subscription takes besides its names, and what each name takes besides its text.
+
+Measured by `tests/bench/session_memory.py`.
+"""
 
 
 class Interest(NamedTuple):
@@ -35,6 +42,7 @@ class Subscriptions:
         self._lengths: Counter[int] = Counter()  # the number of prefixes of each length
         self._reserved = 0  # the number of names that begin with `$`
         self.names = 0  # the number of names in all subscriptions; one without names counts as one
+        self.nbytes = 0  # the memory that all subscriptions take
 
     def __iter__(self) -> Iterator[Subscribe]:
         """Iterate over the subscriptions in the order in which they began."""
@@ -45,6 +53,8 @@ class Subscriptions:
         subuid = subscription.subuid
         self._by_id[subuid] = subscription
         self.names += len(subscription.topics) or 1
+        self.nbytes += bytes_of(subscription)
+        own = merged([subscription], self._max_period_s)
         kept = self._prefixes if subscription.options.is_prefix else self._exact
         for name in subscription.topics:
             if subscription.options.is_prefix and name not in kept:
@@ -52,7 +62,7 @@ class Subscriptions:
             self._reserved += is_reserved(name)
             named = kept.setdefault(name, _Named())
             named.by_id[subuid] = subscription
-            named.interest = _together([named.interest, merged([subscription], self._max_period_s)])
+            named.interest = own if named.interest is None else _together([named.interest, own])
 
     def remove(self, subuid: int) -> Subscribe | None:
         """Remove and return the subscription with an id; None if there is none."""
@@ -60,6 +70,7 @@ class Subscriptions:
         if subscription is None:
             return None
         self.names -= len(subscription.topics) or 1
+        self.nbytes -= bytes_of(subscription)
         kept = self._prefixes if subscription.options.is_prefix else self._exact
         self._reserved -= sum(map(is_reserved, subscription.topics))
         for name in set(subscription.topics):
@@ -98,6 +109,12 @@ class Subscriptions:
         for length in self._lengths:
             if length <= len(name) and (length or not is_reserved(name)) and name[:length] in self._prefixes:
                 yield self._prefixes[name[:length]]
+
+
+def bytes_of(subscription: Subscribe) -> int:
+    """Return the memory that a subscription takes, in bytes."""
+    names = subscription.topics
+    return _BESIDE_BYTES * (1 + len(names)) + sum(map(text_bytes, names)) + len(subscription.options.others)
 
 
 class _Named:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from app.broker.broker import Broker
+    from app.broker.erasure import Erasure
     from app.broker.policy import Rights
     from app.broker.sessions import Session
     from app.protocols.links import Close, Link
@@ -123,7 +124,8 @@ class Tables:
 
     def ruled(self, name: str) -> str:
         """Return the topic in access rules for a name; a name that is NetworkTables' own is below `/$nt4` there."""
-        return self.shared(name) or names.to_own(name)
+        limits = self.broker.limits
+        return names.ruled(name, limits.topic_chars, limits.topic_segments)
 
     def shared(self, name: str) -> str | None:
         """Return the canonical topic of a name; None if the name is NetworkTables' own."""
@@ -189,6 +191,11 @@ class Tables:
         if topic not in client.announced:
             client.announced[topic] = topic.told[client] = None
             self.outgoing.tell(client, topic.announcement)
+
+    def unannounce(self, client: Client, topic: Topic) -> None:
+        """End a topic that goes on for others, for one client that gets no values of it."""
+        del client.announced[topic], topic.told[client]
+        self.outgoing.tell(client, messages.unannounce(topic.name, topic.id))
 
     # Publishers
 
@@ -277,13 +284,16 @@ class Tables:
 
         `time_us` is the value's time and `now_us` the server's, in microseconds.
         """
-        is_newest = self.put(topic, time_us, value, client, now_us)
+        is_newest = self.put(topic, time_us, value, client, client.authid, now_us)
         if topic.shared is not None:
             self.bridge.pass_on(topic, time_us, value, client, now, is_newest=is_newest)
 
-    def put(self, topic: Topic, time_us: int, value: Any, origin: Session | None, now_us: int) -> bool:
+    def put(
+        self, topic: Topic, time_us: int, value: Any, origin: Session | None, authid: str | None, now_us: int
+    ) -> bool:
         """Send a value to all clients that want it, and keep it as the last one if it is the newest.
 
+        `origin` is the publishing session, if there is one, and `authid` its publisher's.
         Returns whether it is the newest; False also for a value that is too large, which is ignored.
         """
         frame = topic.write(time_us, value)
@@ -292,25 +302,43 @@ class Tables:
             return False
         is_newest = topic.replaces(time_us, origin)
         if is_newest and topic.is_cached:
-            self._keep(topic, time_us, value, frame, origin, now_us)
+            self._keep(topic, time_us, value, frame, origin, authid, now_us)
         if topic.streams:
             entry = (next(self._numbers), frame, origin)
             for stream in topic.streams.values():
                 stream.put(entry, now_us, is_newest=is_newest)
         return is_newest
 
-    def restore(self, name: str, type_name: str, value: Any, properties: dict[str, Any], now: float) -> None:
+    def restore(
+        self, name: str, type_name: str, value: Any, properties: dict[str, Any], authid: str | None, now: float
+    ) -> None:
         """Restore a persistent topic of an earlier run, with its value timestamped now (NA48)."""
         if self.topics.get(name) is None and self.has_room():
             topic = self.create(name, type_name, properties | {"persistent": True})
             if value is not None:
                 time_us = self.time_us(now)
-                self.put(topic, time_us, value, None, time_us)
+                self.put(topic, time_us, value, None, authid, time_us)
 
-    def _keep(self, topic: Topic, time_us: int, value: Any, frame: bytes, origin: object, now_us: int) -> None:
+    def erase(self, erasure: Erasure, now: float) -> None:
+        """Drop the last values that an erasure concerns, and the topics that then have no publisher.
+
+        So a persistent topic goes too; one that still has a publisher stays, without a value.
+        """
+        self.bridge.erase(erasure)
+        for topic in tuple(self.topics):
+            if not names.is_reserved(topic.name) and erasure.concerns(topic.ruled, topic.authid):
+                self.has_unsaved |= topic.is_persistent
+                self._forget_last(topic)
+                if not topic.publishers:
+                    self.bridge.forget(topic, now)
+                    self.delete(topic)
+
+    def _keep(
+        self, topic: Topic, time_us: int, value: Any, frame: bytes, origin: object, authid: str | None, now_us: int
+    ) -> None:
         before = topic.frame
         self._last_bytes += len(frame) - (0 if before is None else len(before))
-        topic.keep(time_us, value, frame, origin, now_us)
+        topic.keep(time_us, value, frame, origin, authid, now_us)
         if self._last_bytes > self.options.last_bytes:
             self.broker.hits["last_bytes"] += 1
             self._forget_last(topic)

@@ -31,11 +31,13 @@ class Topic:
     ruled        its topic in access rules
     told         the clients that it was announced to
     streams      its pending values, by the options that clients want them with
-    frame        the last value, encoded, or None if there is none; `time_us`, `value` and `origin` belong to it
+    frame        the last value, encoded, or None if there is none; `time_us`, `value`, `origin` and `authid` belong
+                 to it: `authid` is its publisher's, also when that has gone
     """
 
     __slots__ = (
         "announcement",
+        "authid",
         "frame",
         "id",
         "is_cached",
@@ -73,6 +75,7 @@ class Topic:
         self.time_us = 0
         self.last_us = 0  # the time that the next value's time is compared with
         self.origin: object = None
+        self.authid: str | None = None
         self.kept_at = -inf  # when a value of it was last recorded
         self.visited_at: float | None = None  # when a request without a session last published it, which keeps it
         self.properties: dict[str, Any] = {}
@@ -100,7 +103,7 @@ class Topic:
 
     def forget(self) -> None:
         """Drop the last value."""
-        self.frame = self.value = self.origin = None
+        self.frame = self.value = self.origin = self.authid = None
         self.time_us = self.last_us = 0
 
     def write(self, time_us: int, value: object) -> bytes:
@@ -117,9 +120,9 @@ class Topic:
             return True
         return time_us != 0 and (time_us >= self.last_us or origin is self.origin)
 
-    def keep(self, time_us: int, value: object, frame: bytes, origin: object, now_us: int) -> None:
+    def keep(self, time_us: int, value: object, frame: bytes, origin: object, authid: str | None, now_us: int) -> None:
         """Make a value the last one; `now_us` bounds the time that later values are compared with."""
-        self.time_us, self.value, self.frame, self.origin = time_us, value, frame, origin
+        self.time_us, self.value, self.frame, self.origin, self.authid = time_us, value, frame, origin, authid
         self.last_us = min(time_us, now_us + _AHEAD_US)
 
 

@@ -6,7 +6,7 @@ In Python a value is a bool, a float, an int, a str or bytes, or a list of value
 from __future__ import annotations
 
 from array import array
-from math import isfinite
+from math import isfinite, isinf
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -115,7 +115,10 @@ def _dump(value: object) -> bytes:
 
 
 def from_json(type_name: str, payload: bytes) -> object:
-    """Return JSON text as a value of a topic's type. Raises `WrongType`."""
+    """Return JSON text as a value of a topic's type. Raises `WrongType`, also for a number that would become another.
+
+    A fraction is rounded to the type's bits, as decimals always are; a whole number must be held exactly.
+    """
     if type_name == "json":
         return payload.decode()
     number = number_of(type_name)
@@ -160,6 +163,20 @@ def _integral(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _double(value: object) -> object:
+    if type(value) is int and float(value) != value:
+        raise WrongType
+    return value
+
+
+def _single(value: object) -> object:
+    if isinstance(value, int | float):
+        (held,) = array("f", [value])
+        if isinf(held) or (held != value and float(value).is_integer()):
+            raise WrongType
+    return value
+
+
 def _plain_text(value: object) -> object:
     if isinstance(value, str) and is_for_bytes(value):
         raise NotBytes
@@ -174,5 +191,11 @@ def _itself(value: object) -> object:
     return value
 
 
-_OF_JSON: dict[int, Callable[[object], object]] = {INT: _integral, STRING: _plain_text, RAW: _bytes}
-"""The conversion of a JSON value, by type, where it is needed."""
+_OF_JSON: dict[int, Callable[[object], object]] = {
+    DOUBLE: _double,
+    INT: _integral,
+    FLOAT: _single,
+    STRING: _plain_text,
+    RAW: _bytes,
+}
+"""The check and conversion of a JSON value, by type, where it is needed."""

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import orjson
 
 from app.broker.errors import TokenRefused
-from app.broker.policy import ANONYMOUS, Identity
+from app.broker.policy import ANONYMOUS, Identity, NoIdentities
 from app.broker.timestamps import to_text
 from app.protocols.wamp.messages import Violation
 from app.protocols.wamp.options import BadOption, text, texts
 from app.settings.wamp import KEY_BYTES, User
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
+
+    from app.broker.policy import Identities
 
 NO_CREDENTIALS, TICKET, WAMPCRA = "anonymous", "ticket", "wampcra"
 """The authentication methods, as WAMP names them."""
@@ -31,6 +33,7 @@ REQUIRED = "wamp.error.authentication_required"
 NO_METHOD = "wamp.error.no_matching_auth_method"
 DENIED = "wamp.error.authentication_denied"
 
+_NO_IDENTITIES = NoIdentities()
 _PROVIDER = "static"
 _RANDOM_BYTES = 16
 
@@ -69,25 +72,21 @@ class Pending(Protocol):
 class Authentication:
     """The authentication of one server's clients.
 
-    `authenticate` returns the identity that a token names at a time of the wall clock (seconds since 1970) and raises
-    `TokenRefused`; None means that tickets are not accepted. WAMP-CRA needs `users`. Without `anonymous` every client
-    must authenticate.
+    `identities` has the users of WAMP-CRA, and checks tokens, which are shown as tickets. Without `anonymous` every
+    client must authenticate.
     """
 
-    def __init__(
-        self,
-        *,
-        anonymous: bool = True,
-        users: Iterable[User] = (),
-        authenticate: Callable[[str, float], Identity] | None = None,
-    ) -> None:
-        self._users = {user.id: user for user in users}
-        self._authenticate = authenticate
+    def __init__(self, identities: Identities = _NO_IDENTITIES, *, anonymous: bool = True) -> None:
+        self._identities = identities
+        self._allows_anonymous = anonymous
         self._secret = secrets.token_bytes(KEY_BYTES)
-        self._methods = {
-            *([NO_CREDENTIALS] if anonymous else ()),
-            *([TICKET] if authenticate is not None else ()),
-            *([WAMPCRA] if self._users else ()),
+
+    def _methods(self) -> set[str]:
+        """The methods that are possible now."""
+        return {
+            *([NO_CREDENTIALS] if self._allows_anonymous else ()),
+            *([TICKET] if self._identities.accept_tokens else ()),
+            *([WAMPCRA] if self._identities.users else ()),
         }
 
     def begin(self, details: Mapping[str, Any], session: int, wall_s: float) -> Authenticated | Pending:
@@ -100,11 +99,12 @@ class Authentication:
             offered, authid = texts(details, "authmethods"), text(details, "authid")
         except BadOption as error:
             raise Violation(f"HELLO: details.{error.name} has the wrong type.") from None
-        method = next((each for each in offered or (NO_CREDENTIALS,) if each in self._methods), None)
+        ours = self._methods()
+        method = next((each for each in offered or (NO_CREDENTIALS,) if each in ours), None)
         if method is None and not offered:
             raise NotWelcome(REQUIRED, "This realm requires authentication.")
-        if method == TICKET and self._authenticate is not None:
-            return _Ticket(self._authenticate)
+        if method == TICKET:
+            return _Ticket(self._identities)
         if method == WAMPCRA:
             return self._ask(authid or "", session, wall_s)
         if method == NO_CREDENTIALS:
@@ -116,7 +116,7 @@ class Authentication:
 
         An unknown authid gets a challenge like a user's, always with the same salt; no answer to it is accepted.
         """
-        user, stranger = self._users.get(authid), self._stranger(authid)
+        user, stranger = self._identities.users.get(authid), self._stranger(authid)
         known = user or stranger
         question = {
             "authid": authid,
@@ -127,11 +127,12 @@ class Authentication:
             "timestamp": to_text(int(wall_s * 1_000_000)),
             "session": session,
         }
-        return _Wampcra(known, orjson.dumps(question).decode(), is_user=user is not None)
+        return _Wampcra(self._identities, known, orjson.dumps(question).decode())
 
     def _stranger(self, authid: str) -> User:
         digest = hmac.digest(self._secret, authid.encode(), "sha256")
-        like = [*self._users.values()][int.from_bytes(digest[-4:]) % len(self._users)]
+        users = [*self._identities.users.values()]
+        like = users[int.from_bytes(digest[-4:]) % len(users)]
         salt = b64encode(digest).decode()[: len(like.salt)]
         key = b64encode(hmac.digest(self._secret, digest, "sha256")).decode()
         return User(authid, like.role, key, salt, like.iterations)
@@ -140,14 +141,14 @@ class Authentication:
 class _Ticket:
     """A challenge for a ticket: a token of the server, as in every other protocol; the authid is the token's."""
 
-    def __init__(self, authenticate: Callable[[str, float], Identity]) -> None:
+    def __init__(self, identities: Identities) -> None:
         self.challenge: tuple[str, dict[str, Any]] = (TICKET, {})
-        self._authenticate = authenticate
+        self._identities = identities
 
     def check(self, signature: str, _: Mapping[str, Any], wall_s: float) -> Authenticated:
         """Check a ticket (`Pending.check`). Raises `AuthenticationDenied`."""
         try:
-            return _authenticated(self._authenticate(signature, wall_s), TICKET)
+            return _authenticated(self._identities.prove(signature, wall_s), TICKET)
         except TokenRefused:
             raise AuthenticationDenied from None
 
@@ -155,21 +156,22 @@ class _Ticket:
 class _Wampcra:
     """A WAMP-CRA challenge: only a client with the user's secret can sign it, and it is used once."""
 
-    def __init__(self, user: User, question: str, *, is_user: bool) -> None:
+    def __init__(self, identities: Identities, user: User, question: str) -> None:
         extra = {"challenge": question, "salt": user.salt, "keylen": KEY_BYTES, "iterations": user.iterations}
         self.challenge: tuple[str, dict[str, Any]] = (WAMPCRA, extra)
         self._user = user
         self._question = question
-        self._is_user = is_user
+        self._identities = identities
 
     def check(self, signature: str, _: Mapping[str, Any], wall_s: float) -> Authenticated:  # noqa: ARG002 - as above
         """Check a signature (`Pending.check`). Raises `AuthenticationDenied`."""
         # The key is used as text: clients encode what they derive from their secret as base64 and sign with that.
         right = b64encode(hmac.digest(self._user.key.encode(), self._question.encode(), "sha256"))
         is_right = hmac.compare_digest(signature.encode(errors="surrogatepass"), right)
-        if not (is_right and self._is_user):
+        is_user = self._identities.stand_by(self._user)  # a stranger's key is in no settings
+        if not (is_right and is_user):
             raise AuthenticationDenied
-        return _authenticated(Identity(self._user.id, self._user.role), WAMPCRA)
+        return _authenticated(Identity(self._user.id, self._user.role, credential=self._user), WAMPCRA)
 
 
 def _authenticated(identity: Identity, method: str, shown: str | None = None) -> Authenticated:

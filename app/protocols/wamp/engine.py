@@ -7,8 +7,10 @@ what the client publishes or subscribes to after such a request waits in line be
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any
 
+from app.broker.flow import GRACE_S
 from app.protocols.links import NORMAL, POLICY_VIOLATION, PROTOCOL_ERROR, Close
 from app.protocols.wamp import calls, errors, joining, publishing, subscribing
 from app.protocols.wamp.delivery import event_frame
@@ -170,7 +172,10 @@ class Engine:
 
         This is the hot path: one look-up and one append for each event, and one write for all.
         """
-        if self._is_paused or not len(session.outbox):
+        if self._is_paused:
+            session.reads_until = min(session.reads_until, now + GRACE_S)
+            return
+        if not len(session.outbox):
             return
         frames: list[bytes] = []
         heard, form = self.router.broker.index.heard, self.format
@@ -181,6 +186,7 @@ class Engine:
                 if number and session in subscription.sessions:
                     frame = event.frames.get((number, key))
                     frames.append(frame or event_frame(event, number, subscription.pattern, form))
+        session.reads_until = inf
         if frames:
             self.router.say(self.link, frames)
         if len(session.outbox):  # more values waited outside the queue than one turn may send
@@ -199,6 +205,11 @@ class Engine:
         elif not self._is_too_slow:
             self._is_too_slow = True
             self.router.overflowed(self)
+
+    def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - an engine has one session
+        """Revoke the subscriptions that the session's rights no longer grant (`Owner.rights_changed`)."""
+        assert self.session is not None
+        return subscribing.take_away(self.router, self.session, now)
 
     def send_away(self, now: float) -> None:
         """Close a slow consumer with GOODBYE, and drop its waiting events."""

@@ -83,7 +83,8 @@ def _welcome(engine: Engine, applicant: Applicant, found: Authenticated, now: fl
     realm, details, number = applicant
     standing = Standing(**found.details)
     session = WampSession(number, realm, standing, engine, router.broker.outbox())
-    session.authid, session.role = found.identity.authid, found.identity.role
+    session.authid, session.role = standing.authid, found.identity.role
+    session.credential = found.identity.credential
     if found.identity.expires_s is not None:
         session.expiry = found.identity.expires_s - router.broker.clock_offset_s
     session.announces_passthru = announcements.announces(details, "publisher", "payload_passthru_mode")

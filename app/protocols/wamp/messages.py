@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from app.protocols.wamp.serializers import is_absent
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -24,10 +26,10 @@ MOST_ID = 2**53
 """The greatest id; ids begin with 1, and a double distinguishes all of them (Basic Profile, 5.1.2)."""
 
 Args = list[Any] | None
-"""Positional arguments; None where that element was not sent."""
+"""Positional arguments; None where that element was not sent, or is null."""
 
 Kwargs = dict[Any, Any] | None
-"""Keyword arguments; None where that element was not sent. Keys may be of any type until they are written as JSON."""
+"""Keyword arguments; None as above. Keys may be of any type until they are written as JSON."""
 
 _ROUTERS_OWN = {
     WELCOME: "WELCOME",
@@ -327,10 +329,17 @@ def _dict(value: object, name: str) -> dict[str, Any]:
 
 
 def _payload(value: list[Any], at: int) -> tuple[Args, Kwargs]:
-    """Return the arguments at the indices `at` and `at + 1`, None for each that was not sent."""
+    """Return the arguments at the indices `at` and `at + 1`, None for each that was not sent.
+
+    A null counts as not sent: nexus' Go client writes one in place of positional arguments before keyword arguments.
+    """
     args, kwargs = value[at] if len(value) > at else None, value[at + 1] if len(value) > at + 1 else None
-    if len(value) > at and not isinstance(args, list):
-        raise _Wrong("the arguments must be a list")
-    if len(value) > at + 1 and not isinstance(kwargs, dict):
-        raise _Wrong("the keyword arguments must be a dictionary")
+    if not isinstance(args, list):
+        if not is_absent(args):
+            raise _Wrong("the arguments must be a list")
+        args = None
+    if not isinstance(kwargs, dict):
+        if not is_absent(kwargs):
+            raise _Wrong("the keyword arguments must be a dictionary")
+        kwargs = None
     return args, kwargs

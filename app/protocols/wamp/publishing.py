@@ -75,7 +75,8 @@ def event_of(engine: Engine, session: WampSession, message: Publish, serializer:
         if len(payload) > router.broker.limits.data_bytes:
             router.broker.hits["data_bytes"] += 1
             raise Refused(errors.PAYLOAD_SIZE_EXCEEDED)
-        event = Event(topic, payload, publisher=session.id, protocol="wamp", authid=session.authid, role=session.role)
+        authid = session.lasting_authid
+        event = Event(topic, payload, publisher=session.id, protocol="wamp", authid=authid, role=session.role)
         event.shape = shape
         if options or session.realm.disclose == "always":
             _heed(event, session, options)
@@ -110,7 +111,7 @@ def hand_over(engine: Engine, session: WampSession, message: Publish, event: Eve
     request = message.request if is_acknowledged(message) else None
     through = _Through(engine, session, request, session.realm if message.options.get("retain") is True else None)
     try:
-        earlier = broker.recording.repeated(event, now + broker.clock_offset_s)
+        earlier = broker.recording.repeated(event, now)
         if earlier is not None:
             through.realm = None
             if isinstance(earlier, Published):

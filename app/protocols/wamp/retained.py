@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from app.broker.topics import matcher, span
 
 if TYPE_CHECKING:
+    from app.broker.erasure import Erasure
     from app.broker.events import Event
     from app.broker.topics import Pattern
     from app.protocols.wamp.sessions import WampSession
@@ -59,6 +60,15 @@ class Retained:
         events = sorted((event for event in found if event is not None), key=lambda event: event.time_us)
         return events[-most:]
 
+    def erase(self, erasure: Erasure) -> None:
+        """Drop the events that an erasure concerns (`broker.erasure.Holder`)."""
+        for topic, events in tuple(self._events.items()):
+            left = [each for each in events if not erasure.concerns(topic, each.authid, each.payload)]
+            self._nbytes += sum(each.nbytes for each in left) - sum(each.nbytes for each in events)
+            self._events[topic] = left
+            if not left:
+                self._remove(topic)
+
     def _latest(self, topic: str, session: WampSession) -> Event | None:
         for event in reversed(self._events[topic]):
             is_among = event.audience is None or event.audience.admits(session.authid, session.role)
@@ -67,6 +77,9 @@ class Retained:
         return None
 
     def _drop(self, topic: str) -> None:
+        self._remove(topic)
+        self.dropped += 1
+
+    def _remove(self, topic: str) -> None:
         self._nbytes -= sum(event.nbytes for event in self._events.pop(topic))
         del self._topics[bisect_left(self._topics, topic)]
-        self.dropped += 1

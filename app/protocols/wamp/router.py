@@ -80,6 +80,7 @@ class Router:
         self.realms = {
             each.name: Realm(each, broker.limits, options, is_first=not number) for number, each in enumerate(realms)
         }
+        broker.holders += [realm.retained for realm in self.realms.values()]
         self._ids = SubscriptionIds(reserve)
         self._meters = Meters(options.publishes_per_s, options.publish_burst)
         self._numbers: set[int] = set()  # ids of sessions that exist or are about to

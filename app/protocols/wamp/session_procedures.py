@@ -65,7 +65,7 @@ def kill_all(_engine: Engine, session: WampSession, call: Call, now: float) -> l
 
 def _kill(session: WampSession, call: Call, now: float, is_meant: Callable[[WampSession], bool]) -> list[int]:
     kwargs = call.kwargs or {}
-    reason, message = optional_text(kwargs, "reason") or errors.KILLED, optional_text(kwargs, "message") or ""
+    reason, message = optional_text(kwargs, "reason") or errors.NORMAL, optional_text(kwargs, "message") or ""
     try:
         check_uri(reason, session.realm.grammar)
     except InvalidName:

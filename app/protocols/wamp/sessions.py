@@ -34,8 +34,8 @@ class Standing(NamedTuple):
 class WampSession(Session):
     """One client in one realm.
 
-    `number` is its WAMP id, which is not secret; `id` is the same as text. `authid` and `role` are what access rules
-    and audiences apply to; `standing` is what WELCOME and the meta API show. `testaments` are by scope.
+    `number` is its WAMP id, which is not secret; `id` is the same as text. Access rules apply to `role`, audiences to
+    `role` and `authid`; `standing` is what WELCOME and the meta API show. `testaments` are by scope.
     """
 
     owner: Engine

@@ -1,7 +1,8 @@
 """SUBSCRIBE and UNSUBSCRIBE (Basic Profile, 6.2; Advanced Profile, 5.9), and revocation of a subscription (5.13).
 
 Waiting events are written before a client's subscriptions change, so that no event for a subscription is sent before
-SUBSCRIBED or after UNSUBSCRIBED: some clients end the session in that case.
+SUBSCRIBED or after UNSUBSCRIBED: some clients end the session in that case. Those of a subscription that the client's
+rights no longer grant are not written.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ def check_right(router: Router, session: WampSession, pattern: Pattern) -> None:
 def _subscribe(engine: Engine, request: int, pattern: Pattern, now: float, *, wants_retained: bool) -> None:
     session, router = engine.session, engine.router
     assert session is not None
+    check_right(router, session, pattern)  # again: the rules may have changed while a policy was awaited
     number = router.number_of(session.realm, pattern)
     if pattern not in session.subscriptions:
         _check_room(router, session, pattern)
@@ -166,8 +168,28 @@ def forget(router: Router, session: WampSession, live: LiveSubscription, now: fl
 
 
 def revoke(router: Router, session: WampSession, live: LiveSubscription, reason: str, now: float) -> None:
-    """Revoke a client's subscription; a client that has announced revocation is notified."""
+    """Revoke a client's subscription, after its waiting events; a client that has announced revocation is notified."""
     session.owner.flush(session, now)
+    _revoke(router, session, live, reason, now)
+
+
+def take_away(router: Router, session: WampSession, now: float) -> int:
+    """Revoke the subscriptions that the session's rights no longer grant; return their number."""
+    denied = [live for live in session.live.values() if not _is_granted(router, session, live.pattern)]
+    for live in denied:
+        _revoke(router, session, live, errors.NOT_AUTHORIZED, now)
+    return len(denied)
+
+
+def _is_granted(router: Router, session: WampSession, pattern: Pattern) -> bool:
+    try:
+        check_right(router, session, pattern)
+    except Refused:
+        return False
+    return True
+
+
+def _revoke(router: Router, session: WampSession, live: LiveSubscription, reason: str, now: float) -> None:
     leave(router, session, live, now)
     if session.announces_revocation:
         session.owner.say([UNSUBSCRIBED, 0, {"subscription": live.number, "reason": reason}])

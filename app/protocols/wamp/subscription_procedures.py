@@ -2,6 +2,8 @@
 
 Only `lookup` and `get_events` also serve topics and patterns without subscribers: each whose events are kept has an id,
 for reading its history.
+
+All of them report only what the caller may subscribe to: for a caller that may not, a subscription does not exist.
 """
 
 from __future__ import annotations
@@ -27,12 +29,13 @@ if TYPE_CHECKING:
     from app.protocols.wamp.sessions import WampSession
 
 
-def numbers(_engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:
+def numbers(engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:
     """`wamp.subscription.list`: return the ids of the live subscriptions by match policy."""
     check_count(call.args or [], 0, 0)
     found: dict[str, list[int]] = {match: [] for match in MATCHES}
     for live in session.realm.subscriptions.values():
-        found[live.match].append(live.number)
+        if _is_shown(engine, session, live):
+            found[live.match].append(live.number)
     return [found]
 
 
@@ -59,26 +62,26 @@ def matching(engine: Engine, session: WampSession, call: Call, _now: float) -> l
     except InvalidName as refusal:
         raise refused(engine.router.broker.counted(refusal)) from None
     heard = engine.router.broker.index.heard(topic).subscriptions
-    found = [realm.subscriptions[each.pattern].number for each in heard if each.pattern in realm.subscriptions]
-    return [found or None]
+    matched = [realm.subscriptions[each.pattern] for each in heard if each.pattern in realm.subscriptions]
+    return [[live.number for live in matched if _is_shown(engine, session, live)] or None]
 
 
-def get(_engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:
+def get(engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:
     """`wamp.subscription.get`: return the details of a live subscription."""
     check_count(call.args or [], 1, 1)
-    return [_live(session, call).shown()]
+    return [_live(engine, session, call).shown()]
 
 
-def subscribers(_engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:
+def subscribers(engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:
     """`wamp.subscription.list_subscribers`: return the ids of the sessions with a live subscription."""
     check_count(call.args or [], 1, 1)
-    return [[subscriber.number for subscriber in _live(session, call).sessions]]
+    return [[subscriber.number for subscriber in _live(engine, session, call).sessions]]
 
 
-def count_subscribers(_engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:
+def count_subscribers(engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:
     """`wamp.subscription.count_subscribers`: return the number of sessions with a live subscription."""
     check_count(call.args or [], 1, 1)
-    return [len(_live(session, call).sessions)]
+    return [len(_live(engine, session, call).sessions)]
 
 
 def remove_subscriber(engine: Engine, session: WampSession, call: Call, now: float) -> list[Any]:
@@ -88,7 +91,7 @@ def remove_subscriber(engine: Engine, session: WampSession, call: Call, now: flo
     """
     args = call.args or []
     check_count(args, 2, 2)
-    live = _live(session, call)
+    live = _live(engine, session, call)
     subscriber = session.realm.sessions.get(id_of(args[1], "session"))
     if subscriber is None or subscriber not in live.sessions:
         raise Refused(errors.NO_SUCH_SESSION)
@@ -109,8 +112,12 @@ def is_kept(router: Router, pattern: Pattern) -> bool:
     return pattern.match is not Match.EXACT or log.keeping(pattern.topic) is not Keeping.NOT
 
 
-def _live(session: WampSession, call: Call) -> LiveSubscription:
+def _is_shown(engine: Engine, session: WampSession, live: LiveSubscription) -> bool:
+    return engine.router.rights.may(session, "subscribe", live.pattern)
+
+
+def _live(engine: Engine, session: WampSession, call: Call) -> LiveSubscription:
     live = session.realm.numbers.get(id_of((call.args or [None])[0], "subscription"))
-    if live is None:
+    if live is None or not _is_shown(engine, session, live):
         raise Refused(errors.NO_SUCH_SUBSCRIPTION)
     return live

@@ -134,6 +134,20 @@ def test_too_many_subscriptions():
     assert peer.subscribe("/d").only["successful"] is True
 
 
+def test_subscriptions_that_take_too_much_memory():
+    """Long names are refused as too many names are, and an unsubscribe makes room (S16)."""
+    house = House(limits={"subscription_bytes": 4_096})
+    peer = house.join()
+    names = [f"/{number}{'x' * 250}" for number in range(4)]
+    peer.subscribe(*names[:3])
+    assert peer.subscribe(names[3]).only["error"] == "403:too_many_subscriptions:subscribe_denied"
+    assert peer.subscribe(*names[:3]).only["successful"] is True
+    house.publish(names[2], 1)
+    assert peer.connect().events == [(names[2], 1)]
+    peer.unsubscribe(names[0])
+    assert peer.subscribe(names[3]).only["successful"] is True
+
+
 def test_array_that_goes_too_far():
     """An array that would exceed the limit is refused as a whole (A46, S16)."""
     peer = House(limits={"subscriptions": 3}).join()

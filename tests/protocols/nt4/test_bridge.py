@@ -532,3 +532,12 @@ def test_limits_of_names_are_those_of_the_others():
     """A name with more segments than the limit allows for channels stays within NetworkTables."""
     world = World(limits=Limits(topic_segments=2))
     assert (world.tables.shared("/a/b"), world.tables.shared("/a/b/c")) == ("a/b", None)
+
+
+@pytest.mark.parametrize(("role", "authid"), [("driver", "ann"), ("anonymous", None)])
+def test_who_published_a_last_value(role, authid, bridged):
+    """A last value has the authid of its publisher, but none that ends with an anonymous session."""
+    bridged.web.role = role
+    bridged.publish(1.5)
+    [event] = bridged.broker.latest([Pattern(Match.EXACT, "x")], 1, bridged.world.now)
+    assert (event.authid, event.role, event.publisher) == (authid, role, bridged.web.id)

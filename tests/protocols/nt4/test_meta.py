@@ -236,6 +236,27 @@ def test_meta_topics_have_no_meta_topics(world):
     assert all(topic.shared is None for topic in world.tables.topics)
 
 
+def test_long_values_take_more_turns():
+    """S31: a client's long options, which are a part of each topic's `$sub$`, keep nobody waiting for all of these."""
+    world = World()
+    robot = world.peer("robot")
+    curious = hearing(world, "$sub$", prefix=True)
+    for number in range(50):
+        robot.publish(f"/{number}", number)
+    world.flush()
+    curious.take()
+    longest = {"x": "x" * 8_000}
+    for subuid in range(50):
+        robot.subscribe("/", prefix=True, subuid=subuid, **longest)
+    turns = 1
+    while world.server.work(world.now):
+        turns += 1
+    assert turns > 3
+    found = shown(curious)
+    assert len(found) == 50
+    assert [each["options"] for each in found["$sub$/49"]] == [{"prefix": True} | longest] * 50
+
+
 def test_many_values_are_worked_out_in_several_turns():
     """Computing 1,200 values takes several turns of the loop, so that none is long, and all are sent."""
     world = World()

@@ -1,12 +1,15 @@
 """What subscriptions match, how several are combined, and how they change (NA49 to NA57, ND2, ND3, ND6, ND11)."""
 
+import gc
+import tracemalloc
 from math import inf
 
 import pytest
 from support.nt4_peers import World
 
-from app.protocols.nt4.messages import Options, Subscribe
+from app.protocols.nt4.messages import Options, Subscribe, read
 from app.protocols.nt4.subscriptions import Interest, Subscriptions, merged, period_of
+from app.settings import Limits
 
 
 @pytest.fixture
@@ -415,6 +418,65 @@ def test_a_client_has_room_for_so_many_names():
     assert announced(dashboard) == ["/c", "/d"]
     assert world.broker.hits["subscriptions"] == 2
     assert dashboard.close is None
+
+
+@pytest.mark.parametrize(
+    ("topics", "options"),
+    [(["/" + "x" * 1_000], {}), (["/"] * 3, {}), ([], {"x": "x" * 1_000}), ([], {"x": [[]] * 1_000})],
+    ids=["long names", "many names", "long options", "many options"],
+)
+def test_the_memory_of_subscriptions_is_bounded(topics, options):
+    """Names and options of all subscriptions count; what is refused changes nothing, and what ends makes room."""
+    world = World(limits=Limits(subscription_bytes=4_096))
+    robot, dashboard = world.peer("robot"), world.peer("dashboard")
+    for number, name in enumerate(("/a", "/b")):
+        robot.publish(name, number)
+    for subuid in range(2):
+        dashboard.subscribe(*topics, subuid=subuid, **options)
+    for subuid in (2, 1):  # a new one, and one that would replace another by a larger one
+        dashboard.subscribe("/a", *topics * 2, subuid=subuid, **options, y=options)
+    assert (announced(dashboard), world.broker.hits) == ([], {"subscription_bytes": 2})
+    dashboard.subscribe("/a", subuid=0)
+    dashboard.say("unsubscribe", subuid=1)
+    dashboard.subscribe("/b", *topics, subuid=2, **options)
+    assert announced(dashboard) == ["/a", "/b"]
+    assert world.tables.ignored == {"too_many_subscriptions": 2}
+    assert dashboard.close is None
+
+
+@pytest.mark.parametrize("letter", ["x", "\u00fc", "\U0001f600"])
+@pytest.mark.parametrize(("subscriptions", "topics", "chars"), [(300, 1, 5), (300, 1, 250), (5, 60, 5), (5, 60, 250)])
+@pytest.mark.parametrize("options", ["{}", '{"x":[%s[]]}' % ("[]," * 500), '{"x":"%s\U0001f600"}' % ("x" * 500)])
+def test_the_memory_of_subscriptions_is_not_underrated(letter, subscriptions, topics, chars, options):
+    """What counts for the limit is at least what Python allocates."""
+    params = '{"topics":[%s],"subuid":%d,"options":%s}'
+    listens = Subscriptions(60)
+    tracemalloc.start()
+    for subuid in range(subscriptions):
+        names = ",".join(f'"{subuid}{at}{letter * chars}"' for at in range(topics))
+        text = f'[{{"method":"subscribe","params":{params % (names, subuid, options)}}}]'
+        for message in read(text.encode(), 10_000, 10):
+            listens.put(message)
+    del message, text, names
+    gc.collect()
+    allocated, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert allocated < 1.1 * listens.nbytes
+
+
+def test_the_memory_of_subscriptions_is_given_back():
+    """After any changes, subscriptions that have all ended take nothing."""
+    listens = Subscriptions(60)
+    for number in range(3):
+        listens.put(
+            Subscribe(
+                ("/a", "/a", "\u00fc"), number, Options(is_prefix=number == 1, others=b"\xa1x\x01", others_count=1)
+            )
+        )
+    assert listens.nbytes > 0
+    for number in range(4):
+        listens.remove(number)
+    assert (listens.nbytes, listens.names) == (0, 0)
 
 
 def test_subscriptions_without_names_take_room_too():

@@ -19,6 +19,13 @@ from app.protocols.nt4.types import (
 )
 
 INF, NAN = float("inf"), float("nan")
+
+
+def int_of(number):
+    """The nearest whole number within 65 bits."""
+    return int(max(-(2.0**65), min(number, 2.0**65)))
+
+
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=10)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 JSON_VALUES = st.recursive(
@@ -166,8 +173,19 @@ def test_what_stays_in_networktables(type_name, value):
     ("type_name", "payload", "value"),
     [
         ("double", b"5", 5.0),
+        ("double", b"9007199254740992", 2.0**53),
+        ("double", b"9007199254740994", 2.0**53 + 2),
+        ("double", b"18446744073709549568", 2.0**64 - 2048),
+        ("double", b"1e308", 1e308),
+        ("double[]", b"[9007199254740992,0.1]", [2.0**53, 0.1]),
         ("float", b"0.1", 0.10000000149011612),
+        ("float", b"16777216", 2.0**24),
+        ("float", b"16777218.0", 2.0**24 + 2),
+        ("float", b"3.4028234663852886e38", 3.4028234663852886e38),
+        ("float", b"1e-300", 0.0),
+        ("float[]", b"[0.5,16777216]", [0.5, 2.0**24]),
         ("int", b"5.0", 5),
+        ("int", b"9007199254740993", 2**53 + 1),
         ("int", b"-0.0", 0),
         ("int", b"-9223372036854775808", -(2**63)),
         ("int[]", b"[1,2.0]", [1, 2]),
@@ -180,7 +198,7 @@ def test_what_stays_in_networktables(type_name, value):
     ],
 )
 def test_what_json_is_to_a_topic(type_name, payload, value):
-    """JSON is converted to the topic's type; a number becomes an int if it is integral and fits into 64 bits."""
+    """JSON is converted to the topic's type: a whole number that the type holds exactly, and a rounded fraction."""
     assert repr(from_json(type_name, payload)) == repr(value)
 
 
@@ -191,6 +209,10 @@ def test_what_json_is_to_a_topic(type_name, payload, value):
     + [("boolean", b"1"), ("string", b"1"), ("string", b"null"), ("string", b'"\\u0000aGk="'), ("string", b"{}")]
     + [("raw", text) for text in (b'"a"', b'"\\u0000a"', b'"\\u0000\\u00e9"', b"1", b"[]", b"{}")]
     + [("int[]", b"[1,2.5]"), ("int[]", b"1"), ("boolean[]", b"[1]"), ("string[]", b'["a",1]'), ("double[]", b"{}")]
+    + [("double", b"9007199254740993"), ("double", b"-9007199254740993"), ("double", b"18446744073709551615")]
+    + [("double", b"9223372036854775807"), ("double[]", b"[9007199254740993]"), ("double[]", b"[0,-9007199254740995]")]
+    + [("float", b"16777217"), ("float", b"-16777217"), ("float", b"16777217.0"), ("float", b"9223372036854775807")]
+    + [("float", b"3.5e38"), ("float", b"-1e300"), ("float[]", b"[0.1,16777217]"), ("float[]", b"[1e39]")]
     + [("string[]", b'["\\u0000aGk="]'), ("double[]", b"[[1]]"), ("double[]", b"[" + b"1" * 40 + b"]")],
 )
 def test_json_of_another_type(type_name, payload):
@@ -226,6 +248,22 @@ def test_json_of_another_type(type_name, payload):
 def test_the_type_of_a_topic_that_another_protocol_begins(payload, type_name):
     """G5: numbers are always `double`, and other types are those that clients know."""
     assert type_of(payload) == type_name
+
+
+WHOLE = st.integers(-(2**65), 2**65) | st.floats(allow_nan=False).map(int_of)
+
+
+@given(st.sampled_from(["double", "float", "int"]), WHOLE)
+def test_a_whole_number_is_held_exactly_or_refused(type_name, number):
+    """G5: a subscriber never gets another whole number than the one that was published."""
+    for name, payload in ((type_name, b"%d" % number), (f"{type_name}[]", b"[%d]" % number)):
+        try:
+            value = from_json(name, payload)
+        except WrongType:
+            assert type_name != "int" or not -(2**63) <= number < 2**63
+            assert type_name != "double" or int(float(number)) != number or not -(2**63) <= number < 2**64
+        else:
+            assert (value[0] if name.endswith("[]") else value) == number
 
 
 @given(JSON_VALUES)

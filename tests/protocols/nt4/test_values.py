@@ -9,7 +9,7 @@ from time import perf_counter
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.protocols.nt4.packets import MESSAGE_BYTES
@@ -348,6 +348,7 @@ def test_any_messagepack_is_read_or_refused(arrays):
 
 
 @given(st.lists(st.integers(1, 3_000), max_size=60))
+@example([MESSAGE_BYTES // 2] * 2)
 def test_values_travel_together_up_to_a_packet(sizes):
     """NA9: values are combined in order up to about a packet; a longer one is a message by itself."""
     pieces = [bytes([at % 256]) * size for at, size in enumerate(sizes)]

@@ -8,6 +8,7 @@ import hmac
 import json
 
 import pytest
+from support.identities import Known
 
 from app.broker.errors import TokenExpired, TokenRefused, TokenTooLong
 from app.broker.policy import Identity
@@ -46,7 +47,8 @@ def tokens(token, wall_s):
 
 def everything(**changes):
     """An `Authentication` with all three methods, changed by `changes`."""
-    return Authentication(**{"anonymous": True, "users": [ADA, BOB], "authenticate": tokens} | changes)
+    wanted = {"anonymous": True, "users": [ADA, BOB], "authenticate": tokens} | changes
+    return Authentication(Known(wanted["authenticate"], wanted["users"]), anonymous=wanted["anonymous"])
 
 
 def begun(details, authentication=None):
@@ -146,7 +148,7 @@ def test_a_challenge_of_wampcra():
     }
     asked = begun({"authmethods": ["wampcra"], "authid": "ada"})
     assert asked.check(sign(asked.challenge), {}, WALL_S) == Authenticated(
-        Identity("ada", "member", None),
+        Identity("ada", "member", None, ADA),
         {"authid": "ada", "authrole": "member", "authmethod": "wampcra", "authprovider": "static"},
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.identities import Known
 from support.wamp_peers import CAPABLE, ROLES, Peer, World
 
 from app import __version__
@@ -269,7 +270,7 @@ def ticketed(**options: Any) -> tuple[World, Peer]:
             raise TokenRefused
         return Identity("ann", "red", wall_s + 100)
 
-    world = World(authentication=Authentication(anonymous=False, authenticate=authenticate), **options)
+    world = World(authentication=Authentication(Known(authenticate), anonymous=False), **options)
     peer = world.peer()
     peer.say(hello(authmethods=["ticket"], authid="ann"))
     assert peer.hear() == [4, "ticket", {}]
@@ -315,7 +316,7 @@ def test_our_goodbye_waits_for_theirs() -> None:
     world = World(options=Wamp(kill_s=1))
     killer, peer = world.joined(), world.joined()
     killer.call("wamp.session.kill", peer.number)
-    assert peer.hear() == [6, {}, "wamp.close.killed"]
+    assert peer.hear() == [6, {}, "wamp.close.normal"]
     assert killer.call("wamp.session.count") == [1]
     world.pass_time(0.9)
     assert peer.closed is None

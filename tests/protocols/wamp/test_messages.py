@@ -19,33 +19,43 @@ GOOD = [
     ([16, 1, {}, "a.b"], messages.Publish(1, {}, "a.b", None, None)),
     ([16, 1, {"acknowledge": True}, "a.b", [1]], messages.Publish(1, {"acknowledge": True}, "a.b", [1], None)),
     ([16, 1, {}, "a.b", [], {}], messages.Publish(1, {}, "a.b", [], {})),
+    ([16, 1, {}, "a.b", None], messages.Publish(1, {}, "a.b", None, None)),
+    ([16, 1, {}, "a.b", None, {"k": 1}], messages.Publish(1, {}, "a.b", None, {"k": 1})),
+    ([16, 1, {}, "a.b", [1], None], messages.Publish(1, {}, "a.b", [1], None)),
     ([32, 2, {"match": None}, "a."], messages.Subscribe(2, {"match": None}, "a.")),
     ([34, 3, 4], messages.Unsubscribe(3, 4)),
     ([48, 5, {}, "a.b", [1], {"k": 2}], messages.Call(5, {}, "a.b", [1], {"k": 2})),
+    ([48, 5, {}, "a.b", None, {"k": 2}], messages.Call(5, {}, "a.b", None, {"k": 2})),
+    ([48, 5, {}, "a.b", None, None], messages.Call(5, {}, "a.b", None, None)),
     ([49, 5, {"mode": "kill"}], messages.Cancel(5, {"mode": "kill"})),
     ([64, 6, {}, "a.b"], messages.Register(6, {}, "a.b")),
     ([66, 7, 8], messages.Unregister(7, 8)),
     ([70, 9, {}], messages.Yield(9, {})),
     ([70, 9, {}, [1], {}], messages.Yield(9, {}, [1], {})),
 ]
-ID, TEXT, DICT, LIST = "an id", "a text", "a dict", "a list"
+ID, TEXT, DICT, ARGS, KWARGS = "an id", "a text", "a dict", "a list or null", "a dict or null"
 SHAPES = [  # the code, the kind of each element, how many of them are required
     (1, [TEXT, DICT], 2),
-    (3, [DICT, TEXT, LIST, DICT], 2),
+    (3, [DICT, TEXT, ARGS, KWARGS], 2),
     (5, [TEXT, DICT], 2),
     (6, [DICT, TEXT], 2),
-    (16, [ID, DICT, TEXT, LIST, DICT], 3),
+    (16, [ID, DICT, TEXT, ARGS, KWARGS], 3),
     (32, [ID, DICT, TEXT], 3),
     (34, [ID, ID], 2),
-    (48, [ID, DICT, TEXT, LIST, DICT], 3),
+    (48, [ID, DICT, TEXT, ARGS, KWARGS], 3),
     (49, [ID, DICT], 2),
     (64, [ID, DICT, TEXT], 3),
     (66, [ID, ID], 2),
-    (70, [ID, DICT, LIST, DICT], 2),
+    (70, [ID, DICT, ARGS, KWARGS], 2),
 ]
-RIGHT = {ID: 1, TEXT: "a.b", DICT: {}, LIST: []}
+RIGHT = {ID: 1, TEXT: "a.b", DICT: {}, ARGS: [], KWARGS: {}}
 SAMPLES = [None, True, 1, 1.5, "a.b", b"a.b", [], {}, ()]
-WRONG = {kind: [value for value in SAMPLES if type(value) is not type(right)] for kind, right in RIGHT.items()}
+WRONG = {
+    kind: [
+        value for value in SAMPLES if type(value) is not type(right) and not (value is None and kind in (ARGS, KWARGS))
+    ]
+    for kind, right in RIGHT.items()
+}
 SENTENCES = {messages.PUBLISH: "PUBLISH: ", messages.UNSUBSCRIBE: "UNSUBSCRIBE: ", messages.YIELD: "YIELD: "}
 
 

@@ -302,12 +302,12 @@ def test_options_of_a_call_are_ignored() -> None:
 
 
 def test_kill() -> None:
-    """W47, W8: a killed session gets GOODBYE with reason and message, ends immediately, and causes on_leave."""
+    """W47, W8: a killed session gets GOODBYE, `wamp.close.normal` if no reason is given, and ends immediately."""
     world = World()
     peer, names = witness(world, "wamp.session.on_leave")
     one, other = world.joined(), world.joined()
     assert peer.call("wamp.session.kill", one.number) == []
-    assert one.hear() == [6, {}, "wamp.close.killed"]
+    assert one.hear() == [6, {}, "wamp.close.normal"]
     assert peer.call("wamp.session.kill", other.number, reason="com.why", message="because") == []
     assert other.hear() == [6, {"message": "because"}, "com.why"]
     assert [args[0] for _, args in told(peer, names)] == [one.number, other.number]
@@ -327,7 +327,7 @@ def test_kill_by_who_they_are() -> None:
     assert reds[1].hear() == reds[2].hear() == [6, {}, "com.why"]
     assert blue.hears_nothing()
     assert killer.call("wamp.session.kill_all", message="all of you") == [1]
-    assert blue.hear() == [6, {"message": "all of you"}, "wamp.close.killed"]
+    assert blue.hear() == [6, {"message": "all of you"}, "wamp.close.normal"]
 
 
 def test_nobody_kills_itself() -> None:
@@ -358,7 +358,7 @@ def test_sessions_that_kill_one_another() -> None:
     other.say([48, 1, {}, "wamp.session.kill", [one.number]], turn=False)
     world.turn()
     assert list(one.heard) == [[50, 1, {}]]
-    assert list(other.heard) == [[6, {}, "wamp.close.killed"]]
+    assert list(other.heard) == [[6, {}, "wamp.close.normal"]]
 
 
 # Rights
@@ -422,6 +422,63 @@ def test_rules_for_meta_topics() -> None:
     assert error == "wamp.error.not_authorized"
     stranger = world.joined("two")
     assert stranger.is_refused([32, 1, {}, "wamp.session.on_join"]) == "wamp.error.not_authorized"
+
+
+SECRET = Rule("guest", "subscribe", Pattern(Match.DESCENDANTS, "secret"), allow=False)
+OPEN = [Rule("*", "*", Pattern(Match.DESCENDANTS, above), allow=True) for above in ("", "wamp")]
+
+
+@pytest.mark.parametrize("match", ["exact", "prefix", "wildcard"])
+def test_meta_events_are_for_who_may_subscribe(match: str) -> None:
+    """W48: an event about a subscription is sent to those who may subscribe to the same, for every end of it too."""
+    world = World(rights=AccessRules([SECRET, *OPEN]))
+    (guest, names), (friend, _) = (witness(world, *META, *META_ENDS, *SESSIONS) for _ in range(2))
+    for peer, role in ((guest, "guest"), (friend, "friend")):
+        peer.heard.clear()
+        assert peer.engine.session is not None
+        peer.engine.session.role = role
+    one = ranked(world, "friend")
+    secret = one.subscribe({"exact": "secret.a", "prefix": "secret.", "wildcard": "secret."}[match], match=match)
+    public = one.subscribe("public.a")
+    (shown,) = one.call("wamp.subscription.get", public)
+    one.say([34, 90, secret])
+    assert one.hear() == [35, 90]
+    one.subscribe("secret.b")
+    one.engine.lost(world.now)
+    world.turn()
+    assert told(guest, names)[1:] == [
+        ("on_create", [one.number, shown]),
+        ("on_subscribe", [one.number, public]),
+        ("on_unsubscribe", [one.number, public]),
+        ("on_delete", [one.number, public]),
+        ("on_leave", [one.number, one.welcome["authid"], "anonymous"]),
+    ]
+    of_secret = [args for name, args in told(friend, names) if name in ("on_subscribe", "on_unsubscribe")]
+    assert len(of_secret) == 6
+
+
+@pytest.mark.parametrize("match", ["exact", "prefix", "wildcard"])
+def test_procedures_tell_of_what_one_may_subscribe_to(match: str) -> None:
+    """W47: to who may not subscribe to a topic or pattern, a subscription to it does not exist."""
+    world = World(rights=AccessRules([SECRET, *OPEN]))
+    friend, guest = ranked(world, "friend"), ranked(world, "guest")
+    uri = {"exact": "secret.a", "prefix": "secret", "wildcard": ".a"}[match]
+    secret, public = friend.subscribe(uri, match=match), friend.subscribe("public.a")
+    for peer, ids in ((friend, [secret]), (guest, [])):
+        (listed,) = peer.call("wamp.subscription.list")
+        assert listed["exact"] == ([secret, public] if ids and match == "exact" else [public])
+        assert match == "exact" or listed[match] == ids
+        assert peer.call("wamp.subscription.match", "secret.a") == [ids or None]
+    for procedure, more in (
+        ("get", ()),
+        ("list_subscribers", ()),
+        ("count_subscribers", ()),
+        ("remove_subscriber", (friend.number,)),
+    ):
+        error = guest.is_refused_call(f"wamp.subscription.{procedure}", secret, *more)
+        assert error == "wamp.error.no_such_subscription"
+    assert guest.is_refused_call("wamp.subscription.lookup", uri, match=match) == "wamp.error.not_authorized"
+    assert friend.call("wamp.subscription.count_subscribers", secret) == [1]
 
 
 def test_without_rules_only_loopback_may_call() -> None:

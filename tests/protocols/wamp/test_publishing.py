@@ -238,14 +238,28 @@ def test_audiences(published: list[dict[str, Any]]) -> None:
             assert len(peer.events()) == (is_meant(peer, options) and not is_own), options
 
 
-@pytest.mark.parametrize("name", ["eligible_authid", "eligible_authrole"])
-def test_who_has_no_such_attribute_is_not_eligible(name: str) -> None:
-    """W27: an anonymous session is not eligible by authid, not even by the random one of its WELCOME."""
+def test_an_anonymous_authid_counts() -> None:
+    """W27: the random authid that an anonymous client learns from WELCOME is its session's, and is no role."""
     world = World()
-    publisher, hearer = world.joined(), world.joined()
+    publisher, one, other = (world.joined() for _ in range(3))
+    for each in (one, other):
+        each.subscribe("com.x")
+    authid = one.welcome["authid"]
+    publisher.publish("com.x", ["for one"], eligible_authid=authid)
+    publisher.publish("com.x", ["not for one"], exclude_authid=[authid])
+    publisher.publish("com.x", ["nobody"], eligible_authrole=[authid, ""])
+    assert [event[4] for event in one.events()] == [["for one"]]
+    assert [event[4] for event in other.events()] == [["not for one"]]
+
+
+def test_an_anonymous_publisher_has_no_lasting_authid() -> None:
+    """An idempotency key that an anonymous client repeats in its next session is known, though its authid is new."""
+    world = World()
+    hearer = world.joined()
     hearer.subscribe("com.x")
-    publisher.publish("com.x", **{name: [hearer.welcome["authid"], ""]})
-    assert hearer.hears_nothing()
+    first, second = (world.joined().publish("com.x", [1], _idempotency_key="k") for _ in range(2))
+    assert first == second
+    assert len(hearer.events()) == 1
 
 
 def test_ids_as_doubles() -> None:

@@ -11,6 +11,7 @@ from support.memory_log import MemoryLog
 from support.values import FakeValues, value
 from support.wamp_peers import Peer, World
 
+from app.broker.erasure import Erasure
 from app.broker.events import Event
 from app.broker.topics import Match, Pattern
 from app.protocols.wamp.retained import Retained
@@ -308,3 +309,23 @@ def test_other_realms_have_no_values() -> None:
     assert retained(world.joined("other"), "a") == []
     assert retained(world.joined("other"), "", match="prefix") == []
     assert retained(world.joined("realm1"), "a") == [1]
+
+
+def test_erasing_drops_retained_events_of_a_channel_or_a_publisher() -> None:
+    """Each subscriber gets the latest event that is left; one topic's other events and other topics stay."""
+    world = World()
+    ada, bob, hearer = known(world, "ada", "user"), known(world, "bob", "user"), world.joined()
+    ada.publish("a.x", ["of ada"], retain=True)
+    bob.publish("a.y", ["of bob"], retain=True)
+    bob.publish("a.y", ["of bob, for some"], retain=True, exclude_authid=["nobody"])
+    ada.publish("a.y", ["of ada, for some"], retain=True, exclude_authid=["nobody"])
+    ada.publish("b", ["of ada"], retain=True)
+    world.broker.erase(Erasure(None, "ada"))
+    assert retained(hearer, "a.", match="prefix") == ["of bob, for some"]
+    assert retained(hearer, "b") == []
+    world.broker.erase(Erasure(Pattern(Match.DESCENDANTS, "a"), None))
+    assert retained(hearer, "a.", match="prefix") == []
+    ada.publish("a.x", ["new"], retain=True)
+    assert retained(hearer, "a.", match="prefix") == ["new"]
+    assert sum(len(realm.retained) for realm in world.router.realms.values()) == 1
+    assert all(realm.retained.dropped == 0 for realm in world.router.realms.values())

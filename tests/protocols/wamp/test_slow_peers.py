@@ -6,6 +6,8 @@ import pytest
 from support.values import FakeValues
 from support.wamp_peers import Peer, World
 
+from app.broker.events import Event
+from app.broker.flow import GRACE_S
 from app.settings import Limits
 
 GONE = [6, {"message": "slow_consumer"}, "wamp.close.killed"]
@@ -41,6 +43,22 @@ def test_overflow(subprotocol: str, limits: Limits, limit: str, size: int, fit: 
     heard = [event[4] for event in quick.events()]
     assert heard.pop(-2)[0] == slow.number
     assert [each[-1] for each in heard] == [*range(fit + 1), "last"]
+
+
+def test_an_overflow_asks_for_a_turn() -> None:
+    """W53: a slow consumer is closed in the next turn, also if nobody else has anything to hear or to be answered."""
+    world = World(limits=Limits(queue_events=1))
+    slow = world.joined()
+    slow.subscribe("a")
+    slow.engine.paused()
+    world.broker.publish(Event("a", b"1"), world.now)
+    world.turn()
+    turns: list[float] = []
+    world.broker.wake = lambda: turns.append(world.now)
+    world.broker.publish(Event("a", b"2"), world.now)
+    assert turns == [world.now]
+    world.turn()
+    assert is_sent_away(slow)
 
 
 def test_overflow_within_one_turn() -> None:
@@ -92,6 +110,25 @@ def test_resuming_in_time() -> None:
         peer.engine.resumed(world.now)
         world.turn()
     assert [event[4][0] for event in peer.events()] == list(range(10))
+
+
+@pytest.mark.parametrize(("away_s", "count"), [(0.5, 1), (GRACE_S + 4, 0)])
+def test_events_that_waited_for_a_peer_that_did_not_read_are_no_delays(away_s: float, count: int) -> None:
+    """One that reads again within a second counts; a slow one does not, until it reads again."""
+    world = World()
+    peer, publisher = world.joined(), world.joined()
+    peer.subscribe("a")
+    delays = world.broker.flows["wamp"].delays
+    peer.engine.paused()
+    publisher.publish("a", [1])
+    world.pass_time(away_s)
+    publisher.publish("a", [2])
+    peer.engine.resumed(world.now)
+    world.turn()
+    assert (len(delays), delays.total_us) == (count, count * away_s * 1e6)
+    publisher.publish("a", [3])
+    assert len(delays) == count + 1
+    assert [event[4][0] for event in peer.events()] == [1, 2, 3]
 
 
 def test_replies_are_bounded_too() -> None:

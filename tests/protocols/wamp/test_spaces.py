@@ -120,6 +120,26 @@ def test_procedures_and_meta_topics_are_named_like_others():
         assert not may(granted, "subscribe", "wamp.", space, Match.PREFIX)
 
 
+@pytest.mark.parametrize(
+    ("uri", "match"),
+    [
+        ("wamp.session.on_join", Match.EXACT),
+        ("wamp.", Match.PREFIX),
+        ("wamp", Match.PREFIX),
+        ("wamp..on_join", Match.WILDCARD),
+    ],
+)
+def test_everything_of_a_realm_leaves_out_its_meta_topics(uri, match):
+    """`/**` of a realm does not cover the router's own topics and procedures by any pattern: a rule must name them."""
+    for realm, space in (("", FIRST), ("com.more", MORE)):
+        everything = Access("*", "*", "/**", realm=realm)
+        assert not may(rights(everything), "subscribe", uri, space, match)
+        assert not may(rights(everything), "call", "wamp.session.kill", space)
+        named = rights(everything, Access("*", "*", "/wamp/**", realm=realm))
+        assert may(named, "subscribe", uri, space, match) is (uri != "wamp")  # the prefix `wamp` is `wampum` too
+        assert may(named, "call", "wamp.session.kill", space)
+
+
 # What is recorded
 
 

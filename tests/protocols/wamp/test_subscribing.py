@@ -326,6 +326,20 @@ def test_limits() -> None:
     assert world.broker.hits["patterns"] == world.broker.hits["subscriptions"] == 1
 
 
+def test_subscriptions_that_take_too_much_memory() -> None:
+    """Long names are `unavailable` as too many names are; an UNSUBSCRIBE makes room."""
+    world = World(limits=Limits(subscription_bytes=4_096))
+    peer = world.joined()
+    names = [f"n{number}{'x' * 250}" for number in range(4)]
+    numbers = [peer.subscribe(name) for name in names[:3]]
+    assert peer.is_refused([32, 90, {}, names[3]]) == "wamp.error.unavailable"
+    assert peer.subscribe(names[0]) == numbers[0]
+    peer.say([34, 91, numbers[0]])
+    peer.hear()
+    peer.subscribe(names[3])
+    assert world.broker.hits == {"subscription_bytes": 1}
+
+
 def test_forms_of_wildcards() -> None:
     """Each form of wildcard costs a look-up per event, so all sessions share a limit of forms, not of wildcards."""
     world = World(options=Wamp(wildcard_forms=2))

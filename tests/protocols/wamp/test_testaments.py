@@ -106,6 +106,21 @@ def test_refused_when_made(args: list[Any], kwargs: dict[str, Any], error: str) 
     assert bequeathed(world, dying, heir) == []
 
 
+@pytest.mark.parametrize(
+    ("args", "kwargs", "complaint"),
+    [
+        (["a", {}], {}, "args: expected a list"),
+        (["a", [], []], {}, "kwargs: expected a dictionary"),
+        (["a"], {"publish_options": []}, "publish_options: expected a dictionary"),
+    ],
+)
+def test_the_argument_that_is_wrong_is_named(args: list[Any], kwargs: dict[str, Any], complaint: str) -> None:
+    """The error says which argument has which type."""
+    peer = World().joined()
+    peer.say([48, peer.request(), {}, ADD, args, kwargs])
+    assert peer.hear()[4:] == ["wamp.error.invalid_argument", [complaint]]
+
+
 @pytest.mark.parametrize("shape", [[], [[1]], [[1, 2], {}], [[], {"a": 1}], [None, {"a": 1}], [[1], None], [None]])
 def test_payloads(shape: list[Any]) -> None:
     """W47: args and kwargs of a testament are optional, and can be null."""

@@ -1,0 +1,84 @@
+"""The idempotency keys of a log's newest events, which a server remembers when it starts.
+
+Events have the times of a wall clock, which can be set, and a server that is stopped forgets nothing. So the age of a
+key is measured along the log: it is the sum of the pauses between the events from the key's on, of which each counts as
+a second at most. In a busy log that is the time that has passed; in a quiet one it is less, and keys are remembered for
+longer, never for much shorter.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from app.broker.keys import Published
+from app.history import segment
+from app.history.rows import keyed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from app.history.folder import Segment
+
+_PAUSE_US = 1_000_000
+"""What a longer pause between two events counts as: it may be a clock that was set forward."""
+
+_TIMES = "select offset, time_us, idempotency_key is not null from stored where offset <= ? order by offset desc"
+
+
+class RecentKey(NamedTuple):
+    """A key, the authid of its publisher, what was published with it, and its age in seconds."""
+
+    authid: str | None
+    key: str
+    published: Published
+    age_s: float
+
+
+def recent_keys(segments: Sequence[Segment], head: int, most: int, age_s: float) -> list[RecentKey]:
+    """The newest `most` keys in a log that ends at the offset `head`, oldest first; none is older than `age_s` seconds.
+
+    Blocks. Keys in damaged parts of the log are left out.
+    """
+    found: list[RecentKey] = []
+    age = _Age(int(age_s * 1_000_000))
+    for each in reversed(segments):
+        if age.is_over or len(found) >= most:
+            break
+        last = head if each.last is None else each.last
+        with suppress(sqlite3.Error), closing(segment.read(each.path, is_sealed=each.is_sealed)) as connection:
+            ages = age.along(connection, last, most - len(found))
+            rows = keyed(connection, min(ages), last) if ages else []
+            for row in rows:
+                if row.offset in ages:
+                    published = Published(row.topic, row.offset, row.publication)
+                    found.append(RecentKey(row.authid, row.idempotency_key or "", published, ages[row.offset] / 1e6))
+    return found[::-1]
+
+
+class _Age:
+    """The age of the event that was read last, going back along the log."""
+
+    def __init__(self, most_us: int) -> None:
+        self.is_over = False
+        self._most_us = most_us
+        self._us = 0
+        self._later_us: int | None = None
+
+    def along(self, connection: sqlite3.Connection, last: int, most: int) -> dict[int, int]:
+        """The ages in microseconds of at most `most` events with a key, by offset, from the offset `last` back."""
+        ages: dict[int, int] = {}
+        with suppress(sqlite3.Error):  # the part that cannot be read counts as one pause
+            for offset, time_us, has_key in connection.execute(_TIMES, (last,)):
+                if not isinstance(time_us, int):  # a flipped bit
+                    continue
+                if self._later_us is not None:
+                    self._us += min(max(0, self._later_us - time_us), _PAUSE_US)
+                self._later_us = time_us
+                self.is_over = self._us > self._most_us
+                if self.is_over or len(ages) >= most:
+                    break
+                if has_key:
+                    ages[offset] = self._us
+        return ages

@@ -1,0 +1,125 @@
+"""The object that all protocols ask: what old and new grants say, and that they are replaced in one step."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from support.broker import Owner, join
+
+from app.access.authenticator import Authenticator
+from app.access.control import AccessControl
+from app.access.tokens import hash_of, new_token
+from app.broker.broker import Broker
+from app.broker.errors import TokenRefused
+from app.broker.policy import Identity
+from app.protection import grants_of
+from app.settings import Access, Limits, Settings, Token, User
+
+ADAS, BOBS = new_token(), new_token()
+ADA, BOB = Token("ada", "member", hash_of(ADAS)), Token("bob", "member", hash_of(BOBS))
+ANN = User("ann", "staff", "key", "salt")
+CHAT, NEWS = Access("*", "subscribe", "/chat/**"), Access("*", "subscribe", "/news")
+
+
+def control(**settings):
+    """The access control of a server with these settings."""
+    wanted = Settings(**settings)
+    return AccessControl(grants_of(wanted, Authenticator.of(wanted)))
+
+
+def change(now, **settings):
+    """Have these settings count instead."""
+    now.grants = grants_of(Settings(**settings), now.grants.authenticator)
+
+
+def test_new_rules_count_at_once():
+    """What was decided by the old rules is not remembered."""
+    now = control(access=(CHAT,))
+    assert now.may(None, "subscribe", "chat/a") is True
+    assert now.may(None, "subscribe", "news") is False
+    assert now.grants_any("publish", "anonymous") is False
+    change(now, access=(NEWS, Access("*", "publish", "/news")))
+    assert now.may(None, "subscribe", "chat/a") is False
+    assert now.may(None, "subscribe", "news") is True
+    assert now.grants_any("publish", "anonymous") is True
+
+
+def test_the_first_and_the_last_rule():
+    """Without rules everything is allowed on loopback; `are_written` follows."""
+    now = control()
+    assert now.are_written is False
+    assert now.may(None, "publish", "a") is True
+    change(now, access=(CHAT,))
+    assert now.are_written is True
+    assert now.may(None, "publish", "a") is False
+    change(now)
+    assert now.may(None, "publish", "a") is True
+
+
+def test_tokens_and_users_are_replaced():
+    """New ones are accepted, others are refused; whether any is accepted follows."""
+    refused = []
+    now = control()
+    now._refused = refused.append
+    assert now.accept_tokens is False
+    change(now, tokens=(ADA,), user=(ANN,))
+    assert now.accept_tokens is True
+    assert now.prove(ADAS, 0.0) == Identity("ada", "member", None, ADA)
+    assert now.users == {"ann": ANN}
+    change(now, tokens=(BOB,))
+    with pytest.raises(TokenRefused):
+        now.prove(ADAS, 0.0)
+    assert len(refused) == 1
+    assert now.prove(BOBS, 0.0).authid == "bob"
+    assert now.users == {}
+
+
+@pytest.mark.parametrize(
+    ("after", "stands"),
+    [
+        ([ADA], True),
+        ([BOB, ADA], True),
+        ([], False),
+        ([BOB], False),
+        ([Token("ada", "member", hash_of(BOBS))], False),  # another token of the same person
+        ([Token("ada", "guest", ADA.hash)], False),
+        ([Token("eve", "member", ADA.hash)], False),
+        ([Token("ada", "member", ADA.hash, datetime(2030, 1, 1, tzinfo=UTC))], False),
+    ],
+)
+def test_a_credential_stands_while_its_entry_is_the_same(after, stands):
+    """A session counts with the role, name and end that its token had, so any change of these withdraws it."""
+    now = control(tokens=(ADA,), user=(ANN,))
+    credential = now.prove(ADAS, 0.0).credential
+    change(now, tokens=tuple(after), user=(ANN,))
+    assert now.stand_by(credential) is stands
+    assert now.stand_by(ANN) is True
+    assert now.stand_by(None) is True  # anonymous clients, and those with a JWT
+
+
+def test_each_session_is_asked_once():
+    """Sessions whose credential is withdrawn are due; the rights of all others are checked, before these end."""
+    broker, owner = Broker(Limits()), Owner()
+    for name, credential in (("a", ADA), ("b", BOB), ("c", None)):
+        join(broker, name, owner).credential = credential
+    assert broker.rights_changed(lambda each: each != ADA, 5.0) == (1, 0)
+    assert owner.heard == [("rights", "b", 5.0), ("rights", "c", 5.0), ("due", "a", 5.0)]
+    assert broker.sessions["a"].expiry == 5.0
+
+
+def test_a_fault_ends_one_session_only():
+    """An exception for one session does not keep others their rights; that session ends."""
+
+    class Faulty(Owner):
+        def rights_changed(self, session, now):
+            raise ValueError("c4n4ry")
+
+    broker, owner = Broker(Limits()), Owner()
+    join(broker, "a", Faulty())
+    join(broker, "b", owner)
+    join(broker, "c", owner).credential = ADA
+    with pytest.raises(ValueError, match="c4n4ry"):
+        broker.rights_changed(lambda each: each != ADA, 5.0)
+    assert owner.heard == [("rights", "b", 5.0), ("due", "c", 5.0)]
+    assert [*broker.sessions] == ["b", "c"]

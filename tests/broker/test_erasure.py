@@ -1,0 +1,71 @@
+"""Which events an erasure concerns, and what the broker drops with them."""
+
+from __future__ import annotations
+
+import pytest
+from support.broker import event
+from support.memory_log import MemoryLog
+
+from app.broker.broker import Broker
+from app.broker.erasure import Erasure
+from app.broker.topics import Match, Pattern
+from app.settings import Limits
+
+BELOW_A = Erasure(Pattern(Match.DESCENDANTS, "a"), None)
+OF_ADA = Erasure(None, "ada")
+
+
+@pytest.mark.parametrize(
+    ("erasure", "concerned", "others"),
+    [
+        (BELOW_A, [("a/b", None), ("a/b/c", "ada")], [("a", None), ("b", "ada"), ("", None)]),
+        (Erasure(Pattern(Match.DESCENDANTS, ""), None), [("a", None)], [("halley/sessions", None), ("", None)]),
+        (OF_ADA, [("a", "ada")], [("a", "bob"), ("a", None), ("ada", None), ("", None)]),
+    ],
+)
+def test_it_concerns_a_pattern_or_a_publisher(erasure, concerned, others):
+    assert all(erasure.concerns(*each) for each in concerned)
+    assert not any(erasure.concerns(*each) for each in others)
+
+
+@pytest.mark.parametrize("payload", ['{"authid":"ada"}', b'{"authid":"ada"}'])
+def test_with_a_publisher_go_the_servers_events_about_it(payload):
+    """Only below /halley/: what others say about a publisher is theirs."""
+    assert OF_ADA.concerns("halley/sessions", None, payload)
+    assert not OF_ADA.concerns("halley/sessions", None, b'{"authid":"bob"}')
+    assert not OF_ADA.concerns("halley/sessions", None, b"[1]")
+    assert not OF_ADA.concerns("a", "bob", payload)
+
+
+def test_all_holders_are_told_and_what_they_have_to_do_on_disk_is_returned():
+    broker, told, done = Broker(Limits()), [], []
+
+    class OnDisk:
+        def erase(self, erasure):
+            told.append(erasure)
+            return lambda: done.append("disk")
+
+    class InMemory:
+        def erase(self, erasure):
+            told.append(erasure)
+
+    broker.holders += [OnDisk(), InMemory()]
+    (work,) = broker.erase(BELOW_A)
+    assert (told, done) == ([BELOW_A, BELOW_A], [])
+    work()
+    assert done == ["disk"]
+
+
+def test_the_newest_events_and_the_names_of_busy_topics_are_dropped():
+    """Sessions that resume read from disk then; the counts of all publishes stay."""
+    broker = Broker(Limits())
+    log = MemoryLog(broker)
+    for topic in ("a/b", "a/c", "b"):
+        broker.publish(event(topic=topic), 50.0)
+    log.commit(now=50.0)
+    assert len(broker.recording.tail.after(0) or []) == 3
+    broker.erase(BELOW_A)
+    assert broker.recording.tail.after(0) is None
+    assert broker.recording.tail.head == 3
+    assert [topic for topic, _ in broker.activity.latest()] == ["b"]
+    assert broker.activity.forgotten == 2
