@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
 from collections import deque
 from contextlib import asynccontextmanager, suppress
@@ -101,23 +102,25 @@ class Child:
 async def running(*arguments: str, leave_s: float) -> AsyncIterator[Child]:
     """Run `halley` with these arguments, without the user's settings; it has `leave_s` seconds to end with the block.
 
-    It runs in its own session, so that Ctrl-C does not reach it, and it is ended when its turn comes.
+    It runs in its own session, so that Ctrl-C does not reach it, and it is ended when its turn comes. Its temporary
+    files are deleted then, also if it had to be killed.
     """
     environment = {name: value for name, value in module_environment().items() if not name.startswith("HALLEY_")}
-    process = await asyncio.create_subprocess_exec(
-        *module_command("app"),
-        *arguments,
-        "--config",
-        os.devnull,
-        env=environment,
-        stdin=DEVNULL,
-        stdout=DEVNULL,
-        stderr=PIPE,
-        limit=_LINE_BYTES,
-        start_new_session=True,
-    )
-    child = Child(process)
-    try:
-        yield child
-    finally:
-        await child.end(leave_s)
+    with tempfile.TemporaryDirectory(prefix="halley-demo-", ignore_cleanup_errors=True) as temporary:
+        process = await asyncio.create_subprocess_exec(
+            *module_command("app"),
+            *arguments,
+            "--config",
+            os.devnull,
+            env=environment | {"TMPDIR": temporary},
+            stdin=DEVNULL,
+            stdout=DEVNULL,
+            stderr=PIPE,
+            limit=_LINE_BYTES,
+            start_new_session=True,
+        )
+        child = Child(process)
+        try:
+            yield child
+        finally:
+            await child.end(leave_s)
