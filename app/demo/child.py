@@ -24,6 +24,8 @@ _LINE_BYTES = 1_048_576
 _KILLED_S = 5.0
 _LOOK_S = 0.05
 _OURS = "halley: "
+_KEPT = "HALLEY_PIPELINE_NICENESS"
+"""The one setting of the user's that the demo has: how far Spark gives way to other programs."""
 
 
 class Child:
@@ -100,12 +102,15 @@ class Child:
 
 @asynccontextmanager
 async def running(*arguments: str, leave_s: float) -> AsyncIterator[Child]:
-    """Run `halley` with these arguments, without the user's settings; it has `leave_s` seconds to end with the block.
+    """Run `halley` with these arguments; it has `leave_s` seconds to end with the block.
 
+    Of the user's settings it has the niceness of the pipeline only.
     It runs in its own session, so that Ctrl-C does not reach it, and it is ended when its turn comes. Its temporary
     files are deleted then, also if it had to be killed.
     """
-    environment = {name: value for name, value in module_environment().items() if not name.startswith("HALLEY_")}
+    environment = {
+        name: value for name, value in module_environment().items() if not name.startswith("HALLEY_") or name == _KEPT
+    }
     with tempfile.TemporaryDirectory(prefix="halley-demo-", ignore_cleanup_errors=True) as temporary:
         process = await asyncio.create_subprocess_exec(
             *module_command("app"),

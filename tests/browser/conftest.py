@@ -31,8 +31,11 @@ if TYPE_CHECKING:
     from support.process import Process
 
 
-SPEAKING_NT4 = "[nt4]\nenabled = true\nport = 0\n"
-"""A parameter of `server`: the configuration of one that also serves NetworkTables."""
+SPEAKING_NT4 = "[nt4]\nenabled = true\nport = 0\npong_s = 60\n"
+"""A parameter of `server`: the configuration of one that also serves NetworkTables.
+
+It is patient, because a busy machine may stop a test and its client for longer than a second.
+"""
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
