@@ -46,32 +46,35 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script runs this in t
 _TESTS = Path(__file__).parent
 
 
-_SHARED = {"pipeline": "spark", "deploy": "image"}
-"""The fixture of a folder that is made only once: a Spark session takes seconds to start, an image minutes to build."""
+_SHARED = {"pipeline": ("spark", "beside"), "deploy": ("image",)}
+"""Fixtures of a folder that only one worker makes: Spark takes seconds to start, an image minutes to build."""
 
-_LONGEST = (
+_FIRST = (
     "spark",
     "image",
-    "tests/pipeline/test_demo.py",
+    "tests/browser/",
     "tests/cluster/test_standalone.py",
-    "tests/pipeline/test_processes.py",
     "tests/bench/test_pipeline.py",
     "tests/readme/test_bench.py",
     "tests/bench/test_history.py",
 )
-"""Fixtures and files that run first, so that at the end no worker still runs one of them alone."""
+"""Beginnings of the units that run first, since they take longest, so that at the end no worker runs one of them alone.
+
+Browser tests, which mostly wait, run while others use the cores.
+"""
 
 
 def _unit(nodeid: str) -> str:
-    """Return what all tests of one worker have in common: their file, or a fixture that takes long."""
+    """Return what all tests of one worker have in common: their file, or the first fixture that takes long."""
     file = nodeid.split("::", maxsplit=1)[0]
-    folder = file.split("/")[1]
-    return _SHARED[folder] if folder in _SHARED and _uses(file, _SHARED[folder]) else file
+    shared = _SHARED.get(file.split("/")[1], ())
+    return shared[0] if _uses(file, shared) else file
 
 
 @functools.cache
-def _uses(file: str, fixture: str) -> bool:
-    return re.search(rf"\b{fixture}[,)]", (_TESTS.parent / file).read_text(encoding="utf-8")) is not None
+def _uses(file: str, fixtures: tuple[str, ...]) -> bool:
+    text = (_TESTS.parent / file).read_text(encoding="utf-8")
+    return any(re.search(rf"\b{fixture}[,)]", text) for fixture in fixtures)
 
 
 class _Scheduling(LoadFileScheduling):
@@ -127,6 +130,8 @@ def pytest_collection_modifyitems(items):
 
     def place(item):
         unit = _unit(item.nodeid)
-        return (_LONGEST.index(unit) if unit in _LONGEST else len(_LONGEST), -count[unit])
+        rank = next((rank for rank, beginning in enumerate(_FIRST) if unit.startswith(beginning)), len(_FIRST))
+        waits = hasattr(getattr(item, "module", None), "begin")  # for processes that run while others of its unit do
+        return rank, -count[unit], waits
 
     items.sort(key=place)

@@ -48,7 +48,7 @@ _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hal
 
 _STANDALONE = "spark://"
 _FLAGS = "spark.driver.extraJavaOptions"
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Flags for a JVM that starts in half the time: the expensive work is done by native code."""
 
 _QUIET = """\
@@ -200,7 +200,7 @@ def _settings(options: Pipeline) -> dict[str, str]:
     settings = {
         "spark.master": options.master,
         "spark.driver.memory": options.driver_memory,
-        _FLAGS: f"{_QUICK} -Djava.io.tmpdir={folder} -Dlog4j2.configurationFile={quiet.as_uri()}",
+        _FLAGS: f"{QUICK_START} -Djava.io.tmpdir={folder} -Dlog4j2.configurationFile={quiet.as_uri()}",
         "spark.scheduler.mode": "FAIR",  # concurrent jobs share the cores, each in a pool of its own
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -19,6 +19,7 @@ from support.process import environment
 from support.programs import unavailable
 
 from app.cli.bench_stock import fill
+from app.pipeline import session
 
 CLUSTER = Path(__file__).parents[2] / "deploy" / "spark-standalone"
 EVENTS, BATCH = 60_000, 5_000
@@ -71,6 +72,7 @@ async def test_l14_a_worker_that_is_killed_mid_run_changes_nothing(tmp_path):
         job = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "app", "pipeline", "ingest", "--once", "--master", url),
             *("--data-dir", str(data_dir), "--lake", str(lake), "--conf", "spark.executor.memory=512m"),
+            *("--conf", f"spark.executor.extraJavaOptions={session.QUICK_START}"),
             env=environment(HALLEY_PIPELINE_BATCH_ROWS=str(BATCH), HALLEY_PIPELINE_PARTITION_ROWS="1000"),
             stdin=DEVNULL,
             stderr=PIPE,

@@ -11,19 +11,10 @@ from app.settings import Pipeline
 NICENESS = 1
 """Of the session for most tests, which take longest of all: it gives way to other tests, but only a little."""
 
-
-@pytest.fixture(scope="session")
-def spark():
-    """Start real Spark, on two cores of this machine."""
-    started = session.start(Pipeline(master="local[2]", driver_memory="1g", niceness=NICENESS), "halley-tests")
-    yield started
-    session.stop(started)
-
-
 _HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def beside(request, tmp_path_factory):
     """Yield the results of each module's function `begin`, by the module's name: processes that start their own Spark.
 
@@ -38,3 +29,11 @@ def beside(request, tmp_path_factory):
             if Path(module.__file__).parent == _HERE and hasattr(module, "begin")
         }
         executor.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="session")
+def spark(beside):
+    """Start real Spark, on two cores of this machine, and what runs beside its tests."""
+    started = session.start(Pipeline(master="local[2]", driver_memory="1g", niceness=NICENESS), "halley-tests")
+    yield started
+    session.stop(started)
