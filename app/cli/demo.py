@@ -31,8 +31,8 @@ def demo(
 ) -> None:
     """Run a server with believable traffic over all protocols, and the pipeline, until Ctrl-C or SIGTERM.
 
-    It prints the address to open in a browser. Settings files and environment variables are ignored, and nothing is
-    kept unless --data-dir is given.
+    It prints the address to open in a browser. Settings files and environment variables are ignored, except for
+    HALLEY_PIPELINE_NICENESS, and nothing is kept unless --data-dir is given.
     """
     lack = "" if pipeline == "off" else _lack()
     if lack and pipeline == "on":
