@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 BUSY = SPEAKING_NT4 + "[ticks]\nevery_s = 0.25\n"
 ROUND_S = 0.25  # between new events
 PAGE_EVENTS = 25  # of the history
+SESSIONS = 3  # of the page, of a WAMP client and of a robot
 ANSWERS = 8  # responses to polls, each with new numbers, during which nothing may move
 READABLE = 4.5  # of WCAG 2.2, level AA
 PRESSES = 600
@@ -118,10 +119,10 @@ WATCH_SHIFTS = """() => {
 }"""
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def server(chromium, tmp_path_factory):
+@pytest_asyncio.fixture(loop_scope="session")
+async def server(chromium, tmp_path):
     """A server with sessions of three protocols, a robot's values, a history, and messages as a pipeline sends them."""
-    running = RestartableServer(tmp_path_factory.mktemp("busy"), BUSY)
+    running = RestartableServer(tmp_path, BUSY)
     await running.start()
     async with AsyncExitStack() as sessions:
         sessions.push_async_callback(running.close)
@@ -190,6 +191,7 @@ async def test_each_view_full_of_content(profile, server, view):
         await page.locator(row).first.click()
     if view == "sessions":  # rows that are sorted by queue move when queues change
         await page.get_by_role("button", name="Session", exact=True).click()
+        await expect(page.locator("#sessions tbody tr")).to_have_count(SESSIONS)
     assert await page.evaluate(NAMELESS) == []
     await page.evaluate(WATCH_SHIFTS)
     for size, name in ((WIDE, f"page-{view}"), (PHONE, f"page-{view}-phone")):
