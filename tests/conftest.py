@@ -57,6 +57,9 @@ _FIRST = (
     "tests/bench/test_pipeline.py",
     "tests/readme/test_bench.py",
     "tests/bench/test_history.py",
+    "tests/history/test_rounds.py",
+    "tests/history/test_purge.py",
+    "tests/history/test_reader.py",
 )
 """Beginnings of the units that run first, since they take longest, so that at the end no worker runs one of them alone.
 
