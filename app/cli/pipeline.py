@@ -35,11 +35,14 @@ if TYPE_CHECKING:
     from app.pipeline.source.log import Log
 
 
-def doctor(place: Place) -> int:
-    """Print the result of each check, up to the first that fails; returns the exit code."""
+def doctor(place: Place, *, archives_classes: bool) -> int:
+    """Print the result of each check, up to the first that fails; returns the exit code.
+
+    With `archives_classes`, the last step archives Spark's classes.
+    """
     log = place.log if "url" in place.log or Path(place.log["path"], "log.json").exists() else None
     is_ok = True
-    for step in diagnose(place.settings.pipeline, log):
+    for step in diagnose(place.settings.pipeline, log, archives_classes=archives_classes):
         click.echo(f"{step.name:<10} {step.took_s:6.2f} s  {step.found}")
         is_ok = step.is_ok
     return DONE if is_ok else FAILED

@@ -102,34 +102,46 @@ def _version(java: Path) -> int:
 
 
 def _shim(home: Path, cache: Path) -> Path:
-    """Return a Java home that is `home` except for `bin/java`.
+    """Return a Java home that is `home` except for `bin/java`."""
+    script = _SHIM.format(module=_MODULE, java=home / "bin" / "java")
+    links = {each: home / each for each in ("lib", "conf", "release")}
+    return made_home(cache, "java", home, links, {"bin/java": script})
+
+
+def made_home(
+    cache: Path, kind: str, home: Path, links: Mapping[str, Path], programs: Mapping[str, str] | None = None
+) -> Path:
+    """Return a folder in `cache` that stands for the folder `home`; it has links, and executable files by their texts.
 
     It is made once, and renamed into place, so that it is complete even if two processes make it at the same time.
+    Raises `OSError`.
     """
-    name = blake2b(os.fsencode(home), digest_size=8).hexdigest()
-    made = cache / f"java-{name}"
-    script = _SHIM.format(module=_MODULE, java=home / "bin" / "java")
-    if _holds(made / "bin" / "java", script):
+    programs = programs or {}
+    made = cache / f"{kind}-{blake2b(os.fsencode(home), digest_size=8).hexdigest()}"
+    if _holds(made, links, programs):
         return made
     cache.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix="java-", dir=cache))
-    (draft / "bin").mkdir()
-    (draft / "bin" / "java").write_text(script)
-    (draft / "bin" / "java").chmod(0o755)
-    for each in ("lib", "conf", "release"):
-        (draft / each).symlink_to(home / each)
+    draft = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=cache))
+    for name, text in programs.items():
+        (draft / name).parent.mkdir(exist_ok=True)
+        (draft / name).write_text(text)
+        (draft / name).chmod(0o755)
+    for name, target in links.items():
+        (draft / name).symlink_to(target)
     shutil.rmtree(made, ignore_errors=True)
     try:
         draft.rename(made)
     except OSError:
         shutil.rmtree(draft)
-        if not _holds(made / "bin" / "java", script):
+        if not _holds(made, links, programs):
             raise
     return made
 
 
-def _holds(file: Path, text: str) -> bool:
+def _holds(made: Path, links: Mapping[str, Path], programs: Mapping[str, str]) -> bool:
     try:
-        return file.read_text() == text
+        return all((made / name).read_text() == text for name, text in programs.items()) and all(
+            (made / name).readlink() == target for name, target in links.items()
+        )
     except OSError:
         return False

@@ -70,6 +70,6 @@ def test_two_at_once_make_one_home(tmp_path, monkeypatch):
     cache = tmp_path / "cache"
     first = java._shim(home, cache)
     answers = iter([False, True])
-    monkeypatch.setattr(java, "_holds", lambda _file, _text: next(answers))
+    monkeypatch.setattr(java, "_holds", lambda *_: next(answers))
     assert java._shim(home, cache) == first
     assert (first / "bin" / "java").exists()

@@ -1,10 +1,11 @@
-"""Processes that start their own Spark: the tour's verbs, a notebook on a machine without Java, a wrong setting.
+"""Processes that start their own Spark: the tour's verbs, a notebook without Java, a wrong setting, archived classes.
 
 They spend most of their time on starting Spark, so they run while other tests run (`beside` in `conftest.py`).
 """
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,9 @@ from readme.table import block
 from support.log import OpenLog
 from support.messages import publish
 from support.process import environment, launched
+
+from app.pipeline import classes, session
+from app.pipeline.classes import ClassArchive
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +56,7 @@ def three_lines(folder):
     lines = block("notebook")
     assert len([*filter(None, lines.splitlines())]) == 3
     process = run(folder, "-c", lines, **without_java(folder))
-    (java,) = (folder / "temporary" / "cache" / "halley").iterdir()
+    (java,) = (folder / "temporary" / "cache" / "halley").glob("java-*")
     return process, (java / "lib").resolve().parent
 
 
@@ -83,7 +87,25 @@ async def _pasted(folder):
         return await Shell(folder, server.port, **own).paste(block("spark"), within_s=LONGEST_S)
 
 
-PROGRAMS = (tour, three_lines, mistake)
+def archived(folder):
+    """Start a session that uses the archive of Spark's classes; return the process, and from where classes came.
+
+    The archive is that of the user, which is made if there is none yet; it takes long.
+    """
+    if not ClassArchive(classes.spark_home(session._CACHE), session.find_java().own_home).exists:
+        doctor = run(folder, "-m", "app", "pipeline", "doctor", "--archive-classes")
+        assert re.search(r"^classes +[\d.]+ s  archived \(\d+ MB\): ", doctor.stdout, re.MULTILINE), doctor
+    program = (
+        "from app.pipeline import session\n"
+        "log = {'spark.driver.extraJavaOptions': '-Xlog:class+load:file=loaded.txt'}\n"
+        "print(session.start(configuration=log).range(7).count())\n"
+    )
+    process = run(folder, "-c", program)
+    loaded = (folder / "loaded.txt").read_text().splitlines()
+    return process, sum(line.endswith("source: shared objects file (top)") for line in loaded)
+
+
+PROGRAMS = (tour, three_lines, mistake, archived)
 
 
 def begin(submit, tmp_path_factory):
@@ -133,3 +155,10 @@ def test_a_session_that_cannot_start(done):
     assert process.stdout.startswith("Spark does not start with master local[*]: "), process.stderr
     assert process.stdout.count("\n") == 1
     assert "plenty" in process.stdout
+
+
+def test_a_session_with_archived_classes(done):
+    """Classes come from the archive once `doctor --archive-classes` has made it, and nothing else is printed."""
+    (process, from_archive), _ = done(archived)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "7\n", "")
+    assert from_archive > 5_000, "Spark has 12,000 classes"
