@@ -16,7 +16,6 @@ import shlex
 import shutil
 import subprocess
 from contextlib import suppress
-from hashlib import blake2b
 from pathlib import Path
 
 import pyspark
@@ -41,12 +40,15 @@ def spark_home(cache: Path) -> Path:
 
 
 class ClassArchive:
-    """The archive of the classes that Spark uses on the Java in `own_home`. `home` is a folder of `spark_home`."""
+    """The archive of the classes that Spark uses on one Java.
 
-    def __init__(self, home: Path, own_home: Path) -> None:
-        name = blake2b(os.fsencode(own_home), digest_size=8).hexdigest()
-        self._java = own_home / "bin" / "java"
-        self._own_classes = home / f"java-{name}.jsa"
+    `home` is a folder of `spark_home`, and `java_home` one of `java.find`, whose name differs for each Java.
+    """
+
+    def __init__(self, home: Path, java_home: Path) -> None:
+        name = java_home.name
+        self._java = java_home / "bin" / "java"
+        self._own_classes = home / f"{name}.jsa"
         self._file = home / f"classes-{name}.jsa"
         self._draft = home / f"classes-{name}-{os.getpid()}.draft"
 

@@ -92,8 +92,8 @@ def start(
     options = options or Pipeline()
     spark = SparkSession.getActiveSession()
     if spark is None:
-        settings = _settings(options, is_recording=is_recording) | {"spark.app.name": app_name}
-        spark = _start(settings, configuration or {}, options.niceness)
+        settings = _settings(options) | {"spark.app.name": app_name}
+        spark = _start(settings, configuration or {}, options.niceness, is_recording=is_recording)
     spark.dataSource.register(HalleySource)
     return spark
 
@@ -138,17 +138,22 @@ def archive_classes() -> int | None:
     cannot write one, or Spark is not PySpark's. This process cannot start another session afterwards.
     """
     _end(_ARCHIVE_S)
-    archive = _class_archive()
+    archive = _class_archive(find_java())
     return None if archive is None else archive.keep()
 
 
-def _start(settings: dict[str, str], configuration: Mapping[str, str], niceness: int) -> SparkSession:
-    flags = " ".join(filter(None, (settings[_FLAGS], configuration.get(_FLAGS))))
-    conf = SparkConf().setAll(list((settings | {**configuration, _FLAGS: flags}).items()))
+def _start(
+    settings: dict[str, str], configuration: Mapping[str, str], niceness: int, *, is_recording: bool
+) -> SparkSession:
+    conf = SparkConf().setAll(list((settings | dict(configuration)).items()))
     master = conf.get("spark.master") or ""
     find_master(master)
+    found = find_java()
+    archive = _class_archive(found) if _is_local(master) else None
+    archived = None if archive is None else archive.record() if is_recording else archive.use()
+    conf.set(_FLAGS, " ".join(filter(None, (settings[_FLAGS], archived, configuration.get(_FLAGS)))))
     log = _folder() / "spark.log"
-    variables = _variables(is_local=_is_local(master))
+    variables = _variables(found, is_local=_is_local(master))
     try:
         with _environment(variables):
             context = SparkContext(conf=conf, gateway=_gateway(conf, log, niceness))
@@ -208,21 +213,23 @@ def _end(timeout_s: float = _END_S) -> None:
                 gateway.proc.wait(timeout_s)
 
 
-@cache
-def _class_archive() -> classes.ClassArchive | None:
-    """Return the archive of Spark's classes; None if the user has a Spark of their own."""
-    if "SPARK_HOME" in os.environ:
-        return None
-    return classes.ClassArchive(classes.spark_home(_CACHE), find_java().own_home)
+def _spark_home() -> Path | None:
+    """Return Spark's home in the cache; None if the user has a Spark of their own."""
+    return None if "SPARK_HOME" in os.environ else classes.spark_home(_CACHE)
+
+
+def _class_archive(found: java.Java) -> classes.ClassArchive | None:
+    """Return the archive of Spark's classes for a Java; None if the user has a Spark of their own."""
+    home = _spark_home()
+    return None if home is None else classes.ClassArchive(home, found.home)
 
 
 def _is_local(master: str) -> bool:
     return master.startswith("local")
 
 
-def _settings(options: Pipeline, *, is_recording: bool) -> dict[str, str]:
+def _settings(options: Pipeline) -> dict[str, str]:
     folder = _folder()
-    archive = _class_archive() if _is_local(options.master) else None
     quiet = folder / "log4j2.properties"
     quiet.write_text(_QUIET)
     settings = {
@@ -240,8 +247,6 @@ def _settings(options: Pipeline, *, is_recording: bool) -> dict[str, str]:
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }
-    if archive is not None:
-        settings[_FLAGS] += f" {archive.record() if is_recording else archive.use()}"
     if _is_local(options.master):
         cores = options.master.removeprefix("local").strip("[]").partition(",")[0]
         settings |= {
@@ -252,17 +257,17 @@ def _settings(options: Pipeline, *, is_recording: bool) -> dict[str, str]:
     return settings
 
 
-def _variables(*, is_local: bool) -> dict[str, str]:
-    """Return the environment variables that Spark needs when it starts."""
+def _variables(found: java.Java, *, is_local: bool) -> dict[str, str]:
+    """Return the environment variables that Spark needs when it starts on a Java."""
     variables = {
-        "JAVA_HOME": str(find_java().home),
+        "JAVA_HOME": str(found.home),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
     if is_local:
         variables["SPARK_LOCAL_IP"] = "127.0.0.1"
-        if "SPARK_HOME" not in os.environ:
-            variables["SPARK_HOME"] = str(classes.spark_home(_CACHE))
+        if (home := _spark_home()) is not None:
+            variables["SPARK_HOME"] = str(home)
     elif "PYSPARK_PYTHON" in os.environ:  # the path of Python on the other machines
         variables["PYSPARK_PYTHON"] = os.environ["PYSPARK_PYTHON"]
     ours = str(_PACKAGE.parent)

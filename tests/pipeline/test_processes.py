@@ -18,8 +18,7 @@ from support.log import OpenLog
 from support.messages import publish
 from support.process import environment, launched
 
-from app.pipeline import classes, session
-from app.pipeline.classes import ClassArchive
+from app.pipeline import session
 
 pytestmark = pytest.mark.slow
 
@@ -92,7 +91,7 @@ def archived(folder):
 
     The archive is that of the user, which is made if there is none yet; it takes long.
     """
-    if not ClassArchive(classes.spark_home(session._CACHE), session.find_java().own_home).exists:
+    if not session._class_archive(session.find_java()).exists:
         doctor = run(folder, "-m", "app", "pipeline", "doctor", "--archive-classes")
         assert re.search(r"^classes +[\d.]+ s  archived \(\d+ MB\): ", doctor.stdout, re.MULTILINE), doctor
     program = (
