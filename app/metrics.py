@@ -7,23 +7,16 @@ are chosen by programs that have the right to read all of the log, and `history.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from app.broker.flow import DELAY
+from app.broker.flow import DELAY, Delays
+from app.host.watch import Watch
+from app.server import House
 from app.settings import LIMITS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from prometheus_client.core import Metric
-
-    from app.broker.flow import Delays
-    from app.host.watch import Watch
-    from app.server import House
 
 _PROTOCOLS = ("bayeux", "nt4", "wamp")
 """Protocols that are exported even with the value 0: an alert must be able to distinguish "none" from "unknown"."""

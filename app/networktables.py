@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 from math import ceil, inf
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from app import telemetry
+from app.broker.broker import Broker
+from app.broker.erasure import Erasure, Work
+from app.broker.policy import Rights
+from app.broker.topics import Pattern
 from app.persistent_topics import PersistentTopics, Saved
+from app.protocols.links import Close, Context, Link, Speaker
+from app.protocols.nt4.engine import Engine
 from app.protocols.nt4.server import Server
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    from app.broker.broker import Broker
-    from app.broker.erasure import Erasure, Work
-    from app.broker.policy import Rights
-    from app.broker.topics import Pattern
-    from app.protocols.links import Close, Context, Link, Speaker
-    from app.protocols.nt4.engine import Engine
-    from app.routing import Permissions, Waits
-    from app.settings import Settings, Verb
+from app.routing import Permissions, Waits
+from app.settings import Settings, Verb
 
 _SWEEP_S = 1.0
 """The seconds between two sweeps; the topics that they delete live for minutes."""

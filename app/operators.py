@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app import telemetry
-
-if TYPE_CHECKING:
-    from app.broker.broker import Broker
-    from app.protocols.bayeux.hooks import Hooks
-    from app.protocols.bayeux.sessions import BayeuxSession
-    from app.protocols.nt4.clients import Client
-    from app.protocols.nt4.tables import Tables
-    from app.protocols.wamp.router import Router
-    from app.protocols.wamp.sessions import WampSession
+from app.broker.broker import Broker
+from app.protocols.bayeux.hooks import Hooks
+from app.protocols.bayeux.sessions import BayeuxSession
+from app.protocols.nt4.clients import Client
+from app.protocols.nt4.tables import Tables
+from app.protocols.wamp.router import Router
+from app.protocols.wamp.sessions import WampSession
 
 _ORDINARY_LIMITS = frozenset({"holds_per_browser", "keep_alive_s", "max_interval_s"})
 """Limits that end what has expired, or share polls among one user's tabs: nothing to log each time."""

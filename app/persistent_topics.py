@@ -15,23 +15,20 @@ import errno
 import os
 import threading
 from base64 import b64decode, b64encode
+from collections.abc import Iterable
 from functools import partial
 from math import isfinite, isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
+from app.broker.erasure import Erasure, Work
 from app.history.documents import sync_folder
 from app.protocols.json_text import NotJson, loads
 from app.protocols.nt4.names import is_reserved, ruled
 from app.protocols.nt4.types import ARRAY, RAW, BadValue, accept, number_of
 from app.settings import Limits, Settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from app.broker.erasure import Erasure, Work
 
 FILE = "networktables.json"
 """The file's name in the data folder; name and format are ntcore's."""

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from app.access.authenticator import Authenticator
 from app.access.control import Grants
 from app.access.rules import AccessRules, Rule
 from app.broker.policy import HouseRules
 from app.protocols.bayeux.names import Bounds, to_pattern
 from app.protocols.wamp.spaces import spaces_of, within
-from app.settings import is_loopback
+from app.settings import Settings, is_loopback
 from app.transports.guard import Guard
-
-if TYPE_CHECKING:
-    from app.access.authenticator import Authenticator
-    from app.settings import Settings
 
 
 class NotProtected(Exception):

@@ -10,37 +10,32 @@ import asyncio
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from app import telemetry
-from app.broker.errors import InvalidName
+from app.broker.broker import Broker
+from app.broker.erasure import Erasure
+from app.broker.errors import InvalidName, Refusal
+from app.broker.events import Event
+from app.broker.log import Page, Query
 from app.broker.publications import Publications
 from app.broker.timestamps import SECONDS_TO_2026
 from app.history.consumers import Overtaken
 from app.history.history import History
 from app.history.rules import Rules, parse_age
-from app.history.writer import Committed
+from app.history.stored import Stored
+from app.history.writer import Committed, Report
 from app.protocols.bayeux.names import Bounds, to_pattern
 from app.protocols.wamp.spaces import spaces_of, within
+from app.settings import Settings
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from app.broker.broker import Broker
-    from app.broker.erasure import Erasure
-    from app.broker.errors import Refusal
-    from app.broker.events import Event
-    from app.broker.log import Page, Query
-    from app.history.stored import Stored
-    from app.history.writer import Report
-    from app.settings import Settings
-
-    Result = TypeVar("Result")
+Result = TypeVar("Result")
 
 _STEP_S = 1.0
 """How often retention takes a step."""

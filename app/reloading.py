@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from app import telemetry
-from app.configuration import BadSettings, check
+from app.configuration import BadSettings, Configuration, check
 from app.protection import NotProtected
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from app.configuration import Configuration
-    from app.server import House
+from app.server import House
 
 AT_ONCE = ("access", "tokens", "user")
 """The settings that count as soon as they have been read again."""

@@ -6,28 +6,24 @@ import asyncio
 import inspect
 import os
 import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app import telemetry
+from app.broker.log import Page, Query
 from app.broker.names import SPACE
 from app.broker.timestamps import SECONDS_TO_2026
 from app.broker.topics import UNHEARD_UNNAMED, WIDE_IN_WAMP, Match, Pattern, shape_of
 from app.history.documents import sync_folder
-from app.protocols.bayeux.hooks import Refused
+from app.protocols.bayeux.hooks import Hooks, Refused
 from app.protocols.bayeux.messages import Message
 from app.protocols.bayeux.names import to_subscription
+from app.protocols.links import Context
 from app.protocols.wamp.subscription_ids import RESERVED_AT_ONCE
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
-
-    from app.broker.log import Page, Query
-    from app.protocols.bayeux.hooks import Hooks
-    from app.protocols.links import Context
-    from app.recorder import Recorder
-    from app.settings import Verb
+from app.recorder import Recorder
+from app.settings import Verb
 
 _IDS_FILE = "wamp-subscription-ids"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ from app import __version__, telemetry
 from app.access.authenticator import Authenticator
 from app.access.control import AccessControl
 from app.broker.broker import Broker
+from app.broker.errors import TokenRefused
+from app.broker.flow import Delays
 from app.broker.policy import SERVER
 from app.networktables import NetworkTables
 from app.operators import Operators
@@ -47,12 +50,7 @@ from app.transports.proxies import Proxies
 from app.transports.wamp import WampEndpoint
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
-
     from starlette.types import ASGIApp, Receive, Scope, Send
-
-    from app.broker.errors import TokenRefused
-    from app.broker.flow import Delays
 
 _PROGRESS_S = 1.0
 """Interval of the `drain_progress` lines in the log."""

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from app import telemetry
+from app.broker.broker import Broker
 from app.broker.flow import Delays
+from app.settings import Settings
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from app.broker.broker import Broker
-    from app.settings import Settings
-
-    Sweep = Callable[[float], None]
+Sweep = Callable[[float], None]
 
 _STALL_S = 1.0
 """A loop that stood still for this long (SIGSTOP, a paused machine) is worth a line in the log."""

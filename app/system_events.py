@@ -15,33 +15,29 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Iterable
 from itertools import islice
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import orjson
 
+from app.broker.broker import Broker
 from app.broker.events import Event
 from app.broker.names import SPACE
 from app.broker.policy import SERVER
-from app.broker.topics import WIDE_IN_WAMP
+from app.broker.topics import WIDE_IN_WAMP, Pattern
+from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.names import to_subscription
+from app.protocols.bayeux.sessions import BayeuxSession
+from app.protocols.nt4.clients import Client
+from app.protocols.nt4.messages import Subscribe
+from app.protocols.nt4.tables import Tables
+from app.protocols.wamp.router import Router
+from app.protocols.wamp.sessions import WampSession
 from app.protocols.wamp.uris import uri_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from app.broker.broker import Broker
-    from app.broker.topics import Pattern
-    from app.protocols.bayeux.hooks import Hooks
-    from app.protocols.bayeux.sessions import BayeuxSession
-    from app.protocols.nt4.clients import Client
-    from app.protocols.nt4.messages import Subscribe
-    from app.protocols.nt4.tables import Tables
-    from app.protocols.wamp.router import Router
-    from app.protocols.wamp.sessions import WampSession
-
-    AnySession = BayeuxSession | WampSession | Client
+AnySession = BayeuxSession | WampSession | Client
 
 SESSIONS = "halley/sessions"
 SUBSCRIPTIONS = "halley/subscriptions"

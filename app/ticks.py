@@ -23,6 +23,7 @@ them.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterator
 from heapq import nlargest
 from itertools import islice
 from operator import attrgetter
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import orjson
 
+from app.broker.activity import Trace
 from app.broker.events import Event
 from app.broker.flow import Delays
 from app.broker.names import SPACE
@@ -38,14 +40,11 @@ from app.broker.policy import SERVER
 from app.broker.timestamps import to_text
 from app.broker.topics import RESERVED
 from app.protocols.bayeux.names import to_channel
+from app.settings import Ticks
+from app.system_events import AnySession, SystemEvents
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from app.broker.activity import Trace
     from app.server import House
-    from app.settings import Ticks
-    from app.system_events import AnySession, SystemEvents
 
 RATES = f"{RESERVED}/rates"
 TOPICS = f"{RESERVED}/topics"

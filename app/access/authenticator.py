@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from app.access.json_web_tokens import JsonWebTokens
+from app.access.keys import Report
 from app.access.tokens import StaticTokens
 from app.broker.errors import TokenRefused, TokenTooLong
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from app.access.keys import Report
-    from app.broker.policy import Identity
-    from app.settings import Settings, Token
+from app.broker.policy import Identity
+from app.settings import Settings, Token
 
 
 def _report_nothing(line: str, *, is_error: bool = False) -> None:

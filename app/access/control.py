@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
+from app.access.authenticator import Authenticator
 from app.broker.errors import TokenRefused
-from app.broker.policy import ANONYMOUS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from app.access.authenticator import Authenticator
-    from app.broker.policy import Identity, Rights
-    from app.broker.sessions import Session
-    from app.broker.topics import Pattern
-    from app.settings import Settings, Token, User, Verb
+from app.broker.policy import ANONYMOUS, Identity, Rights
+from app.broker.sessions import Session
+from app.broker.topics import Pattern
+from app.settings import Settings, Token, User, Verb
 
 
 class Grants(NamedTuple):

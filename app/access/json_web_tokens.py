@@ -6,18 +6,15 @@ is checked before any other contents are used (RFC 8725). Times are compared wit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jwt
 
-from app.access.keys import KeyFile, read_jwks, read_secret
+from app.access.keys import Key, KeyFile, Report, read_jwks, read_secret
 from app.access.roles import can_be_given
 from app.broker.errors import TokenExpired, TokenRefused
 from app.broker.policy import Identity
-
-if TYPE_CHECKING:
-    from app.access.keys import Key, Report
-    from app.settings import Jwt
+from app.settings import Jwt
 
 _AUTHID_CHARS = 255
 _LAST_S = 2**53

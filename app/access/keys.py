@@ -7,14 +7,12 @@ token cannot select another algorithm for a key; that is how signatures were for
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from jwt import InvalidKeyError
 from jwt.algorithms import ECAlgorithm, HMACAlgorithm, RSAAlgorithm
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LEAST_SECRET_BYTES = 32  # RFC 7518, 3.2: a key of the same size as the hash output or larger
 _LEAST_RSA_BITS = 2048  # RFC 7518, 3.3

@@ -11,18 +11,14 @@ is a WAMP realm's own, covers all else that is in that space, and one at the roo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from app.broker.names import SPACE
-from app.broker.policy import ANONYMOUS, META_NAMES, NOBODY, SERVER, SERVERS_OWN, as_rules_name_it
+from app.broker.policy import ANONYMOUS, META_NAMES, NOBODY, SERVER, SERVERS_OWN, Identity, as_rules_name_it
+from app.broker.sessions import Session
 from app.broker.topics import RESERVED, Match, Pattern, encloses, leaves_out, meet
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from app.broker.policy import Identity
-    from app.broker.sessions import Session
-    from app.settings import Verb
+from app.settings import Verb
 
 ANY = "*"
 """In a rule: every role, or every verb."""

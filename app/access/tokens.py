@@ -10,15 +10,11 @@ import hashlib
 import hmac
 import re
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from app.broker.errors import TokenExpired
 from app.broker.policy import Identity
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from app.settings import Token
+from app.settings import Token
 
 PREFIX = "halley_"
 """The beginning of tokens made here, so that scanners for leaked secrets can find them."""

@@ -10,19 +10,15 @@ import asyncio
 import os
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from app.bench.failure import BenchFailed
 from app.bench.requests import Requests
 from app.bench.sessions import Session
 from app.bench.tally import Tally
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
-
-    from app.bench.target import Target
+from app.bench.target import Target
 
 _ANSWER_S = 60.0
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
-from app.bench.target import started
+from app.bench.target import Target, started
 from app.bench.wamp_link import REALM
-
-if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
-
-    from app.bench.target import Target
 
 _ALL = {"call": True, "register": True, "publish": True, "subscribe": True}
 

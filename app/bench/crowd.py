@@ -6,19 +6,15 @@ import asyncio
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from app.bench.failure import BenchFailed, together
+from app.bench.load import Share
 from app.bench.publisher import Publisher
 from app.bench.receiver import Receiver
 from app.bench.requests import Requests
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from app.bench.load import Share
-    from app.bench.tally import Tally
+from app.bench.tally import Tally
 
 _WAVE = 100
 _IP_BIND_ADDRESS_NO_PORT = 24  # on Linux; the socket module does not define it

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from app.bench.result import Result
-    from app.bench.stock import Stock
+from app.bench.result import Result
+from app.bench.stock import Stock
 
-    Figures = dict[str, float]
-    """Milliseconds by name."""
+Figures = dict[str, float]
+"""Milliseconds by name."""
 
 _MUCH = 0.1
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from app.bench.columns import cell, columns, rounds_of
+from app.bench.durability import Durability
 from app.bench.wide import RARE_EVENTS, WIDE_CHANNELS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from app.bench.durability import Durability
 
 
 def durability_table(found: Durability) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
 
 Answer = TypeVar("Answer")
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from app.bench.result import limit
-
-if TYPE_CHECKING:
-    from app.bench.usage import Usage
+from app.bench.usage import Usage
 
 MUCH = 0.1
 """The share of time, or of a rate, from which there is a warning."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from app.bench.columns import cell, columns
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from app.bench.fan_out import FanOut
+from app.bench.fan_out import FanOut
 
 
 class Rows:

@@ -6,19 +6,15 @@ import asyncio
 import json
 from asyncio.subprocess import PIPE
 from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.bench.failure import BenchFailed, together
-from app.bench.load import split
+from app.bench.load import Load, Share, split
 from app.bench.processes import end, pin
 from app.interpreter import module_command, module_environment
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-
-    from app.bench.load import Load, Share
 
 _LINE_BYTES = 1 << 28  # a report has a number for each microsecond of latency that occurred
 _OPEN_S = 600.0

@@ -6,19 +6,15 @@ separate server, which should be freshly started.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.bench.load import Load
-from app.bench.measurement import measure
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractAsyncContextManager
-
-    from app.bench.measurement import Phase
-    from app.bench.result import Result
-    from app.bench.target import Target
+from app.bench.measurement import Phase, measure
+from app.bench.result import Result
+from app.bench.target import Target
 
 RECEIVERS = (1, 10, 100, 1_000, 10_000)
 CHANNELS = (1, 10, 100, 1_000, 10_000, 100_000)

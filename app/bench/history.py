@@ -8,31 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app.bench.asker import asker, off_the_servers_core
 from app.bench.disk import disk, is_in_memory
-from app.bench.durability import Durability
+from app.bench.durability import Durability, Figures
 from app.bench.load import Load
-from app.bench.measurement import measure, noted
+from app.bench.measurement import Phase, measure, noted
+from app.bench.result import Result
 from app.bench.stock import CHANNELS, fill, read
 from app.bench.tally import percentiles
-from app.bench.target import halley_command, started
+from app.bench.target import Target, halley_command, started
 from app.bench.wide import RARE_EVENTS, WIDE_CHANNELS, read_wide
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractAsyncContextManager
-
-    from app.bench.durability import Figures
-    from app.bench.measurement import Phase
-    from app.bench.result import Result
-    from app.bench.target import Target
-
-    Watch = Callable[[Phase], object]
+Watch = Callable[[Phase], object]
 
 STORED = (10_000, 1_000_000)
 _ASKED_EVERY_S = 0.005

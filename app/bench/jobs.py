@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from asyncio.subprocess import DEVNULL
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
 
 import httpx
 
 from app.bench.failure import BenchFailed
 from app.bench.processes import end, last_line, pin
 from app.interpreter import module_command, module_environment
-
-if TYPE_CHECKING:
-    from asyncio.subprocess import Process
-    from collections.abc import AsyncIterator, Coroutine, Sequence
-    from pathlib import Path
 
 Answer = TypeVar("Answer")
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.bench.files import raise_file_limit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
 
 
 def be_load_process(work: Callable[[], Coroutine[Any, Any, None]]) -> None:

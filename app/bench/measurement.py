@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from app.bench.failure import BenchFailed
-from app.bench.fleet import fleet
+from app.bench.fleet import Fleet, Report, fleet
+from app.bench.load import Load
 from app.bench.result import Result, limit, slope_per_minute
 from app.bench.tally import percentiles
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-
-    from app.bench.fleet import Fleet, Report
-    from app.bench.load import Load
-    from app.bench.target import Target
-    from app.bench.usage import Usage
+from app.bench.target import Target
+from app.bench.usage import Usage
 
 Found = TypeVar("Found")
 

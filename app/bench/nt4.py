@@ -7,26 +7,20 @@ because the period of a real client would hide the server's.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app.bench.disk import disk
 from app.bench.measurement import Phase
 from app.bench.nt4_figures import NTCORE, OFF, ON, Nt4Figures
 from app.bench.ntcore import ntcore
 from app.bench.orders import ordered
-from app.bench.rounds import in_turn
-from app.bench.target import halley_command, started
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import AbstractAsyncContextManager
-
-    from app.bench.rounds import Watch
-    from app.bench.target import Target
+from app.bench.rounds import Watch, in_turn
+from app.bench.target import Target, halley_command, started
 
 _UNBOUNDED = {"HALLEY_NT4_VALUES_PER_S": "0", "HALLEY_HISTORY_MAX_BYTES": str(1 << 40)}
 """Settings without the limits for one client, which would interfere."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.bench.fan_out import MUCH, FanOut
-
-if TYPE_CHECKING:
-    from app.bench.usage import Usage
+from app.bench.usage import Usage
 
 OFF, ON, NTCORE = "halley", "halley with history", "ntcore"
 """The servers. With a history, values are recorded after they are delivered."""

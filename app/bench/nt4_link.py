@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 import struct
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from app.bench.websocket_link import BINARY, TEXT, WebSocketLink, frame
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TOPIC = "/bench/x"
 MOST_VALUES = 2_000

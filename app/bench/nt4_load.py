@@ -11,16 +11,13 @@ import gc
 import time
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.bench.failure import BenchFailed
 from app.bench.load_process import be_load_process
 from app.bench.nt4_link import MOST_VALUES, Nt4Link, values
-from app.bench.orders import obey
+from app.bench.orders import Orders, obey
 from app.bench.tally import percentiles
-
-if TYPE_CHECKING:
-    from app.bench.orders import Orders
 
 _US = 1_000_000
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from app.bench.columns import rounds_of
 from app.bench.fan_out_table import Rows
-from app.bench.nt4_figures import NTCORE, OFF, ON
-
-if TYPE_CHECKING:
-    from app.bench.nt4_figures import Nt4Figures
+from app.bench.nt4_figures import NTCORE, OFF, ON, Nt4Figures
 
 _LINES = (
     ("published", "offered_per_s", "/s"),

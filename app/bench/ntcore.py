@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
-from app.bench.target import started
-
-if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
-
-    from app.bench.target import Target
+from app.bench.target import Target, started
 
 _PROGRAM = """
 import signal, sys, ntcore

@@ -6,20 +6,17 @@ import asyncio
 import json
 import sys
 from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.bench.failure import BenchFailed
 from app.bench.processes import end, pin
+from app.bench.target import Target
 from app.interpreter import module_command, module_environment
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-
-    from app.bench.target import Target
-
-    Order = Callable[..., Awaitable[dict[str, Any]]]
-    Orders = dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any]]]]
+Order = Callable[..., Awaitable[dict[str, Any]]]
+Orders = dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any]]]]
 
 _AFTER_S = 60.0
 

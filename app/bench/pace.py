@@ -13,13 +13,10 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from app.bench.publisher import Publisher
-    from app.bench.tally import Tally
+from app.bench.publisher import Publisher
+from app.bench.tally import Tally
 
 _NS = 1_000_000_000
 _TICK_S = 0.001

@@ -15,10 +15,11 @@ import asyncio
 import json
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from urllib.parse import urlsplit
 
 from app.bench.disk import disk, is_in_memory
@@ -28,19 +29,13 @@ from app.bench.load import Load
 from app.bench.measurement import Phase, measure, noted
 from app.bench.pipeline_figures import PipelineFigures
 from app.bench.processes import end, last_line
-from app.bench.rollups import first_rollup, rollups
+from app.bench.result import Result
+from app.bench.rollups import Rollups, first_rollup, rollups
 from app.bench.stock import fill
-from app.bench.target import core_count, halley_command, started
+from app.bench.target import Target, core_count, halley_command, started
 from app.interpreter import module_command, module_environment
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from app.bench.result import Result
-    from app.bench.rollups import Rollups
-    from app.bench.target import Target
-
-    Watch = Callable[[Phase], object]
+Watch = Callable[[Phase], object]
 
 HOURS = 24.0
 """The time over which stored events are spread; queries are for one hour of it."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from app.bench.result import Result
-    from app.bench.rollups import Rollups
+from app.bench.result import Result
+from app.bench.rollups import Rollups
 
 STAGES = "as ingested", "compacted"
 """The states in which the lake's table is queried."""

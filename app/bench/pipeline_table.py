@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from app.bench.pipeline_figures import QUANTILES, STAGES
+from app.bench.pipeline_figures import QUANTILES, STAGES, PipelineFigures
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from app.bench.pipeline_figures import PipelineFigures
-
-    Line = tuple[str, str]
+Line = tuple[str, str]
 
 _NONE = "not measured"
 

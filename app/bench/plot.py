@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from app.bench.failure import BenchFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from app.bench.growth import Growth
-    from app.bench.result import Result
+from app.bench.growth import Growth
+from app.bench.result import Result
 
 SUFFIXES = (".svg", ".png")
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from asyncio.subprocess import Process
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from asyncio.subprocess import Process
-    from typing import BinaryIO
+from typing import BinaryIO
 
 _STOP_S = 10.0
 _LAST_BYTES = 4_096

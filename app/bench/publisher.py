@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from app.bench.requests import Requests
 from app.bench.sessions import Session, successes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from app.bench.requests import Requests
-    from app.bench.tally import Tally
+from app.bench.tally import Tally
 
 
 class Publisher(Session):

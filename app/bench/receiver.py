@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from app.bench import token
+from app.bench.requests import Requests
 from app.bench.sessions import SUCCESS, Session, is_success
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from app.bench.requests import Requests
-    from app.bench.tally import Tally
+from app.bench.tally import Tally
 
 _RETRY_S = 1.0
 

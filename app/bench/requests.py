@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from app.bench import token
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 HANDSHAKE = b'[{"channel":"/meta/handshake","version":"1.0","supportedConnectionTypes":["long-polling"],"id":"1"}]'
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from app.bench.load import Load
+from app.bench.load import Load
 
 _FULL = 0.9
 """The share of a core from which its user counts as the limit; the rest is used by the system."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from app.bench.failure import BenchFailed
 from app.bench.measurement import Phase
 from app.client import Client, ClientError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Watch = Callable[[Phase], object]
+Watch = Callable[[Phase], object]
 
 _START_S = 120.0
 LONGEST_S = 30.0

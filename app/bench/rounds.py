@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
 
 from app.bench.failure import BenchFailed
-from app.bench.measurement import noted, while_alive
+from app.bench.measurement import Phase, noted, while_alive
+from app.bench.target import Target
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-    from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
-    from typing import Any
-
-    from app.bench.measurement import Phase
-    from app.bench.target import Target
-
-    Watch = Callable[[Phase], object]
-    Serving = Callable[[str, Path], AbstractAsyncContextManager[Target]]
-    Measure = Callable[[str, Target, Watch], Coroutine[Any, Any, None]]
+Watch = Callable[[Phase], object]
+Serving = Callable[[str, Path], AbstractAsyncContextManager[Target]]
+Measure = Callable[[str, Target, Watch], Coroutine[Any, Any, None]]
 
 
 async def in_turn(

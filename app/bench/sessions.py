@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING
 
 from app.bench.connection import Connection
 from app.bench.failure import BenchFailed
-
-if TYPE_CHECKING:
-    from app.bench.requests import Requests
-    from app.bench.tally import Tally
+from app.bench.requests import Requests
+from app.bench.tally import Tally
 
 SUCCESS = b'"successful":true'
 _SPACED_SUCCESS = re.compile(rb'"successful"\s*:\s*true')

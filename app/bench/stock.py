@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 from asyncio.subprocess import PIPE
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from app.bench.asker import asker, off_the_servers_core
 from app.bench.failure import BenchFailed
@@ -14,16 +16,10 @@ from app.bench.measurement import Phase
 from app.bench.processes import end
 from app.bench.requests import channel_name
 from app.bench.tally import percentiles
+from app.bench.target import Target
 from app.interpreter import module_environment
 
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from app.bench.target import Target
-
-    Watch = Callable[[Phase], object]
+Watch = Callable[[Phase], object]
 
 CHANNELS = 100  # a log of 10,000 events has 100 in each
 _NEWEST = 100

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from app.bench.result import Result
+from app.bench.result import Result
 
 _MUCH = 0.1
 _NOT_COMPARED = ("load.", "date", "rss_mb.", "load_cpu_shares.", "seconds", "lake.", "rollup_ms.")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from app.bench.token import ROUND
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 SAMPLES = 50_000_000
 """The maximum number of latencies that a process keeps (200 MB); later events are counted, but not timed."""

@@ -8,9 +8,11 @@ import signal
 import socket
 import tempfile
 import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from app.bench.failure import BenchFailed
@@ -18,10 +20,6 @@ from app.bench.files import raise_file_limit
 from app.bench.processes import end, last_line, pin
 from app.bench.usage import UNKNOWN, Usage, usage_of, usage_told_by
 from app.interpreter import module_command, module_environment
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-    from pathlib import Path
 
 _START_S = 20.0
 

@@ -7,26 +7,21 @@ under way (its highest rate), one (the time until the last subscriber has it), a
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.bench.crossbar import crossbar
 from app.bench.disk import disk, is_in_memory
 from app.bench.measurement import Phase
 from app.bench.orders import ordered
-from app.bench.rounds import in_turn
-from app.bench.target import halley_command, started
+from app.bench.rounds import Watch, in_turn
+from app.bench.target import Target, halley_command, started
 from app.bench.wamp_figures import CROSSBAR, OFF, ON, WampFigures
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import AbstractAsyncContextManager
-
-    from app.bench.rounds import Watch
-    from app.bench.target import Target
 
 _UNBOUNDED = {"HALLEY_WAMP_PUBLISHES_PER_S": "0", "HALLEY_HISTORY_MAX_BYTES": str(1 << 40)}
 """Settings without the limits for one client, which would interfere."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.bench.fan_out import FanOut
-
-if TYPE_CHECKING:
-    from app.bench.usage import Usage
+from app.bench.usage import Usage
 
 ON, OFF, CROSSBAR = "halley", "halley without history", "crossbar"
 """The servers. With the history, every event is on disk before it is delivered."""

@@ -7,12 +7,10 @@ for the publisher's number where it is needed.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from app.bench.websocket_link import TEXT, WebSocketLink, frame
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 REALM, TOPIC = "realm1", "com.halley.bench"
 

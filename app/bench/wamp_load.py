@@ -12,19 +12,15 @@ import asyncio
 import gc
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.bench.failure import BenchFailed
 from app.bench.load_process import be_load_process
-from app.bench.orders import obey
+from app.bench.orders import Orders, obey
 from app.bench.tally import percentiles
 from app.bench.wamp_link import TOPIC, WampLink, joined, number_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from app.bench.orders import Orders
 
 _NS, _US = 1_000_000_000, 1_000
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from app.bench.columns import rounds_of
 from app.bench.fan_out_table import Rows
-from app.bench.wamp_figures import CROSSBAR, OFF, ON
-
-if TYPE_CHECKING:
-    from app.bench.wamp_figures import WampFigures
+from app.bench.wamp_figures import CROSSBAR, OFF, ON, WampFigures
 
 
 def wamp_table(found: WampFigures) -> str:

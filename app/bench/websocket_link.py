@@ -10,14 +10,11 @@ import asyncio
 import base64
 import os
 import struct
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import Self, cast
 from urllib.parse import urlsplit
 
 from app.bench.failure import BenchFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Self
 
 TEXT, BINARY = 0x81, 0x82  # whole messages; servers have no reason to fragment those that are counted
 _PING, _PONG = 0x89, 0x8A

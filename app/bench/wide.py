@@ -7,18 +7,14 @@ server, and returns the position from which to continue; it counts as a page lik
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 from app.bench.asker import asker, off_the_servers_core
 from app.bench.failure import BenchFailed
 from app.bench.measurement import Phase
 from app.bench.requests import channel_name
 from app.bench.tally import percentiles
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from app.bench.target import Target
+from app.bench.target import Target
 
 WIDE_CHANNELS = 20_000
 RARE_EVENTS = 100

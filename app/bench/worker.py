@@ -13,20 +13,16 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.bench.crowd import Crowd
 from app.bench.failure import BenchFailed
 from app.bench.load import Load, Share
 from app.bench.load_process import be_load_process
-from app.bench.pace import ClosedLoop, Groups, OpenLoop
+from app.bench.pace import ClosedLoop, Groups, OpenLoop, Pace
 from app.bench.tally import Tally
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from app.bench.pace import Pace
 
 _TOLD_EVERY_S = 0.2
 _RENEWED_EVERY_S = 4.0  # servers end a session that has not connected for 10 s

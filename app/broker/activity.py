@@ -6,12 +6,9 @@ longest is forgotten in one step; its events stay counted in `forgotten`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from app.broker.erasure import Erasure
+from app.broker.erasure import Erasure
 
 
 class Trace:

@@ -8,10 +8,12 @@ So each session is woken once per turn of the loop, regardless of the number of 
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
 
 from app.broker.activity import Activity
 from app.broker.deadlines import Deadlines
+from app.broker.erasure import Erasure, Holder, Work
 from app.broker.errors import (
     HistoryUnavailable,
     MemoryShort,
@@ -25,6 +27,7 @@ from app.broker.errors import (
     TooManySubscriptions,
     TooMuchWaiting,
 )
+from app.broker.events import Event
 from app.broker.flow import Flow
 from app.broker.index import TopicIndex
 from app.broker.memory import subscription_bytes
@@ -33,19 +36,11 @@ from app.broker.newest import Conflation
 from app.broker.outbox import Outbox
 from app.broker.publications import Publications, new_key
 from app.broker.recording import Recording
-from app.broker.topics import Match
+from app.broker.sessions import Session
+from app.broker.topics import Match, Pattern
+from app.broker.values import Values
 from app.broker.watermark import Watermark
-from app.settings import History, Ticks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
-
-    from app.broker.erasure import Erasure, Holder, Work
-    from app.broker.events import Event
-    from app.broker.sessions import Session
-    from app.broker.topics import Pattern
-    from app.broker.values import Values
-    from app.settings import Limits, Token, User
+from app.settings import History, Limits, Ticks, Token, User
 
 _HISTORY, _TICKS = History(), Ticks()
 _CLOCK_STEP_US = 1_000_000

@@ -7,16 +7,14 @@ overflows it reads pages again. Each change happens in one step of the event loo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 from typing import TYPE_CHECKING
 
-from app.broker.topics import patterns_heard
+from app.broker.topics import Pattern, patterns_heard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from app.broker.events import Event
-    from app.broker.topics import Pattern
 
 
 class Cursor:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import heapq
 from math import inf
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from app.broker.sessions import Session
+from app.broker.sessions import Session
 
 _STALE_ENTRIES_KEPT = 1_000
 

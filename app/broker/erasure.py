@@ -7,16 +7,14 @@ in `Broker.holders`. Not among these are the queues of sessions: what is in them
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from app.broker.topics import RESERVED, Pattern, matches
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Work = Callable[[], None]
-    """What remains to be done on disk: it blocks, so a thread calls it. Raises `OSError`."""
+Work = Callable[[], None]
+"""What remains to be done on disk: it blocks, so a thread calls it. Raises `OSError`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Hashable
+from app.broker.errors import Refusal
+from app.broker.watermark import Watermark
 
-    from app.broker.errors import Refusal
+if TYPE_CHECKING:
     from app.broker.sessions import Session
-    from app.broker.watermark import Watermark
 
 _OBJECTS_BYTES = 640
 """About how many bytes Python needs for an event in addition to its texts."""

@@ -9,14 +9,13 @@ set of positions at which wildcards have a name.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from app.broker.names import SPACE, component
 from app.broker.topics import UNHEARD_UNNAMED, Match, Pattern, patterns_heard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from app.broker.sessions import Session
 
 Key = TypeVar("Key")

@@ -5,12 +5,10 @@ A key belongs to an authid, so one client cannot use up another's keys; all anon
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from app.broker.errors import KeyReused
-
-if TYPE_CHECKING:
-    from app.broker.events import Event
+from app.broker.events import Event
 
 
 class Published(NamedTuple):

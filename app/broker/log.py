@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from app.broker.events import Event
-    from app.broker.topics import Pattern
-
+from app.broker.events import Event
+from app.broker.topics import Pattern
 
 USUAL_LIMIT = 100
 """The number of events in a page if the query does not give a limit."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from app.broker.topics import Pattern
+from app.broker.topics import Pattern
 
 _WIDEST_CHAR_BYTES = 4
 

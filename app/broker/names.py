@@ -12,13 +12,10 @@ since the limit on length applies to names as Bayeux shows them (`protocols/nt4/
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from app.broker.errors import InvalidName
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SPACE = ":"
 """Begins the first segment of topics in a separate space, such as a second WAMP realm's: `:name/segment`.

@@ -6,11 +6,10 @@ closed for that.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from app.broker.events import Event
 
 OVERHEAD_BYTES = 64

@@ -7,6 +7,7 @@ rights are those of a `Session`, or, for a request without one, of the `Identity
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -14,12 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from app.broker.errors import TokenRefused
 from app.broker.names import SPACE, escaped
 from app.broker.topics import RESERVED, Match, Pattern, meet
+from app.settings import Token, User, Verb
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from app.broker.sessions import Session
-    from app.settings import Token, User, Verb
 
 SERVER = "server"
 """The role of the server's own sessions, which may do everything; a token cannot grant it."""

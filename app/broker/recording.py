@@ -12,21 +12,15 @@ between history and live: sessions that replay receive recorded events from `com
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
-from app.broker.errors import HistoryUnavailable, OutcomeUnknown
+from app.broker.errors import HistoryUnavailable, OutcomeUnknown, Refusal
+from app.broker.events import Event
 from app.broker.flow import Delays
 from app.broker.keys import Keys, Published
-from app.broker.log import Keeping
+from app.broker.log import Keeping, Log
 from app.broker.tail import Tail
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from app.broker.errors import Refusal
-    from app.broker.events import Event
-    from app.broker.log import Log
-    from app.settings import History
+from app.settings import History
 
 
 class Recording:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
+from app.broker.meters import Meter
 from app.broker.policy import NOBODY
+from app.broker.topics import Pattern
+from app.settings import Token, User
 
 if TYPE_CHECKING:
     from app.broker.cursors import Cursor
     from app.broker.events import Event
     from app.broker.index import Subscription
-    from app.broker.meters import Meter
     from app.broker.outbox import Outbox
-    from app.broker.topics import Pattern
-    from app.settings import Token, User
 
 
 class Owner(Protocol):

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from app.broker.erasure import Erasure
-    from app.broker.events import Event
+from app.broker.erasure import Erasure
+from app.broker.events import Event
 
 
 class Tail:

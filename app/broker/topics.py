@@ -12,14 +12,12 @@ matched only by patterns of that space.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from app.broker.names import SPACE, component, plain_beginning
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 RESERVED = "halley"
 """The first segment of the server's own topics."""

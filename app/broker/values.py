@@ -7,14 +7,12 @@ immediately and recorded afterwards at a limited rate, even if its topic is dura
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Collection
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from app.broker.events import Event
-    from app.broker.sessions import Session
-    from app.broker.topics import Pattern
+from app.broker.events import Event
+from app.broker.sessions import Session
+from app.broker.topics import Pattern
 
 
 class Values(Protocol):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
@@ -31,10 +33,6 @@ from app.cli.progress import PhaseBar
 from app.interpreter import module_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
-
     from app.bench import Load, Nt4Plan, PipelinePlan, Plan, Target, WampPlan
 
     Serve = Callable[[], AbstractAsyncContextManager[Target]]

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from app.access.tokens import can_be_sent
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Verb = Callable[..., None]
+Verb = Callable[..., None]
 
 MOST_STORED = 1_000_000_000
 _MOST = 1_000_000  # the numbering of the events has no room for more

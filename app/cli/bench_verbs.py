@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,12 +34,10 @@ from app.cli.console import run
 from app.cli.pipeline_options import need_installed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-
     from app.bench import Target
     from app.cli.bench import Serve
 
-    Verb = Callable[..., None]
+Verb = Callable[..., None]
 
 
 @click.group("bench")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from app.configuration import ENTRIES, KNOBS, entry_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from app.configuration import Configuration, Knob
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
 
 DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -15,8 +16,6 @@ from app.cli.pipes import STDERR, STDIN
 from app.protocols.bayeux.names import Bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from app.settings import Settings
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cli.console import DONE, FAILED, say
 from app.cli.pipes import STDOUT, write_all
+from app.cli.progress import ShareBar
 from app.client import ClientError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from app.cli.progress import ShareBar
     from app.client import HistoryClient
 
 # JSON escapes the control characters below U+0020, but terminals also obey those from U+0080 on.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.cli.console import DONE, FAILED, say
 from app.cli.history import erased
+from app.cli.progress import ShareBar
 from app.history.backup import backup as copy
 from app.history.folder import FolderLocked, FolderUnusable
 from app.history.history import History
@@ -16,10 +18,7 @@ from app.history.verify import verify as look
 from app.persistent_topics import PersistentTopics
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from app.broker.erasure import Erasure
-    from app.cli.progress import ShareBar
     from app.history.folder import Damage
     from app.settings import Settings
 

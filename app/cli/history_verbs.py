@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,9 @@ from app.cli.progress import ShareBar
 from app.client import HistoryClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from app.settings import Settings
 
-    Verb = Callable[..., None]
+Verb = Callable[..., None]
 
 _SHOW = "show"
 _TIME = "An RFC 3339 time, such as 2026-07-01T12:00:00Z."

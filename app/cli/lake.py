@@ -9,7 +9,9 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -18,6 +20,7 @@ from app.broker.errors import InvalidName
 from app.cli.console import DONE, FAILED, WRONG_USE, run, say
 from app.cli.options import pattern_of
 from app.cli.outcome import told
+from app.cli.pipeline_options import Place
 from app.cli.pipes import STDOUT
 from app.cli.progress import ShareBar
 from app.client import Client, ClientError
@@ -29,10 +32,6 @@ from app.pipeline.questions.walk import Selection
 from app.protocols.bayeux.names import Bounds, to_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-
-    from app.cli.pipeline_options import Place
     from app.pipeline.questions.sql import Answer
     from app.pipeline.questions.top import By
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from app.broker.timestamps import to_ns
 from app.cli.erasing import erasure_of, named
 from app.cli.options import server_options
-from app.cli.pipeline_options import lake_options, spark_options
+from app.cli.pipeline_options import Place, lake_options, spark_options
 from app.history.rules import parse_age
-
-if TYPE_CHECKING:
-    from app.cli.pipeline_options import Place
 
 
 class Moment(click.ParamType[int]):

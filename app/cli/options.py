@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,11 @@ from app.configuration import BadSettings, load
 from app.protocols.bayeux.names import to_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from app.broker.topics import Pattern
     from app.configuration import Configuration
     from app.protocols.bayeux.names import Bounds
 
-    Command = Callable[..., None]
+Command = Callable[..., None]
 
 DEFAULT_FILE = Path("halley.toml")
 DEFAULT_SERVER = "http://127.0.0.1:8080"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from app.cli.console import FAILED, WRONG_USE, say
 from app.pipeline.errors import Refused, cause_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def told(work: Callable[[], int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import click
 
 from app.cli.console import DONE, FAILED, INTERRUPTED
 from app.cli.outcome import told
+from app.cli.pipeline_options import Place
 from app.cli.status_line import StatusLine
 from app.pipeline import session
 from app.pipeline.doctor import diagnose
@@ -26,11 +28,8 @@ from app.pipeline.source.columns import Lifting, lifts_of
 from app.pipeline.source.log import open_log
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import SparkSession
 
-    from app.cli.pipeline_options import Place
     from app.pipeline.jobs.run import Job, Status
     from app.pipeline.source.log import Log
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,11 +15,9 @@ from app.cli.console import WRONG_USE, say
 from app.cli.options import config_option, load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from app.settings import Settings
 
-    Verb = Callable[..., None]
+Verb = Callable[..., None]
 
 NOT_INSTALLED = "the data pipeline is not installed: pip install 'halley[pipeline]'"
 _MODULES = ("pyspark", "deltalake", "pyarrow")

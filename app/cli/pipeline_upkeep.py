@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import click
 
 from app.cli.console import DONE, FAILED, say
 from app.cli.outcome import told
+from app.cli.pipeline_options import Place
 from app.cli.progress import ShareBar
 from app.history.rules import parse_age
 from app.pipeline.errors import Refused
@@ -17,10 +19,7 @@ from app.pipeline.lake import tables, upkeep
 from app.pipeline.lake import verify as looking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from app.broker.erasure import Erasure
-    from app.cli.pipeline_options import Place
 
 
 def compact(place: Place, names: Iterable[str]) -> int:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import click
 
 from app.cli.options import DEFAULT_SERVER
-from app.cli.pipeline_options import lake_options, pipeline_options
+from app.cli.pipeline_options import Place, lake_options, pipeline_options
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from app.cli.pipeline_options import Place
-
-    Verb = Callable[..., None]
+Verb = Callable[..., None]
 
 TABLES = ("events", "rejected", "gaps", "rollups", "sessions", "alerts")
 

@@ -10,13 +10,11 @@ import asyncio
 import os
 import stat
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Result = TypeVar("Result")
+Result = TypeVar("Result")
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 CHUNK_BYTES = 65_536

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,9 @@ from app.cli.progress import Progress, input_bytes
 from app.client import ClientError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
     from app.client import Client, Refused
 
-    NumberedLine = tuple[int, bytes]
+NumberedLine = tuple[int, bytes]
 
 _LINE_BYTES = 1_048_576
 _BATCH_LINES = 500

@@ -6,15 +6,12 @@ import os
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import click
 
 from app.cli.console import say
 from app.cli.pipes import STDERR
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _EVERY_S = 10.0
 """Seconds between lines if standard error is not a terminal."""

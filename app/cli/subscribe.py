@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -13,8 +14,6 @@ from app.cli.pipes import STDOUT, on_hang_up, write_all
 from app.client import ALL, ONLY_NEW, ClientError, Link, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from app.client import Client, Event
 
 _LINK_NEWS = {

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import BinaryIO
 
 from app.access.roles import can_be_given
 from app.access.tokens import LEAST_CHARS, hash_of, is_token
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import BinaryIO
 
 _MOST_BYTES = 8_192
 

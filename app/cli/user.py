@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import BinaryIO
 
 from app.access.roles import can_be_given
 from app.access.users import user_key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import BinaryIO
 
 LEAST_CHARS = 8
 _MOST_BYTES = 1_024

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
 import click
 
@@ -25,9 +26,6 @@ from app.configuration import ENTRIES, KNOBS, limits_table
 from app.settings import Verb
 
 if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import BinaryIO
-
     from app.settings import Settings
 
 

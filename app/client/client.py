@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
 
+from app.client.errors import Refused
 from app.client.inbox import Inbox
-from app.client.messages import Outgoing
+from app.client.messages import Event, Outgoing
 from app.client.sender import Sender
-from app.client.session import Patience, Session
+from app.client.session import Link, Patience, Session
 from app.client.wire import Wire
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-    from types import TracebackType
-
-    from app.client.errors import Refused
-    from app.client.messages import Event
-    from app.client.session import Link
 
 _EVENTS_KEPT = 1_000
 

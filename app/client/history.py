@@ -7,18 +7,16 @@ early raises `OutcomeUnknown`.
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 from urllib.parse import parse_qs, quote, urlsplit
 
 import httpx
 
 from app.client.errors import ClientError, OutcomeUnknown, Refused, Unreachable
 from app.client.wire import headers_for, server_url
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-    from types import TracebackType
 
 _CONNECT_S = 10.0
 _SILENCE_S = 60.0

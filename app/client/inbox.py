@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from app.client.messages import Event
+from app.client.messages import Event
 
 
 class Inbox:

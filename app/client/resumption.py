@@ -7,12 +7,9 @@ next events, the client continues with the events that are left and reports that
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from app.client.messages import log_of, positions_of, starts_of
-
-if TYPE_CHECKING:
-    from app.client.messages import JSON
+from app.client.messages import JSON, log_of, positions_of, starts_of
 
 ONLY_NEW, ALL = -1, -2
 """Positions to begin from: only events that are published from now on, or all events in the history."""

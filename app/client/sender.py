@@ -8,19 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from app.client.errors import ClientError, OutcomeUnknown, Refused, Unreachable
-from app.client.messages import Incoming, error_of
-from app.client.session import SESSION_UNKNOWN
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from app.client.inbox import Inbox
-    from app.client.messages import Outgoing
-    from app.client.session import Patience, Session
-    from app.client.wire import Wire
+from app.client.inbox import Inbox
+from app.client.messages import Incoming, Outgoing, error_of
+from app.client.session import SESSION_UNKNOWN, Patience, Session
+from app.client.wire import Wire
 
 _MESSAGES = 100  # in one request; with more, two requests could fill the outbox of a subscriber before its next poll
 _CHARS = 65_536  # no message is added to a request that has as many; a quarter of Halley's limit

@@ -10,20 +10,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.client.errors import ClientError, Dismissed, OutcomeUnknown, Refused, Unreachable
+from app.client.inbox import Inbox
 from app.client.messages import Advice, Incoming, batch_of, encode, error_of, gaps_of
 from app.client.resumption import REFUSED, Resumption
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from app.client.inbox import Inbox
-    from app.client.wire import Wire
+from app.client.wire import Wire
 
 SESSION_UNKNOWN = "402:"
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 
 from app.client.errors import OutcomeUnknown, Refused, Unreachable
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    Trace = Callable[[str, object], Awaitable[None]]  # called by httpx at each step of a request
+Trace = Callable[[str, object], Awaitable[None]]  # called by httpx at each step of a request
 
 DEFAULT_PATH = "/bayeux"
 

@@ -7,8 +7,10 @@ it is given, and changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from app.configuration.entries import ENTRIES, entry_key, plain_key
 from app.configuration.knobs import KNOBS, LISTS, Knob, assemble
@@ -16,12 +18,7 @@ from app.configuration.limits_table import limits_table
 from app.configuration.problems import BadSettings, Problem
 from app.configuration.rules import broken_rules
 from app.configuration.sources import from_environment, from_file, from_flags
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from app.settings import Settings
+from app.settings import Settings
 
 __all__ = [
     "ENTRIES",

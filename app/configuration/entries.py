@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from app.configuration.knobs import LISTS, declared
+from app.configuration.knobs import LISTS, Knob, declared
 from app.configuration.problems import Problem, unknown
 from app.configuration.values import conform, expected, toml_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from app.configuration.knobs import Knob
 
 _SECRETS = {("tokens", "hash"), ("user", "key")}
 """Settings whose values are never shown: a mistake may be the secret itself, and mistakes are logged at a reload."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from app.configuration.knobs import KNOBS
+from app.configuration.knobs import KNOBS, Knob
 from app.settings import LIMITS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from app.configuration.knobs import Knob
 
 _TABLE = "limits."
 

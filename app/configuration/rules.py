@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 from app.access.roles import RESERVED_ROLES, can_be_given, is_role
 from app.access.tokens import is_hash
@@ -22,15 +22,10 @@ from app.protocols.bayeux.names import META, Bounds, to_pattern
 from app.protocols.nt4.paths import BASE as NT4_PATH
 from app.protocols.wamp.spaces import realms_of, spaces_of
 from app.protocols.wamp.uris import Grammar, check_uri
-from app.settings import is_loopback
+from app.settings import Bayeux, Cookie, Jwt, Limits, Settings, Token, User, is_loopback
 from app.settings.wamp import KEY_BYTES
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from app.settings import Bayeux, Cookie, Jwt, Limits, Settings, Token, User
-
-    Broken = Iterator[tuple[str, str]]
+Broken = Iterator[tuple[str, str]]
 
 _PATH = re.compile(r"(/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+")
 _ORIGIN = re.compile(

@@ -5,19 +5,15 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from app.configuration.entries import entry_key, read_entries
-from app.configuration.knobs import KNOBS, LISTS, PREFIX, TABLES
+from app.configuration.knobs import KNOBS, LISTS, PREFIX, TABLES, Knob
 from app.configuration.problems import Problem, unknown
 from app.configuration.values import conform, parse, toml_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from app.configuration.knobs import Knob
 
 NOT_SETTINGS = frozenset({"HALLEY_CONFIG", "HALLEY_SERVER", "HALLEY_TOKEN"})
 """Variables that the command line reads itself."""

@@ -6,10 +6,9 @@ import json
 import re
 import sys
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
-if TYPE_CHECKING:
-    from app.configuration.knobs import Knob
+from app.configuration.knobs import Knob
 
 _WORDS = {"true": True, "on": True, "1": True, "yes": True, "false": False, "off": False, "0": False, "no": False}
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.demo.beside import beside
 from app.demo.comeback import come_back
 from app.demo.market import SHARES
 from app.demo.wamp_session import joined
-
-if TYPE_CHECKING:
-    from random import Random
 
 _EVERY_S = 2.0
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import tempfile
-from asyncio.subprocess import DEVNULL, PIPE
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import deque
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
 
 from app.demo.beside import is_in_haste
 from app.interpreter import module_command, module_environment
-
-if TYPE_CHECKING:
-    import re
-    from asyncio.subprocess import Process
-    from collections.abc import AsyncIterator
 
 _LINES_KEPT = 50
 _LINE_BYTES = 1_048_576

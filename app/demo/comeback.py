@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from random import Random
 
 import httpx
 from websockets.exceptions import WebSocketException
 
 from app.client import ClientError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from random import Random
 
 _FIRST_S = 0.5
 _MOST_S = 15.0

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from random import Random
 
 from app.demo.comeback import come_back
 from app.demo.script_page import ScriptPage
-
-if TYPE_CHECKING:
-    from random import Random
 
 _PAUSE_S = (2.0, 7.0)
 """The pause between two polls; after 10 s without one the session would end."""

@@ -9,24 +9,20 @@ from __future__ import annotations
 import asyncio
 import re
 import tempfile
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from app.demo.analyst import analyst
 from app.demo.beside import beside
 from app.demo.chat import BY_JSONP, chat
-from app.demo.child import running
+from app.demo.child import Child, running
 from app.demo.commuter import commuter
 from app.demo.driver_station import driver_station
 from app.demo.person import PEOPLE
 from app.demo.robot import robot
 from app.demo.ticker import ticker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from app.demo.child import Child
 
 _START_S = 60.0
 _SERVER_LEAVES_S, _PIPELINE_LEAVES_S = 15.0, 20.0

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from random import Random
+from random import Random
+from typing import Literal
 
 Mode = Literal["auto", "disabled"]
 MODES: tuple[Mode, ...] = ("auto", "disabled")

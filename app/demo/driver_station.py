@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from random import Random
 
 from app.demo.comeback import come_back
 from app.demo.nt4_link import linked
 from app.demo.robot import TOPICS
-
-if TYPE_CHECKING:
-    from random import Random
 
 
 async def driver_station(server: str, random: Random) -> None:

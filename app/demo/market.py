@@ -7,11 +7,9 @@ a steady channel ever is. Pure: the time is an argument.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from random import Random
+from collections.abc import Iterator
+from random import Random
+from typing import Any
 
 NEWS = "news"
 SHARES = {

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgpack
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from app.demo.comeback import Away
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 _SUBPROTOCOL = Subprotocol("v4.1.networktables.first.wpi.edu")
 _TYPES = {"boolean": 0, "double": 1, "int": 2, "string": 4, "raw": 5, "double[]": 17}

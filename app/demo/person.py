@@ -6,13 +6,11 @@ theirs. Pure: the time is an argument.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable
+from random import Random
+from typing import Any, NamedTuple
 
 from app.demo.sentences import ANSWERS, TALKS, WELCOMES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from random import Random
 
 PEOPLE = ("Ada", "Bruno", "Chiara", "Dev", "Edda")
 

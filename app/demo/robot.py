@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 import struct
+from collections.abc import Mapping
+from random import Random
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.demo.beside import beside
 from app.demo.comeback import come_back
 from app.demo.drive import MODES, Drive
-from app.demo.nt4_link import linked
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from random import Random
-
-    from app.demo.nt4_link import Nt4Link
+from app.demo.nt4_link import Nt4Link, linked
 
 _MODE, _SETPOINT = "/robot/mode", "/robot/setpoint"
 TOPICS: Mapping[str, str] = MappingProxyType({

@@ -9,16 +9,14 @@ import asyncio
 import itertools
 import json
 import re
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import httpx
 
 from app.client import Event
 from app.demo.comeback import Away
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _HANDSHAKE: dict[str, Any] = {"version": "1.0", "supportedConnectionTypes": ["callback-polling"]}
 _SCRIPT = re.compile(r"/\*\*/([\w.]+)\((.*)\);", re.DOTALL)

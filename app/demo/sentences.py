@@ -5,11 +5,8 @@ A sentence determines which ones can follow, so none is in two turns.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Turn = tuple[str, ...]
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any
 
 from app.demo.beside import beside
 from app.demo.comeback import come_back
 from app.demo.market import NEWS, Market
 from app.demo.wamp_session import joined
-
-if TYPE_CHECKING:
-    from random import Random
 
 _LEAST_S, _MOST_S = 0.05, 1.0
 """Times between two looks at the market: what happens meanwhile is sent together. Others can publish news any time."""

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from app.demo.comeback import Away
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 _HELLO, _WELCOME = 1, 2
 _PUBLISH, _PUBLISHED, _SUBSCRIBE, _SUBSCRIBED, _EVENT = 16, 17, 32, 33, 36

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -15,12 +16,10 @@ from app.embed.server_session import ServerSession
 from app.protocols.bayeux.hooks import Hooks, Listener
 from app.protocols.bayeux.sessions import BayeuxSession
 from app.server import House
+from app.settings import Settings
 
 if TYPE_CHECKING:
     import asyncio
-    from contextlib import AbstractAsyncContextManager
-
-    from app.settings import Settings
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 Occasion = Literal[

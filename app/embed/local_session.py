@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from app.broker.events import Event
 from app.broker.policy import SERVER
-from app.broker.topics import patterns_over
+from app.broker.sessions import Session
+from app.broker.topics import Pattern, patterns_over
 from app.embed.names import pattern_of
-from app.protocols.bayeux.exchanges import Reply, Request, Transport, Verdict, Wait
+from app.protocols.bayeux.engine import Engine
+from app.protocols.bayeux.exchanges import Outcome, Reply, Request, Transport, Verdict, Wait
 from app.protocols.bayeux.messages import decode_data
 from app.protocols.bayeux.names import to_channel
 from app.protocols.bayeux.sessions import BayeuxSession
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from app.broker.events import Event
-    from app.broker.sessions import Session
-    from app.broker.topics import Pattern
-    from app.protocols.bayeux.engine import Engine
-    from app.protocols.bayeux.exchanges import Outcome
-
-    Heard = Callable[[str, Any], None]
+Heard = Callable[[str, Any], None]
 
 _DEADLINE_S = 3600.0
 """A local session does not expire; since every session has a deadline, its deadline is moved on each time."""

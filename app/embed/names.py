@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from app.broker.errors import InvalidName
+from app.broker.topics import Pattern
+from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.names import to_pattern
-
-if TYPE_CHECKING:
-    from app.broker.topics import Pattern
-    from app.protocols.bayeux.engine import Engine
 
 
 def pattern_of(channel: str, engine: Engine) -> Pattern:

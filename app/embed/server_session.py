@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.broker.policy import SERVER
 from app.embed.names import pattern_of
+from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.names import to_subscription
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from app.protocols.bayeux.engine import Engine
-    from app.protocols.bayeux.sessions import BayeuxSession
+from app.protocols.bayeux.sessions import BayeuxSession
 
 
 class ServerSession:

@@ -12,20 +12,16 @@ import os
 import secrets
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from app.history import consumers, segment
 from app.history.documents import DocumentDamaged, sync_folder
-from app.history.folder import FolderUnusable, Identity, segment_files
+from app.history.folder import Folder, FolderUnusable, Identity, segment_files
 from app.history.seals import Seal, digests_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from app.history.folder import Folder
 
 MARK = "backup"
 """The name of the empty file that marks a folder as a backup."""

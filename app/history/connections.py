@@ -7,6 +7,7 @@ digests of a sealed segment are checked before its index is used, once per proce
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -19,8 +20,6 @@ from app.history.ranges import joined
 from app.history.seals import Seal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from app.history.folder import Folder, Segment
 
 MOST_IDLE = 64

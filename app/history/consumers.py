@@ -12,19 +12,17 @@ import os
 import re
 import stat
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from app.history import documents
 from app.history.retention import GRACE_S
 from app.history.rules import NEVER
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 FOLDER = "consumers"
 

@@ -6,14 +6,12 @@ Used for a log's identity, its seals and its consumers; events are stored in seg
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import orjson
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 DRAFT = "draft-"
 """The prefix of unfinished files' names; opening the folder (`recovery.py`) removes those that a crash has left."""

@@ -11,10 +11,11 @@ import fcntl
 import os
 import secrets
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
 
 import orjson
 
@@ -24,10 +25,6 @@ from app.history.mark import Mark
 from app.history.places import place_of
 from app.history.ranges import joined
 from app.history.rules import NEVER
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 HOLES = "holes"
 """The name in a rewritten segment's table `meta` for the holes in the segment and behind it, as JSON."""

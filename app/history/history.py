@@ -10,40 +10,33 @@ import errno
 import sqlite3
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
 
+from app.broker.erasure import Erasure
+from app.broker.errors import HistoryUnavailable
+from app.broker.events import Event
+from app.broker.log import Keeping, Page, Query
+from app.broker.topics import Pattern
 from app.history import purge, segment
 from app.history.backup import begin_anew
 from app.history.connections import Connections
 from app.history.consumers import Consumers
-from app.history.folder import Damage, Folder, FolderUnusable, begin_of
+from app.history.folder import Damage, Folder, FolderUnusable, Segment, begin_of
 from app.history.opened import is_passing
 from app.history.ranges import joined, outside
 from app.history.reader import Reader
-from app.history.recent import recent_keys
+from app.history.recent import RecentKey, recent_keys
 from app.history.recovery import recover
 from app.history.retention import Retention
 from app.history.rows import walk
+from app.history.rules import Rules
 from app.history.sealer import Sealer
-from app.history.writer import Writer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from app.broker.erasure import Erasure
-    from app.broker.errors import HistoryUnavailable
-    from app.broker.events import Event
-    from app.broker.log import Keeping, Page, Query
-    from app.broker.topics import Pattern
-    from app.history.folder import Segment
-    from app.history.recent import RecentKey
-    from app.history.rules import Rules
-    from app.history.stored import Stored
-    from app.history.writer import Report
-    from app.settings import History as Options
+from app.history.stored import Stored
+from app.history.writer import Report, Writer
+from app.settings import History as Options
 
 _SWITCH_S = 0.0005
 _CLOSE_S = 30.0

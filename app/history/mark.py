@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 from zlib import crc32
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _NUMBERS = struct.Struct("<QQ")
 _CRC = struct.Struct("<I")

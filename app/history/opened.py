@@ -7,6 +7,7 @@ next to a busy event loop takes far longer than the row (measured: 0.1 to 5 ms, 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,8 +16,6 @@ from app.history.rows import BATCH, walk
 from app.history.stored import COLUMNS, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from app.history.folder import Segment
 
 _COLUMNS = ", ".join(COLUMNS)

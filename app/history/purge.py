@@ -11,25 +11,19 @@ after it leaves holes at which damaged rows still exist, but never missing rows 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import orjson
 
+from app.broker.erasure import Erasure
 from app.history import seals, segment
 from app.history.documents import DRAFT, sync_folder
-from app.history.folder import HOLES, delete, segment_files
+from app.history.folder import HOLES, Folder, Segment, delete, segment_files
 from app.history.rows import walk
-from app.history.stored import tombstone
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from app.broker.erasure import Erasure
-    from app.history.folder import Folder, Segment
-    from app.history.stored import Stored
+from app.history.stored import Stored, tombstone
 
 _WAL_BYTES = 8_388_608
 

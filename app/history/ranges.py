@@ -6,18 +6,16 @@ The exception for times are a segment's `steps`, where the clock had been set ba
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from app.broker.log import UnknownPublication
+from app.broker.log import Query, UnknownPublication
+from app.broker.publications import Publications
 from app.history.opened import Unsound
 from app.history.rules import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from app.broker.log import Query
-    from app.broker.publications import Publications
     from app.history.connections import Connections
     from app.history.folder import Segment
     from app.history.opened import Opened

@@ -7,27 +7,21 @@ segment, and deleted events are reported as a gap. No row is served whose checks
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from app.broker.log import Page
+from app.broker.events import Event
+from app.broker.log import Page, Query
 from app.broker.publications import Publications
-from app.history.connections import Gone
-from app.history.folder import Damage, begin_of
+from app.broker.topics import Pattern
+from app.history.connections import Connections, Gone
+from app.history.folder import Damage, Folder, Segment, begin_of
 from app.history.opened import Unsound
 from app.history.ranges import joined, place_of, within_time
+from app.history.rules import Rules
 from app.history.stored import event_of
 from app.history.walks import Batch, Budget, Walk
 from app.history.wanted import Wanted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from app.broker.events import Event
-    from app.broker.log import Query
-    from app.broker.topics import Pattern
-    from app.history.connections import Connections
-    from app.history.folder import Folder, Segment
-    from app.history.rules import Rules
 
 
 class Bounds(NamedTuple):

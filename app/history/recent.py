@@ -9,17 +9,14 @@ longer, never for much shorter.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from app.broker.keys import Published
 from app.history import segment
+from app.history.folder import Segment
 from app.history.rows import keyed
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from app.history.folder import Segment
 
 _PAUSE_US = 1_000_000
 """What a longer pause between two events counts as: it may be a clock that was set forward."""

@@ -9,16 +9,13 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from app.broker.publications import Publications
 from app.history import documents, seals, segment
 from app.history.folder import Damage, Folder, Segment, first_of, segment_files
 from app.history.ranges import outside
 from app.history.rows import walk
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _LEAST_ROW_BYTES = 32  # on disk; bounds the search for rows in a file whose number of rows is unreadable
 _UNSEEN_PUBLICATIONS = 1 << 20  # the number of publications that may have been lost without a trace

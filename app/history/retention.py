@@ -10,25 +10,20 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from collections.abc import Callable
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.history.connections import Gone
-from app.history.folder import begin_of
-from app.history.opened import Unsound
+from app.history.connections import Connections, Gone
+from app.history.folder import Folder, Segment, begin_of
+from app.history.opened import Opened, Unsound
 from app.history.ranges import MOST_STEPS
-from app.history.rules import NEVER
+from app.history.rules import NEVER, Rules
+from app.settings import History as Options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from app.history.connections import Connections
     from app.history.consumers import Consumers
-    from app.history.folder import Folder, Segment
-    from app.history.opened import Opened
-    from app.history.rules import Rules
-    from app.settings import History as Options
 
 GRACE_S = 600.0
 """Seconds that hidden segments stay on disk: time to correct a clock that was wrong when the server started."""

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from app.history.stored import COLUMNS, Stored
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BATCH = 256
 _SELECT = f"select {', '.join(COLUMNS)} from events where offset between ? and ? order by offset limit ?"  # noqa: S608

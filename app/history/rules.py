@@ -7,14 +7,11 @@ nothing but their place. A rule also has the offset from which on its events are
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from app.broker.log import Keeping
 from app.broker.names import SPACE
 from app.broker.topics import RESERVED, Match, Pattern, encloses, leaves_out, matches, meet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 DEFAULT_AGE_S = 72 * 3600.0
 NEVER = (1 << 63) - 1

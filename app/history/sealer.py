@@ -6,13 +6,10 @@ import sqlite3
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING
 
 from app.history import seals
+from app.history.folder import Folder, Segment
 from app.history.segment import SegmentBusy, SegmentWriter
-
-if TYPE_CHECKING:
-    from app.history.folder import Folder, Segment
 
 _RETRY_S = 1.0
 _MOST_ABANDONED = 64

@@ -7,16 +7,14 @@ each block. At start only the size is compared; the digests are compared before 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 from app.history import documents, segment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 BLOCK_BYTES = 65_536
 _DIGEST_BYTES = 16

@@ -13,21 +13,17 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import lru_cache
 from itertools import compress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from app.history.documents import DRAFT, sync_folder
 from app.history.places import place_of
-from app.history.stored import COLUMNS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from app.history.stored import Stored
+from app.history.stored import COLUMNS, Stored
 
 COMPANIONS = ("-wal", "-shm", "-journal")
 """Suffixes of the files that SQLite keeps next to a database that is open, or was when its process died."""

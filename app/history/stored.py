@@ -6,15 +6,13 @@ these columns, with these names, in this order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 from zlib import crc32
 
 import orjson
 
 from app.broker.events import Audience, Event
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PURGED = "purged"
 """The shape of an erased event, which keeps its offset, time, publication and protocol, and nothing else."""

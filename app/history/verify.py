@@ -7,9 +7,10 @@ meanwhile are not reported as damage.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from app.history import mark, segment
 from app.history.documents import DocumentDamaged
@@ -17,11 +18,7 @@ from app.history.folder import Damage, FolderUnusable, Identity, segment_files
 from app.history.rows import walk
 from app.history.seals import BLOCK_BYTES, Seal, seal_path
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Tell = Callable[[int, int], None]
+Tell = Callable[[int, int], None]
 
 _MOST_DAMAGE = 1_000
 

@@ -6,20 +6,17 @@ offsets. Both need an intact file; `salvage` reads a damaged one row by row.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import merge as merged
 from itertools import islice, pairwise
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from app.broker.topics import span
+from app.history.opened import Opened
 from app.history.rules import NEVER
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from app.history.opened import Opened
-    from app.history.stored import Stored
-    from app.history.wanted import Wanted
+from app.history.stored import Stored
+from app.history.wanted import Wanted
 
 MOST_PAIRS = 64
 """The maximum number of index scans at a time, one per topic and audience; for more, reading every row is faster."""

@@ -6,17 +6,11 @@ The kinds of patterns are defined in `app/broker/topics.py` alone (`matcher`, `s
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from app.broker.topics import Match, matcher
-from app.history.rules import NEVER
-from app.history.stored import audience_of
-
-if TYPE_CHECKING:
-    from app.broker.log import Query
-    from app.broker.topics import Pattern
-    from app.history.rules import Rules
-    from app.history.stored import Stored
+from app.broker.log import Query
+from app.broker.topics import Match, Pattern, matcher
+from app.history.rules import NEVER, Rules
+from app.history.stored import Stored, audience_of
 
 _audience_of = lru_cache(1_000)(audience_of)
 

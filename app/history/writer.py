@@ -13,30 +13,24 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Event as Flag
 from threading import Lock, Thread, get_native_id
 from time import monotonic
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from app.broker.errors import DiskFull, HistoryUnavailable, InboxFull, LogMoved
+from app.broker.errors import DiskFull, HistoryUnavailable, InboxFull, LogMoved, Refusal
+from app.broker.events import Event
 from app.broker.publications import Publications
 from app.history import segment
-from app.history.folder import Segment, delete
-from app.history.stored import row_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from app.broker.errors import Refusal
-    from app.broker.events import Event
-    from app.history.folder import Folder
-    from app.history.sealer import Sealer
-    from app.history.segment import SegmentWriter
-    from app.history.stored import Stored
-    from app.settings import History as Options
+from app.history.folder import Folder, Segment, delete
+from app.history.sealer import Sealer
+from app.history.segment import SegmentWriter
+from app.history.stored import Stored, row_of
+from app.settings import History as Options
 
 _GROUP_ROWS = 4_096
 _TURN_ROWS, _MOST_TURN_ROWS = 512, 2_048

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING
 
 from app import telemetry
 from app.host import supervisor
-from app.host.listening import url_of
-
-if TYPE_CHECKING:
-    from app.host.listening import Listeners
-    from app.server import House
+from app.host.listening import Listeners, url_of
+from app.server import House
 
 
 def announce(house: House, listeners: Listeners) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app import telemetry
-
-if TYPE_CHECKING:
-    from app.settings import Tls
+from app.settings import Tls
 
 _MISMATCHES = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
 """OpenSSL's reasons when the key does not belong to the certificate; the last one is for another type of key."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import httptools
 
 from app.host.peer import DISCARDED_BYTES, Peer
+from app.host.reaper import Reaper
 from app.host.sockets import open_socket
 from app.host.turns import SLICE_S
 from app.transports.guard import Rejection
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-    from app.host.reaper import Reaper
     from app.host.websocket import WebSocket
 
 _LOOSE_LINE = re.compile(rb"(?<![!-~])[!-~]+(?:  +[!-~]+ +| [!-~]+  +)HTTP/[0-9.]+\r\n")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import errno
 import socket
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from app.settings import Settings
+from app.settings import Settings
 
 _BACKLOG = 4_096
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)

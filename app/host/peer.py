@@ -9,22 +9,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app import telemetry
+from app.host.reaper import Reaper
 from app.host.responses import text_response
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
-    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-
-    from app.host.reaper import Reaper
     from app.host.watch import Watch
 
 DISCARDED_BYTES = 1_048_576

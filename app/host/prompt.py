@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,6 @@ import uvicorn
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
 
 _log = logging.getLogger("uvicorn.error")
 

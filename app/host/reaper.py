@@ -6,10 +6,8 @@ and removing are dictionary operations, and a sweep touches only overdue entries
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import Generic, TypeVar
 
 Watched = TypeVar("Watched")
 

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app import telemetry
+from app.broker.broker import Broker
 from app.broker.watermark import Watermark
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from app.broker.broker import Broker
 
 _EVERY_S = 1.0
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 from app.transports.guard import TEXT_HEADERS
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    Header = tuple[bytes, bytes]
+Header = tuple[bytes, bytes]
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 

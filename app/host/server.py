@@ -14,12 +14,15 @@ import platform
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from app import __version__, metrics, telemetry
 from app.access.keys import BadKeys
+from app.configuration import Configuration
 from app.embed import Halley, load
 from app.history.folder import FolderLocked, FolderUnusable
 from app.host import supervisor
@@ -37,15 +40,11 @@ from app.host.watch import Watch
 from app.protection import NotProtected
 from app.recorder import BadRecord
 from app.reloading import Reloading
+from app.server import House
 from app.transports.operations import operations_app
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType
-
-    from app.configuration import Configuration
-    from app.server import House
 
 _SCRAPE_S = 1
 """Grace period of the operations listener: for requests for metrics or health that run at the very end."""

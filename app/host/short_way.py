@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import re
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app import telemetry
 from app.host.connection import Connection
 from app.host.responses import begin, response
 from app.protocols.bayeux import hot
-from app.protocols.bayeux.exchanges import Hold, Reply, Wait
+from app.protocols.bayeux.exchanges import Hold, Outcome, Reply, Wait
+from app.server import House
 from app.transports import long_polling
 from app.transports.bodies import plain_message
 from app.transports.cookies import lone_cookie
@@ -27,11 +28,7 @@ from app.transports.exchange import verdict_on
 from app.transports.guard import TEXT_HEADERS, Rejection
 from app.transports.head import Head
 
-if TYPE_CHECKING:
-    from app.protocols.bayeux.exchanges import Outcome
-    from app.server import House
-
-    Header = tuple[bytes, bytes]
+Header = tuple[bytes, bytes]
 
 _PLAIN_PATH = re.compile(rb"[A-Za-z0-9/._~-]+")
 _OK = begin(200, long_polling.HEADERS)

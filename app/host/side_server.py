@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -14,16 +15,14 @@ from app.host.listening import let_wait, url_of
 from app.host.prompt import PromptServer
 from app.host.sockets import Sockets
 from app.host.watch import Watch
+from app.server import House
+from app.settings import Settings
 from app.transports.nt4 import own_page
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator
 
     from starlette.types import ASGIApp
-
-    from app.server import House
-    from app.settings import Settings
 
 _ACCEPTED_AT_ONCE = 1
 """The backlog that asyncio's own loop is given. It tries to accept that often in a row, and when no files are left each

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from websockets.utils import accept_key
@@ -12,17 +13,14 @@ from app.host.reaper import Reaper
 from app.host.websocket import WebSocket
 from app.transports.guard import Rejection
 from app.transports.head import Head
-from app.transports.upgrade import check
+from app.transports.proxies import Proxies
+from app.transports.upgrade import Family, check
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from app.host.connection import Connection
     from app.host.watch import Watch
-    from app.transports.proxies import Proxies
-    from app.transports.upgrade import Family
 
-    Header = tuple[bytes, bytes]
+Header = tuple[bytes, bytes]
 
 _ACCEPTED = (
     "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"

@@ -13,16 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from app.host.turns import SLICE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from app.host.turns import Turns
+from app.host.turns import SLICE_S, Turns
 
 _READ_BYTES = 65_536
 _READ_RECORDS = 64

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from app.host.reaper import Reaper
 from app.host.turns import Turns
+from app.settings import Limits
 
 if TYPE_CHECKING:
     from app.host.peer import Peer
     from app.host.sockets import Sockets
-    from app.settings import Limits
 
 
 _IDLE_LOOKS = 4

@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Iterable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-from websockets.frames import Opcode
+from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
@@ -27,17 +28,12 @@ from app.host.frames import PING, binary_frame, close_frame, frame, text_frame
 from app.host.keep_alive import probe
 from app.host.peer import DISCARDED_BYTES, unread_bytes
 from app.host.turns import SLICE_S
-from app.protocols.links import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close
+from app.protocols.links import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Speaker
+from app.transports.head import Head
+from app.transports.upgrade import Pings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from websockets.frames import Frame
-
     from app.host.sockets import Sockets
-    from app.protocols.links import Speaker
-    from app.transports.head import Head
-    from app.transports.upgrade import Pings
 
 _PIECE_BYTES = 1_024
 """The largest piece that is parsed in one call. It can have 170 frames, which take about a millisecond."""

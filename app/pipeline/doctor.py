@@ -9,9 +9,10 @@ import platform
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from app.broker.events import Event
 from app.broker.publications import Publications
@@ -19,11 +20,7 @@ from app.history.history import History
 from app.history.rules import Rules
 from app.pipeline.errors import JobFailed, cause_of
 from app.settings import History as HistoryOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from app.settings import Pipeline
+from app.settings import Pipeline
 
 _LEAST_PYTHON = (3, 11)
 

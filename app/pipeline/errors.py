@@ -7,11 +7,9 @@ Most errors happen in Spark's workers, in another process or on another machine,
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 
 class PipelineError(Exception):

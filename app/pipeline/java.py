@@ -12,14 +12,12 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from app.pipeline.errors import Refused
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 LEAST_VERSION = 17
 """The lowest major version that Spark 4 runs on."""

@@ -20,12 +20,13 @@ import sys
 import tempfile
 import threading
 import zipfile
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
@@ -36,11 +37,6 @@ from app.pipeline import classes, java
 from app.pipeline.errors import JobFailed, Refused, cause_of
 from app.pipeline.source.source import HalleySource
 from app.settings import Pipeline
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from py4j.java_gateway import JavaGateway
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "halley"

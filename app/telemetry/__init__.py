@@ -13,16 +13,13 @@ import logging
 import secrets
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import orjson
 import structlog
 
+from app.settings import Log
 from app.telemetry.lines import Shortener, Throttle
-
-if TYPE_CHECKING:
-    from app.settings import Log
-    from app.transports.head import Head
+from app.transports.head import Head
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _FINGERPRINT_KEY = secrets.token_bytes(16)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator, MutableMapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
 from app.telemetry.events import EVENTS, LogEvent
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, MutableMapping
-
-    Line = MutableMapping[str, Any]
+Line = MutableMapping[str, Any]
 
 _UNLISTED = LogEvent("a library's", 10)
 _WINDOW_S = 1.0

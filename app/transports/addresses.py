@@ -6,11 +6,8 @@ The networks of `limits.exempt` are not charged: programs of this machine, and p
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 _REMEMBERED = 4_096
 _IPV6_ACCOUNT_BITS = 64  # what one household is given; who has one of its addresses has them all

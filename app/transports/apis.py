@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from app.broker.policy import Identities, Rights
+from app.protocols.bayeux.hooks import Hooks
+from app.settings import Settings
+from app.transports.archive import Archive
+from app.transports.door import Door
 from app.transports.guard import Rejection
 from app.transports.history_api import PATH, HistoryApi
 from app.transports.log_api import PATHS, LogApi
@@ -14,15 +20,7 @@ from app.transports.rights_api import RightsApi
 from app.transports.visitors import Visitors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.types import Receive, Scope, Send
-
-    from app.broker.policy import Identities, Rights
-    from app.protocols.bayeux.hooks import Hooks
-    from app.settings import Settings
-    from app.transports.archive import Archive
-    from app.transports.door import Door
 
 OFF = "history is off on this server"
 

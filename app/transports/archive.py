@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from app.broker.erasure import Erasure
-    from app.broker.log import Page, Query
-    from app.history.stored import Stored
+from app.broker.erasure import Erasure
+from app.broker.log import Page, Query
+from app.history.stored import Stored
 
 Result = TypeVar("Result")
 

@@ -9,17 +9,12 @@ and a response opened as a page.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from app.protocols.bayeux.exchanges import Transport
-from app.transports.bodies import form_fields, parse
+from app.protocols.bayeux.exchanges import Reply, Transport
+from app.settings import Bayeux, Limits
+from app.transports.bodies import Batch, form_fields, parse
 from app.transports.guard import Rejection
-
-if TYPE_CHECKING:
-    from app.protocols.bayeux.exchanges import Reply
-    from app.settings import Bayeux, Limits
-    from app.transports.bodies import Batch
-    from app.transports.head import Head
+from app.transports.head import Head
 
 TRANSPORT = Transport.CALLBACK_POLLING
 HEADERS = (

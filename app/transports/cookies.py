@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from app.settings import Cookie
+from app.settings import Cookie
 
 _LOOKED_AT = 8
 """Values read of one name: servers on other ports or paths of the host may have set some, and browsers send all."""

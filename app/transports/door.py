@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from app import telemetry
 from app.transports.bodies import Disconnected
 from app.transports.exchange import respond, socket_of
-from app.transports.guard import TEXT_HEADERS, Rejection
+from app.transports.guard import TEXT_HEADERS, Guard, Rejection
 from app.transports.head import Head
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from starlette.types import Receive, Scope, Send
 
-    from app.transports.guard import Guard
-
-    Header = tuple[bytes, bytes]
+Header = tuple[bytes, bytes]
 
 CLOSE = (b"connection", b"close")
 PRIVATE = (

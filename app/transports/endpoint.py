@@ -11,27 +11,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app import telemetry
-from app.protocols.bayeux.exchanges import Request
+from app.protocols.bayeux.engine import Engine
+from app.protocols.bayeux.exchanges import Reply, Request, Transport
+from app.settings import Settings
 from app.transports import callback_polling, long_polling
 from app.transports.authorization import bearer_token
-from app.transports.bodies import messages_of_body, read_body
+from app.transports.bodies import Batch, messages_of_body, read_body
 from app.transports.cookies import browser_cookie, cookie_values
-from app.transports.door import CLOSE, Door
+from app.transports.door import CLOSE, Door, Visit
 from app.transports.exchange import Exchange, respond
-from app.transports.guard import Rejection
+from app.transports.guard import Guard, Rejection
+from app.transports.head import Head
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from app.protocols.bayeux.engine import Engine
-    from app.protocols.bayeux.exchanges import Reply, Transport
-    from app.settings import Settings
-    from app.transports.bodies import Batch
-    from app.transports.door import Visit
-    from app.transports.guard import Guard
-    from app.transports.head import Head
-
-    Header = tuple[bytes, bytes]
+Header = tuple[bytes, bytes]
 
 _RETRY_AFTER = (b"retry-after", b"5")
 

@@ -8,20 +8,17 @@ and for every reply the engine is notified whether it was written.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
-from app.protocols.bayeux.exchanges import Hold, Reply, Verdict, Wait
+from app.protocols.bayeux.engine import Engine
+from app.protocols.bayeux.exchanges import Hold, Outcome, Pending, Reply, Request, Verdict, Wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.types import Receive, Scope, Send
 
-    from app.protocols.bayeux.engine import Engine
-    from app.protocols.bayeux.exchanges import Outcome, Pending, Request
-
-    Header = tuple[bytes, bytes]
+Header = tuple[bytes, bytes]
 
 _OVERDUE_S = 60.0
 """A hold this long past its deadline means that the sweeper is dead: better an error than a poll that never ends."""

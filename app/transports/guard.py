@@ -7,19 +7,14 @@ the request.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from app.settings import is_loopback
+from app.settings import Settings, is_loopback
+from app.transports.head import Head
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from app.settings import Settings
-    from app.transports.head import Head
-
-    Header = tuple[bytes, bytes]
+Header = tuple[bytes, bytes]
 
 _PREFLIGHT = (
     (b"access-control-allow-methods", b"POST, GET"),

@@ -6,13 +6,12 @@ only then.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from starlette.types import Scope
 
 _PARAMETERS_LOOKED_AT = 100

@@ -6,32 +6,29 @@ This module writes the responses; `history_query.py` reads the parameters.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from app.broker.events import Event
 from app.broker.log import Page, UnknownPublication
+from app.broker.policy import Identity
 from app.broker.timestamps import to_text
 from app.broker.values import shown
+from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.names import Bounds, to_channel
+from app.settings import Settings
+from app.transports.archive import Archive
+from app.transports.door import Door, Visit
 from app.transports.guard import Rejection
-from app.transports.history_query import link, read
+from app.transports.history_query import Reading, link, read
 from app.transports.history_rights import may_read
 from app.transports.pages import route_path
+from app.transports.visitors import Visitors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.types import Receive, Scope, Send
 
-    from app.broker.events import Event
-    from app.broker.policy import Identity
-    from app.protocols.bayeux.hooks import Hooks
-    from app.settings import Settings
-    from app.transports.archive import Archive
-    from app.transports.door import Door, Visit
-    from app.transports.history_query import Reading
-    from app.transports.visitors import Visitors
-
-    Header = tuple[bytes, bytes]
+Header = tuple[bytes, bytes]
 
 PATH = "/history"
 UNKNOWN_PUBLICATION = "the publication is unknown or no longer in the history"

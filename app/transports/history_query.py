@@ -8,25 +8,19 @@ fixed sentence; nothing that was sent is repeated.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode
 
 from app.broker.errors import InvalidName
 from app.broker.log import USUAL_LIMIT, Query
+from app.broker.policy import Identity
 from app.broker.publications import LAST_PUBLICATION
 from app.broker.timestamps import BOUNDS, Span, to_ns
-from app.broker.topics import narrowed
-from app.protocols.bayeux.names import to_pattern, to_topic
+from app.broker.topics import Pattern, narrowed
+from app.protocols.bayeux.names import Bounds, to_pattern, to_topic
 from app.transports.guard import Rejection
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from app.broker.policy import Identity
-    from app.broker.topics import Pattern
-    from app.protocols.bayeux.names import Bounds
 
 _LAST_OFFSET = 2**63 - 1
 _WHOLE = re.compile(r"[0-9]{1,19}", re.ASCII)

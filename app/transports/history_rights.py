@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
-from app.protocols.bayeux.hooks import Refused
+from app.broker.topics import Pattern
+from app.protocols.bayeux.hooks import Hooks, Refused
 from app.protocols.bayeux.messages import Message
 from app.transports.guard import Rejection
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from app.broker.topics import Pattern
-    from app.protocols.bayeux.hooks import Hooks
-    from app.transports.head import Head
+from app.transports.head import Head
 
 DENIED = "the server's policy does not allow reading this history"
 

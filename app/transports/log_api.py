@@ -8,6 +8,7 @@ that it is not taken for complete.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,26 +21,22 @@ from app.broker.topics import Match, Pattern
 from app.history.history import PurgeUnderWay
 from app.history.segment import FORMAT
 from app.protocols.bayeux.names import Bounds, to_pattern
+from app.settings import Settings
+from app.transports.archive import Archive
 from app.transports.bodies import read_body
-from app.transports.door import PRIVATE, Begun
+from app.transports.door import PRIVATE, Begun, Door, Visit
 from app.transports.exchange import socket_of
 from app.transports.guard import Rejection
 from app.transports.history_query import parameters, whole
 from app.transports.log_formats import Arrow, JsonLines
 from app.transports.pages import route_path
+from app.transports.visitors import Visitors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.types import Receive, Scope, Send
 
-    from app.settings import Settings
-    from app.transports.archive import Archive
-    from app.transports.door import Door, Visit
-    from app.transports.visitors import Visitors
-
-    Format = Arrow | JsonLines
-    Header = tuple[bytes, bytes]
+Format = Arrow | JsonLines
+Header = tuple[bytes, bytes]
 
 PATHS = ("/log", "/log/head", "/log/purge")
 MOST_ROWS = 100_000

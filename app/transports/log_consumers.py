@@ -5,27 +5,25 @@ The only effect here is that retention deletes later; what a consumer does with 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import orjson
 
 from app import telemetry
 from app.history.consumers import TooManyConsumers, is_name
+from app.settings import Settings
+from app.transports.archive import Archive
 from app.transports.bodies import read_body
+from app.transports.door import Door, Visit
 from app.transports.guard import Rejection
 from app.transports.history_query import parameters
 from app.transports.log_api import EVERYTHING, NONE_KNOWN
 from app.transports.pages import route_path
+from app.transports.visitors import Visitors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.types import Receive, Scope, Send
-
-    from app.settings import Settings
-    from app.transports.archive import Archive
-    from app.transports.door import Door, Visit
-    from app.transports.visitors import Visitors
 
 PREFIX = "/log/consumers/"
 BAD_NAME = "a consumer's name must have 1 to 64 letters, digits, _ and -, and must not begin with draft-"

@@ -6,28 +6,23 @@ foreign ASGI server must be configured to do so (uvicorn: `--ws-ping-interval 0.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
+from app.protocols.links import Switchboard
 from app.protocols.nt4.paths import BASE, RTT, V40, V41, client_name
+from app.settings import Settings
+from app.transports.door import Door
 from app.transports.guard import Guard, Rejection
+from app.transports.head import Head
 from app.transports.upgrade import Family, Pings
 from app.transports.websocket import WebSockets
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from starlette.requests import Request
-    from starlette.types import Receive, Scope, Send
-
-    from app.protocols.links import Switchboard
-    from app.settings import Settings
-    from app.transports.door import Door
-    from app.transports.head import Head
 
 _LOOKS = 4
 """Looks at each client in one `ping_s`: how precisely silence is measured, by which a lost client is recognized."""

@@ -18,7 +18,7 @@ from app.transports.guard import TEXT_HEADERS
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    Header = tuple[bytes, bytes]
+Header = tuple[bytes, bytes]
 
 _ROOM = Path(__file__).resolve().parent.parent
 FOLDERS = (_ROOM / "static", _ROOM.parent / "static")

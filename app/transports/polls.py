@@ -7,16 +7,11 @@ before its response was written, the next one gets them.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING
 
-from app.protocols.links import Close
+from app.protocols.links import Close, Speaker
 from app.protocols.wamp.formats import is_batched, serializer_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from app.protocols.links import Speaker
 
 
 def _copied(message: bytes) -> bytes:

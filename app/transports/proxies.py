@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from starlette.types import Scope
 
-    Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-    Header = tuple[bytes, bytes]
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Header = tuple[bytes, bytes]
 
 _HOPS = 16
 """Entries of `X-Forwarded-For` that are read, from its end; beyond as many proxies the last of them is the client."""

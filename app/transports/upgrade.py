@@ -6,19 +6,15 @@ without a preflight, so the Origin must be checked here (S25).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from app.transports.guard import Rejection
+from app.protocols.links import Switchboard
+from app.transports.guard import Guard, Rejection
+from app.transports.head import Head
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from app.protocols.links import Switchboard
-    from app.transports.guard import Guard
-    from app.transports.head import Head
-
-    Header = tuple[bytes, bytes]
+Header = tuple[bytes, bytes]
 
 _REASON_BYTES = 123
 

@@ -7,18 +7,14 @@ proxy.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from app.broker.errors import TokenRefused
-from app.broker.policy import ANONYMOUS
+from app.broker.policy import ANONYMOUS, Identities, Identity, Rights
+from app.broker.topics import Pattern
+from app.settings import Verb
 from app.transports.authorization import bearer_token
 from app.transports.guard import Rejection
-
-if TYPE_CHECKING:
-    from app.broker.policy import Identities, Identity, Rights
-    from app.broker.topics import Pattern
-    from app.settings import Verb
-    from app.transports.head import Head
+from app.transports.head import Head
 
 NOT_ALLOWED = {
     "subscribe": "not allowed to subscribe to that, so not to read its history",

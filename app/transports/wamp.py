@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app.protocols.links import Switchboard
 from app.protocols.wamp.formats import SUBPROTOCOLS
+from app.settings import Settings, Wamp
 from app.transports.addresses import accounts
+from app.transports.endpoint import Endpoint
+from app.transports.guard import Guard
 from app.transports.pages import route_path
 from app.transports.upgrade import Family, Pings
 from app.transports.wamp_polling import WampPolling
@@ -13,11 +17,6 @@ from app.transports.websocket import WebSockets
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
-
-    from app.protocols.links import Switchboard
-    from app.settings import Settings, Wamp
-    from app.transports.endpoint import Endpoint
-    from app.transports.guard import Guard
 
 _LOOKS = 4
 """Looks at each peer in one `ping_s`."""

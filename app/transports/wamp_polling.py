@@ -13,27 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
 import orjson
 
+from app.settings import Limits, Wamp
 from app.transports.bodies import Disconnected, read_body
+from app.transports.door import Door, Visit
 from app.transports.endpoint import leaving
 from app.transports.exchange import respond, socket_of
 from app.transports.guard import Rejection
 from app.transports.polls import Poll
-from app.transports.upgrade import TURN_S
+from app.transports.upgrade import TURN_S, Family
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.types import Receive, Scope, Send
-
-    from app.settings import Limits, Wamp
-    from app.transports.door import Door, Visit
-    from app.transports.upgrade import Family
 
 
 _METHODS, _ANY = ("POST",), ("GET", "POST")

@@ -7,24 +7,20 @@ waits here; what it sends nevertheless is bounded by its own check of the backlo
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from app.protocols.links import Close
+from app.protocols.links import Close, Speaker
+from app.settings import Limits
 from app.transports.door import reject
 from app.transports.guard import Rejection
 from app.transports.head import Head
 from app.transports.pages import raw_path, route_path
-from app.transports.upgrade import TURN_S, check, reason_bytes
+from app.transports.upgrade import TURN_S, Family, check, reason_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from starlette.types import Receive, Scope, Send
-
-    from app.protocols.links import Speaker
-    from app.settings import Limits
-    from app.transports.upgrade import Family
 
 _TOO_BIG = 1009
 

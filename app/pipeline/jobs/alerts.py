@@ -12,19 +12,22 @@ passed.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from app.broker.names import SPACE
 from app.broker.timestamps import to_text
 from app.pipeline.errors import cause_of
 from app.pipeline.jobs.progress import Progress, consumer, turns_until
-from app.pipeline.jobs.publishing import Message, key_of
+from app.pipeline.jobs.publishing import Message, Publisher, key_of
 from app.pipeline.jobs.totals import is_counted
 from app.pipeline.jobs.usual import WINDOW_US, Bounds, Part, State, quiet, seen
 from app.pipeline.lake import tables
@@ -32,18 +35,10 @@ from app.pipeline.lake.commit import Step, commit_rows, committed
 from app.pipeline.source.log import open_log
 from app.pipeline.source.source import read_options
 from app.protocols.bayeux.names import to_channel
+from app.settings import Pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
     from threading import Event
-
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
-
-    from app.pipeline.jobs.publishing import Publisher
-    from app.settings import Pipeline
 
 _TRIGGER_S = 5.0
 """The interval of batches. Each costs about the same, with events or without: Spark looks for expired timers."""

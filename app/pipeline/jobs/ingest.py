@@ -12,7 +12,9 @@ Files that are written belong to no table until the commit, so a killed job is s
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import orjson
@@ -24,25 +26,20 @@ from app.history.stored import COLUMNS
 from app.pipeline.errors import JobFailed, Refused, cause_of
 from app.pipeline.jobs.progress import Progress, consumer, turns_until
 from app.pipeline.jobs.tidying import Tidying
-from app.pipeline.jobs.writing import EVENT, write_range
+from app.pipeline.jobs.writing import EVENT, Written, write_range
 from app.pipeline.lake import lock, staging, tables
 from app.pipeline.lake.commit import Step, commit_files, commit_rows, committed
 from app.pipeline.lake.tables import INGEST
 from app.pipeline.source.columns import Lifting
-from app.pipeline.source.log import offsets, open_log, split
+from app.pipeline.source.log import Head, offsets, open_log, split
 from app.pipeline.source.source import read_options
+from app.settings import Pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
     from threading import Event
 
     from deltalake import DeltaTable
     from pyspark.sql import SparkSession
-
-    from app.pipeline.jobs.writing import Written
-    from app.pipeline.source.log import Head
-    from app.settings import Pipeline
 
 _LOST = ("hole", "missing")
 _GAP_COLUMNS = tables.TABLES["gaps"].columns.names

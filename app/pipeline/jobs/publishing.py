@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -19,7 +20,6 @@ from app.pipeline.errors import JobFailed
 from app.pipeline.errors import Refused as NotPossible
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from concurrent.futures import Future
 
 _TRY_S = 5.0

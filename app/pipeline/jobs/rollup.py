@@ -16,6 +16,8 @@ The table holds everything that is needed after a crash. Its app versions:
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,7 +27,7 @@ from app.broker.names import SPACE
 from app.broker.timestamps import to_text
 from app.pipeline.errors import Refused, cause_of
 from app.pipeline.jobs.progress import Progress, consumer, turns_until
-from app.pipeline.jobs.publishing import Message, key_of
+from app.pipeline.jobs.publishing import Message, Publisher, key_of
 from app.pipeline.jobs.totals import KEY, QUANTILES, Totals
 from app.pipeline.jobs.windows import KINDS, Horizon, resume_at
 from app.pipeline.lake import tables
@@ -36,16 +38,12 @@ from app.pipeline.source.columns import Lifting
 from app.pipeline.source.log import open_log
 from app.pipeline.source.source import Options, Table, read_options
 from app.protocols.bayeux.names import to_channel
+from app.settings import Pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
     from threading import Event
 
     from pyspark.sql import DataFrame, SparkSession
-
-    from app.pipeline.jobs.publishing import Publisher
-    from app.settings import Pipeline
 
 _AT, _READ, _FINAL, _PUBLISHED = "rollup", "rollup/read", "rollup/final", "rollup/published"
 _CONFIGURATION = {

@@ -10,18 +10,16 @@ import signal
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from app.pipeline.errors import JobFailed, PipelineError, cause_of
+from app.pipeline.jobs.progress import Progress
+from app.pipeline.jobs.publishing import Publisher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from pyspark.sql import SparkSession
-
-    from app.pipeline.jobs.progress import Progress
-    from app.pipeline.jobs.publishing import Publisher
 
 CHANNEL = "/halley/pipeline"
 _TICK_S = 1.0

@@ -7,6 +7,8 @@ from which it reads again, the opening of the oldest open session; `sessions/rea
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -20,8 +22,6 @@ from app.pipeline.lake.commit import Step, commit_rows, committed
 from app.pipeline.lake.soundness import reading, see
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
     from threading import Event
 
     from deltalake import DeltaTable

@@ -6,17 +6,13 @@ Nothing depends on it: a compaction that fails or is aborted is left to the next
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from app.pipeline.errors import PipelineError
 from app.pipeline.lake import lock, upkeep
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from app.settings import Pipeline
+from app.settings import Pipeline
 
 _TABLES = ("events", "rollups")
 """The tables that grow with every commit; the others are small."""

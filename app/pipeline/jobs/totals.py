@@ -7,22 +7,19 @@ exact while there are few values, and approximate beyond.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from app.pipeline.jobs.windows import KINDS
+from app.pipeline.jobs.windows import KINDS, Kind
 from app.pipeline.lake.tables import SKIPPED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
-
-    from app.pipeline.jobs.windows import Kind
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 KEY = ("window", "start_us", "end_us", "topic", "protocol")

@@ -9,10 +9,8 @@ Only arithmetic: nothing here uses Spark, the log or a clock.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
+from typing import NamedTuple
 
 
 class Kind(NamedTuple):

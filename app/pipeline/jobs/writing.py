@@ -7,7 +7,10 @@ only the files that its result names count.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
@@ -19,11 +22,6 @@ from app.pipeline.lake.days import DAY_US
 from app.pipeline.lake.tables import NULL_FOLDER
 from app.pipeline.source.columns import FAULT_COLUMNS
 from app.pipeline.source.source import Options, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from datetime import date
-    from pathlib import Path
 
 EVENT = "event"
 """The kind of rows that the table `events` can hold; any other kind is the reason why a row is not an event."""

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -32,6 +34,7 @@ from app.pipeline.lake.statistics import statistics
 from app.pipeline.lake.tables import (
     NULL_FOLDER,
     File,
+    Shape,
     files_of,
     first_line,
     folder_of,
@@ -40,12 +43,6 @@ from app.pipeline.lake.tables import (
     shape_of,
     unreadable,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from app.pipeline.lake.tables import Shape
 
 _TRIES = 20
 ROW_GROUP_ROWS = 65_536

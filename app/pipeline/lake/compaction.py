@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from app.pipeline.lake.commit import write_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from app.pipeline.lake.tables import Shape
+from app.pipeline.lake.tables import Shape
 
 FILE_ROWS = 250_000
 """The approximate number of rows of a compacted file."""

@@ -12,6 +12,8 @@ in the tables' own logs for another day.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
@@ -20,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from app.broker.erasure import Erasure
 from app.broker.topics import RESERVED, matches, span
 from app.history.purge import is_concerned
 from app.history.ranges import joined
@@ -29,20 +32,14 @@ from app.pipeline.lake import lock, staging
 from app.pipeline.lake.commit import commit_files, commit_rows, write_file
 from app.pipeline.lake.compaction import SORTED
 from app.pipeline.lake.soundness import reading, see
-from app.pipeline.lake.tables import TABLES, dataset, files_of, folder_of, log_of, look, shape_of
+from app.pipeline.lake.tables import TABLES, File, dataset, files_of, folder_of, log_of, look, shape_of
 from app.pipeline.lake.tables import create as create_table
 from app.pipeline.lake.upkeep import delete_unnamed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from deltalake import DeltaTable
 
-    from app.broker.erasure import Erasure
-    from app.pipeline.lake.tables import File
-
-    Tell = Callable[[int, int], None]
+Tell = Callable[[int, int], None]
 
 FORGOTTEN = "forgotten"
 """The reason that `rejected` gives for an event that was erased."""

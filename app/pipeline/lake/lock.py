@@ -14,15 +14,12 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from app.pipeline.errors import Refused
 from app.pipeline.lake.tables import refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PATIENCE_S = 600.0
 """How long to wait for another process at most; the longest tasks are a batch and the deletion of many files."""

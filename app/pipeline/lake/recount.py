@@ -9,14 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from app.pipeline.jobs.windows import KINDS
+from app.pipeline.jobs.windows import KINDS, Kind
 from app.pipeline.lake.days import DAY_US
 from app.pipeline.lake.tables import SKIPPED, dataset, files_of
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-
-    from app.pipeline.jobs.windows import Kind
 
 _KEYS = ["start_us", "topic", "protocol"]
 _SETTLED_US = 60_000_000

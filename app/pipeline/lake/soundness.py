@@ -6,17 +6,15 @@ check the message is the same for every reader.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 
 from app.pipeline.errors import JobFailed
 from app.pipeline.lake.tables import first_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 
 class File(Protocol):

@@ -7,15 +7,13 @@ payloads, have the widest bounds: without any bounds, pyarrow's reader of delta-
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
 
 _LONG_CHARS = 32
 """Longer texts are cut, so that the least may be too small and the greatest too great."""

@@ -7,22 +7,19 @@ table. A table that cannot be opened is refused with a sentence that says why.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable, Field, Schema
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
+from pyarrow.dataset import Dataset
 
 from app.history.stored import COLUMNS
 from app.pipeline.errors import Refused
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from pyarrow.dataset import Dataset
 
 INGEST = "ingest"
 """The application whose version, in the table `events`, is the next offset to be read from the log."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from app.pipeline.lake import lock, staging
@@ -20,13 +23,7 @@ from app.pipeline.lake.compaction import FILE_ROWS, SORTED, Compaction
 from app.pipeline.lake.soundness import reading
 from app.pipeline.lake.tables import INGEST, TABLES, File, files_of, folder_of, open_table, refusal, schema, shape_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from deltalake import DeltaTable
-
-    Tell = Callable[[int, int], None]
+Tell = Callable[[int, int], None]
 
 _SMALL_ROWS = FILE_ROWS // 4
 """A sorted file with fewer rows is compacted again with new files, or if there are `_MANY` such files."""

@@ -6,7 +6,9 @@ meanwhile; vacuum and erasure may not.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -23,12 +25,9 @@ from app.pipeline.lake.tables import INGEST, dataset, files_of, first_line, fold
 from app.pipeline.source.log import offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-    from pathlib import Path
-
     from deltalake import DeltaTable
 
-    Tell = Callable[[int, int], None]
+Tell = Callable[[int, int], None]
 
 _WINDOW_OFFSETS = 4_194_304
 """The number of offsets that are examined together."""

@@ -11,16 +11,15 @@ import io
 import itertools
 import shutil
 import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-    Texts = Iterator[Sequence[str | None]]
+Texts = Iterator[Sequence[str | None]]
 
 LOOKED_AT = 500
 """The number of first rows by which the widths of a table's columns are chosen."""

@@ -7,11 +7,9 @@ not depend on Spark or Delta.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, cast
 
 Value = int | float | str | bool
 """A constant. Days are represented by the microseconds of their beginning."""

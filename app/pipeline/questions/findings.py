@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -18,9 +20,6 @@ from app.pipeline.lake.soundness import reading, see
 from app.pipeline.lake.tables import TABLES, dataset, files_of, log_of, open_table, path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     from deltalake import DeltaTable
 
 TOP_CHANNELS = 15

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import orjson
 
 from app.broker.timestamps import to_text
 from app.pipeline.questions.walk import Selection, Walk
 from app.protocols.bayeux.names import to_channel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 
 def lines(lake: Path, selection: Selection) -> Iterator[list[str]]:

@@ -10,19 +10,15 @@ node's fields are such lists, too, and can contain plans (subqueries).
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from app.pipeline.lake.days import DAY_US, to_us
-from app.pipeline.questions.conditions import Anything, Begins, Both, Compared, Either, Known, Unknown
+from app.pipeline.questions.conditions import Anything, Begins, Both, Compared, Condition, Either, Known, Unknown, Value
+from app.pipeline.questions.views import View
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from app.pipeline.questions.conditions import Condition, Value
-    from app.pipeline.questions.views import View
-
-    Fields = dict[str, Any]
-    Columns = Mapping[int, str]
+Fields = dict[str, Any]
+Columns = Mapping[int, str]
 
 _RELATIONS = {
     "EqualTo": "=",

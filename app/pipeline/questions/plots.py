@@ -6,16 +6,13 @@ Every string from the lake is escaped.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from html import escape
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from app.pipeline.questions.findings import Commit
 
-    from app.pipeline.questions.findings import Commit
-
-    Ages = tuple[int, float, float]
+Ages = tuple[int, float, float]
 
 WIDTH, HEIGHT = 720, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 78, 8, 12, 28

@@ -13,29 +13,25 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from hashlib import blake2b
+from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
 from app.broker.policy import SERVERS_OWN
+from app.client import Client
+from app.client import Refused as RefusedByServer
 from app.history import documents
 from app.history.stored import audience_of
 from app.pipeline.errors import JobFailed, Refused
-from app.pipeline.questions.walk import Walk
+from app.pipeline.questions.walk import Selection, Walk
 from app.protocols.bayeux.names import to_channel
 from app.settings import History
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from app.client import Client
-    from app.client import Refused as RefusedByServer
-    from app.pipeline.questions.walk import Selection
-
-    Row = Mapping[str, Any]
+Row = Mapping[str, Any]
 
 ROOT = "/replay"
 KEY_AGE_S = History().key_age_s

@@ -6,19 +6,15 @@ Clients choose the names of channels, so each name is escaped, and the page's co
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from app.pipeline.questions import plots
-from app.pipeline.questions.findings import MOST_LOSSES, findings
+from app.pipeline.questions.findings import MOST_LOSSES, Commit, Findings, findings
 from app.pipeline.questions.plots import moment, seconds
 from app.protocols.bayeux.names import to_channel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from app.pipeline.questions.findings import Commit, Findings
 
 _ALERTS_SHOWN = 20
 _PROTOCOLS = ("bayeux", "wamp", "nt4")

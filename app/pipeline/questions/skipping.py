@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from app.pipeline.lake import tables
 from app.pipeline.lake.days import DAY_US, to_us
-from app.pipeline.questions.conditions import Contents, Extent
+from app.pipeline.questions.conditions import Condition, Contents, Extent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from deltalake import DeltaTable
-
-    from app.pipeline.questions.conditions import Condition
 
 _LAST_CHAR = "\U0010ffff"
 

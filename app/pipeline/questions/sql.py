@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,19 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from app.pipeline.errors import JobFailed, Refused, said_in_java
 from app.pipeline.lake.soundness import see
 from app.pipeline.lake.tables import TABLES
-from app.pipeline.questions.conditions import Anything, has_moved
+from app.pipeline.questions.conditions import Anything, Condition, has_moved
 from app.pipeline.questions.plans import conditions_of
-from app.pipeline.questions.skipping import needed
-from app.pipeline.questions.views import views_of
+from app.pipeline.questions.skipping import Reading, needed
+from app.pipeline.questions.views import View, views_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from pyspark.sql import DataFrame, SparkSession
-
-    from app.pipeline.questions.conditions import Condition
-    from app.pipeline.questions.skipping import Reading
-    from app.pipeline.questions.views import View
 
 SENTENCE_CHARS = 300
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from app.pipeline.questions.sql import ask
+from app.pipeline.questions.sql import Answer, ask
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
-
-    from app.pipeline.questions.sql import Answer
 
 By = Literal["events", "bytes"]
 

@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import json
 import operator
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from app.pipeline.errors import no_lake
 from app.pipeline.lake.tables import TABLES, open_table, path, schema
-from app.pipeline.questions.conditions import Begins, Both, Compared, Either, Known, Unknown
-from app.pipeline.questions.skipping import files_of
+from app.pipeline.questions.conditions import Begins, Both, Compared, Condition, Either, Known, Unknown
+from app.pipeline.questions.skipping import File, files_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
     from deltalake import DeltaTable
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-    from app.pipeline.questions.conditions import Condition
-    from app.pipeline.questions.skipping import File
 
 _DAY_OF = {"events": "time_us", "rollups": "start_us"}
 _PLAIN_IN_CHANNELS = {"!7e": "~", "!28": "(", "!29": ")", "!24": "$", "!40": "@"}

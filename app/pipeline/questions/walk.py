@@ -6,8 +6,10 @@ first only the offsets of matching events, then the rows, one range of offsets a
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,19 +17,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from app.broker.topics import Match, matches, span
+from app.broker.topics import Match, Pattern, matches, span
 from app.pipeline.errors import no_lake
 from app.pipeline.lake.soundness import reading, see
 from app.pipeline.lake.tables import STORED, log_of, open_table, path
 from app.pipeline.questions.conditions import Both, Compared
-from app.pipeline.questions.skipping import files_of, needed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from app.broker.topics import Pattern
-    from app.pipeline.questions.skipping import File
+from app.pipeline.questions.skipping import File, files_of, needed
 
 _STRETCH_BYTES = 33_554_432
 _MOST_ROWS = 100_000

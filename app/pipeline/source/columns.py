@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -17,11 +18,7 @@ from app.broker.topics import Match, Pattern, matches
 from app.history.stored import COLUMNS
 from app.pipeline.errors import Refused
 from app.protocols.bayeux.names import Bounds, to_pattern
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from app.settings import Settings
+from app.settings import Settings
 
 LONGS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "crc", "fault_last"})
 FAULT_COLUMNS = ("fault", "fault_last")

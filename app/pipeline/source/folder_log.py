@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -31,8 +32,6 @@ from app.pipeline.errors import JobFailed, Refused
 from app.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, are_sound, explained
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
     from app.pipeline.source.log import Row, Why
 
 _SELECT = f"select {', '.join(COLUMNS)} from events where offset >= ? and offset < ? order by offset"  # noqa: S608

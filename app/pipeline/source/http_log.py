@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,6 @@ from app.pipeline.errors import JobFailed, Refused
 from app.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, are_sound, explained
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from app.pipeline.source.log import Row
 
 _ARROW, _LINES = "application/vnd.apache.arrow.stream", "application/x-ndjson"

@@ -5,17 +5,15 @@ Ranges are half-open, [first, until), except in texts for people ("offsets 5 to 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 from zlib import crc32
 
 from orjson import dumps
 
 from app.pipeline.errors import JobFailed, Refused
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 Row = tuple[Any, ...]
 """An undamaged stored event, purged or not: the values of `COLUMNS` (`app/history/stored.py`)."""

@@ -16,26 +16,21 @@ consumer          for a stream: the consumer name under which it reports its pos
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
 
 from app.history.consumers import is_name
 from app.history.stored import COLUMNS, PURGED
 from app.pipeline.errors import Refused
 from app.pipeline.source.columns import Lifting, arrow_schema, spark_schema
-from app.pipeline.source.log import GapFound, Gone, open_log, split
+from app.pipeline.source.log import Fault, GapFound, Gone, Head, Row, open_log, split
 from app.settings import Pipeline
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from pyspark.sql.types import StructType
-
-    from app.pipeline.source.log import Fault, Head, Row
 
 _OPTIONS = {
     "path", "url", "token", "token_file", "from_offset", "until_offset", "faults", "accept_gap", "lift",

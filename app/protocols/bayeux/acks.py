@@ -9,12 +9,9 @@ lost a reply repeats its old k and gets all of the events again.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from app.broker.events import Event
+from app.broker.events import Event
 
 
 class Acks:

@@ -7,14 +7,12 @@ carried its own advice, and whenever it differs from the last advice sent; other
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from app.protocols.bayeux.exchanges import Hold
-    from app.protocols.bayeux.sessions import BayeuxSession
-    from app.settings import Bayeux
+from app.protocols.bayeux.exchanges import Hold
+from app.protocols.bayeux.sessions import BayeuxSession
+from app.settings import Bayeux
 
 
 class Advisor:

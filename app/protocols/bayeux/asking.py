@@ -7,25 +7,22 @@ Each function is one part of a `Conversation`, which it gets as `talk`; those th
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from app.broker.policy import SERVER
 from app.protocols.bayeux import errors
-from app.protocols.bayeux.exchanges import Wait
+from app.protocols.bayeux.exchanges import Verdict, Wait
 from app.protocols.bayeux.hooks import Refused
-from app.protocols.bayeux.messages import Fault, decode_data, encode_data
+from app.protocols.bayeux.messages import Fault, Message, decode_data, encode_data
 from app.protocols.bayeux.names import to_pattern
+from app.protocols.bayeux.sessions import BayeuxSession
 from app.protocols.bayeux.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
     from app.protocols.bayeux.conversation import Conversation
-    from app.protocols.bayeux.exchanges import Verdict
-    from app.protocols.bayeux.messages import Message
-    from app.protocols.bayeux.sessions import BayeuxSession
 
-    Steps = Generator[Wait, tuple[Verdict, float], Any]
+Steps = Generator[Wait, tuple[Verdict, float], Any]
 
 
 def may_subscribe(talk: Conversation, session: BayeuxSession, channel: str, message: Message) -> Steps:

@@ -7,15 +7,12 @@ matters only to the policy's `can_create` and to the hooks that prepare a channe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable
 
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable
-
-    from app.broker.index import TopicIndex
-    from app.broker.topics import Pattern
-    from app.protocols.bayeux.hooks import Hooks
+from app.broker.index import TopicIndex
+from app.broker.topics import Pattern
+from app.protocols.bayeux.hooks import Hooks
 
 _IDLE_SWEEPS = 3
 

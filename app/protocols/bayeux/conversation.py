@@ -10,11 +10,14 @@ sent a `Verdict` with the new time.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from app.broker.errors import InvalidName, Refusal
+from app.broker.events import Event
+from app.broker.topics import Pattern
 from app.protocols.bayeux import asking, errors, replay
-from app.protocols.bayeux.exchanges import Hold, Pending, Reply, Transport, Wait
+from app.protocols.bayeux.exchanges import Hold, Pending, Reply, Request, Transport, Verdict, Wait
 from app.protocols.bayeux.handshake import shake_hands
 from app.protocols.bayeux.messages import (
     Fault,
@@ -23,20 +26,14 @@ from app.protocols.bayeux.messages import (
 )
 from app.protocols.bayeux.names import SERVICE, to_pattern
 from app.protocols.bayeux.publishing import fault_of, is_publish, publish
-from app.protocols.bayeux.sessions import DISCONNECTED, DISMISSED
+from app.protocols.bayeux.sessions import DISCONNECTED, DISMISSED, BayeuxSession
 from app.protocols.bayeux.timesync import Timesync
 from app.protocols.json_text import has_out_of_range
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from app.broker.events import Event
-    from app.broker.topics import Pattern
     from app.protocols.bayeux.engine import Engine
-    from app.protocols.bayeux.exchanges import Request, Verdict
-    from app.protocols.bayeux.sessions import BayeuxSession
 
-    Steps = Generator[Wait | Pending, tuple[Verdict, float], Any]
+Steps = Generator[Wait | Pending, tuple[Verdict, float], Any]
 
 HANDSHAKE = "/meta/handshake"
 CONNECT = "/meta/connect"

@@ -14,33 +14,28 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from app.broker.broker import Broker
 from app.broker.events import Event
 from app.broker.flow import GRACE_S
-from app.broker.policy import SERVER, NoIdentities
+from app.broker.log import Page, Query
+from app.broker.policy import SERVER, Identities, NoIdentities, Rights
+from app.broker.sessions import Session
 from app.protocols.bayeux import errors, farewells, hot, replay, revoking
 from app.protocols.bayeux.advice import Advisor
 from app.protocols.bayeux.channels import Channels, is_used
 from app.protocols.bayeux.conversation import Conversation
-from app.protocols.bayeux.exchanges import Hold, Pending, Reply, Transport, Verdict, Wait
+from app.protocols.bayeux.exchanges import Hold, Outcome, Pending, Reply, Request, Transport, Verdict, Wait
+from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.messages import encode, encode_data, reply_to
 from app.protocols.bayeux.names import Bounds, to_pattern, to_topic
 from app.protocols.bayeux.responses import Responses
 from app.protocols.bayeux.sessions import DISCONNECTED, DISMISSED, EXPIRED, OUTLIVED, SLOW_CONSUMER, BayeuxSession
 from app.protocols.bayeux.states import LIFE, Happening, State, Step
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
-
-    from app.broker.broker import Broker
-    from app.broker.log import Page, Query
-    from app.broker.policy import Identities, Rights
-    from app.broker.sessions import Session
-    from app.protocols.bayeux.exchanges import Outcome, Request
-    from app.protocols.bayeux.hooks import Hooks
-    from app.settings import Bayeux
+from app.settings import Bayeux
 
 _NO_IDENTITIES = NoIdentities()
 _ID_BYTES = 20  # Bayeux 1.0, 3.2: "SHOULD be at least 128 bits"; as hexadecimal it is alphanumeric

@@ -12,21 +12,20 @@ A transport makes a `Request` and gives it to `Engine.receive`, which returns an
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from app.broker.errors import TokenRefused
+from app.broker.events import Event
+from app.broker.policy import Identity
 from app.protocols.bayeux.messages import body_of
+from app.protocols.bayeux.timesync import Timesync
 from app.protocols.links import Context
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Generator, Mapping
-
-    from app.broker.errors import TokenRefused
-    from app.broker.events import Event
-    from app.broker.policy import Identity
     from app.protocols.bayeux.sessions import BayeuxSession
-    from app.protocols.bayeux.timesync import Timesync
 
 
 class HttpContext(Context, Protocol):

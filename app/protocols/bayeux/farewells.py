@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.protocols.bayeux import replay
+from app.protocols.bayeux.exchanges import Hold, Reply
 from app.protocols.bayeux.messages import reply_to
 
 if TYPE_CHECKING:
     from app.protocols.bayeux.engine import Engine
-    from app.protocols.bayeux.exchanges import Hold, Reply
 
 
 def dismissal(engine: Engine, hold: Hold, now: float, *, is_told: bool) -> Reply:

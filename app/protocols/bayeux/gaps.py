@@ -6,12 +6,12 @@ written to its socket.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from app.broker.topics import Pattern
 
-    from app.broker.topics import Pattern
+if TYPE_CHECKING:
     from app.protocols.bayeux.exchanges import Hold
 
 _GAPS = 300

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from app.broker.errors import NoRoom, TooManySessions
+from app.broker.events import Event
 from app.protocols.bayeux import asking, errors, replay
 from app.protocols.bayeux.acks import Acks
-from app.protocols.bayeux.exchanges import Reply, Wait
+from app.protocols.bayeux.exchanges import Reply, Verdict, Wait
 from app.protocols.bayeux.identity import confirm, identify
-from app.protocols.bayeux.messages import Fault, reply_to
+from app.protocols.bayeux.messages import Fault, Message, reply_to
+from app.protocols.bayeux.sessions import BayeuxSession
 from app.protocols.bayeux.timesync import Timesync
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
-    from app.broker.events import Event
     from app.protocols.bayeux.conversation import Conversation
-    from app.protocols.bayeux.exchanges import Verdict
-    from app.protocols.bayeux.messages import Message
-    from app.protocols.bayeux.sessions import BayeuxSession
 
 _VERSION = re.compile(r"(\d{1,9})((?:\.[A-Za-z0-9]{1,16}){0,8})")
 _OUR_VERSION = "1.0"

@@ -6,19 +6,15 @@ as each hook's docstring says, and never ends a request.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
 
-from app.broker.topics import Match, patterns_over
+from app.broker.topics import Match, Pattern, patterns_over
+from app.protocols.bayeux.messages import Message
+from app.protocols.bayeux.sessions import BayeuxSession
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from app.broker.topics import Pattern
-    from app.protocols.bayeux.messages import Message
-    from app.protocols.bayeux.sessions import BayeuxSession
-
-    Answer = bool | None | Awaitable[bool | None]
-    Authorizer = Callable[[BayeuxSession | None, str, str, Message], bool | None]
+Answer = bool | None | Awaitable[bool | None]
+Authorizer = Callable[[BayeuxSession | None, str, str, Message], bool | None]
 
 T = TypeVar("T")
 

@@ -8,6 +8,7 @@ every sequence over both paths and check that they give the same bytes and the s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -22,8 +23,6 @@ from app.protocols.bayeux.sessions import BayeuxSession
 from app.protocols.bayeux.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from app.protocols.bayeux.engine import Engine
 
 

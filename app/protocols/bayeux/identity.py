@@ -9,17 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.broker.errors import TokenRefused
-from app.broker.policy import ANONYMOUS
+from app.broker.policy import ANONYMOUS, Identity
 from app.protocols.bayeux import errors
-from app.protocols.bayeux.exchanges import Transport
-from app.protocols.bayeux.messages import Fault
+from app.protocols.bayeux.exchanges import Request, Transport
+from app.protocols.bayeux.messages import Fault, Message
+from app.protocols.bayeux.sessions import BayeuxSession
 
 if TYPE_CHECKING:
-    from app.broker.policy import Identity
     from app.protocols.bayeux.engine import Engine
-    from app.protocols.bayeux.exchanges import Request
-    from app.protocols.bayeux.messages import Message
-    from app.protocols.bayeux.sessions import BayeuxSession
 
 
 def identify(engine: Engine, request: Request, message: Message, session: BayeuxSession, now: float) -> None:

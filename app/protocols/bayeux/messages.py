@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from app.broker.events import Event
 from app.broker.timestamps import to_text
 from app.broker.values import shown
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.names import to_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from app.broker.events import Event
     from app.protocols.bayeux.exchanges import HttpContext
 
 ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")

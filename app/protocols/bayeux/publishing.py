@@ -7,6 +7,7 @@ its reply open; the conversation continues with the next publish meanwhile, so t
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from app.broker.errors import (
@@ -18,26 +19,21 @@ from app.broker.errors import (
     TooManyTopics,
     WrongType,
 )
-from app.broker.events import Event
+from app.broker.events import Audience, Event
 from app.broker.keys import Published
 from app.broker.policy import Identity
 from app.protocols.bayeux import asking, errors
 from app.protocols.bayeux.audience import TooLong, audience_of
-from app.protocols.bayeux.exchanges import Transport
+from app.protocols.bayeux.exchanges import Pending, Transport, Verdict, Wait
 from app.protocols.bayeux.identity import visitor
-from app.protocols.bayeux.messages import ABSENT, Fault, encode_data
+from app.protocols.bayeux.messages import ABSENT, Fault, Message, encode_data
 from app.protocols.bayeux.names import META, SERVICE, is_wildcard, to_pattern, to_topic
+from app.protocols.bayeux.sessions import BayeuxSession
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from app.broker.events import Audience
     from app.protocols.bayeux.conversation import Conversation
-    from app.protocols.bayeux.exchanges import Pending, Verdict, Wait
-    from app.protocols.bayeux.messages import Message
-    from app.protocols.bayeux.sessions import BayeuxSession
 
-    Steps = Generator[Wait | Pending, tuple[Verdict, float], Any]
+Steps = Generator[Wait | Pending, tuple[Verdict, float], Any]
 
 _KEY = re.compile(r"[\x20-\x7e]+")
 

@@ -19,27 +19,23 @@ as it was published, for clients that read positions from the `ext.replay` of ev
 from __future__ import annotations
 
 import re
+from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from app.broker.cursors import Cursor
-from app.broker.log import Query
+from app.broker.events import Event
+from app.broker.log import Log, Page, Query
 from app.broker.topics import Match, Pattern, patterns_heard
 from app.protocols.bayeux import errors
-from app.protocols.bayeux.exchanges import Wait
+from app.protocols.bayeux.exchanges import Hold, Reply, Request, Verdict, Wait
 from app.protocols.bayeux.gaps import Gap, Replay, span
-from app.protocols.bayeux.messages import ABSENT, Fault
+from app.protocols.bayeux.messages import ABSENT, Fault, Message
 from app.protocols.bayeux.names import to_subscription
+from app.protocols.bayeux.sessions import BayeuxSession
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
-
-    from app.broker.events import Event
-    from app.broker.log import Log, Page
     from app.protocols.bayeux.conversation import Conversation
     from app.protocols.bayeux.engine import Engine
-    from app.protocols.bayeux.exchanges import Hold, Reply, Request, Verdict
-    from app.protocols.bayeux.messages import Message
-    from app.protocols.bayeux.sessions import BayeuxSession
 
 ONLY_NEW, ALL = -1, -2
 

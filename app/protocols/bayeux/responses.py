@@ -6,17 +6,14 @@ an extension may add to it, change it or keep it back.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from app.broker.events import Event
+from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.messages import decode_data, encode, event_frame, replay_frame
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from app.broker.events import Event
-    from app.protocols.bayeux.hooks import Hooks
-    from app.protocols.bayeux.sessions import BayeuxSession
+from app.protocols.bayeux.sessions import BayeuxSession
 
 
 class Responses:

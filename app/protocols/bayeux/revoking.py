@@ -8,21 +8,19 @@ has not been written or acknowledged.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from app.broker.events import Event
-from app.broker.topics import matches, patterns_heard
+from app.broker.topics import Pattern, matches, patterns_heard
 from app.protocols.bayeux import replay
 from app.protocols.bayeux.messages import encode
 from app.protocols.bayeux.names import to_subscription
+from app.protocols.bayeux.sessions import BayeuxSession
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from app.broker.topics import Pattern
     from app.protocols.bayeux.engine import Engine
-    from app.protocols.bayeux.sessions import BayeuxSession
 
 _TOPIC = "meta/unsubscribe"
 _REMEMBERED_FRAMES = 100  # a rule usually takes the same few subscriptions from very many sessions

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hmac
 import re
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from app.broker.sessions import Session
+from app.broker.outbox import Outbox
+from app.broker.sessions import Owner, Session
+from app.protocols.bayeux.acks import Acks
 from app.protocols.bayeux.states import State
+from app.settings import Bayeux
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from app.broker.outbox import Outbox
-    from app.broker.sessions import Owner
-    from app.protocols.bayeux.acks import Acks
     from app.protocols.bayeux.exchanges import Hold, Reply
     from app.protocols.bayeux.gaps import Replay
-    from app.settings import Bayeux
 
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{16,64}")
 

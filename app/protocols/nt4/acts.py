@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from app.protocols.nt4.messages import Ignored, Publish, SetProperties, Subscribe, Unpublish, Unsubscribe
 from app.protocols.nt4.subscribing import subscribe, unsubscribe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from app.protocols.nt4.engine import Engine
 
 

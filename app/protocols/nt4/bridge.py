@@ -9,24 +9,22 @@ until it ends; a request without a session keeps the topic for `nt4.visitor_topi
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Collection
 from heapq import nlargest
 from itertools import count, islice, takewhile
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from app.broker.erasure import Erasure
 from app.broker.errors import TooManyTopics, WrongType
 from app.broker.events import BARE, Event
 from app.broker.log import Keeping
 from app.broker.sessions import Session
-from app.broker.topics import Match, matcher
+from app.broker.topics import Match, Pattern, matcher
 from app.protocols.nt4 import names, types
 from app.protocols.nt4.clients import Publisher
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from app.broker.erasure import Erasure
-    from app.broker.topics import Pattern
     from app.protocols.nt4.tables import Tables
     from app.protocols.nt4.topics import Topic
 

@@ -6,10 +6,7 @@ NetworkTables clients disconnect from a server that is silent for a second, so n
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator
 
 _COST_OF_A_TURN = 400
 """The cost of all chores in one turn. A step for one topic and one client costs 1, some 10 to 20 microseconds."""

@@ -6,18 +6,18 @@ import secrets
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from app.broker.broker import Broker
 from app.broker.sessions import Session
+from app.protocols.links import Context, Link
 from app.protocols.nt4.backlog import Backlog
 from app.protocols.nt4.paths import V40
 from app.protocols.nt4.subscriptions import Subscriptions
+from app.settings import Nt4
 
 if TYPE_CHECKING:
-    from app.broker.broker import Broker
-    from app.protocols.links import Context, Link
     from app.protocols.nt4.engine import Engine
     from app.protocols.nt4.pacing import Stream
     from app.protocols.nt4.topics import Topic
-    from app.settings import Nt4
 
 ROLE = "nt4"
 """The role of all NetworkTables clients in access rules."""

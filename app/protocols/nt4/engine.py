@@ -8,25 +8,23 @@ the time are answered immediately, before any waiting messages.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from app.protocols.links import GOING_AWAY, POLICY_VIOLATION
+from app.broker.events import Event
+from app.broker.meters import Meter
+from app.broker.sessions import Session
+from app.broker.topics import Pattern
+from app.protocols.links import GOING_AWAY, POLICY_VIOLATION, Context
 from app.protocols.nt4 import messages, values
 from app.protocols.nt4.acts import act
 from app.protocols.nt4.revoking import rights_changed
 from app.protocols.nt4.values import TimeAsked, Undecodable
+from app.settings import Verb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from app.broker.events import Event
-    from app.broker.meters import Meter
-    from app.broker.sessions import Session
-    from app.broker.topics import Pattern
-    from app.protocols.links import Context
     from app.protocols.nt4.clients import Client
     from app.protocols.nt4.server import Server
-    from app.settings import Verb
 
 LOST = "connection_lost"
 SLOW_CONSUMER = "slow_consumer"

@@ -6,17 +6,15 @@ it is.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 from msgpack import Packer
 
 from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, has_out_of_range, loads
 from app.protocols.nt4.packets import together
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 LEAST_ID, LARGEST_ID = -(2**31) + 1, 2**31 - 2
 """The bounds of the ids that clients choose for publishers and subscriptions."""

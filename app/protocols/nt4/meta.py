@@ -10,17 +10,16 @@ values have subscribers of other protocols or are recorded: some clients publish
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from app.broker.sessions import Session
 from app.protocols.nt4.clients import Client
+from app.protocols.nt4.messages import Subscribe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from app.broker.sessions import Session
-    from app.protocols.nt4.messages import Subscribe
     from app.protocols.nt4.tables import Tables
     from app.protocols.nt4.topics import Topic
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from app.protocols.links import Close
+from app.protocols.links import Close, Link
 from app.protocols.nt4 import messages, values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from app.protocols.links import Link
     from app.protocols.nt4.clients import Client
 
 _AT_ONCE_BYTES = 16_384

@@ -8,17 +8,17 @@ A value that is received after a rest of a period is sent in the same turn.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from itertools import chain
 from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from app.broker.flow import Flow
+from app.protocols.nt4.subscriptions import Interest
 
-    from app.broker.flow import Flow
+if TYPE_CHECKING:
     from app.protocols.nt4.clients import Client
-    from app.protocols.nt4.subscriptions import Interest
     from app.protocols.nt4.topics import Topic
 
 Entry = tuple[int, bytes, object]

@@ -5,27 +5,23 @@ The code that runs the event loop calls `answers` once a turn, and again at the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
+from app.broker.broker import Broker
 from app.broker.errors import NoRoom
 from app.broker.meters import Meters
-from app.protocols.links import GOING_AWAY, TRY_AGAIN_LATER
+from app.broker.policy import Rights
+from app.broker.topics import Pattern
+from app.protocols.links import GOING_AWAY, TRY_AGAIN_LATER, Close, Context, Link
 from app.protocols.nt4.clients import Client
 from app.protocols.nt4.engine import Engine
 from app.protocols.nt4.paths import RTT, client_name
 from app.protocols.nt4.tables import Tables
+from app.settings import Nt4, Verb
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    from app.broker.broker import Broker
-    from app.broker.policy import Rights
-    from app.broker.topics import Pattern
-    from app.protocols.links import Close, Context, Link
-    from app.settings import Nt4, Verb
-
-    Resume = Callable[[Any, Exception | None, float], None]
-    Permission = Callable[[Verb, list[Pattern | None], Context], list[bool] | Awaitable[list[bool]]]
+Resume = Callable[[Any, Exception | None, float], None]
+Permission = Callable[[Verb, list[Pattern | None], Context], list[bool] | Awaitable[list[bool]]]
 
 
 class Server:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from app.protocols.nt4 import names
+from app.protocols.nt4.messages import Subscribe
 from app.protocols.nt4.subscriptions import bytes_of, merged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from app.protocols.nt4.clients import Client
-    from app.protocols.nt4.messages import Subscribe
     from app.protocols.nt4.tables import Tables
     from app.protocols.nt4.topics import Topic
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from math import gcd
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from app.broker.memory import text_bytes
+from app.protocols.nt4.messages import Subscribe
 from app.protocols.nt4.names import is_reserved
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from app.protocols.nt4.messages import Subscribe
 
 _STEP_MS = 10
 LEAST_PERIOD_MS = 5

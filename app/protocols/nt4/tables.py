@@ -7,33 +7,32 @@ publisher of a topic's last value may replace it with an older one. No operation
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from app.broker.broker import Broker
+from app.broker.erasure import Erasure
+from app.broker.policy import Rights
+from app.broker.sessions import Session
 from app.broker.topics import Match, Pattern
+from app.protocols.links import Close, Link
 from app.protocols.nt4 import messages, names, subscribing
 from app.protocols.nt4.bridge import Bridge
 from app.protocols.nt4.chores import Chores
 from app.protocols.nt4.clients import Publisher
+from app.protocols.nt4.messages import Publish, Subscribe
 from app.protocols.nt4.meta import Meta
 from app.protocols.nt4.outgoing import Outgoing
 from app.protocols.nt4.pacing import Pacing
 from app.protocols.nt4.topics import Topic, Topics
+from app.settings import Nt4
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from app.broker.broker import Broker
-    from app.broker.erasure import Erasure
-    from app.broker.policy import Rights
-    from app.broker.sessions import Session
-    from app.protocols.links import Close, Link
     from app.protocols.nt4.clients import Client
-    from app.protocols.nt4.messages import Publish, Subscribe
-    from app.settings import Nt4
 
 
 class Tables:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from app.protocols.nt4 import messages
+from app.protocols.nt4.messages import Subscribe
 from app.protocols.nt4.names import is_reserved
+from app.protocols.nt4.subscriptions import Interest
 from app.protocols.nt4.types import number_of
 from app.protocols.nt4.values import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from app.protocols.nt4.clients import Client, Publisher
-    from app.protocols.nt4.messages import Subscribe
     from app.protocols.nt4.pacing import Stream
-    from app.protocols.nt4.subscriptions import Interest
 
 _AHEAD_US = 1_000_000
 """The most that a value's time may count as ahead of now, so that one wrong clock cannot block a topic (G7)."""

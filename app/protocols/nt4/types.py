@@ -6,16 +6,14 @@ In Python a value is a bool, a float, an int, a str or bytes, or a list of value
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from math import isfinite, isinf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from app.protocols.bytes_text import NotBytes, from_text, is_for_bytes, to_text
 from app.protocols.json_text import NotJson, loads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BOOLEAN, DOUBLE, INT, FLOAT, STRING, RAW = 0, 1, 2, 3, 4, 5
 ARRAY = 16

@@ -10,7 +10,8 @@ the first element of another type.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, NamedTuple
 
 from msgpack import OutOfData, Packer, Unpacker
 from msgspec import Meta, ValidationError
@@ -30,9 +31,6 @@ from app.protocols.nt4.types import (
     BadValue,
     accept,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 TIME_ID = -1
 

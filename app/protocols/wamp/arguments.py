@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from app.protocols.wamp import errors
 from app.protocols.wamp.errors import Refused
 from app.protocols.wamp.messages import identifier
 from app.protocols.wamp.serializers import is_absent
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def check_count(args: list[Any], least: int, most: int) -> None:

@@ -10,21 +10,17 @@ from __future__ import annotations
 import hmac
 import secrets
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
 from app.broker.errors import TokenRefused
-from app.broker.policy import ANONYMOUS, Identity, NoIdentities
+from app.broker.policy import ANONYMOUS, Identities, Identity, NoIdentities
 from app.broker.timestamps import to_text
 from app.protocols.wamp.messages import Violation
 from app.protocols.wamp.options import BadOption, text, texts
 from app.settings.wamp import KEY_BYTES, User
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from app.broker.policy import Identities
 
 NO_CREDENTIALS, TICKET, WAMPCRA = "anonymous", "ticket", "wampcra"
 """The authentication methods, as WAMP names them."""

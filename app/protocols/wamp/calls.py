@@ -6,27 +6,23 @@ where it answers later. Procedures other than those in `_FREE` need the right to
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from app.broker.errors import InvalidName
-from app.broker.log import UnknownPublication
+from app.broker.log import Page, UnknownPublication
 from app.broker.policy import Identity
+from app.broker.topics import Pattern
 from app.protocols.wamp import errors, history, session_procedures, subscription_procedures, testaments
 from app.protocols.wamp.errors import Refused
-from app.protocols.wamp.history import InvalidArgument
-from app.protocols.wamp.messages import CALL, RESULT
+from app.protocols.wamp.history import InvalidArgument, Reading
+from app.protocols.wamp.messages import CALL, RESULT, Call
 from app.protocols.wamp.realms import is_meta
 from app.protocols.wamp.subscribing import check_right
 from app.protocols.wamp.uris import check_uri, own_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from app.broker.log import Page
-    from app.broker.topics import Pattern
     from app.protocols.wamp.engine import Engine
-    from app.protocols.wamp.history import Reading
-    from app.protocols.wamp.messages import Call
     from app.protocols.wamp.sessions import WampSession
 
     Procedure = Callable[[Engine, WampSession, Call, float], list[Any] | None]

@@ -5,19 +5,14 @@ JSON messages are assembled from existing JSON texts; only the binary serializer
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import orjson
 
-from app.broker.topics import Match
+from app.broker.events import Event
+from app.broker.topics import Match, Pattern
+from app.protocols.wamp.formats import Format
 from app.protocols.wamp.messages import EVENT
 from app.protocols.wamp.payloads import elements, shown
 from app.protocols.wamp.uris import to_uri
-
-if TYPE_CHECKING:
-    from app.broker.events import Event
-    from app.broker.topics import Pattern
-    from app.protocols.wamp.formats import Format
 
 _RETAINED = '"retained":true'
 

@@ -7,12 +7,16 @@ what the client publishes or subscribes to after such a request waits in line be
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from app.broker.events import Event
 from app.broker.flow import GRACE_S
-from app.protocols.links import NORMAL, POLICY_VIOLATION, PROTOCOL_ERROR, Close
+from app.broker.sessions import Session
+from app.protocols.links import NORMAL, POLICY_VIOLATION, PROTOCOL_ERROR, Close, Context, Link
 from app.protocols.wamp import calls, errors, joining, publishing, subscribing
+from app.protocols.wamp.authentication import Pending
 from app.protocols.wamp.delivery import event_frame
 from app.protocols.wamp.errors import Refused
 from app.protocols.wamp.formats import Format
@@ -33,6 +37,7 @@ from app.protocols.wamp.messages import (
     Cancel,
     Goodbye,
     Hello,
+    Message,
     Publish,
     Register,
     Subscribe,
@@ -44,14 +49,7 @@ from app.protocols.wamp.messages import (
 from app.protocols.wamp.serializers import Undecodable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from app.broker.events import Event
-    from app.broker.sessions import Session
-    from app.protocols.links import Context, Link
-    from app.protocols.wamp.authentication import Pending
     from app.protocols.wamp.joining import Applicant
-    from app.protocols.wamp.messages import Message
     from app.protocols.wamp.router import Router
     from app.protocols.wamp.sessions import WampSession
 

@@ -9,14 +9,11 @@ are accepted, and a peer gets back the one that it used.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from app.protocols.links import Link
 from app.protocols.wamp.serializers import SERIALIZERS, Serializer, Undecodable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from app.protocols.links import Link
 
 SUBPROTOCOLS = tuple(f"wamp.2.{name}{batched}" for name in SERIALIZERS for batched in ("", ".batched"))
 """The WebSocket subprotocols that the router speaks."""

@@ -15,31 +15,24 @@ next               the publication to continue from, as `after_publication`, or 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from app.broker.errors import InvalidName
-from app.broker.log import USUAL_LIMIT, Query
+from app.broker.events import Event
+from app.broker.log import USUAL_LIMIT, Page, Query
+from app.broker.policy import Identity
 from app.broker.publications import LAST_PUBLICATION
 from app.broker.timestamps import BOUNDS, Span, to_ns, to_text
-from app.broker.topics import narrowed
+from app.broker.topics import Pattern, narrowed
 from app.protocols.wamp.delivery import details_of
 from app.protocols.wamp.messages import identifier, whole
 from app.protocols.wamp.payloads import parts, shown
-from app.protocols.wamp.serializers import is_absent
-from app.protocols.wamp.uris import to_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from app.broker.events import Event
-    from app.broker.log import Page
-    from app.broker.policy import Identity
-    from app.broker.topics import Pattern
-    from app.protocols.wamp.serializers import Serializer
-    from app.protocols.wamp.uris import Grammar
+from app.protocols.wamp.serializers import Serializer, is_absent
+from app.protocols.wamp.uris import Grammar, to_topic
 
 
 class InvalidArgument(ValueError):

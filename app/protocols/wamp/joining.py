@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from app.broker.errors import InvalidName, NoRoom
 from app.protocols.wamp import announcements, errors
 from app.protocols.wamp.authentication import Authenticated, NotWelcome
-from app.protocols.wamp.messages import CHALLENGE, WELCOME, Violation
+from app.protocols.wamp.messages import CHALLENGE, WELCOME, Authenticate, Hello, Violation
 from app.protocols.wamp.sessions import Standing, WampSession
 from app.protocols.wamp.uris import Grammar, check_uri
 
 if TYPE_CHECKING:
     from app.protocols.wamp.engine import Engine
-    from app.protocols.wamp.messages import Authenticate, Hello
     from app.protocols.wamp.realms import Realm
     from app.protocols.wamp.router import Router
 

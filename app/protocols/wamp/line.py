@@ -7,27 +7,26 @@ that they take effect in order; calls overtake them. Both kinds are bounded, and
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from app.broker.topics import Pattern
 from app.protocols.wamp import errors, publishing
 from app.protocols.wamp.errors import Refused
 from app.protocols.wamp.messages import (
     SUBSCRIBE,
     UNSUBSCRIBE,
     Goodbye,
+    Message,
     Publish,
     Subscribe,
     Unsubscribe,
     Violation,
 )
+from app.settings import Verb
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from app.broker.topics import Pattern
     from app.protocols.wamp.engine import Engine
-    from app.protocols.wamp.messages import Message
-    from app.settings import Verb
 
 _TOO_MANY = "too many pending requests"
 

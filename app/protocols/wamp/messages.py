@@ -7,12 +7,10 @@ are: `uris.py` checks URIs where they are used, and `options.py` the values of o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from app.protocols.wamp.serializers import is_absent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HELLO, WELCOME, ABORT, CHALLENGE, AUTHENTICATE, GOODBYE = 1, 2, 3, 4, 5, 6
 ERROR = 8

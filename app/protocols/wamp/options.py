@@ -5,14 +5,12 @@ A null, and a value that stands for JavaScript's `undefined`, count as absent (w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from app.broker.events import Audience
 from app.protocols.wamp.messages import identifier
 from app.protocols.wamp.serializers import is_absent
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _MARKS_CHARS = 4
 """The characters around a name in a stored audience: quotes, a comma, a space."""

@@ -8,14 +8,12 @@ receive exactly those, including empty ones.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from app.broker.events import BARE
-
-if TYPE_CHECKING:
-    from app.protocols.wamp.serializers import Serializer
+from app.protocols.wamp.serializers import Serializer
 
 NONE, ARGS, ARGS_AND_KWARGS = "none", "args", "args+kwargs"
 """The shapes of payloads that are not bare, by the elements that the PUBLISH had."""

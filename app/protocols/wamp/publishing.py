@@ -11,22 +11,19 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from app.broker.errors import InvalidName, Refusal
-from app.broker.events import Chosen, Event
+from app.broker.events import Audience, Chosen, Event
 from app.broker.keys import Published
 from app.protocols.wamp import errors
 from app.protocols.wamp.errors import Refused, refused
-from app.protocols.wamp.messages import PUBLISH, PUBLISHED, Violation
+from app.protocols.wamp.messages import PUBLISH, PUBLISHED, Publish, Violation
 from app.protocols.wamp.options import BadOption, TooLong, audience_of, flag, ids, text
 from app.protocols.wamp.payloads import stored
-from app.protocols.wamp.serializers import Unportable
+from app.protocols.wamp.serializers import Serializer, Unportable
 from app.protocols.wamp.uris import is_own
 
 if TYPE_CHECKING:
-    from app.broker.events import Audience
     from app.protocols.wamp.engine import Engine
-    from app.protocols.wamp.messages import Publish
     from app.protocols.wamp.realms import Realm
-    from app.protocols.wamp.serializers import Serializer
     from app.protocols.wamp.sessions import WampSession
 
 _KEY = re.compile(r"[\x20-\x7e]+")

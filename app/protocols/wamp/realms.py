@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from app.broker.names import SPACE
 from app.broker.timestamps import to_text
+from app.broker.topics import Match, Pattern
 from app.protocols.wamp.retained import Retained
 from app.protocols.wamp.uris import MATCHES, Grammar, space_of, to_pattern, to_topic, uri_of
+from app.settings import Limits, Wamp
+from app.settings import Realm as Options
 
 if TYPE_CHECKING:
-    from app.broker.topics import Match, Pattern
     from app.protocols.wamp.sessions import WampSession
-    from app.settings import Limits, Wamp
-    from app.settings import Realm as Options
 
 _NAMES = {match: name for name, match in MATCHES.items()}
 

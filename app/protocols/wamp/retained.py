@@ -10,12 +10,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
-from app.broker.topics import matcher, span
+from app.broker.erasure import Erasure
+from app.broker.events import Event
+from app.broker.topics import Pattern, matcher, span
 
 if TYPE_CHECKING:
-    from app.broker.erasure import Erasure
-    from app.broker.events import Event
-    from app.broker.topics import Pattern
     from app.protocols.wamp.sessions import WampSession
 
 _MOST_OF_A_TOPIC = 32

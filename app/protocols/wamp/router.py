@@ -7,31 +7,29 @@ link are written together. The code that runs the event loop calls `answers` onc
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
+from app.broker.broker import Broker
+from app.broker.log import Page, Query
 from app.broker.meters import Meters
-from app.protocols.links import Close
+from app.broker.policy import Rights
+from app.broker.topics import Pattern
+from app.protocols.links import Close, Context, Link
 from app.protocols.wamp import errors, meta_events, subscribing, testaments
+from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.engine import Engine
 from app.protocols.wamp.realms import Realm
 from app.protocols.wamp.sessions import new_id
 from app.protocols.wamp.subscription_ids import SubscriptionIds
+from app.settings import Realm as RealmOptions
+from app.settings import Verb, Wamp
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    from app.broker.broker import Broker
-    from app.broker.log import Page, Query
-    from app.broker.policy import Rights
-    from app.broker.topics import Pattern
-    from app.protocols.links import Context, Link
-    from app.protocols.wamp.authentication import Authentication
     from app.protocols.wamp.sessions import WampSession
-    from app.settings import Realm as RealmOptions
-    from app.settings import Verb, Wamp
 
-    Resume = Callable[[Any, Exception | None, float], None]
+Resume = Callable[[Any, Exception | None, float], None]
 
 
 class Archive(Protocol):

@@ -14,7 +14,8 @@ have many keys are decoded in a way that accepts only strings as keys.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import cbor2
 import msgspec
@@ -22,9 +23,6 @@ import orjson
 
 from app.protocols.bytes_text import NotBytes, from_text, is_for_bytes, to_text
 from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, count_values, loads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Undecodable(ValueError):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from app.broker.errors import InvalidName
 from app.protocols.wamp import errors
 from app.protocols.wamp.arguments import check_count, id_of, optional_text, text_of
 from app.protocols.wamp.errors import Refused
+from app.protocols.wamp.messages import Call
 from app.protocols.wamp.serializers import is_absent
 from app.protocols.wamp.uris import check_uri
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from app.protocols.wamp.engine import Engine
-    from app.protocols.wamp.messages import Call
     from app.protocols.wamp.sessions import WampSession
 
 _KILLED = "killed"

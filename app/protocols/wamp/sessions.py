@@ -5,13 +5,13 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from app.broker.events import Event
+from app.broker.outbox import Outbox
 from app.broker.sessions import Session
+from app.protocols.wamp.messages import Publish
 
 if TYPE_CHECKING:
-    from app.broker.events import Event
-    from app.broker.outbox import Outbox
     from app.protocols.wamp.engine import Engine
-    from app.protocols.wamp.messages import Publish
     from app.protocols.wamp.realms import LiveSubscription, Realm
 
 _LARGEST = 1 << 53

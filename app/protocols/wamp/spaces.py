@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from app.broker.topics import Pattern
 from app.protocols.wamp.uris import space_of
-from app.settings import Realm
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from app.settings import Settings
+from app.settings import Realm, Settings
 
 USUAL = Realm("realm1")
 """The only realm if the settings name none."""

@@ -10,20 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.broker.errors import InvalidName, Refusal, TooManyPatterns
-from app.broker.topics import Match
+from app.broker.events import Event
+from app.broker.topics import Match, Pattern
 from app.protocols.wamp import errors, meta_events
 from app.protocols.wamp.delivery import retained_frame
 from app.protocols.wamp.errors import Refused, refused
-from app.protocols.wamp.messages import SUBSCRIBE, SUBSCRIBED, UNSUBSCRIBED
+from app.protocols.wamp.messages import SUBSCRIBE, SUBSCRIBED, UNSUBSCRIBED, Subscribe, Unsubscribe
 from app.protocols.wamp.options import BadOption, flag, text
 from app.protocols.wamp.realms import LiveSubscription, is_meta
 from app.protocols.wamp.uris import MATCHES
 
 if TYPE_CHECKING:
-    from app.broker.events import Event
-    from app.broker.topics import Pattern
     from app.protocols.wamp.engine import Engine
-    from app.protocols.wamp.messages import Subscribe, Unsubscribe
     from app.protocols.wamp.router import Router
     from app.protocols.wamp.sessions import WampSession
 

@@ -6,12 +6,9 @@ realm, with or without subscribers: `wamp.subscription.lookup` returns it for re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from app.broker.topics import Pattern
+from app.broker.topics import Pattern
 
 RESERVED_AT_ONCE = 1_000
 _REMEMBERED = 100_000

@@ -7,19 +7,16 @@ the session ends. From then on each is an ordinary publication without acknowled
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from app.protocols.wamp import errors, publishing
 from app.protocols.wamp.arguments import check_count, text_of
 from app.protocols.wamp.errors import Refused
-from app.protocols.wamp.messages import CALL, RESULT, Publish
+from app.protocols.wamp.messages import CALL, RESULT, Call, Publish
 from app.protocols.wamp.serializers import is_absent
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from app.protocols.wamp.engine import Engine
-    from app.protocols.wamp.messages import Call
     from app.protocols.wamp.router import Router
     from app.protocols.wamp.sessions import WampSession
 
