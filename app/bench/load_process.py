@@ -15,7 +15,7 @@ def be_load_process(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run `work` on an event loop, then end the process."""
     raise_file_limit()
     try:
-        import uvloop  # noqa: PLC0415 - not on Windows
+        import uvloop
 
         factory: Any = uvloop.new_event_loop
     except ImportError:

@@ -30,7 +30,7 @@ _STYLE: Any = {
 def check_plotting() -> None:
     """Raise `BenchFailed` if matplotlib is missing; called before the measurements, so that none is wasted."""
     try:
-        import matplotlib as mpl  # noqa: PLC0415 - from the extra [bench]
+        import matplotlib as mpl
 
         mpl.use("agg")
     except ImportError:
@@ -40,7 +40,7 @@ def check_plotting() -> None:
 def plot(growth: Growth, file: Path) -> None:
     """Draw CPU per delivery and memory against receivers and against channels. Raises `BenchFailed`."""
     check_plotting()
-    from matplotlib import pyplot as plt  # noqa: PLC0415 - from the extra [bench]
+    from matplotlib import pyplot as plt
 
     with plt.rc_context(_STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(9, 5), sharex="col", layout="constrained")

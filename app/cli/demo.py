@@ -38,7 +38,7 @@ def demo(
     if lack and pipeline == "on":
         say(lack)
         sys.exit(WRONG_USE)
-    from app.demo.demo import Plan  # noqa: PLC0415 - the other verbs need none of it
+    from app.demo.demo import Plan
 
     if lack:
         say(f"without the pipeline: {lack}")
@@ -50,7 +50,7 @@ def demo(
 
 
 async def _play(plan: Plan) -> int:
-    from app.demo import demo as whole  # noqa: PLC0415 - the other verbs need none of it
+    from app.demo import demo as whole
 
     try:
         await whole.run(plan, say, click.echo)
@@ -64,8 +64,8 @@ def _lack() -> str:
     """Return what the pipeline lacks on this machine; an empty string if it can run."""
     if not is_installed():
         return NOT_INSTALLED
-    from app.pipeline.errors import Refused  # noqa: PLC0415 - imports Spark, as does the next
-    from app.pipeline.session import find_java  # noqa: PLC0415
+    from app.pipeline.errors import Refused
+    from app.pipeline.session import find_java
 
     try:
         find_java()

@@ -111,7 +111,7 @@ def verify(*, file: Path | None, data_dir: Path | None) -> None:
 
     Damage is printed, one line for each; the exit code is 1 if there is any.
     """
-    from app.cli import history_upkeep  # noqa: PLC0415 - the other verbs do not need the store
+    from app.cli import history_upkeep
 
     sys.exit(history_upkeep.verify(_folder(file, data_dir)[0], ShareBar("verifying")))
 
@@ -125,7 +125,7 @@ def backup(*, directory: Path, file: Path | None, data_dir: Path | None) -> None
 
     A server can then use DIR as its data folder; the copy is a separate log.
     """
-    from app.cli import history_upkeep  # noqa: PLC0415 - the other verbs do not need the store
+    from app.cli import history_upkeep
 
     sys.exit(history_upkeep.backup(_folder(file, data_dir)[0], directory, ShareBar("copying")))
 
@@ -155,7 +155,7 @@ def purge(
     bar = ShareBar("erasing")
     if data_dir is None:
         sys.exit(run(history.purge(_client(server, token), what, bar)))
-    from app.cli import history_upkeep  # noqa: PLC0415 - the other verbs do not need the store
+    from app.cli import history_upkeep
 
     folder, settings = _folder(file, data_dir)
     sys.exit(history_upkeep.purge(folder, settings, erasure_of(what, settings), bar))

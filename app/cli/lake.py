@@ -47,14 +47,14 @@ def sql(place: Place, query: str, form: str | None, out: Path | None, *, explain
 
     `form` is a format of `--format`; None: a table on a terminal, else csv.
     """
-    from app.pipeline.questions.sql import ask  # noqa: PLC0415 - imports Spark, which other verbs do not need
+    from app.pipeline.questions.sql import ask
 
     return _answered(place, lambda spark: ask(spark, place.lake, query), form, out, explains=explains)
 
 
 def top(place: Place, by: str, last_s: float | None, most: int, form: str | None, out: Path | None) -> int:
     """Write the `most` busiest channels of the last `last_s` seconds, or of all time; returns the exit code."""
-    from app.pipeline.questions.top import top as ask_top  # noqa: PLC0415 - imports Spark, which other verbs do not need
+    from app.pipeline.questions.top import top as ask_top
 
     since_us = None if last_s is None else int((time.time() - last_s) * 1_000_000)
     return _answered(place, lambda spark: ask_top(spark, place.lake, cast("By", by), since_us, most), form, out)
@@ -126,7 +126,7 @@ async def _replay(client: Client, lake: Path, wanted: Plan, *, is_new: bool) -> 
 
 def report(place: Place, out: Path, from_us: int | None, to_us: int | None) -> int:
     """Write a page with plots of the lake's events to `out`; returns the exit code."""
-    from app.pipeline.questions.report import page_of  # noqa: PLC0415 - the other verbs do not plot
+    from app.pipeline.questions.report import page_of
 
     def draw() -> int:
         page = page_of(place.lake, from_us, to_us)
@@ -146,8 +146,8 @@ def _answered(
         raise click.UsageError("--format parquet needs --out FILE")
 
     def answer() -> int:
-        from app.pipeline import session  # noqa: PLC0415 - takes seconds: mistakes above are reported first
-        from app.pipeline.questions.sql import computing  # noqa: PLC0415 - as above
+        from app.pipeline import session
+        from app.pipeline.questions.sql import computing
 
         if out is not None and out.exists():
             raise Refused(f"{out} already exists")

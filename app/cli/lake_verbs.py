@@ -91,7 +91,7 @@ def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place:
     each column that ends in _us also exists as a timestamp (UTC): time_us as time. Files that cannot have matching
     rows, according to the tables' statistics, are not read.
     """
-    from app.cli import lake  # noqa: PLC0415 - imports what only the pipeline needs
+    from app.cli import lake
 
     sys.exit(lake.sql(place, query, form, out, explains=explain))
 
@@ -107,7 +107,7 @@ def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place:
 @spark_options
 def top(*, by: str, last: float | None, limit: int, form: str | None, out: Path | None, place: Place) -> None:
     """Print the busiest channels."""
-    from app.cli import lake  # noqa: PLC0415 - imports what only the pipeline needs
+    from app.cli import lake
 
     sys.exit(lake.top(place, by, last, limit, form, out))
 
@@ -124,7 +124,7 @@ def history(*, channel: str, from_us: int | None, to_us: int | None, limit: int 
     This is `halley history` for times that the log has deleted. Anyone who can read the lake's files can read all
     events: audiences and access rules are enforced by servers only.
     """
-    from app.cli import lake  # noqa: PLC0415 - imports what only the pipeline needs
+    from app.cli import lake
 
     sys.exit(lake.history(place, channel, from_us, to_us, limit))
 
@@ -157,7 +157,7 @@ def replay(  # noqa: PLR0913 - one for each option
     /a/b becomes /replay/a/b. The same command resumes a replay that was stopped; no event is published twice or left
     out. The server's own channels (/stats, /alerts, /halley, /replay) are never replayed.
     """
-    from app.cli import lake  # noqa: PLC0415 - imports what only the pipeline needs
+    from app.cli import lake
 
     if prefix != "/replay" and not prefix.startswith("/replay/"):
         raise click.UsageError(f"--prefix {prefix}: expected /replay, or a channel below it")
@@ -175,7 +175,7 @@ def report(*, out: Path, from_us: int | None, to_us: int | None, place: Place) -
 
     The page is one file, which loads nothing from the network.
     """
-    from app.cli import lake  # noqa: PLC0415 - imports what only the pipeline needs
+    from app.cli import lake
 
     sys.exit(lake.report(place, out, from_us, to_us))
 
@@ -191,7 +191,7 @@ def forget(*, channel: str | None, publisher: str | None, yes: bool, place: Plac
     If the log still has these events, purge them there first (halley history purge): otherwise an ingest into a new
     lake would bring them back.
     """
-    from app.cli import pipeline_upkeep  # noqa: PLC0415 - imports what only the pipeline needs
+    from app.cli import pipeline_upkeep
 
     erasure = erasure_of(named(channel, publisher, is_sure=yes), place.settings)
     sys.exit(pipeline_upkeep.forget(place, erasure))

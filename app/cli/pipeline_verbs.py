@@ -48,7 +48,7 @@ _THOROUGH = click.option("--all", "is_thorough", is_flag=True, help="Check every
 @pipeline_options
 def doctor(*, archives_classes: bool, place: Place) -> None:
     """Check what the pipeline needs, start Spark, read one row, and print how long each step took."""
-    from app.cli import pipeline  # noqa: PLC0415 - imports Spark, as do the others below
+    from app.cli import pipeline
 
     sys.exit(pipeline.doctor(place, archives_classes=archives_classes))
 
@@ -59,7 +59,7 @@ def doctor(*, archives_classes: bool, place: Place) -> None:
 @pipeline_options
 def ingest(*, is_once: bool, accept_gap: bool, place: Place) -> None:
     """Copy every event of the log into the lake, each exactly once."""
-    from app.cli import pipeline  # noqa: PLC0415
+    from app.cli import pipeline
 
     sys.exit(pipeline.run(place, ["ingest"], is_once=is_once, accept_gap=accept_gap))
 
@@ -71,7 +71,7 @@ def _publishing(name: str, names: list[str], text: str) -> None:
     @_NO_PUBLISH
     @pipeline_options
     def verb(*, is_once: bool, accept_gap: bool, server: str | None, no_publish: bool, place: Place) -> None:
-        from app.cli import pipeline  # noqa: PLC0415
+        from app.cli import pipeline
 
         url = None if no_publish else server or place.log.get("url") or DEFAULT_SERVER
         sys.exit(pipeline.run(place, names, is_once=is_once, accept_gap=accept_gap, server=url))
@@ -105,7 +105,7 @@ def sessions(*, is_once: bool, place: Place) -> None:
 
     They are derived from the events in the lake, and written to its table sessions.
     """
-    from app.cli import pipeline  # noqa: PLC0415
+    from app.cli import pipeline
 
     sys.exit(pipeline.run(place, ["sessions"], is_once=is_once))
 
@@ -115,7 +115,7 @@ def sessions(*, is_once: bool, place: Place) -> None:
 @lake_options
 def compact(*, names: tuple[str, ...], place: Place) -> None:
     """Replace many small files by few large sorted ones; jobs can keep running."""
-    from app.cli import pipeline_upkeep  # noqa: PLC0415
+    from app.cli import pipeline_upkeep
 
     sys.exit(pipeline_upkeep.compact(place, names or TABLES))
 
@@ -127,7 +127,7 @@ def vacuum(*, place: Place) -> None:
 
     The setting pipeline.vacuum_age changes that age.
     """
-    from app.cli import pipeline_upkeep  # noqa: PLC0415
+    from app.cli import pipeline_upkeep
 
     sys.exit(pipeline_upkeep.vacuum(place))
 
@@ -140,6 +140,6 @@ def verify(*, is_thorough: bool, place: Place) -> None:
 
     The exit code is 1 if anything is wrong.
     """
-    from app.cli import pipeline_upkeep  # noqa: PLC0415
+    from app.cli import pipeline_upkeep
 
     sys.exit(pipeline_upkeep.verify(place, is_thorough=is_thorough))

@@ -132,7 +132,7 @@ def serve(  # noqa: PLR0913 - one for each flag
     }
     read = settings_reader(file, {key: value for key, value in flags.items() if value is not None})
     configuration = read_settings(read)
-    from app.host.server import run as run_server  # noqa: PLC0415 - the other verbs need none of the server
+    from app.host.server import run as run_server
 
     sys.exit(run_server(configuration, read))
 
@@ -181,9 +181,9 @@ def subscribe_verb(*, patterns: tuple[str, ...], after: int | None, server: str,
 
 def _check_files(settings: Settings) -> None:
     """Read the keys and the certificate that the settings name; exit with code 2 if they cannot be used."""
-    from app.access.authenticator import Authenticator  # noqa: PLC0415 - publishing needs no cryptography
-    from app.access.keys import BadKeys  # noqa: PLC0415 - as above
-    from app.host.certificate import BadCertificate, Certificate  # noqa: PLC0415 - as above
+    from app.access.authenticator import Authenticator
+    from app.access.keys import BadKeys
+    from app.host.certificate import BadCertificate, Certificate
 
     try:
         Authenticator.of(settings)
@@ -230,7 +230,7 @@ def check_config(
         return
     if role is None or verb is None or channel is None:
         raise click.UsageError("--role, --verb and --channel go together")
-    from app.cli.check_access import BadQuestion, may  # noqa: PLC0415 - imports the server
+    from app.cli.check_access import BadQuestion, may
 
     try:
         is_allowed, text = may(configuration, role, verb, channel, realm or "")

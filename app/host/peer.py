@@ -219,8 +219,8 @@ def unread_bytes(transport: asyncio.Transport) -> int:
     """
     nbytes = transport.get_write_buffer_size()
     with suppress(ImportError, OSError):
-        import fcntl  # noqa: PLC0415 - not on Windows
-        import termios  # noqa: PLC0415 - not on Windows
+        import fcntl
+        import termios
 
         waiting = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
         nbytes += int.from_bytes(waiting, sys.byteorder)

@@ -237,7 +237,7 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 def raise_file_limit() -> int | None:
     """Raise the limit of open files, of which each connection is one, to its maximum; return it, None if unlimited."""
     with suppress(ImportError, ValueError, OSError):
-        import resource  # noqa: PLC0415 - not on Windows
+        import resource
 
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -247,7 +247,7 @@ def raise_file_limit() -> int | None:
 
 def _loop_factory() -> Any:
     try:
-        import uvloop  # noqa: PLC0415 - not on Windows
+        import uvloop
     except ImportError:
         return None
     return uvloop.new_event_loop

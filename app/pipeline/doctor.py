@@ -71,7 +71,7 @@ class _Doctor:
             yield "classes", self._classes
 
     def _session(self) -> str:
-        from app.pipeline import session  # noqa: PLC0415 - a missing PySpark is a finding of this step
+        from app.pipeline import session
 
         spark = session.start(self._options, is_recording=self._archives_classes)
         return f"Spark {spark.version} with master {spark.sparkContext.master}"
@@ -84,14 +84,14 @@ class _Doctor:
             return self._row({"path": folder}) + " of a log made for this check"
 
     def _row(self, log_options: Mapping[str, str]) -> str:
-        from app.pipeline import session  # noqa: PLC0415 - as above
+        from app.pipeline import session
 
         spark = session.start(self._options)
         rows = spark.read.format("halley").options(**log_options).load().select("offset").limit(1).collect()
         return f"read offset {rows[0].offset}" if rows else "read the log, which is empty"
 
     def _classes(self) -> str:
-        from app.pipeline import session  # noqa: PLC0415 - as above
+        from app.pipeline import session
 
         spark = session.start(self._options)
         with tempfile.TemporaryDirectory(prefix="halley-doctor-") as folder:  # as the jobs do: group, write, read
@@ -119,7 +119,7 @@ def _package(name: str) -> str:
 
 
 def _java() -> str:
-    from app.pipeline import session  # noqa: PLC0415 - as above
+    from app.pipeline import session
 
     found = session.find_java()
     return f"{found.version} ({found.found_by}: {found.own_home})"

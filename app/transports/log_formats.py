@@ -33,7 +33,7 @@ class Arrow:
     content_type = b"application/vnd.apache.arrow.stream"
 
     def __init__(self) -> None:
-        import pyarrow as pa  # noqa: PLC0415 - it is installed with the pipeline; the server does not need it
+        import pyarrow as pa
 
         self._arrow: Any = pa
         kinds = {name: pa.int64() if name in _WHOLE_NUMBERS else pa.string() for name in COLUMNS}

@@ -47,7 +47,7 @@ def as_csv(rows: DataFrame) -> Iterator[str]:
 
 def as_json(rows: DataFrame) -> Iterator[str]:
     """Yield lines with a JSON object each. If two columns have the same name, the second gets the suffix `_2`."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - of the extra [pipeline]
+    from pyspark.sql import functions as f
 
     options = {"ignoreNullFields": "false", "timestampFormat": _MOMENT, "timestampNTZFormat": _MOMENT[:-3]}
     frame = rows.toDF(*_unique(rows.columns))
@@ -91,7 +91,7 @@ _NUMBERS = frozenset(
 
 
 def _text(column: Column, kind: DataType) -> Column:
-    from pyspark.sql import functions as f  # noqa: PLC0415 - of the extra [pipeline]
+    from pyspark.sql import functions as f
 
     match kind.typeName():
         case "timestamp":

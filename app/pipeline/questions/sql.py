@@ -55,7 +55,7 @@ def ask(spark: SparkSession, lake: Path, query: str, *, skips: bool = True) -> A
     Raises `Refused` if the statement is not a query, does not parse, or names a table or column that does not exist, or
     if the lake cannot be used; `JobFailed` if files of the lake are missing.
     """
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - of the extra [pipeline]
+    from pyspark.errors import PySparkException
 
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # it writes each error to the terminal
     views = views_of(lake, [name for name in TABLES if re.search(rf"\b{name}\b", query, re.IGNORECASE)])
@@ -86,8 +86,8 @@ def sentence(error: BaseException) -> str:
 @contextmanager
 def computing() -> Iterator[None]:
     """A context for reading an answer's rows, which are computed only then. Raises `JobFailed`."""
-    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - of the extra [pipeline]
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - of the extra [pipeline]
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
 
     try:
         yield
@@ -108,7 +108,7 @@ def _check(spark: SparkSession, query: str) -> None:
 
 def _conditions(spark: SparkSession, views: Mapping[str, View], query: str) -> dict[str, Condition]:
     """The query's condition on each table that it names."""
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - of the extra [pipeline]
+    from py4j.protocol import Py4JError
 
     session = spark.newSession()
     session.conf.set("spark.sql.optimizer.inSetConversionThreshold", "1000000")  # JSON omits the values of a set

@@ -63,7 +63,7 @@ class View(NamedTuple):
 
     def empty(self, spark: SparkSession, folder: Path) -> DataFrame:
         """A frame with the same columns, none of them computed, over a folder without files."""
-        from pyspark.sql import types  # noqa: PLC0415 - of the extra [pipeline]
+        from pyspark.sql import types
 
         columns = types.StructType(list(self.stored.fields))
         for name in self.channels:
@@ -74,8 +74,8 @@ class View(NamedTuple):
 
     def rows(self, spark: SparkSession, files: Sequence[File], condition: Condition) -> DataFrame:
         """The rows of these files of which the condition is true."""
-        from pyspark.sql import functions as f  # noqa: PLC0415 - of the extra [pipeline]
-        from pyspark.sql.types import StructType  # noqa: PLC0415 - of the extra [pipeline]
+        from pyspark.sql import functions as f
+        from pyspark.sql.types import StructType
 
         apart = [name for name in (TABLES[self.name].partition_by) if name not in self.days]
         outside = {*apart, *self.days}
@@ -113,8 +113,8 @@ def views_of(lake: Path, names: Iterable[str]) -> dict[str, View]:
 
 
 def _view(lake: Path, name: str) -> View:
-    from deltalake import Schema  # noqa: PLC0415 - of the extra [pipeline]
-    from pyspark.sql.types import StructType  # noqa: PLC0415 - of the extra [pipeline]
+    from deltalake import Schema
+    from pyspark.sql.types import StructType
 
     table = open_table(lake, name)
     columns = TABLES[name].columns if table is None else schema(table)
@@ -134,7 +134,7 @@ def _view(lake: Path, name: str) -> View:
 
 def _channel(topic: Column) -> Column:
     """The same conversion as `protocols.bayeux.names.to_channel`, in Spark."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - of the extra [pipeline]
+    from pyspark.sql import functions as f
 
     shown = topic
     for escape, char in _PLAIN_IN_CHANNELS.items():
@@ -145,7 +145,7 @@ def _channel(topic: Column) -> Column:
 
 def _filter(condition: Condition) -> Column | None:
     """A condition as a Spark column, by which Parquet's reader skips parts of files; None if it excludes nothing."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - of the extra [pipeline]
+    from pyspark.sql import functions as f
 
     match condition:
         case Compared(column, relation, value):

@@ -132,10 +132,10 @@ def open_log(options: Mapping[str, str]) -> Log:
             "the source halley needs a data folder, load(PATH), or the option url of a server: exactly one of the two"
         )
     if options.get("path"):
-        from app.pipeline.source.folder_log import FolderLog  # noqa: PLC0415 - it imports this module
+        from app.pipeline.source.folder_log import FolderLog
 
         return FolderLog(options["path"])
-    from app.pipeline.source.http_log import HttpLog  # noqa: PLC0415 - it imports this module
+    from app.pipeline.source.http_log import HttpLog
 
     token = options.get("token")
     if options.get("token_file"):
