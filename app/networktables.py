@@ -13,7 +13,7 @@ from app.broker.erasure import Erasure, Work
 from app.broker.policy import Rights
 from app.broker.topics import Pattern
 from app.persistent_topics import PersistentTopics, Saved
-from app.protocols.links import Close, Context, Link, Speaker
+from app.protocols.contract import Close, Context, Link, Speaker
 from app.protocols.nt4.engine import Engine
 from app.protocols.nt4.server import Server
 from app.routing import Permissions, Waits
@@ -24,7 +24,7 @@ _SWEEP_S = 1.0
 
 
 class NetworkTables:
-    """The NetworkTables of one Halley server (`links.Switchboard`); `wake` causes a call of `answers`."""
+    """The NetworkTables of one Halley server (`contract.Switchboard`); `wake` causes a call of `answers`."""
 
     def __init__(
         self,

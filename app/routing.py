@@ -20,7 +20,7 @@ from app.history.documents import sync_folder
 from app.protocols.bayeux.hooks import Hooks, Refused
 from app.protocols.bayeux.messages import Message
 from app.protocols.bayeux.names import to_subscription
-from app.protocols.links import Context
+from app.protocols.contract import Context
 from app.protocols.wamp.subscription_ids import RESERVED_AT_ONCE
 from app.recorder import Recorder
 from app.settings import Verb

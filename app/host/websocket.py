@@ -28,7 +28,7 @@ from app.host.frames import PING, binary_frame, close_frame, frame, text_frame
 from app.host.keep_alive import probe
 from app.host.peer import DISCARDED_BYTES, unread_bytes
 from app.host.turns import SLICE_S
-from app.protocols.links import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Speaker
+from app.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Speaker
 from app.transports.head import Head
 from app.transports.upgrade import Pings
 

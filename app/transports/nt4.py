@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from app.protocols.links import Switchboard
+from app.protocols.contract import Switchboard
 from app.protocols.nt4.paths import BASE, RTT, V40, V41, client_name
 from app.settings import Settings
 from app.transports.door import Door

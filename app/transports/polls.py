@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
-from app.protocols.links import Close, Speaker
+from app.protocols.contract import Close, Speaker
 from app.protocols.wamp.formats import is_batched, serializer_of
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from app.protocols.links import Switchboard
+from app.protocols.contract import Switchboard
 from app.transports.guard import Guard, Rejection
 from app.transports.head import Head
 

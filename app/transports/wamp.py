@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.protocols.links import Switchboard
+from app.protocols.contract import Switchboard
 from app.protocols.wamp.formats import SUBPROTOCOLS
 from app.settings import Settings, Wamp
 from app.transports.addresses import accounts

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from app.protocols.links import Close, Speaker
+from app.protocols.contract import Close, Speaker
 from app.settings import Limits
 from app.transports.door import reject
 from app.transports.guard import Rejection

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
-from app.protocols.links import Close
+from app.protocols.contract import Close
 from app.protocols.wamp.formats import Format
 from app.server import House
 from app.transports.wamp import WampEndpoint
@@ -20,7 +20,7 @@ from support.wire import DEADLINE_S
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from app.protocols.links import Context, Link
+    from app.protocols.contract import Context, Link
     from app.settings import Settings
 
 BYE, CLOSE, FLOOD, SILENT, BREAK = b'"bye"', b'"close"', b'"flood"', b'"silent"', b'"break"'

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from app.protocols.links import GOING_AWAY, POLICY_VIOLATION, Close
+from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from app.embed import Halley
     from app.networktables import NetworkTables
-    from app.protocols.links import Context, Link
+    from app.protocols.contract import Context, Link
 
 NEW, OLD, RTT = (f"{name}networktables.first.wpi.edu" for name in ("v4.1.", "", "rtt."))
 """The subprotocols, as clients write them."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from app import __version__
 from app.broker.broker import Broker
 from app.broker.policy import HouseRules
-from app.protocols.links import Close
+from app.protocols.contract import Close
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.formats import Format
 from app.protocols.wamp.router import Router
@@ -128,7 +128,7 @@ class World:
 
 
 class Peer:
-    """A client, and its link (`links.Link`)."""
+    """A client, and its link (`contract.Link`)."""
 
     kind = "test"
 

@@ -22,7 +22,7 @@ from app.broker.events import Event
 from app.broker.policy import Identity
 from app.protocols.bayeux.messages import body_of
 from app.protocols.bayeux.timesync import Timesync
-from app.protocols.links import Context
+from app.protocols.contract import Context
 
 if TYPE_CHECKING:
     from app.protocols.bayeux.sessions import BayeuxSession

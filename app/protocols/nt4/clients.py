@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from app.broker.broker import Broker
 from app.broker.sessions import Session
-from app.protocols.links import Context, Link
+from app.protocols.contract import Context, Link
 from app.protocols.nt4.backlog import Backlog
 from app.protocols.nt4.paths import V40
 from app.protocols.nt4.subscriptions import Subscriptions

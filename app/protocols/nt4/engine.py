@@ -15,7 +15,7 @@ from app.broker.events import Event
 from app.broker.meters import Meter
 from app.broker.sessions import Session
 from app.broker.topics import Pattern
-from app.protocols.links import GOING_AWAY, POLICY_VIOLATION, Context
+from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Context
 from app.protocols.nt4 import messages, values
 from app.protocols.nt4.acts import act
 from app.protocols.nt4.revoking import rights_changed
@@ -40,7 +40,7 @@ _COST_OF_A_MESSAGE = 20
 
 
 class Engine:
-    """Speaks NetworkTables with one peer (`links.Speaker`); the owner of its session in the broker."""
+    """Speaks NetworkTables with one peer (`contract.Speaker`); the owner of its session in the broker."""
 
     __slots__ = (
         "_behind",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from app.protocols.links import Close, Link
+from app.protocols.contract import Close, Link
 from app.protocols.nt4 import messages, values
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from app.broker.errors import NoRoom
 from app.broker.meters import Meters
 from app.broker.policy import Rights
 from app.broker.topics import Pattern
-from app.protocols.links import GOING_AWAY, TRY_AGAIN_LATER, Close, Context, Link
+from app.protocols.contract import GOING_AWAY, TRY_AGAIN_LATER, Close, Context, Link
 from app.protocols.nt4.clients import Client
 from app.protocols.nt4.engine import Engine
 from app.protocols.nt4.paths import RTT, client_name
@@ -25,7 +25,7 @@ Permission = Callable[[Verb, list[Pattern | None], Context], list[bool] | Awaita
 
 
 class Server:
-    """Speaks NetworkTables for the broker's sessions (`links.Switchboard`).
+    """Speaks NetworkTables for the broker's sessions (`contract.Switchboard`).
 
     `wait` awaits something for a number of seconds at most and calls back with its value or error. `permission` asks
     the program's own policy about patterns (None is always allowed); it returns the answers, or an awaitable of them

@@ -19,7 +19,7 @@ from app.broker.erasure import Erasure
 from app.broker.policy import Rights
 from app.broker.sessions import Session
 from app.broker.topics import Match, Pattern
-from app.protocols.links import Close, Link
+from app.protocols.contract import Close, Link
 from app.protocols.nt4 import messages, names, subscribing
 from app.protocols.nt4.bridge import Bridge
 from app.protocols.nt4.chores import Chores

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from app.broker.events import Event
 from app.broker.flow import GRACE_S
 from app.broker.sessions import Session
-from app.protocols.links import NORMAL, POLICY_VIOLATION, PROTOCOL_ERROR, Close, Context, Link
+from app.protocols.contract import NORMAL, POLICY_VIOLATION, PROTOCOL_ERROR, Close, Context, Link
 from app.protocols.wamp import calls, errors, joining, publishing, subscribing
 from app.protocols.wamp.authentication import Pending
 from app.protocols.wamp.delivery import event_frame
@@ -62,7 +62,7 @@ GIVEN_UP = "aborted"
 
 
 class Engine:
-    """Speaks WAMP with one peer (`links.Speaker`); the owner of its session in the broker.
+    """Speaks WAMP with one peer (`contract.Speaker`); the owner of its session in the broker.
 
     `deadline` is when the peer must have a session or, after our GOODBYE, have sent its own; None while it has one.
     """

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from app.protocols.links import Link
+from app.protocols.contract import Link
 from app.protocols.wamp.serializers import SERIALIZERS, Serializer, Undecodable
 
 SUBPROTOCOLS = tuple(f"wamp.2.{name}{batched}" for name in SERIALIZERS for batched in ("", ".batched"))

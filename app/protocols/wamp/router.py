@@ -16,7 +16,7 @@ from app.broker.log import Page, Query
 from app.broker.meters import Meters
 from app.broker.policy import Rights
 from app.broker.topics import Pattern
-from app.protocols.links import Close, Context, Link
+from app.protocols.contract import Close, Context, Link
 from app.protocols.wamp import errors, meta_events, subscribing, testaments
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.engine import Engine
@@ -44,7 +44,7 @@ class Archive(Protocol):
 
 
 class Router:
-    """Speaks WAMP for the broker's sessions (`links.Switchboard`).
+    """Speaks WAMP for the broker's sessions (`contract.Switchboard`).
 
     `reserve` reserves subscription ids (`subscription_ids.py`). `wait` awaits something for a number of seconds at
     most and calls back with its value or error. `permission` asks the program's own policy about a topic or pattern; it

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.wamp_peers import ROLES, Peer, World
 
-from app.protocols.links import POLICY_VIOLATION
+from app.protocols.contract import POLICY_VIOLATION
 from app.settings import Wamp
 
 SERIALIZERS = ("json", "msgpack", "cbor")
