@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from math import ceil, inf
+from collections.abc import Awaitable, Callable
+from math import inf
 from time import monotonic
 
 from app import telemetry
@@ -13,7 +13,7 @@ from app.broker.erasure import Erasure, Work
 from app.broker.policy import Rights
 from app.broker.topics import Pattern
 from app.persistent_topics import PersistentTopics, Saved
-from app.protocols.contract import Close, Context, Link, Speaker
+from app.protocols.contract import Context, Link, WireProtocol
 from app.protocols.nt4.engine import Engine
 from app.protocols.nt4.server import Server
 from app.routing import Permissions, Waits
@@ -23,8 +23,10 @@ _SWEEP_S = 1.0
 """The seconds between two sweeps; the topics that they delete live for minutes."""
 
 
-class NetworkTables:
-    """The NetworkTables of one Halley server (`contract.Switchboard`); `wake` causes a call of `answers`."""
+class NetworkTables(WireProtocol):
+    """The NetworkTables of one Halley server (`contract.WireProtocol`); `wake` causes a turn of the loop."""
+
+    name = "nt4"
 
     def __init__(
         self,
@@ -43,8 +45,6 @@ class NetworkTables:
         self.server.policy_s = settings.bayeux.policy_s
         self._save_every_s = options.save_every_s
         self._wake = wake
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due = inf
         self._file = PersistentTopics.of(settings)
         self._saving: asyncio.Future[None] | None = None
         self._saved_at = self._swept_at = -inf
@@ -52,26 +52,22 @@ class NetworkTables:
         self._is_open = False
         broker.holders.append(self)
 
-    def connect(self, link: Link, context: Context, now: float) -> Speaker:
-        """Return the engine for a new link (`Switchboard.connect`)."""
+    def connect(self, link: Link, context: Context, now: float) -> Engine:
+        """Return the engine for a new link."""
         return self.server.connect(link, context, now)
 
-    def work(self) -> bool:
-        """Do one turn's part of the long work, and return whether there is more."""
-        return self.server.work(monotonic())
+    @property
+    def due(self) -> float:
+        """When `turn` is to be called next (`WireProtocol.due`)."""
+        return self.server.due
 
-    def answers(self, now: float) -> Iterator[tuple[Link, list[bytes] | Close]]:
-        """Yield the output of this turn by link; a timer calls `wake` when more is due."""
-        yield from self.server.answers(now)
-        self._schedule()
+    def turn(self, now: float) -> None:
+        """Do what is due (`WireProtocol.turn`)."""
+        self.server.turn(now)
 
-    def drain(self) -> list[Engine]:
-        """Stop accepting clients, and return the engines to `release`."""
+    def drain(self) -> list[Callable[[float], None]]:
+        """Stop accepting clients, and return what releases each of them (`WireProtocol.drain`)."""
         return self.server.drain()
-
-    def release(self, engine: Engine, now: float) -> None:
-        """Close a client's connection because the server is draining."""
-        engine.release(now)
 
     def _permission(
         self, verb: Verb, patterns: list[Pattern | None], context: Context
@@ -80,23 +76,6 @@ class NetworkTables:
         verdicts = [True if each is None else self._permissions(verb, each, context) for each in patterns]
         decided = [each for each in verdicts if isinstance(each, bool)]
         return decided if len(decided) == len(verdicts) else _all(verdicts)
-
-    # The clock
-
-    def _schedule(self) -> None:
-        due = self.server.due
-        if due == self._timer_due:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._timer_due = None, due
-        if due < inf:
-            delay_ms = ceil(max(0, due - monotonic()) * 1000)  # uvloop would round milliseconds down, to now
-            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._ring)
-
-    def _ring(self) -> None:
-        self._timer, self._timer_due = None, inf
-        self._wake()
 
     # The disk
 
@@ -125,8 +104,6 @@ class NetworkTables:
 
     async def close(self) -> None:
         """Record the values that wait for the history, and save the unsaved persistent topics."""
-        if self._timer is not None:
-            self._timer.cancel()
         self.server.close(monotonic())
         if self._saving is not None:
             await self._saving

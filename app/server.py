@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 from app import __version__, telemetry
 from app.access.authenticator import Authenticator
@@ -28,9 +28,11 @@ from app.persistent_topics import PersistentTopics
 from app.protection import check_protected, grants_of
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
+from app.protocols.contract import WireProtocol
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.router import Router
 from app.protocols.wamp.spaces import realms_of
+from app.pump import Pump
 from app.recorder import Recorder
 from app.routing import Permissions, ReservedIds, SettledArchive, Waits
 from app.settings import Settings
@@ -59,11 +61,6 @@ _FORCE_S = 0.1
 """How soon a second signal is noticed while draining waits."""
 
 
-class _Answerable(Protocol):
-    def answer(self, outcome: object) -> None:
-        """Take the outcome of a request, or frames to write."""
-
-
 class House:
     """One server: its broker, engines and HTTP paths, and an ASGI application.
 
@@ -76,7 +73,10 @@ class House:
         self.guard = Guard(settings)
         check_protected(settings)
         self.access = AccessControl(grants_of(settings, Authenticator.of(settings, _report_keys)), self._token_refused)
-        self.broker = Broker(settings.limits, self._wake, settings.history, settings.ticks)
+        self.broker = Broker(settings.limits, settings.history, settings.ticks)
+        self.protocols: list[WireProtocol] = []
+        self.pump = Pump(self.broker, self.protocols)
+        self.broker.wake = self.pump.wake
         self.broker.account_of = accounts((*settings.limits.exempt, *settings.proxies))
         self.engine = Engine(
             self.broker,
@@ -118,7 +118,6 @@ class House:
         self._is_leaving = False
         self._dropped_before = 0  # events, when leaving began
         self._drain_told_at = 0.0
-        self._flush_is_due = False
         self._tasks: list[asyncio.Task[None]] = []  # the sweeper, then the program's own
         self._sweeper = Sweeper(settings, self.broker, self._sweeps)
         self._operators = Operators(self.broker, self.hooks, self.router)
@@ -134,7 +133,9 @@ class House:
         self.tables: NetworkTables | None = None
         self.nt4: Nt4Endpoint | None = None
         if settings.nt4.enabled:
-            tables = NetworkTables(settings, self.broker, self.access, self._waits, Permissions(self.hooks), self._wake)
+            tables = NetworkTables(
+                settings, self.broker, self.access, self._waits, Permissions(self.hooks), self.pump.wake
+            )
             self._operators.watch(tables.server.tables)
             self._system_events.watch(tables.server.tables)
             self.speak_nt4(tables)
@@ -144,6 +145,7 @@ class House:
     def speak_nt4(self, tables: NetworkTables) -> None:
         """Serve NetworkTables too, from these tables."""
         self.tables = tables
+        self.protocols.append(tables)
         self.nt4 = Nt4Endpoint(tables, self.endpoint.door, self.endpoint.note, self.settings)
 
     def _token_refused(self, refused: TokenRefused) -> None:
@@ -215,7 +217,7 @@ class House:
     def open(self) -> None:
         """Open the history, if it is on and not open yet. Raises `BadRecord`, `FolderLocked`, `FolderUnusable`."""
         if self.recorder is None and self.settings.history.enabled:
-            self.recorder = Recorder(self.settings, self.broker, self._wake)
+            self.recorder = Recorder(self.settings, self.broker, self.pump.wake)
             self.engine.read = self.recorder.read
             self.router.archive = SettledArchive(self.recorder)
         if self.tables is not None:
@@ -230,7 +232,7 @@ class House:
             self._sweeper.begin()
             jobs = [self._sweeper.run(), *(self._run(job) for job in self.background)]
             self._tasks = [asyncio.get_running_loop().create_task(job) for job in jobs]
-            self._wake()
+            self.pump.wake()
 
     async def stop(self, *, is_cut_short: bool = False) -> None:
         """End what runs on the loop, close the history, and log how many events were lost.
@@ -249,7 +251,8 @@ class House:
         if self.recorder is not None:
             recorder, self.recorder, self.engine.read, self.router.archive = self.recorder, None, None, None
             await recorder.close()
-            self._flush()
+            self.pump.turn()
+        self.pump.stop()
         telemetry.report_suppressed()
         dropped = self.broker.dropped - self._dropped_before if self._is_leaving else 0
         waiting = (event for session in self.broker.sessions.values() for event in session.outbox)
@@ -300,40 +303,6 @@ class House:
         """The number of events in all outboxes."""
         return sum(len(session.outbox) for session in self.broker.sessions.values())
 
-    def _wake(self) -> None:
-        """Schedule a flush for the next turn of the loop; without a running loop, `start` does it."""
-        if not self._flush_is_due:
-            try:
-                asyncio.get_running_loop().call_soon(self._flush)
-            except RuntimeError:
-                return
-            self._flush_is_due = True
-
-    def _flush(self) -> None:
-        has_failed = has_work = False
-        try:
-            has_work = self.tables is not None and self.tables.work()
-            self.broker.flush(monotonic())
-            while outcomes := self._outcomes():
-                self._answer(outcomes)
-        except Exception as error:  # noqa: BLE001 - those behind the one at fault are flushed in the next turn
-            telemetry.fault("flush", error)
-            has_failed = True
-        self._flush_is_due = False
-        if has_failed or has_work or self.broker.ready:
-            self._wake()
-
-    def _outcomes(self) -> list[tuple[Any, Any]]:
-        of_tables = () if self.tables is None else self.tables.answers(monotonic())
-        return [*self.engine.answers(), *self.router.answers(monotonic()), *of_tables]
-
-    def _answer(self, outcomes: list[tuple[Any, Any]]) -> None:
-        for connection, outcome in outcomes:
-            try:
-                cast("_Answerable", connection).answer(outcome)
-            except Exception as error:  # noqa: BLE001 - the connections behind it must get their outcomes
-                telemetry.fault("answer", error)
-
     async def _run(self, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await job()
@@ -363,10 +332,12 @@ class House:
         options = self.settings.drain
         telemetry.log.info("draining", holds=self.engine.holds)
         await self._pause(options.not_ready_s, is_forced)
-        releases = [partial(self.engine.release, session) for session in self.engine.drain()]
-        releases += [partial(self.router.release, engine) for engine in self.router.drain()]
+        releases: list[Callable[[float], None]] = [
+            partial(self.engine.release, session) for session in self.engine.drain()
+        ]
+        releases += self.router.drain()
         if self.tables is not None:
-            releases += [partial(self.tables.release, engine) for engine in self.tables.drain()]
+            releases += self.tables.drain()
         clients = sum(session.role != SERVER for session in self.broker.sessions.values())
         random.shuffle(releases)
         spread_s = min(options.spread_s, clients / options.clients_per_s)

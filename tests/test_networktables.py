@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
-from math import inf
 from time import monotonic
 
 import pytest
@@ -13,7 +12,6 @@ from structlog.testing import capture_logs
 from support.memory_log import MemoryLog
 from support.nt4_peers import FakeLink, Peer
 from support.wamp_peers import Waiting
-from support.wire import DEADLINE_S
 
 from app.broker.broker import Broker
 from app.broker.erasure import Erasure
@@ -67,10 +65,9 @@ class House:
         return Peer(self, f"/nt/{name}", V41, "127.0.0.1")
 
     def flush(self):
-        self.broker.flush(self.now)
-        while outcomes := [*self.tables.answers(self.now)]:
-            for link, outcome in outcomes:
-                link.answer(outcome)
+        while self.tables.due <= self.now or self.broker.ready:
+            self.tables.turn(self.now)
+            self.broker.flush(self.now)
 
     async def saved(self):
         """Return the contents of the file, after the end of a save that has begun."""
@@ -170,43 +167,6 @@ async def test_the_end_saves_what_was_not_saved_and_records_what_waits(tmp_path)
     assert [event.payload for event in log.inbox] == [b"1.0", b"2.0"]
 
 
-async def test_the_house_is_woken_when_values_are_due(tmp_path):
-    """The house is woken whenever a client's period has passed, and not without need."""
-    house = House(tmp_path)
-    robot, dashboard = house.peer("robot"), house.peer("dashboard")
-    dashboard.subscribe("/x", periodic=0.05)
-    robot.publish("/x", 1)
-    robot.put((1, 1, 1, 1.0))
-    house.flush()
-    house.woken.clear()
-    assert house.tables._timer is None
-    robot.put((1, 2, 1, 2.0))
-    house.now = monotonic()
-    house.flush()
-    async with asyncio.timeout(DEADLINE_S):
-        while house.tables.server.due < inf:
-            await house.woken.wait()
-            house.woken.clear()
-            house.now = monotonic()
-            house.flush()
-    assert dashboard.plain() == [1.0, 2.0]
-    assert house.tables._timer is None
-
-
-async def test_a_timer_does_not_outlive_the_end(tmp_path):
-    house = House(tmp_path)
-    robot, dashboard = house.peer("robot"), house.peer("dashboard")
-    dashboard.subscribe("/x", periodic=60)
-    robot.publish("/x", 1)
-    for value in (1.0, 2.0):
-        robot.put((1, 1, 1, value))
-        house.flush()
-    timer = house.tables._timer
-    assert timer is not None
-    await house.tables.close()
-    assert timer.cancelled()
-
-
 @pytest.mark.parametrize("verdict", [True, False])
 async def test_a_policy_that_has_to_think_is_awaited(tmp_path, verdict):
     """A synchronous policy is not awaited; it is not called for names that no policy can know."""
@@ -237,8 +197,8 @@ async def test_a_policy_that_has_to_think_is_awaited(tmp_path, verdict):
 async def test_whoever_is_here_is_sent_away_when_the_server_leaves(tmp_path):
     house = House(tmp_path)
     client = house.peer()
-    for engine in house.tables.drain():
-        house.tables.release(engine, house.now)
+    for release in house.tables.drain():
+        release(house.now)
     assert client.close.code == 1001
     link = FakeLink("/nt/late", V41, "127.0.0.1")
     house.tables.connect(link, link, house.now)

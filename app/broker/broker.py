@@ -1,8 +1,8 @@
 """The broker: sessions open, subscribe, publish and close; events are put into the outboxes of their subscribers.
 
 Every method is one atomic step. The broker calls only a session's own engine (`sessions.Owner`). It marks a session
-as `ready` when events wait for it, and calls `wake` (set by the code that runs the event loop) when a flush is due.
-So each session is woken once per turn of the loop, regardless of the number of events.
+as ready when events wait for it, and calls `wake` (set by the code that runs the event loop) when a flush is due.
+So each session is flushed once per turn of the loop, regardless of the number of events.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from app.broker.newest import Conflation
 from app.broker.outbox import Outbox
 from app.broker.publications import Publications, new_key
 from app.broker.recording import Recording
-from app.broker.sessions import Session
+from app.broker.sessions import Outlet, Session
 from app.broker.topics import Match, Pattern
 from app.broker.values import Values
 from app.broker.watermark import Watermark
@@ -68,17 +68,17 @@ class Broker:
     def __init__(
         self,
         limits: Limits,
-        wake: Callable[[], None] = lambda: None,
         history: History = _HISTORY,
         ticks: Ticks = _TICKS,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.limits = limits
-        self.wake = wake
+        self.wake = wake  # set by the code that runs the event loop
         self.clock_offset_s = 0.0  # wall clock minus the clock of `now`; updated by the code that reads the clocks
         self.sessions: dict[str, Session] = {}
         self.index = TopicIndex()
         self.deadlines = Deadlines()
-        self.ready: deque[Session] = deque()
+        self.ready: deque[Outlet] = deque()
         self.account_of: Callable[[str], str | None] = lambda _address: None  # set by the server: account by address
         self.meters = Meters(limits.publishes_per_s, limits.publish_burst)  # of accounts that publish without a session
         self.waiting = Watermark(limits.waiting_bytes)  # bytes of events that are not yet delivered to all subscribers
@@ -426,22 +426,30 @@ class Broker:
                 flow.delays.note(int((now + self.clock_offset_s) * 1_000_000) - events[0].time_us)
         return events
 
-    def mark_ready(self, session: Session) -> None:
-        """Flush a session in the next turn of the loop."""
-        if not session.is_ready:
-            session.is_ready = True
-            self.ready.append(session)
+    def mark_ready(self, outlet: Outlet) -> None:
+        """Have an outlet flushed in the next turn of the loop."""
+        if not outlet.is_ready:
+            outlet.is_ready = True
+            self.ready.append(outlet)
             if len(self.ready) == 1:
                 self.wake()
 
     def flush(self, now: float) -> None:
-        """Flush the sessions that are ready through their owners, at most `FLUSHED_AT_ONCE`."""
-        try:
-            for _ in range(min(len(self.ready), FLUSHED_AT_ONCE)):
-                session = self.ready.popleft()
-                session.is_ready = False
-                if session.closed is None:
-                    session.owner.flush(session, now)
-        finally:  # else one owner's exception would leave the sessions after it unflushed forever
-            if self.ready:
-                self.wake()
+        """Ask the outlets that are ready what is to be written, at most `FLUSHED_AT_ONCE`, and write it to their links.
+
+        Those that become ready meanwhile are flushed in the next turn. An exception of one outlet or link is raised
+        after the others have been flushed.
+        """
+        faults: list[Exception] = []
+        for _ in range(min(len(self.ready), FLUSHED_AT_ONCE)):
+            outlet = self.ready.popleft()
+            outlet.is_ready = False
+            try:
+                for link, output in outlet.flush(now):
+                    link.write(output)
+            except Exception as fault:  # noqa: BLE001 - raised below
+                faults.append(fault)
+        if self.ready:
+            self.wake()
+        if faults:
+            raise faults[0]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from app.broker.meters import Meter
 from app.broker.policy import NOBODY
@@ -17,14 +18,26 @@ if TYPE_CHECKING:
     from app.broker.outbox import Outbox
 
 
+class Outlet(Protocol):
+    """What can have something to be written: a session with events, or an engine with something to say.
+
+    `is_ready` is the broker's: true while it waits in `Broker.ready` to be flushed.
+    """
+
+    is_ready: bool
+
+    def flush(self, now: float) -> Iterable[tuple[Any, Any]]:
+        """Return what is to be written now: links (`protocols.contract.Link`), each with its output."""
+
+
 class Owner(Protocol):
-    """The engine behind a session, with the three methods that the broker calls."""
+    """The engine behind a session, with the methods that the broker and the session call."""
 
     def due(self, session: Session, now: float) -> None:
         """Handle a deadline that has passed: move it, or close the session."""
 
-    def flush(self, session: Session, now: float) -> None:
-        """Send the new events that wait in the session's outbox."""
+    def flush_session(self, session: Session, now: float) -> Iterable[tuple[Any, Any]]:
+        """Return what is to be written because of the events in the session's outbox: links, each with its output."""
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """Handle an outbox that is full: make room and take `event`, or close the session."""
@@ -93,6 +106,10 @@ class Session:
         self.is_ready = False  # waits in Broker.ready
         self.closed: str | None = None  # why it ended
         self.heard: tuple[Pattern, ...] = ()  # the subscriptions that it had when it ended
+
+    def flush(self, now: float) -> Iterable[tuple[Any, Any]]:
+        """Have the owner say what is to be written to the session's client (`Outlet`)."""
+        return self.owner.flush_session(self, now)
 
     @property
     def lasting_authid(self) -> str | None:

@@ -77,7 +77,7 @@ class LocalSession:
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         asker = _Asker(self._engine, answer, self._tasks)
         request = Request([fields], Transport.LOCAL, asker, session=self._session)
-        asker.answer(self._engine.receive(request, monotonic()))
+        asker.write(self._engine.receive(request, monotonic()))
         return answer
 
     # broker.sessions.Owner
@@ -86,16 +86,17 @@ class LocalSession:
         """Extend the session's life."""
         self._engine.broker.touch(session, now + _DEADLINE_S)
 
-    def flush(self, session: Session, now: float) -> None:  # noqa: ARG002 - Owner's form
-        """Call the callbacks for the waiting events."""
+    def flush_session(self, session: Session, now: float) -> tuple[()]:  # noqa: ARG002 - Owner's form
+        """Call the callbacks for the waiting events; there is nothing to write."""
         for event in session.outbox.take():
             self._call(event)
         if len(session.outbox):
             self._engine.broker.mark_ready(session)
+        return ()
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """Deliver the events of the full outbox now, and take `event`."""
-        self.flush(session, now)
+        self.flush_session(session, now)
         session.outbox.put(event)
         self._engine.broker.mark_ready(session)
 
@@ -121,7 +122,7 @@ class _Asker:
         self._answer = answer
         self._tasks = tasks  # the event loop keeps only weak references to tasks
 
-    def answer(self, outcome: Outcome | None) -> None:
+    def write(self, outcome: Outcome | None) -> None:
         """Set the future's result to the message's reply, or begin to wait for what it needs first."""
         if isinstance(outcome, Wait):
             task = asyncio.get_running_loop().create_task(self._wait(outcome))
@@ -136,4 +137,4 @@ class _Asker:
                 verdict = Verdict(value=await wait.awaitable)
         except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
             verdict = Verdict(error=error)
-        self.answer(self._engine.resume(wait, verdict, monotonic()))
+        self.write(self._engine.resume(wait, verdict, monotonic()))

@@ -150,7 +150,7 @@ class BayeuxConnection(Connection):
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
 
-    def answer(self, outcome: Outcome | None) -> None:
+    def write(self, outcome: Outcome | None) -> None:
         """Send the response of a held connect; None: a newer connect has replaced it, so the connection is cut."""
         self._hold = None
         if outcome is None:

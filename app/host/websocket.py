@@ -28,7 +28,7 @@ from app.host.frames import PING, binary_frame, close_frame, frame, text_frame
 from app.host.keep_alive import probe
 from app.host.peer import DISCARDED_BYTES, unread_bytes
 from app.host.turns import SLICE_S
-from app.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Speaker
+from app.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine
 from app.transports.head import Head
 from app.transports.upgrade import Pings
 
@@ -50,6 +50,7 @@ class WebSocket(asyncio.Protocol):
         "_asked_at",
         "_came",
         "_empty_frames",
+        "_engine",
         "_fragments",
         "_has_ended",
         "_has_lost",
@@ -63,7 +64,6 @@ class WebSocket(asyncio.Protocol):
         "_pings",
         "_pings_and_pongs",
         "_sockets",
-        "_speaker",
         "_transport",
         "_unread_bytes",
         "_work",
@@ -83,7 +83,7 @@ class WebSocket(asyncio.Protocol):
         self._pings_and_pongs = _a_second_of(family.pings_per_s)
         self._empty_frames = _a_second_of(sockets.watch.limits.empty_frames_per_s)
         self._transport: asyncio.Transport
-        self._speaker: Speaker
+        self._engine: Engine
         self._came: deque[bytes] = deque()  # received and not yet parsed; b"" is the end of the stream
         self._work: Iterator[None] | None = None  # processes `_came`, while there is any
         self._parts = bytearray()  # a message in fragments, as far as received
@@ -100,7 +100,7 @@ class WebSocket(asyncio.Protocol):
     def begin(self, transport: asyncio.Transport, accepted: bytes, rest: bytes) -> None:
         """Take over a connection: send `accepted`, then process `rest`, the bytes received behind the head."""
         self._transport = transport
-        self._speaker = self._sockets.family.switchboard.connect(self, self._head, self._heard_at)
+        self._engine = self._sockets.family.protocol.connect(self, self._head, self._heard_at)
         self._sockets.add(self, self._heard_at)
         transport.set_protocol(self)
         transport.write(accepted)
@@ -116,7 +116,7 @@ class WebSocket(asyncio.Protocol):
         """The number of written bytes that the kernel has not accepted."""
         return self._transport.get_write_buffer_size()
 
-    def answer(self, outcome: list[bytes] | Close) -> None:
+    def write(self, outcome: list[bytes] | Close) -> None:
         """Send frames, or frames and a close frame; see `Link`."""
         if self._has_ended:
             return
@@ -149,13 +149,13 @@ class WebSocket(asyncio.Protocol):
         self._unread_bytes = unread_bytes(self._transport)
         self._sockets.watch.writes.watch(self, monotonic())
         if not self._has_ended:
-            self._speaker.paused()
+            self._engine.paused()
 
     def resume_writing(self) -> None:
         """All written bytes are in the kernel: end the write deadline and notify the engine."""
         self._sockets.watch.writes.forget(self)
         if not self._has_ended:
-            self._speaker.resumed(monotonic())
+            self._engine.resumed(monotonic())
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's form
         """The connection is closed: notify the engine."""
@@ -249,7 +249,7 @@ class WebSocket(asyncio.Protocol):
                 break
             if each.opcode < Opcode.CLOSE:
                 for message in self._messages(each, self._heard_at):
-                    self._speaker.receive(message, self._heard_at)
+                    self._engine.receive(message, self._heard_at)
                     yield
         self._answer_frames()
 
@@ -297,7 +297,7 @@ class WebSocket(asyncio.Protocol):
         if opcode is Opcode.TEXT and not data.isascii() and not _is_utf8(data):
             self._fail(_INVALID_DATA, "not UTF-8")
             return ()
-        return self._speaker.split(data, now, is_binary=opcode is Opcode.BINARY)
+        return self._engine.split(data, now, is_binary=opcode is Opcode.BINARY)
 
     # The end
 
@@ -329,7 +329,7 @@ class WebSocket(asyncio.Protocol):
     def _lose(self) -> None:
         if not self._has_lost:
             self._has_lost = self._has_ended = True
-            self._speaker.lost(monotonic())
+            self._engine.lost(monotonic())
 
 
 def _a_second_of(per_s: float) -> Meter:

@@ -1,17 +1,42 @@
-"""The interfaces between an engine and the transport of its peer: a WebSocket, or WAMP's long-polling.
+"""The contract between a protocol and the rest of the server.
 
-A transport makes a `Link` for each connection and gives it to a `Switchboard`, which returns the engine for it. The
-engine's output comes from the switchboard's `answers`: frames to write, in order, or a `Close`.
+Every protocol is spoken by the same few parts. A transport makes a `Link` for each connection and asks the
+`WireProtocol` for the connection's `Engine`. From then on:
+
+* What came is given to `Engine.receive`, with the time. An engine does no I/O, uses no clock and never raises on bad
+  input: what a peer did wrong is answered in the protocol's own words.
+* What is to be written is asked for. An engine that has something to say, or whose session has events, is *ready*: the
+  broker keeps it (`Broker.mark_ready`), and once a turn of the event loop each that is ready is flushed: what its
+  `flush` returns is written to the links (`Broker.flush`, called by `server/pump.py`). There is no other queue between
+  an outbox and a socket, so all that a connection gets in one turn is one write, and nobody is written to in the middle
+  of somebody else's publish.
+* What left and what was lost is reported. WebSockets report `paused`, `resumed` and `lost`. A reply to an HTTP request
+  can be lost alone, without its session, so Bayeux's engine also learns which replies were `written` and `unwritten`.
+* What an engine must wait for (a program's policy, the disk, a page of the history) it hands to a `WaitFor`, and goes
+  on when it is called back. It never blocks, and reading from its peer continues.
+
+What all connections of a protocol share (sessions, realms, tables) is the `WireProtocol`'s. The server keeps protocols
+in one list and knows no more of them than is written here: how a connection begins, what to sweep, when their next turn
+is due, and whom to release when the server drains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from math import inf
 from typing import Any, NamedTuple, Protocol
+
+from app.broker.sessions import Outlet
 
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, POLICY_VIOLATION, INTERNAL_ERROR = 1000, 1001, 1002, 1008, 1011
 TRY_AGAIN_LATER = 1013
 """Status codes with which a WebSocket is closed (RFC 6455, 7.4.1)."""
+
+Resume = Callable[[Any, Exception | None, float], None]
+"""Called with the value that was waited for or None, the error or None (`TimeoutError` at the deadline), and `now`."""
+
+WaitFor = Callable[[Awaitable[Any], float, Resume], None]
+"""Awaits something for a number of seconds at most and then calls back; returns immediately."""
 
 
 class Close(NamedTuple):
@@ -23,7 +48,7 @@ class Close(NamedTuple):
 
 
 class Link(Protocol):
-    """One connection. Its methods are called on the event loop and never block.
+    """One connection, as its engine sees it. Its methods are called on the event loop and never block.
 
     Links of the same `kind` use the same framing: the results of `text` and `binary` may be written to all of them.
     """
@@ -41,7 +66,7 @@ class Link(Protocol):
     def backlog_bytes(self) -> int:
         """The number of bytes that were written and are not yet sent."""
 
-    def answer(self, outcome: list[bytes] | Close) -> None:
+    def write(self, output: list[bytes] | Close) -> None:
         """Write frames, each made by `text` or `binary` of a link of the same kind; or write a `Close`."""
 
 
@@ -69,8 +94,8 @@ class Context(Protocol):
         """The peer's port; 0 if it is not known."""
 
 
-class Speaker(Protocol):
-    """An engine as its transport sees it."""
+class Engine(Outlet, Protocol):
+    """The engine of one connection; `flush` yields what is to be written to its link (`broker.sessions.Outlet`)."""
 
     def split(self, data: bytes, now: float, *, is_binary: bool) -> Iterable[Any]:
         """Split a transport message into protocol messages for `receive`, one by one where that takes time."""
@@ -88,8 +113,30 @@ class Speaker(Protocol):
         """Note that the connection has ended or is about to: no more is read from it, and nothing need be written."""
 
 
-class Switchboard(Protocol):
-    """A protocol's engines as their transports see them."""
+class WireProtocol:
+    """A protocol that the server speaks: what its connections share, and what the server asks of all of them.
 
-    def connect(self, link: Link, context: Context, now: float) -> Speaker:
-        """Make the engine for a new connection. Its output comes from `answers`, never before this returns."""
+    The defaults are those of a protocol that needs nothing of the kind. `name` is the protocol of its sessions
+    (`Session.protocol`), and its label in metrics and the console.
+    """
+
+    name: str
+
+    def connect(self, link: Link, context: Context, now: float) -> Engine:
+        """Make the engine for a new connection; it is asked for output in later turns, never before this returns."""
+        raise NotImplementedError
+
+    def sweep(self, now: float) -> None:
+        """Handle the deadlines that are not those of sessions; called a few times a second."""
+
+    @property
+    def due(self) -> float:
+        """When `turn` is to be called next, in monotonic seconds: infinity if nothing is planned."""
+        return inf
+
+    def turn(self, now: float) -> None:
+        """Do what is due, and mark as ready those that have something to say by it."""
+
+    def drain(self) -> Collection[Callable[[float], None]]:
+        """Stop accepting sessions; return a function for each client, which releases it at the time it is called."""
+        return ()

@@ -59,7 +59,7 @@ class Endpoint:
         reply = await exchange.reply_to(self.request(head, body, exchange))
         if reply is not None:
             headers = [*long_polling.HEADERS, *cors, *self.headers(reply, head.scheme)]
-            await exchange.write(reply, headers, reply.body())
+            await exchange.respond(reply, headers, reply.body())
 
     async def _admits_script(self, visit: Visit) -> bool:
         """Whether a page may load this script; if not, respond with one that says so. Raises `Rejection`."""
@@ -78,7 +78,7 @@ class Endpoint:
         reply = await exchange.reply_to(self._request(callback_polling.TRANSPORT, batch, head, exchange))
         if reply is not None:
             headers = [*callback_polling.HEADERS, *cors, *self.headers(reply, head.scheme)]
-            await exchange.write(reply, headers, callback_polling.render(reply, callback))
+            await exchange.respond(reply, headers, callback_polling.render(reply, callback))
 
     # Used by the ASGI application and by Halley's own host
 

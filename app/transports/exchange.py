@@ -64,7 +64,7 @@ class Exchange:
         self._socket = socket_of(scope)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
-    def answer(self, outcome: Outcome | None) -> None:
+    def write(self, outcome: Outcome | None) -> None:
         """Take the outcome that the request waits for; None: a newer connect has replaced it, and the socket is cut."""
         if outcome is None:
             if self._socket is not None:
@@ -96,7 +96,7 @@ class Exchange:
         return outcome
 
     async def _later(self, waiting: Hold | Pending, departure: asyncio.Future[None]) -> Outcome | None:
-        """Wait for the outcome that `answer` brings; None if the peer has disconnected.
+        """Wait for the outcome that `write` brings; None if the peer has disconnected.
 
         A request whose peer has disconnected is processed to its end nevertheless.
         """
@@ -135,7 +135,7 @@ class Exchange:
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
-    async def write(self, reply: Reply, headers: list[Header], body: bytes) -> None:
+    async def respond(self, reply: Reply, headers: list[Header], body: bytes) -> None:
         """Send a response, and report to the engine whether it was written."""
         # Halley's own host cuts a peer that reads nothing; a foreign one may wait forever.
         limit_s = self._engine.broker.limits.write_s if self._socket is None else None

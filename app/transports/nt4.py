@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from app.protocols.contract import Switchboard
+from app.protocols.contract import WireProtocol
 from app.protocols.nt4.paths import BASE, RTT, V40, V41, client_name
 from app.settings import Settings
 from app.transports.door import Door
@@ -70,10 +70,10 @@ class Nt4Endpoint:
     """
 
     def __init__(
-        self, switchboard: Switchboard, door: Door, note: Callable[[Rejection, Head], None], settings: Settings
+        self, protocol: WireProtocol, door: Door, note: Callable[[Rejection, Head], None], settings: Settings
     ) -> None:
-        self.family = _family(switchboard, settings, settings.host)
-        self.own_family = _family(switchboard, settings, settings.nt4.host)
+        self.family = _family(protocol, settings, settings.host)
+        self.own_family = _family(protocol, settings, settings.nt4.host)
         self._sockets = WebSockets([self.family], settings.limits, note)
         self._door = door
 
@@ -108,13 +108,13 @@ def guard_at(host: str, settings: Settings) -> Guard:
     return Guard(replace(settings, host=host, cors=cors), takes_nameless=True)
 
 
-def _family(switchboard: Switchboard, settings: Settings, host: str) -> Nt4Family:
+def _family(protocol: WireProtocol, settings: Settings, host: str) -> Nt4Family:
     options = settings.nt4
     pings = Pings(options.ping_s, options.pong_s, is_steady=True)
     return Nt4Family(
         (BASE,),
         {V41: pings, RTT: pings, V40: None},
-        switchboard,
+        protocol,
         guard_at(host, settings),
         options.message_bytes,
         options.pings_per_s,

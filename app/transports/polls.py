@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
-from app.protocols.contract import Close, Speaker
+from app.protocols.contract import Close, Engine
 from app.protocols.wamp.formats import is_batched, serializer_of
 
 
@@ -20,7 +20,7 @@ def _copied(message: bytes) -> bytes:
 
 
 class Poll:
-    """One connection. `speaker` is its engine, `account` that of the peer's address (`addresses.py`)."""
+    """One connection. `engine` is its engine, `account` that of the peer's address (`addresses.py`)."""
 
     kind = "poll"
     text = binary = staticmethod(_copied)
@@ -30,7 +30,7 @@ class Poll:
         self.is_binary = serializer_of(subprotocol).is_binary
         self._is_batched = is_batched(subprotocol)
         self.account = account
-        self.speaker: Speaker
+        self.engine: Engine
         self.backlog_bytes = 0
         self.heard_at = now  # the latest receive of the peer
         self.wake: Callable[[], None] | None = None  # wakes the receive that waits
@@ -40,7 +40,7 @@ class Poll:
         self._is_settled = True  # what was taken last has been written
         self._has_lost = False  # the engine has been notified that the peer is lost
 
-    def answer(self, outcome: list[bytes] | Close) -> None:
+    def write(self, outcome: list[bytes] | Close) -> None:
         """Keep messages for the peer; a `Close` ends the connection after them. See `Link`."""
         if self.is_ending or self._has_lost:
             return
@@ -52,7 +52,7 @@ class Poll:
         self._tell()
         if not (self._is_paused or self.is_ending):
             self._is_paused = True
-            self.speaker.paused()
+            self.engine.paused()
 
     @property
     def has_news(self) -> bool:
@@ -91,7 +91,7 @@ class Poll:
             self._tell()
         else:
             self._is_paused = False
-            self.speaker.resumed(monotonic())
+            self.engine.resumed(monotonic())
 
     def lose(self, now: float) -> None:
         """End the connection: the peer has closed it or has timed out."""
@@ -100,7 +100,7 @@ class Poll:
             self._waiting.clear()
             self.backlog_bytes = 0
             self._tell()
-            self.speaker.lost(now)
+            self.engine.lost(now)
 
     def _tell(self) -> None:
         if self.wake is not None:

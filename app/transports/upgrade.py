@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from app.protocols.contract import Switchboard
+from app.protocols.contract import WireProtocol
 from app.transports.guard import Guard, Rejection
 from app.transports.head import Head
 
@@ -43,7 +43,7 @@ class Family:
 
     paths: tuple[str, ...]
     subprotocols: Mapping[str, Pings | None]
-    switchboard: Switchboard
+    protocol: WireProtocol
     guard: Guard
     message_bytes: int
     pings_per_s: float

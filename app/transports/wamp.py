@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.protocols.contract import Switchboard
+from app.protocols.contract import WireProtocol
 from app.protocols.wamp.formats import SUBPROTOCOLS
 from app.settings import Settings, Wamp
 from app.transports.addresses import accounts
@@ -25,8 +25,8 @@ _LOOKS = 4
 class WampEndpoint:
     """The ASGI application of WAMP; Halley's own host serves WebSockets itself, by `family`."""
 
-    def __init__(self, switchboard: Switchboard, endpoint: Endpoint, guard: Guard, settings: Settings) -> None:
-        self.family = _family(switchboard, guard, settings.wamp)
+    def __init__(self, protocol: WireProtocol, endpoint: Endpoint, guard: Guard, settings: Settings) -> None:
+        self.family = _family(protocol, guard, settings.wamp)
         self._sockets = WebSockets([self.family], settings.limits, endpoint.note)
         account_of = accounts((*settings.limits.exempt, *settings.proxies))
         self._polling = WampPolling(self.family, settings.wamp, settings.limits, endpoint.door, account_of)
@@ -47,11 +47,11 @@ class WampEndpoint:
             await self._polling(hidden, below, receive, send)
 
 
-def _family(switchboard: Switchboard, guard: Guard, options: Wamp) -> Family:
+def _family(protocol: WireProtocol, guard: Guard, options: Wamp) -> Family:
     return Family(
         tuple(path.rstrip("/") for path in options.paths),
         dict.fromkeys(SUBPROTOCOLS, Pings(options.ping_s, options.pong_s)),
-        switchboard,
+        protocol,
         guard,
         options.message_bytes,
         options.pings_per_s,

@@ -106,7 +106,7 @@ class WampPolling:
         self._admit(account)
         name, now = secrets.token_urlsafe(_ID_BYTES), monotonic()
         poll = Poll(subprotocol, account, now)
-        poll.speaker = self._family.switchboard.connect(poll, visit.head, now)
+        poll.engine = self._family.protocol.connect(poll, visit.head, now)
         self._polls[name] = poll
         opened = orjson.dumps({"protocol": subprotocol, "transport": name})
         await _answer(visit, False, opened)  # noqa: FBT003 - it is JSON
@@ -127,11 +127,11 @@ class WampPolling:
         if poll.is_over:
             raise _unknown()
         began = monotonic()
-        for message in () if poll.is_ending else poll.speaker.split(data, began, is_binary=poll.is_binary):
+        for message in () if poll.is_ending else poll.engine.split(data, began, is_binary=poll.is_binary):
             if monotonic() - began > TURN_S:
                 await asyncio.sleep(0)
                 began = monotonic()
-            poll.speaker.receive(message, monotonic())
+            poll.engine.receive(message, monotonic())
         await _answer_nothing(visit)
 
     async def _receive(self, visit: Visit, poll: Poll) -> None:

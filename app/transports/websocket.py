@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from app.protocols.contract import Close, Speaker
+from app.protocols.contract import Close, Engine
 from app.settings import Limits
 from app.transports.door import reject
 from app.transports.guard import Rejection
@@ -82,10 +82,10 @@ class _Socket:
         self._news = asyncio.Event()
         self._is_paused = False  # the engine is
         self._is_over = False  # nothing more is read, nor accepted from the engine
-        self._speaker: Speaker
+        self._engine: Engine
         self.backlog_bytes = 0
 
-    def answer(self, outcome: list[bytes] | Close) -> None:
+    def write(self, outcome: list[bytes] | Close) -> None:
         """Send messages to the peer; a `Close` ends the WebSocket after them. See `Link`."""
         if self._is_over:
             return
@@ -97,11 +97,11 @@ class _Socket:
         self._news.set()
         if not (self._is_paused or self._is_over):
             self._is_paused = True
-            self._speaker.paused()
+            self._engine.paused()
 
     async def serve(self, receive: Receive) -> None:
         """Read and write until either side has ended it."""
-        self._speaker = self._family.switchboard.connect(self, self._head, monotonic())
+        self._engine = self._family.protocol.connect(self, self._head, monotonic())
         ends = [asyncio.ensure_future(work) for work in (self._read(receive), self._write())]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -110,7 +110,7 @@ class _Socket:
             for end in ends:
                 end.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
-            self._speaker.lost(monotonic())
+            self._engine.lost(monotonic())
 
     async def _read(self, receive: Receive) -> None:
         """Return when the peer has disconnected."""
@@ -120,16 +120,16 @@ class _Socket:
                 if monotonic() - began > TURN_S:
                     await asyncio.sleep(0)
                     began = monotonic()
-                self._speaker.receive(message, monotonic())
+                self._engine.receive(message, monotonic())
 
     def _messages(self, event: Any) -> Iterable[Any]:
         """The engine's messages in one WebSocket message; none if it is too long."""
         data, text = event.get("bytes"), event.get("text")
         message: bytes = text.encode() if data is None else data
         if len(message) > self._family.message_bytes:
-            self.answer(Close([], _TOO_BIG, "message too big"))
+            self.write(Close([], _TOO_BIG, "message too big"))
             return ()
-        return self._speaker.split(message, monotonic(), is_binary=data is not None)
+        return self._engine.split(message, monotonic(), is_binary=data is not None)
 
     async def _write(self) -> None:
         """Return when the close has been written, or the peer takes nothing any more."""
@@ -147,7 +147,7 @@ class _Socket:
                 await self._sends({"type": "websocket.close", "code": self._close.code, "reason": reason})
                 return
             self._is_paused = False
-            self._speaker.resumed(monotonic())
+            self._engine.resumed(monotonic())
 
     async def _sends(self, event: dict[str, object]) -> bool:
         """Whether an event could be sent: the peer is connected, and reads."""

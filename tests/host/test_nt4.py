@@ -272,7 +272,7 @@ class Transport(asyncio.Transport):
 
 
 class NoTables:
-    """A switchboard whose engine counts only the ends of connections."""
+    """A protocol whose engine counts only the ends of connections."""
 
     def __init__(self):
         self.lost_times = 0

@@ -71,7 +71,9 @@ class House:
         self._is_woken = False
         self.hooks = Hooks()
         self.hooks.report = lambda what, error: self.reported.append((what, error))
-        self.broker = Broker(replace(Limits(), **(limits or {})), self._wake, replace(History(), **(history or {})))
+        self.broker = Broker(
+            replace(Limits(), **(limits or {})), replace(History(), **(history or {})), wake=self._wake
+        )
         self.broker.clock_offset_s = WALL_S - START_S
         self.identities = Known(authenticate)
         self.engine = Engine(
@@ -97,7 +99,7 @@ class House:
         """Send one request with these messages, and end the turn of the loop; `more` is for the `Request`."""
         exchange = Exchange(self, peer, stalled=stalled)
         request = Request(deepcopy(list(messages)), transport, exchange, cookies, **more)
-        exchange.came(self.engine.receive(request, self.now))
+        exchange.write(self.engine.receive(request, self.now))
         self.turn()
         return exchange
 
@@ -145,9 +147,6 @@ class House:
         while self._is_woken:
             self._is_woken = False
             self.broker.flush(self.now)
-            for exchange, reply in self.engine.answers():
-                assert isinstance(exchange, Exchange)
-                exchange.came(reply)
         self.check()
 
     def _wake(self) -> None:

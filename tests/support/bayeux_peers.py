@@ -110,11 +110,11 @@ class Exchange:
         """End the wait for a hook, with its result or its error."""
         assert self.wait is not None, "nothing is waited for"
         wait, self.wait = self.wait, None
-        self.came(self.house.engine.resume(wait, Verdict(value, error), self.house.now))
+        self.write(self.house.engine.resume(wait, Verdict(value, error), self.house.now))
         self.house.turn()
         return self
 
-    def came(self, outcome: Outcome | None) -> None:
+    def write(self, outcome: Outcome | None) -> None:
         """Note the engine's outcome of this request; None: its connection was cut."""
         self.is_pending = isinstance(outcome, Pending)
         if isinstance(outcome, Hold):

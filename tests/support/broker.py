@@ -22,9 +22,11 @@ class Owner:
         """Note that a deadline has passed."""
         self.heard.append(("due", session.id, now))
 
-    def flush(self, session: Session, now: float) -> None:
+    def flush_session(self, session: Session, now: float) -> tuple[()]:
         """Note that events wait."""
-        self.heard.append(("flush", session.id, now))
+        if session.closed is None:
+            self.heard.append(("flush", session.id, now))
+        return ()
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """Note that an outbox is full."""

@@ -72,7 +72,7 @@ class FakeLink:
         """See `Link`."""
         return Framed(b"%b%d:%b" % (_BINARY, len(message), message))
 
-    def answer(self, outcome: list[bytes] | Close) -> None:
+    def write(self, outcome: list[bytes] | Close) -> None:
         """See `Link`."""
         assert self.close is None, "written to behind a close"
         if isinstance(outcome, Close):
@@ -120,12 +120,9 @@ class World:
 
     def flush(self) -> None:
         """End a turn of the loop."""
-        while self.server.work(self.now):
-            pass
+        while self.server.due <= self.now:
+            self.server.turn(self.now)
         self.broker.flush(self.now)
-        while outcomes := [*self.server.answers(self.now)]:
-            for link, outcome in outcomes:
-                link.answer(outcome)
 
     def after(self, seconds: float) -> None:
         """Move the time by `seconds`, and do what is due in between."""

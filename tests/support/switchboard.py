@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
-from app.protocols.contract import Close
+from app.protocols.contract import Close, WireProtocol
 from app.protocols.wamp.formats import Format
 from app.server import House
 from app.transports.wamp import WampEndpoint
@@ -20,6 +20,7 @@ from support.wire import DEADLINE_S
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from app.broker.broker import Broker
     from app.protocols.contract import Context, Link
     from app.settings import Settings
 
@@ -31,8 +32,11 @@ REASON = "told to " + "é" * 100
 class Scripted:
     """The engine of one connection, which notes what happens to it."""
 
-    def __init__(self, link: Link, context: Context) -> None:
+    def __init__(self, broker: Broker, link: Link, context: Context) -> None:
+        self.broker = broker
         self.link = link
+        self.is_ready = False
+        self._outputs: list[list[bytes] | Close] = []
         self.format = Format.of(link)
         self.context = context
         self.received: list[bytes] = []
@@ -73,19 +77,26 @@ class Scripted:
         self.lost_times += 1
 
     def say(self, outcome: list[bytes] | Close) -> None:
-        """Send an outcome a turn later, as engines do."""
-        asyncio.get_running_loop().call_soon(self.link.answer, outcome)
+        """Have an outcome written at the end of the turn."""
+        self._outputs.append(outcome)
+        self.broker.mark_ready(self)
+
+    def flush(self, now: float) -> list[tuple[Link, list[bytes] | Close]]:
+        """Return what is to be written."""
+        outputs, self._outputs = self._outputs, []
+        return [(self.link, output) for output in outputs]
 
 
-class Board:
-    """A `Switchboard`; `engines` are all that it has made."""
+class Board(WireProtocol):
+    """A `WireProtocol`; `engines` are all that it has made."""
 
     def __init__(self) -> None:
         self.engines: list[Scripted] = []
+        self.broker: Broker
 
     def connect(self, link: Link, context: Context, now: float) -> Scripted:
-        """See `Switchboard`."""
-        engine = Scripted(link, context)
+        """See `WireProtocol`."""
+        engine = Scripted(self.broker, link, context)
         self.engines.append(engine)
         return engine
 
@@ -97,6 +108,7 @@ class Board:
 
 def join(house: House, board: Board) -> None:
     """Make the house serve WAMP with this board."""
+    board.broker = house.broker
     house.wamp = WampEndpoint(board, house.endpoint, house.guard, house.settings)
     house.on_sweep.append(house.wamp.sweep)
 

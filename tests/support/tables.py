@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close
+from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, WireProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from app.embed import Halley
     from app.networktables import NetworkTables
@@ -37,6 +37,22 @@ class Echo:
         self.received: list[Heard] = []
         self.steps: list[str] = []  # of splitting a message into parts, and of taking these
         self.lost_times = 0
+        self.is_ready = False
+        self._outputs: list[list[bytes] | Close] = []
+
+    def say(self, output: list[bytes] | Close) -> None:
+        """Have something written at the end of the turn."""
+        self._outputs.append(output)
+        self.tables.broker.mark_ready(self)
+
+    def flush(self, now: float) -> list[tuple[Link, list[bytes] | Close]]:
+        """Return what is to be written."""
+        outputs, self._outputs = self._outputs, []
+        return [(self.link, output) for output in outputs]
+
+    def release(self, now: float) -> None:
+        """Close the connection because the server is draining."""
+        self.say(Close([], GOING_AWAY, "the server is shutting down"))
 
     def split(self, data: bytes, now: float, *, is_binary: bool) -> Iterator[Heard]:
         """Yield the message, lazily; `PARTS` becomes three."""
@@ -49,22 +65,22 @@ class Echo:
         self.steps.append("take")
         self.received.append(heard)
         if heard.data == CLOSE:
-            self.tables.say(self.link, Close([self.link.text(b"bye")], POLICY_VIOLATION, REASON))
+            self.say(Close([self.link.text(b"bye")], POLICY_VIOLATION, REASON))
         elif heard.data != SILENT:
-            self.tables.say(self.link, [(self.link.binary if heard.is_binary else self.link.text)(heard.data)])
+            self.say([(self.link.binary if heard.is_binary else self.link.text)(heard.data)])
 
     def paused(self) -> None:
-        """See `Speaker`."""
+        """See `Engine`."""
 
     def resumed(self, now: float) -> None:
-        """See `Speaker`."""
+        """See `Engine`."""
 
     def lost(self, now: float) -> None:
         """Count the call."""
         self.lost_times += 1
 
 
-class EchoTables:
+class EchoTables(WireProtocol):
     """A stand-in for `NetworkTables`; `engines` are all that it has made."""
 
     def __init__(self, halley: Halley) -> None:
@@ -72,8 +88,7 @@ class EchoTables:
         self.swept = 0
         assert halley.house.tables is not None
         self.server = halley.house.tables.server  # for /metrics
-        self._broker = halley.house.broker
-        self._outcomes: list[tuple[Link, list[bytes] | Close]] = []
+        self.broker = halley.house.broker
 
     @property
     def last(self) -> Echo:
@@ -81,23 +96,9 @@ class EchoTables:
         return self.engines[-1]
 
     def connect(self, link: Link, context: Context, now: float) -> Echo:
-        """See `Switchboard`."""
+        """See `WireProtocol`."""
         self.engines.append(Echo(self, link, context))
         return self.last
-
-    def say(self, link: Link, outcome: list[bytes] | Close) -> None:
-        """Keep the outcome: the host collects an engine's messages a turn later."""
-        self._outcomes.append((link, outcome))
-        self._broker.wake()
-
-    def work(self) -> bool:
-        """Return False: no work is left."""
-        return False
-
-    def answers(self, now: float) -> list[tuple[Link, list[bytes] | Close]]:
-        """Return what is to be written, by link."""
-        outcomes, self._outcomes = self._outcomes, []
-        return outcomes
 
     def open(self) -> None:
         """Do nothing: there are no values to restore."""
@@ -109,13 +110,9 @@ class EchoTables:
         """Count the call."""
         self.swept += 1
 
-    def drain(self) -> list[Echo]:
-        """Return the engines to release."""
-        return [engine for engine in self.engines if not engine.lost_times]
-
-    def release(self, engine: Any, now: float) -> None:
-        """Close the connection of an engine."""
-        self.say(engine.link, Close([], GOING_AWAY, "the server is shutting down"))
+    def drain(self) -> list[Callable[[float], None]]:
+        """Return what releases each client."""
+        return [engine.release for engine in self.engines if not engine.lost_times]
 
 
 def setup(halley: Halley) -> None:

@@ -112,12 +112,6 @@ class World:
         """End a turn of the loop: write all that waits."""
         while self.broker.ready:
             self.broker.flush(self.now)
-        while outcomes := [*self.router.answers(self.now)]:
-            for link, outcome in outcomes:
-                assert isinstance(link, Peer)
-                link.answer(outcome)
-            while self.broker.ready:
-                self.broker.flush(self.now)
 
     def pass_time(self, seconds: float) -> None:
         """Move the time by `seconds`, then check the deadlines once."""
@@ -156,7 +150,7 @@ class Peer:
         assert self.format.serializer.is_binary, "bytes in the place of text"
         return message
 
-    def answer(self, outcome: list[bytes] | Close) -> None:
+    def write(self, outcome: list[bytes] | Close) -> None:
         """See `Link`."""
         assert self.closed is None, "something was said after the end"
         self.writes += 1

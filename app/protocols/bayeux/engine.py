@@ -13,8 +13,8 @@ confirms them.
 from __future__ import annotations
 
 import secrets
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from math import inf
 from typing import Any
 
@@ -73,7 +73,6 @@ class Engine:
         self.advisor = Advisor(options)
         self._responses = Responses(hooks, has_timestamp=options.timestamp)
         self.holds_by_browser: dict[str, int] = {}
-        self._answers: deque[tuple[object, Outcome | None]] = deque()
         # plain counts, read by telemetry
         self.holds = 0
         self.connects = 0
@@ -107,14 +106,6 @@ class Engine:
         return wait
 
     # What a transport reports
-
-    def answers(self) -> Iterator[tuple[object, Outcome | None]]:
-        """Yield each connection whose hold has ended with its reply, once; None means: abort that connection.
-
-        It also yields connections whose publishes are settled with the request's outcome, any but `Pending`.
-        """
-        while self._answers:
-            yield self._answers.popleft()
 
     def written(self, reply: Reply) -> None:
         """Note that all of a reply has been written to its socket."""
@@ -153,14 +144,18 @@ class Engine:
         else:
             self._happen(session, Happening.LAPSE, now)
 
-    def flush(self, session: Session, now: float) -> None:
+    def flush_session(self, session: Session, now: float) -> Iterable[tuple[Any, Outcome | None]]:
         """Answer a held connect with the new events."""
         assert isinstance(session, BayeuxSession)
-        if hot.flush(self, session, now):
-            return
+        if session.closed is not None:
+            return ()
+        reply = hot.flush(self, session, now)
+        if reply is not None:
+            return ((reply.connection, reply),)
         has_news = self.can_take(session) and bool(session.outbox) and not session.open_batches
         if has_news or replay.has_news(session):
             self._happen(session, Happening.EVENTS, now)
+        return ()
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """Handle a full outbox: answer a held connect with its events, else end the session as a slow consumer."""
@@ -401,7 +396,20 @@ class Engine:
             self.hooks.tell(self.hooks.resumed, hold.session)
 
     def send(self, connection: object, outcome: Outcome | None) -> None:
-        """Queue an outcome for `answers`."""
-        self._answers.append((connection, outcome))
-        if len(self._answers) == 1:
-            self.broker.wake()
+        """Have an outcome written to a connection at the end of this turn; None: abort that connection."""
+        self.broker.mark_ready(_Answer(connection, outcome))
+
+
+class _Answer:
+    """An outcome for a connection that came outside of a flush of its session (`broker.sessions.Outlet`)."""
+
+    __slots__ = ("_connection", "_outcome", "is_ready")
+
+    def __init__(self, connection: object, outcome: Outcome | None) -> None:
+        self._connection = connection
+        self._outcome = outcome
+        self.is_ready = False
+
+    def flush(self, now: float) -> Iterable[tuple[Any, Outcome | None]]:  # noqa: ARG002 - Outlet's form
+        """Return the connection and its outcome."""
+        return ((self._connection, self._outcome),)

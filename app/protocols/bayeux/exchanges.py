@@ -3,11 +3,12 @@
 A transport makes a `Request` and gives it to `Engine.receive`, which returns an `Outcome`:
 
 * `Reply`: write it, then report to the engine whether it was `written` or `unwritten`.
-* `Hold`: a connect that is held. Its reply comes later from `Engine.answers`, for the same `connection`; if the peer
+* `Hold`: a connect that is held. Its reply is written later to the same `connection`, by `Broker.flush`; if the peer
   closes the connection first, call `Engine.gone`.
 * `Wait`: something outside must be awaited (an async policy, a service, the history). Await it, then call
   `Engine.resume`.
-* `Pending`: the request's publishes are on their way to the disk. Its outcome comes later from `Engine.answers`, too.
+* `Pending`: the request's publishes are on their way to the disk. Its outcome is written to the `connection` later,
+  too.
 """
 
 from __future__ import annotations

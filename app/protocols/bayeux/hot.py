@@ -66,7 +66,7 @@ def receive(
     return hold
 
 
-def flush(engine: Engine, session: BayeuxSession, now: float) -> bool:
+def flush(engine: Engine, session: BayeuxSession, now: float) -> Reply | None:
     """Answer a held connect with the waiting events: the row (HELD, EVENTS) of `states.LIFE`."""
     hold, events = session.held, session.outbox
     if (
@@ -83,10 +83,10 @@ def flush(engine: Engine, session: BayeuxSession, now: float) -> bool:
         or engine.options.timestamp
         or (message_id := hold.request.get("id")) is None
     ):
-        return False
+        return None
     interval_s = session.interval_s if session.client_interval_s is None else session.client_interval_s
     if session.announced != (session.hold_s, interval_s, False):
-        return False
+        return None
     session.state = State.IDLE
     engine.end_hold(hold)
     taken = engine.broker.take(session, now)
@@ -97,8 +97,7 @@ def flush(engine: Engine, session: BayeuxSession, now: float) -> bool:
     )
     parts = [reply, *[event.frames.get("bayeux") or event_frame(event) for event in taken]]
     session.unsettled = Reply(parts, session, taken, hold.connection, True)  # noqa: FBT003 - it answers a connect
-    engine.send(hold.connection, session.unsettled)
-    return True
+    return session.unsettled
 
 
 def _publish(

@@ -230,6 +230,11 @@ class Bridge:
             self._withdrawn += owned.values()
             self._broker.wake()
 
+    @property
+    def has_withdrawn(self) -> bool:
+        """Whether `withdraw` has something to do."""
+        return bool(self._withdrawn)
+
     def withdraw(self, now: float) -> None:
         """Remove the publishers whose sessions have ended."""
         if self._withdrawn:

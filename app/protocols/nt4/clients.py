@@ -57,6 +57,7 @@ class Client(Session):
         "address",
         "announced",
         "backlog",
+        "closing",
         "connection",
         "frames",
         "is_paused",
@@ -90,4 +91,5 @@ class Client(Session):
         self.is_paused = False
         self.texts: list[bytes] = []
         self.frames: list[bytes] = []
+        self.closing: tuple[int, str] | None = None  # the code and reason of the close that follows them
         self.unseen: OrderedDict[Topic, int | None] = OrderedDict()

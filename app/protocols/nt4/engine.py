@@ -8,14 +8,14 @@ the time are answered immediately, before any waiting messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from app.broker.events import Event
 from app.broker.meters import Meter
 from app.broker.sessions import Session
 from app.broker.topics import Pattern
-from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Context
+from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, Context, Link
 from app.protocols.nt4 import messages, values
 from app.protocols.nt4.acts import act
 from app.protocols.nt4.revoking import rights_changed
@@ -40,7 +40,7 @@ _COST_OF_A_MESSAGE = 20
 
 
 class Engine:
-    """Speaks NetworkTables with one peer (`contract.Speaker`); the owner of its session in the broker."""
+    """Speaks NetworkTables with one peer (`contract.Engine`); the owner of its session in the broker."""
 
     __slots__ = (
         "_behind",
@@ -50,6 +50,7 @@ class Engine:
         "_is_time_only",
         "client",
         "context",
+        "is_ready",
         "meter",
         "server",
         "tables",
@@ -61,6 +62,7 @@ class Engine:
         self.server = server
         self.tables = server.tables
         self.context = context
+        self.is_ready = False
         self._is_time_only = is_time_only  # the RTT subprotocol (NA6)
         self.meter: Meter | None = None
         self._is_blocked = False  # while a policy decides
@@ -69,8 +71,8 @@ class Engine:
 
     # What the transport reports
 
-    def split(self, data: bytes, now: float, *, is_binary: bool) -> Iterator[Any]:  # noqa: ARG002 - Speaker's form
-        """Yield the messages of one transport message (`Speaker.split`).
+    def split(self, data: bytes, now: float, *, is_binary: bool) -> Iterator[Any]:  # noqa: ARG002 - Engine's form
+        """Yield the messages of one transport message (`Engine.split`).
 
         Text messages are yielded one by one, values in batches; an `Undecodable` is last.
         """
@@ -86,7 +88,7 @@ class Engine:
             yield error
 
     def receive(self, message: Any, now: float) -> None:
-        """Process one of the messages that `split` yields (`Speaker.receive`), or queue it while a policy decides."""
+        """Process one of the messages that `split` yields (`Engine.receive`), or queue it while a policy decides."""
         if self.client.closed is not None:
             return
         if isinstance(message, list):
@@ -99,17 +101,17 @@ class Engine:
             self._act(message, now)
 
     def paused(self) -> None:
-        """Note that the link accepts nothing for now (`Speaker.paused`)."""
+        """Note that the link accepts nothing for now (`Engine.paused`)."""
         self.client.is_paused = True
 
     def resumed(self, now: float) -> None:  # noqa: ARG002 - the flush gets its own `now`
-        """Note that the link accepts data again, and have the backlog written (`Speaker.resumed`)."""
+        """Note that the link accepts data again, and have the backlog written (`Engine.resumed`)."""
         self.client.is_paused = False
         if len(self.client.backlog):
             self.tables.broker.mark_ready(self.client)
 
     def lost(self, now: float) -> None:
-        """End the client's session because its connection was lost (`Speaker.lost`)."""
+        """End the client's session because its connection was lost (`Engine.lost`)."""
         if self.client.closed is None:
             self.tables.leave(self.client, LOST, now)
 
@@ -118,10 +120,14 @@ class Engine:
     def due(self, session: Session, now: float) -> None:
         """Do nothing (`Owner.due`): the session has no deadline, it ends with its connection."""
 
-    def flush(self, session: Session, now: float) -> None:  # noqa: ARG002 - an engine has one session
-        """Write a part of the client's backlog (`Owner.flush`)."""
-        tables = self.tables
-        tables.flow.delivered += tables.outgoing.write_backlog(self.client)
+    def flush_session(self, session: Session, now: float) -> Iterable[tuple[Link, list[bytes] | Close]]:  # noqa: ARG002
+        """Return what is to be written to the client, with a part of its backlog (`Owner.flush_session`)."""
+        tables, client = self.tables, self.client
+        if len(client.backlog):
+            tables.flow.delivered += tables.outgoing.write_backlog(client)
+        if client.closed is None and client.is_paused and client.link.backlog_bytes > self.server.options.control_bytes:
+            self.send_away(now)
+        return tables.outgoing.take(client)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """Do nothing (`Owner.overflow`): the outbox is not used, since clients get values through the tables."""
@@ -131,6 +137,10 @@ class Engine:
         return rights_changed(self.tables, self.client, now)
 
     # The end
+
+    def flush(self, now: float) -> Iterable[tuple[Link, list[bytes] | Close]]:
+        """Return what is to be written to the client (`Outlet.flush`)."""
+        return self.flush_session(self.client, now)
 
     def send_away(self, now: float) -> None:
         """Close the connection of a slow consumer: a client with more than `nt4.control_bytes` of unread output."""
@@ -143,7 +153,7 @@ class Engine:
 
     def _end(self, why: str, reason: str, now: float, code: int = GOING_AWAY) -> None:
         if self.client.closed is None:
-            self.tables.outgoing.close(self.client.link, code, reason, self.client)
+            self.tables.outgoing.close(self.client, code, reason)
             self.tables.leave(self.client, why, now)
 
     # What is received

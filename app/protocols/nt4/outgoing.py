@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from app.protocols.contract import Close, Link
@@ -16,41 +16,27 @@ _AT_ONCE_BYTES = 16_384
 
 
 class Outgoing:
-    """Collects the output of all clients.
+    """Collects the output of each client until the end of the turn; `mark_ready` has a client flushed then."""
 
-    `control_bytes` bounds what a client that does not read may have unread. `wake` is called when there is output;
-    `linger` schedules a client's backlog for the next turn. `too_slow` are the clients over the bound, to be closed.
-    """
-
-    def __init__(self, control_bytes: int, wake: Callable[[], None], linger: Callable[[Client], None]) -> None:
-        self._control_bytes = control_bytes
-        self._wake = wake
-        self.linger = linger
-        self._spoken_to: dict[Client, None] = {}
-        self._closing: dict[Link, Close] = {}
-        self.too_slow: list[Client] = []  # to be closed as slow consumers
+    def __init__(self, mark_ready: Callable[[Client], None]) -> None:
+        self.mark_ready = mark_ready
 
     def tell(self, client: Client, text: bytes) -> None:
         """Send one text message, batched with other messages of this turn."""
         client.texts.append(text)
-        self._mark(client)
+        self.mark_ready(client)
 
     def say(self, client: Client, frames: list[bytes]) -> None:
         """Send frames that are already encoded, after the text messages sent before."""
         if client.texts:
             self._settle(client)
         client.frames += frames
-        self._mark(client)
+        self.mark_ready(client)
 
-    def close(self, link: Link, code: int, reason: str, client: Client | None = None) -> None:
-        """Close a link after the client's collected output; `code` is a WebSocket close code."""
-        frames: list[bytes] = []
-        if client is not None:
-            self._settle(client)
-            frames, client.frames = client.frames, []
-            self._spoken_to.pop(client, None)
-        self._closing[link] = Close(frames, code, reason)
-        self._wake()
+    def close(self, client: Client, code: int, reason: str) -> None:
+        """Close a client's link after its collected output; `code` is a WebSocket close code."""
+        client.closing = (code, reason)
+        self.mark_ready(client)
 
     def pack(self, client: Client, frames: list[bytes]) -> list[bytes]:
         """Return frames of encoded values; they may be written to all links of the client's kind."""
@@ -64,28 +50,19 @@ class Outgoing:
         if taken:
             self.say(client, self.pack(client, taken))
         if len(client.backlog):
-            self.linger(client)
+            self.mark_ready(client)
         return len(taken)
 
-    def answers(self) -> Iterator[tuple[Link, list[bytes] | Close]]:
-        """Yield the collected output by link: frames, or frames and a close."""
-        spoken_to, self._spoken_to = self._spoken_to, {}
-        for client in spoken_to:
-            self._settle(client)
-            frames, client.frames = client.frames, []
-            if client.is_paused and client.link.backlog_bytes > self._control_bytes:
-                self.too_slow.append(client)
-            if client.closed is None:
-                yield client.link, frames
-        closing, self._closing = self._closing, {}
-        yield from closing.items()
+    def take(self, client: Client) -> Iterable[tuple[Link, list[bytes] | Close]]:
+        """Take a client's collected output: frames, or frames and a close; nothing for a client that is lost."""
+        self._settle(client)
+        frames, client.frames = client.frames, []
+        if client.closing is not None:
+            closing, client.closing = client.closing, None
+            return ((client.link, Close(frames, *closing)),)
+        return ((client.link, frames),) if frames and client.closed is None else ()
 
     def _settle(self, client: Client) -> None:
         if client.texts:
             texts, client.texts = client.texts, []
             client.frames += map(client.link.text, messages.packed(texts))
-
-    def _mark(self, client: Client) -> None:
-        if not self._spoken_to:
-            self._wake()
-        self._spoken_to[client] = None

@@ -1,11 +1,11 @@
 """The NetworkTables server: new connections and their names, and the state that all engines share (NA1, NA2).
 
-The code that runs the event loop calls `answers` once a turn, and again at the time `due`.
+The code that runs the event loop calls `turn` at the time `due`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from app.broker.broker import Broker
@@ -13,7 +13,7 @@ from app.broker.errors import NoRoom
 from app.broker.meters import Meters
 from app.broker.policy import Rights
 from app.broker.topics import Pattern
-from app.protocols.contract import GOING_AWAY, TRY_AGAIN_LATER, Close, Context, Link
+from app.protocols.contract import GOING_AWAY, TRY_AGAIN_LATER, Context, Link, WireProtocol
 from app.protocols.nt4.clients import Client
 from app.protocols.nt4.engine import Engine
 from app.protocols.nt4.paths import RTT, client_name
@@ -24,13 +24,15 @@ Resume = Callable[[Any, Exception | None, float], None]
 Permission = Callable[[Verb, list[Pattern | None], Context], list[bool] | Awaitable[list[bool]]]
 
 
-class Server:
-    """Speaks NetworkTables for the broker's sessions (`contract.Switchboard`).
+class Server(WireProtocol):
+    """Speaks NetworkTables for the broker's sessions (`contract.WireProtocol`).
 
     `wait` awaits something for a number of seconds at most and calls back with its value or error. `permission` asks
     the program's own policy about patterns (None is always allowed); it returns the answers, or an awaitable of them
     that may take `policy_s` seconds. `has_policy` returns whether there is a policy to ask.
     """
+
+    name = "nt4"
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class Server:
         self._meters = Meters(options.values_per_s, options.value_burst)
 
     def connect(self, link: Link, context: Context, now: float) -> Engine:
-        """Return the engine for a new link (`Switchboard.connect`); the path has the client's name.
+        """Return the engine for a new link; the path has the client's name.
 
         The link is closed immediately if the server is draining or a limit on sessions is reached.
         """
@@ -66,38 +68,34 @@ class Server:
         )
         if self.is_draining:
             client.closed = "drained"
-            tables.outgoing.close(link, GOING_AWAY, "the server is shutting down")
+            tables.outgoing.close(client, GOING_AWAY, "the server is shutting down")
             return engine
         try:
             tables.join(client, now, is_listed=is_listed)
         except NoRoom as refusal:
             client.closed = refusal.reason
-            tables.outgoing.close(link, TRY_AGAIN_LATER, "too many connections, or too little memory")
+            tables.outgoing.close(client, TRY_AGAIN_LATER, "too many connections, or too little memory")
         else:
             engine.meter = self._meters.new() if client.account is not None else None
         return engine
 
-    def work(self, now: float) -> bool:
-        """Do one turn's part of the long work, and return whether there is more; called before `answers`."""
-        return self.tables.work(now)
-
     @property
     def due(self) -> float:
-        """When `answers` has output next, in monotonic seconds; infinity if it has none."""
+        """When `turn` is to be called next (`WireProtocol.due`)."""
         return self.tables.due
 
-    def answers(self, now: float) -> Iterator[tuple[Link, list[bytes] | Close]]:
-        """Yield the output of this turn, once for each link: frames, or frames and a close."""
-        return self.tables.answers(now)
+    def turn(self, now: float) -> None:
+        """Do one turn's part of the long work, and hand out the values that are due (`WireProtocol.turn`)."""
+        self.tables.turn(now)
 
     def sweep(self, now: float) -> None:
         """Delete topics that have expired (`Tables.sweep`)."""
         self.tables.sweep(now)
 
-    def drain(self) -> list[Engine]:
-        """Stop accepting clients, and return the engines to `release`."""
+    def drain(self) -> list[Callable[[float], None]]:
+        """Stop accepting clients, and return what releases each of them (`WireProtocol.drain`)."""
         self.is_draining = True
-        return [each.owner for each in self._broker.sessions.values() if isinstance(each, Client)]
+        return [each.owner.release for each in self._broker.sessions.values() if isinstance(each, Client)]
 
     def close(self, now: float) -> None:
         """Record all waiting values, because the history is about to close."""

@@ -19,7 +19,6 @@ from app.broker.erasure import Erasure
 from app.broker.policy import Rights
 from app.broker.sessions import Session
 from app.broker.topics import Match, Pattern
-from app.protocols.contract import Close, Link
 from app.protocols.nt4 import messages, names, subscribing
 from app.protocols.nt4.bridge import Bridge
 from app.protocols.nt4.chores import Chores
@@ -44,7 +43,7 @@ class Tables:
         self.rights = rights
         self.topics = Topics()
         self.clients: dict[str, Client] = {}  # by name
-        self.outgoing = Outgoing(options.control_bytes, self._wake, broker.mark_ready)
+        self.outgoing = Outgoing(broker.mark_ready)
         self.flow = broker.flows["nt4"]  # counts values that clients sent, and that were written to clients
         self.pacing = Pacing(
             self.flow, options.queue_bytes, self.outgoing.say, broker.mark_ready, self.outgoing.pack, self._wake
@@ -87,24 +86,19 @@ class Tables:
 
     @property
     def due(self) -> float:
-        """When `answers` has output next, in monotonic seconds; infinity if it has none."""
+        """When `turn` is to be called next, in monotonic seconds; infinity if nothing waits for it."""
+        if len(self.chores) or self.meta.is_stale or self.bridge.has_withdrawn:
+            return -inf
         return min(self.pacing.due, self.bridge.due)
 
-    def work(self, now: float) -> bool:
-        """Do one turn's part of the long work, and return whether there is more."""
+    def turn(self, now: float) -> None:
+        """Do one turn's part of the long work, and hand out the values that are due."""
         self.bridge.withdraw(now)
         self.chores.work()
         self.meta.refresh(now)
-        return bool(len(self.chores) or self.meta.is_stale)
-
-    def answers(self, now: float) -> Iterator[tuple[Link, list[bytes] | Close]]:
-        """Yield the output of this turn, once for each link: frames, or frames and a close."""
         if self.pacing.due <= now:
             self.pacing.tick(now, self.time_us(now))
         self.bridge.record(now)
-        yield from self.outgoing.answers()
-        while self.outgoing.too_slow:
-            self.outgoing.too_slow.pop().owner.send_away(now)
 
     def sweep(self, now: float) -> None:
         """Delete topics that only requests without a session published, `nt4.visitor_topic_s` ago or earlier."""

@@ -7,7 +7,7 @@ what the client publishes or subscribes to after such a request waits in line be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -62,25 +62,27 @@ GIVEN_UP = "aborted"
 
 
 class Engine:
-    """Speaks WAMP with one peer (`contract.Speaker`); the owner of its session in the broker.
+    """Speaks WAMP with one peer (`contract.Engine`); the owner of its session in the broker.
 
     `deadline` is when the peer must have a session or, after our GOODBYE, have sent its own; None while it has one.
     """
 
     __slots__ = (
+        "_close",
+        "_frames",
+        "_frames_bytes",
         "_has_left",
         "_is_over",
         "_is_paused",
         "_is_too_slow",
         "_next_request",
-        "_said_bytes",
-        "_turn",
         "applicant",
         "challenge",
         "context",
         "deadline",
         "format",
         "is_leaving",
+        "is_ready",
         "line",
         "link",
         "router",
@@ -103,13 +105,15 @@ class Engine:
         self._is_too_slow = False
         self.line = Line(self)
         self._next_request = 1
-        self._turn = 0  # the turn in which a message was last sent
-        self._said_bytes = 0  # how much was sent in that turn
+        self._frames: list[bytes] = []  # to be written at the end of this turn
+        self._frames_bytes = 0
+        self._close: Close | None = None  # what ends the connection at the end of this turn
+        self.is_ready = False
 
     # What the transport reports
 
     def split(self, data: bytes, now: float, *, is_binary: bool) -> Sequence[bytes]:
-        """Return the messages of one transport message (`Speaker.split`).
+        """Return the messages of one transport message (`Engine.split`).
 
         A malformed batch and a frame of the wrong kind are protocol violations, and yield no message.
         """
@@ -126,7 +130,7 @@ class Engine:
             return ()
 
     def receive(self, message: bytes, now: float) -> None:
-        """Process one serialized message (`Speaker.receive`); a message that is not valid ends the connection."""
+        """Process one serialized message (`Engine.receive`); a message that is not valid ends the connection."""
         if self._is_over:
             return
         try:
@@ -143,19 +147,20 @@ class Engine:
             self.abort(errors.PROTOCOL_VIOLATION, message, now, reason=VIOLATED, code=PROTOCOL_ERROR)
 
     def paused(self) -> None:
-        """Note that the link accepts nothing for now (`Speaker.paused`)."""
+        """Note that the link accepts nothing for now (`Engine.paused`)."""
         self._is_paused = True
 
     def resumed(self, now: float) -> None:  # noqa: ARG002 - the flush gets its own `now`
-        """Note that the link accepts data again, and have waiting events written (`Speaker.resumed`)."""
+        """Note that the link accepts data again, and have waiting events written (`Engine.resumed`)."""
         self._is_paused = False
         if self.session is not None and len(self.session.outbox):
             self.router.broker.mark_ready(self.session)
 
     def lost(self, now: float) -> None:
-        """End the session because its connection was lost (`Speaker.lost`)."""
+        """End the session because its connection was lost (`Engine.lost`)."""
         if not self._is_over:
             self._is_over = True
+            self._frames.clear()
             self.router.forget(self)
             self._end(LOST, now)
 
@@ -165,17 +170,25 @@ class Engine:
         """End the session because its token has expired (`Owner.due`)."""
         self.dismiss(errors.TOKEN_EXPIRED, "the token has expired", now, reason="token_expired")
 
-    def flush(self, session: Session, now: float) -> None:
-        """Write the events in the session's outbox (`Owner.flush`).
+    def flush_session(self, session: Session, now: float) -> Iterable[tuple[Link, list[bytes] | Close]]:  # noqa: ARG002
+        """Return all that is to be written to the peer (`Owner.flush_session`): an engine has one session."""
+        return self.flush(now)
 
-        This is the hot path: one look-up and one append for each event, and one write for all.
+    def take_events(self, session: Session, now: float) -> None:
+        """Move the events in the session's outbox to what is to be written, behind earlier replies."""
+        self.write(self._event_frames(session, now))
+
+    def _event_frames(self, session: Session, now: float) -> list[bytes]:
+        """Take the events from the session's outbox, as EVENT messages; none while the link is paused.
+
+        This is the hot path: one look-up and one append for each event.
         """
+        frames: list[bytes] = []
         if self._is_paused:
             session.reads_until = min(session.reads_until, now + GRACE_S)
-            return
+            return frames
         if not len(session.outbox):
-            return
-        frames: list[bytes] = []
+            return frames
         heard, form = self.router.broker.index.heard, self.format
         key = form.key
         for event in self.router.broker.take(session, now):
@@ -185,10 +198,9 @@ class Engine:
                     frame = event.frames.get((number, key))
                     frames.append(frame or event_frame(event, number, subscription.pattern, form))
         session.reads_until = inf
-        if frames:
-            self.router.say(self.link, frames)
         if len(session.outbox):  # more values waited outside the queue than one turn may send
             self.router.broker.mark_ready(session)
+        return frames
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """Handle an overflow of the outbox (`Owner.overflow`).
@@ -197,23 +209,32 @@ class Engine:
         broker has finished its fan-out.
         """
         if not self._is_paused and self.room_bytes() > 0:
-            self._said_bytes += session.outbox.nbytes
-            self.flush(session, now)
+            self.take_events(session, now)
             session.outbox.put(event)
-        elif not self._is_too_slow:
+        else:
             self._is_too_slow = True
-            self.router.overflowed(self)
+        self.router.broker.mark_ready(self)
 
     def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - an engine has one session
         """Revoke the subscriptions that the session's rights no longer grant (`Owner.rights_changed`)."""
         assert self.session is not None
         return subscribing.take_away(self.router, self.session, now)
 
-    def send_away(self, now: float) -> None:
-        """Close a slow consumer with GOODBYE, and drop its waiting events."""
-        if not self._is_over:
+    def flush(self, now: float) -> Iterable[tuple[Link, list[bytes] | Close]]:
+        """Return all that is to be written to the peer at the end of this turn (`Outlet.flush`).
+
+        A slow consumer is closed with GOODBYE, and its waiting events are dropped.
+        """
+        if self._is_too_slow and not self._is_over:
             goodbye = [] if self.session is None else [[GOODBYE, {"message": SLOW_CONSUMER}, errors.KILLED]]
-            self._close(goodbye, POLICY_VIOLATION, SLOW_CONSUMER, now, SLOW_CONSUMER)
+            self._end_with(goodbye, POLICY_VIOLATION, SLOW_CONSUMER, now, SLOW_CONSUMER)
+        frames, self._frames, self._frames_bytes = self._frames, [], 0
+        if self.session is not None:
+            frames += self._event_frames(self.session, now)
+        close, self._close = self._close, None
+        if close is not None:
+            return ((self.link, close._replace(frames=frames + close.frames)),)
+        return ((self.link, frames),) if frames else ()
 
     # Output
 
@@ -225,22 +246,17 @@ class Engine:
         if self._is_paused and self.room_bytes() < 0 and not self._is_too_slow:
             self._is_too_slow = True
             self.router.broker.hits["queue_bytes"] += 1
-            self.router.overflowed(self)
 
     def write(self, frames: list[bytes]) -> None:
         """Send frames that are already encoded."""
-        self._begin_turn()
-        self._said_bytes += sum(map(len, frames))
-        self.router.say(self.link, frames)
+        if frames:
+            self._frames += frames
+            self._frames_bytes += sum(map(len, frames))
+            self.router.broker.mark_ready(self)
 
     def room_bytes(self) -> int:
         """Return how many more bytes may be queued for the peer; below 0 where it is too much already."""
-        self._begin_turn()
-        return self.router.broker.limits.queue_bytes - self.link.backlog_bytes - self._said_bytes
-
-    def _begin_turn(self) -> None:
-        if self._turn != self.router.turn:  # earlier turns' output is in the link's backlog, or has been sent
-            self._turn, self._said_bytes = self.router.turn, 0
+        return self.router.broker.limits.queue_bytes - self.link.backlog_bytes - self._frames_bytes
 
     def refuse(self, kind: int, request: int, refused: Refused) -> None:
         """Answer a request with an ERROR; `kind` is the code of the request's message type."""
@@ -257,13 +273,13 @@ class Engine:
         """
         if not self._is_over:
             self.router.refused_to(self.session, "session", uri)
-            self._close([[ABORT, {"message": message}, uri]], code, uri, now, reason)
+            self._end_with([[ABORT, {"message": message}, uri]], code, uri, now, reason)
 
     def dismiss(self, uri: str, message: str, now: float, *, reason: str) -> None:
         """End the session with GOODBYE; the connection stays until the peer's GOODBYE, for `wamp.kill_s` at most."""
         if self.session is None or self.is_leaving:
             return
-        self.flush(self.session, now)
+        self.take_events(self.session, now)
         self.say([GOODBYE, {"message": message} if message else {}, uri])
         self.is_leaving = True
         self.router.await_goodbye(self, now)
@@ -272,18 +288,19 @@ class Engine:
     def late(self, now: float) -> None:
         """Close the connection because the peer sent no HELLO, AUTHENTICATE or GOODBYE before the deadline."""
         if self.is_leaving or (self._has_left and self.applicant is None):
-            self._close([], NORMAL, errors.GOODBYE_AND_OUT, now, LEFT)
+            self._end_with([], NORMAL, errors.GOODBYE_AND_OUT, now, LEFT)
         else:
             self.router.broker.hits["hello_s"] += 1
             self.abort(
                 errors.PROTOCOL_VIOLATION, "HELLO or AUTHENTICATE was not received in time.", now, code=PROTOCOL_ERROR
             )
 
-    def _close(self, messages: list[list[Any]], code: int, why: str, now: float, reason: str) -> None:
+    def _end_with(self, messages: list[list[Any]], code: int, why: str, now: float, reason: str) -> None:
         self._is_over = True
         self.router.forget(self)
         form = self.format
-        self.router.say(self.link, Close([form.write(message) for message in messages], code, why))
+        self._close = Close([form.write(message) for message in messages], code, why)
+        self.router.broker.mark_ready(self)
         self._end(reason, now)
 
     def _end(self, reason: str, now: float) -> None:
@@ -302,7 +319,7 @@ class Engine:
     def _take(self, message: Message, nbytes: int, now: float) -> None:
         if self.is_leaving:
             if isinstance(message, Goodbye):
-                self._close([], NORMAL, errors.GOODBYE_AND_OUT, now, LEFT)
+                self._end_with([], NORMAL, errors.GOODBYE_AND_OUT, now, LEFT)
             return
         if self.session is None:
             self._take_stranger(message, now)
@@ -347,12 +364,12 @@ class Engine:
 
     def given_up(self, now: float) -> None:
         """Close the connection after the client's ABORT, which is never answered."""
-        self._close([], NORMAL, "", now, GIVEN_UP)
+        self._end_with([], NORMAL, "", now, GIVEN_UP)
 
     def goodbye(self, message: Goodbye, now: float) -> None:  # noqa: ARG002 - its reason does not matter
         """Answer the client's GOODBYE and end the session; the client may send HELLO again (Basic Profile, 4.3)."""
         if self.session is not None:
-            self.flush(self.session, now)
+            self.take_events(self.session, now)
         self.say([GOODBYE, {}, errors.GOODBYE_AND_OUT])
         self._end(LEFT, now)
         self._has_left = True

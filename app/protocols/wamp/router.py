@@ -1,13 +1,13 @@
 """The router: the state that the engines of all connections share (Basic Profile, 2.2).
 
-The router has the realms and sessions, assigns ids, and collects output: the replies and events of one turn for one
-link are written together. The code that runs the event loop calls `answers` once a turn.
+The router has the realms and sessions, and assigns ids.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +16,7 @@ from app.broker.log import Page, Query
 from app.broker.meters import Meters
 from app.broker.policy import Rights
 from app.broker.topics import Pattern
-from app.protocols.contract import Close, Context, Link
+from app.protocols.contract import Context, Link, WireProtocol
 from app.protocols.wamp import errors, meta_events, subscribing, testaments
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.engine import Engine
@@ -43,14 +43,16 @@ class Archive(Protocol):
         """
 
 
-class Router:
-    """Speaks WAMP for the broker's sessions (`contract.Switchboard`).
+class Router(WireProtocol):
+    """Speaks WAMP for the broker's sessions (`contract.WireProtocol`).
 
     `reserve` reserves subscription ids (`subscription_ids.py`). `wait` awaits something for a number of seconds at
     most and calls back with its value or error. `permission` asks the program's own policy about a topic or pattern; it
     returns the answer, or an awaitable of it that may take `policy_s` seconds. `archive` is the history, if there is
     one.
     """
+
+    name = "wamp"
 
     def __init__(
         self,
@@ -74,7 +76,6 @@ class Router:
         self.agent = "Halley"
         self.archive: Archive | None = None
         self.is_draining = False
-        self.turn = 0  # how often the collected output has been handed out
         self.realms = {
             each.name: Realm(each, broker.limits, options, is_first=not number) for number, each in enumerate(realms)
         }
@@ -82,8 +83,6 @@ class Router:
         self._ids = SubscriptionIds(reserve)
         self._meters = Meters(options.publishes_per_s, options.publish_burst)
         self._numbers: set[int] = set()  # ids of sessions that exist or are about to
-        self._outcomes: dict[Link, list[bytes] | Close] = {}
-        self._overflowed: deque[Engine] = deque()
         self._waited_for: dict[Engine, None] = {}  # for a HELLO, an AUTHENTICATE or a GOODBYE
         # listeners, called with the session, and the pattern or the reason of its end
         self.opened: list[Callable[[WampSession], None]] = []
@@ -99,38 +98,10 @@ class Router:
     # Connections
 
     def connect(self, link: Link, context: Context, now: float) -> Engine:
-        """Return the engine for a new link, which must send HELLO in time (`Switchboard.connect`)."""
+        """Return the engine for a new link, which must send HELLO in time."""
         engine = Engine(self, link, context)
         self.await_hello(engine, now)
         return engine
-
-    def answers(self, now: float) -> Iterator[tuple[Link, list[bytes] | Close]]:
-        """Yield the output of this turn, once for each link: frames, or frames and a close."""
-        while self._overflowed or self._outcomes:
-            while self._overflowed:
-                self._overflowed.popleft().send_away(now)
-            outcomes, self._outcomes = self._outcomes, {}
-            self.turn += 1
-            yield from outcomes.items()
-
-    def say(self, link: Link, outcome: list[bytes] | Close) -> None:
-        """Queue frames for a link after its earlier output; output after a `Close` is dropped."""
-        before = self._outcomes.get(link)
-        if before is None:
-            self._outcomes[link] = outcome
-            if len(self._outcomes) == 1:
-                self.broker.wake()
-        elif isinstance(before, Close):
-            return
-        elif isinstance(outcome, Close):
-            self._outcomes[link] = outcome._replace(frames=before + outcome.frames)
-        else:
-            before += outcome
-
-    def overflowed(self, engine: Engine) -> None:
-        """Note that a peer does not read; it is closed as a slow consumer at the end of the turn."""
-        self._overflowed.append(engine)
-        self.broker.wake()
 
     # Deadlines of connections without a session
 
@@ -200,11 +171,11 @@ class Router:
         for listener in listeners:
             listener(*news)
 
-    def drain(self) -> list[Engine]:
-        """Stop accepting sessions, and return the engines to `release`."""
+    def drain(self) -> list[Callable[[float], None]]:
+        """Stop accepting sessions, and return what releases each client (`WireProtocol.drain`)."""
         self.is_draining = True
         joined = [session.owner for realm in self.realms.values() for session in realm.sessions.values()]
-        return [*joined, *self._waited_for]
+        return [partial(self.release, engine) for engine in (*joined, *self._waited_for)]
 
     def release(self, engine: Engine, now: float) -> None:
         """End a client's session, or refuse it one, because the server is draining."""

@@ -71,7 +71,7 @@ def _subscribe(engine: Engine, request: int, pattern: Pattern, now: float, *, wa
     number = router.number_of(session.realm, pattern)
     if pattern not in session.subscriptions:
         _check_room(router, session, pattern)
-        engine.flush(session, now)
+        engine.take_events(session, now)
         router.broker.subscribe(session, pattern)
         session.subscriptions[pattern].number = number
         live = session.realm.subscriptions.get(pattern)
@@ -144,7 +144,7 @@ def unsubscribe(engine: Engine, message: Unsubscribe, now: float) -> None:
     live = session.live.get(message.subscription)
     if live is None:
         raise Refused(errors.NO_SUCH_SUBSCRIPTION)
-    engine.flush(session, now)
+    engine.take_events(session, now)
     leave(engine.router, session, live, now)
     engine.say([UNSUBSCRIBED, message.request])
 
@@ -167,7 +167,7 @@ def forget(router: Router, session: WampSession, live: LiveSubscription, now: fl
 
 def revoke(router: Router, session: WampSession, live: LiveSubscription, reason: str, now: float) -> None:
     """Revoke a client's subscription, after its waiting events; a client that has announced revocation is notified."""
-    session.owner.flush(session, now)
+    session.owner.take_events(session, now)
     _revoke(router, session, live, reason, now)
 
 

@@ -87,8 +87,7 @@ def test_an_event_answers_it():
     assert reply.parts == [b'{"id":8,"channel":"/a","successful":true}', b'{"channel":"/a","data":{"x":1}}']
     house.engine.written(reply)
     house.broker.deliver(house.session, Event("a", b"2"), NOW)
-    assert hot.flush(house.engine, house.session, NOW)
-    ((connection, answer),) = house.engine.answers()
+    ((connection, answer),) = house.session.flush(NOW)
     assert connection == "connection"
     assert answer.parts[0] == (
         b'{"id":"7","channel":"/meta/connect","successful":true,"clientId":"%b"}' % house.id.encode()

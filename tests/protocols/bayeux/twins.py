@@ -16,6 +16,7 @@ from protocols.bayeux.model import ABORT, DISMISSED, REFUSED, REPLY, Flight, Mod
 
 from app.broker.broker import Broker
 from app.broker.policy import HouseRules
+from app.broker.sessions import Session
 from app.protocols.bayeux import hot
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchanges import Hold, Reply, Request, Transport, Verdict, Wait
@@ -67,6 +68,21 @@ class _Later:
         raise AssertionError("the engine awaits nothing")
 
 
+class Connection(int):
+    """The number of a connection, which keeps in `late` what is written to it."""
+
+    late: list[tuple[int, Reply | None]]
+
+    def __new__(cls, number: int, late: list[tuple[int, Reply | None]]) -> Connection:
+        made = super().__new__(cls, number)
+        made.late = late
+        return made
+
+    def write(self, outcome: Reply | None) -> None:
+        """Keep what is written."""
+        self.late.append((int(self), outcome))
+
+
 class Twins:
     """The engine and the model. Settings are as in `settings.Bayeux` and `settings.Limits`.
 
@@ -96,7 +112,9 @@ class Twins:
             slot_interval_s=options.browser_interval_s,
             queue=queue_events,
         )
-        self._connections, self._numbers = count(1), count(1)
+        self.late: list[tuple[int, Reply | None]] = []  # what was written to connections after their requests
+        self._connections = (Connection(number, self.late) for number in count(1))
+        self._numbers = count(1)
         self.got: dict[Peer, list[int]] = {}  # the events that each client has processed
         self.seen: dict[Peer, list[int]] = {}  # with acks: the numbers of the batches that it has processed
         self.flights: list[tuple[Peer, Reply, Flight]] = []  # replies whose fate is not yet reported
@@ -262,8 +280,12 @@ class Twins:
 
     def collect(self, fate: str) -> None:
         """Check that held or half answered connects have received exactly what the model expects."""
-        for connection, reply in self.engine.answers():
-            assert isinstance(connection, int)
+        for outlet in [each for each in self.broker.ready if not isinstance(each, Session)]:
+            self.broker.ready.remove(outlet)
+            for link, output in outlet.flush(self.model.now):
+                link.write(output)
+        while self.late:
+            connection, reply = self.late.pop(0)
             peer, end, events = self.model.answers[connection].pop(0)
             assert (reply is None) is (end is ABORT)
             if reply is None:

@@ -438,10 +438,10 @@ def test_the_server_leaves():
     world = World()
     peer, timer = world.peer(), world.peer(subprotocol=RTT)
     peer.publish("/x", 1)
-    engines = world.server.drain()
-    assert engines == [peer.engine, timer.engine]
-    for engine in engines:
-        engine.release(world.now)
+    releases = world.server.drain()
+    assert releases == [peer.engine.release, timer.engine.release]
+    for release in releases:
+        release(world.now)
     late = world.peer("late")
     for each in (peer, timer, late):
         assert (each.close.code, each.close.reason) == (1001, "the server is shutting down")

@@ -114,8 +114,8 @@ class Recorder:
 
     def __init__(self, link):
         self.written = []
-        self._answer = link.answer
-        link.answer = self
+        self._answer = link.write
+        link.write = self
 
     def __call__(self, outcome):
         self.written += outcome

@@ -328,20 +328,20 @@ def test_draining() -> None:
     """W8: a drain sends GOODBYE to all sessions and refuses connections without a session, old and new."""
     world = World()
     joined, stranger = world.joined(), world.peer()
-    engines = world.router.drain()
+    releases = world.router.drain()
     late = world.peer()
     late.say(hello())
     assert refusal(late) == ("wamp.close.system_shutdown", 1008)
-    for engine in engines:
-        world.router.release(engine, world.now)
+    for release in releases:
+        release(world.now)
     world.turn()
     assert joined.hear() == [6, {}, "wamp.close.system_shutdown"]
     assert refusal(stranger)[0] == "wamp.close.system_shutdown"
     joined.say([6, {}, "wamp.close.goodbye_and_out"])
     assert joined.closed == (1000, "wamp.close.goodbye_and_out")
     assert not world.broker.sessions
-    for engine in engines:  # a second release does no harm
-        world.router.release(engine, world.now)
+    for release in releases:  # a second release does no harm
+        release(world.now)
     world.turn()
 
 

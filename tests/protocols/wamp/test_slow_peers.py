@@ -155,8 +155,10 @@ def test_a_stranger_that_does_not_read() -> None:
     peer.say([6, {}, "a"])
     peer.heard.clear()
     peer.engine.paused()
-    world.router.overflowed(peer.engine)
+    peer.backlog_bytes = 5_000
+    peer.engine.say([6, {}, "b"])
     world.turn()
+    assert peer.hear() == [6, {}, "b"]
     assert peer.hears_nothing()
     assert peer.closed == (1008, "slow_consumer")
 

@@ -1,0 +1,71 @@
+"""The turns of the event loop: what engines have to say is asked for, and written, once a turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from math import ceil, inf
+from time import monotonic
+
+from app import telemetry
+from app.broker.broker import Broker
+from app.protocols.contract import WireProtocol
+
+
+class Pump:
+    """Flushes the broker in the turn of the loop after `wake`, and has protocols do what is due.
+
+    It begins with `start`: until then nothing is scheduled, since there need not be a running loop.
+    """
+
+    def __init__(self, broker: Broker, protocols: Sequence[WireProtocol]) -> None:
+        self._broker = broker
+        self._protocols = protocols
+        self._is_woken = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = inf
+
+    def wake(self) -> None:
+        """Schedule a turn; without a running loop, the first call after it has begun to run does that."""
+        if not self._is_woken:
+            try:
+                asyncio.get_running_loop().call_soon(self.turn)
+            except RuntimeError:
+                return
+            self._is_woken = True
+
+    def turn(self) -> None:
+        """Have each protocol do what is due, then flush the broker."""
+        now = monotonic()
+        self._is_woken = False
+        try:
+            for protocol in self._protocols:
+                if protocol.due <= now:
+                    protocol.turn(now)
+            self._broker.flush(now)
+        except Exception as error:  # noqa: BLE001 - those behind the one at fault are flushed in the next turn
+            telemetry.fault("flush", error)
+            self.wake()
+        self._schedule(now)
+
+    def stop(self) -> None:
+        """Cancel what is scheduled for later."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_due = None, inf
+
+    def _schedule(self, now: float) -> None:
+        """Set the timer for what is due next."""
+        due = min((protocol.due for protocol in self._protocols), default=inf)
+        if due <= now:
+            self.wake()
+        elif due != self._timer_due:
+            self.stop()
+            if due < inf:
+                delay_ms = ceil((due - now) * 1000)  # uvloop would round milliseconds down, to now
+                self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._ring)
+                self._timer_due = due
+
+    def _ring(self) -> None:
+        self._timer, self._timer_due = None, inf
+        self.wake()
