@@ -15,7 +15,7 @@ from app.history.folder import FolderLocked, FolderUnusable
 from app.history.history import History
 from app.history.rules import Rules
 from app.history.verify import verify as look
-from app.persistent_topics import PersistentTopics
+from app.server.persistent_topics import PersistentTopics
 
 if TYPE_CHECKING:
     from app.broker.erasure import Erasure

@@ -15,7 +15,7 @@ from app.embed.names import pattern_of
 from app.embed.server_session import ServerSession
 from app.protocols.bayeux.hooks import Hooks, Listener
 from app.protocols.bayeux.sessions import BayeuxSession
-from app.server import House
+from app.server.server import House
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Halley:
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
-        """Raises `app.protection.NotProtected` for a host that others can reach, unless `settings.open`."""
+        """Raises `app.server.protection.NotProtected` for a host that others can reach, unless `settings.open`."""
         self._hooks = Hooks()
         self.house = House(settings, self._hooks)
         self._engine = self.house.engine

@@ -8,7 +8,7 @@ import sys
 from app import telemetry
 from app.host import supervisor
 from app.host.listening import Listeners, url_of
-from app.server import House
+from app.server.server import House
 
 
 def announce(house: House, listeners: Listeners) -> None:

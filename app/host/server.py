@@ -20,7 +20,7 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from app import __version__, metrics, telemetry
+from app import __version__, telemetry
 from app.access.keys import BadKeys
 from app.configuration import Configuration
 from app.embed import Halley, load
@@ -37,10 +37,11 @@ from app.host.side_server import SideServer, config_of, nt4_server
 from app.host.sockets import Sockets
 from app.host.tls import Tls
 from app.host.watch import Watch
-from app.protection import NotProtected
-from app.recorder import BadRecord
-from app.reloading import Reloading
-from app.server import House
+from app.server import metrics
+from app.server.history import BadRecord
+from app.server.protection import NotProtected
+from app.server.reloading import Reloading
+from app.server.server import House
 from app.transports.operations import operations_app
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from app.host.connection import Connection
 from app.host.responses import begin, response
 from app.protocols.bayeux import hot
 from app.protocols.bayeux.exchanges import Hold, Outcome, Reply, Wait
-from app.server import House
+from app.server.server import House
 from app.transports import long_polling
 from app.transports.bodies import plain_message
 from app.transports.cookies import lone_cookie

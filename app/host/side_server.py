@@ -15,7 +15,7 @@ from app.host.listening import let_wait, url_of
 from app.host.prompt import PromptServer
 from app.host.sockets import Sockets
 from app.host.watch import Watch
-from app.server import House
+from app.server.server import House
 from app.settings import Settings
 from app.transports.nt4 import own_page
 

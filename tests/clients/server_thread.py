@@ -21,7 +21,7 @@ from support.server import Served, brisk, serving
 
 if TYPE_CHECKING:
     from app.embed import Halley
-    from app.server import House
+    from app.server.server import House
 
 
 class ServerThread:

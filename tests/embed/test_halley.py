@@ -9,7 +9,7 @@ import pytest
 from support.server import DEADLINE_S, brisk, serving
 
 from app.embed import Halley, Refused, load
-from app.protection import NotProtected
+from app.server.protection import NotProtected
 from app.settings import Settings
 
 HANDSHAKE = {"channel": "/meta/handshake", "version": "1.0", "supportedConnectionTypes": ["long-polling"]}

@@ -15,7 +15,7 @@ from support.wire import chunked, head, post, request
 
 import app.host.connection
 import app.host.peer
-import app.sweeper
+import app.server.sweeper
 
 pytestmark = pytest.mark.faces(*THOROUGHLY)
 
@@ -210,7 +210,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in (app.sweeper, app.host.connection, app.host.peer):
+    for module in (app.server.sweeper, app.host.connection, app.host.peer):
         monkeypatch.setattr(module, "monotonic", clock)
     return clock
 

@@ -9,7 +9,7 @@ from support.wire import DEADLINE_S
 
 from app.broker.broker import Broker
 from app.protocols.contract import WireProtocol
-from app.pump import Pump
+from app.server.pump import Pump
 from app.settings import Limits
 
 

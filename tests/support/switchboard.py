@@ -11,7 +11,7 @@ import uvicorn
 
 from app.protocols.contract import Close, WireProtocol
 from app.protocols.wamp.formats import Format
-from app.server import House
+from app.server.server import House
 from app.transports.wamp import WampEndpoint
 from support import authority
 from support.server import brisk, serving

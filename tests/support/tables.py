@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from app.embed import Halley
-    from app.networktables import NetworkTables
     from app.protocols.contract import Context, Link
+    from app.server.networktables import NetworkTables
 
 NEW, OLD, RTT = (f"{name}networktables.first.wpi.edu" for name in ("v4.1.", "", "rtt."))
 """The subprotocols, as clients write them."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.broker.erasure import Erasure
 from app.broker.topics import Match, Pattern
-from app.persistent_topics import PersistentTopics, Saved
+from app.server.persistent_topics import PersistentTopics, Saved
 
 PROPERTIES = {"persistent": True}
 OLD = [Saved("/x", "double", 1.5, PROPERTIES)]

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from app import telemetry
 from app.configuration import BadSettings, Configuration, check
-from app.protection import NotProtected
-from app.server import House
+from app.server.protection import NotProtected
+from app.server.server import House
 
 AT_ONCE = ("access", "tokens", "user")
 """The settings that count as soon as they have been read again."""

@@ -22,23 +22,23 @@ from app.broker.broker import Broker
 from app.broker.errors import TokenRefused
 from app.broker.flow import Delays
 from app.broker.policy import SERVER
-from app.networktables import NetworkTables
-from app.operators import Operators
-from app.persistent_topics import PersistentTopics
-from app.protection import check_protected, grants_of
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.contract import WireProtocol
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.router import Router
 from app.protocols.wamp.spaces import realms_of
-from app.pump import Pump
-from app.recorder import Recorder
-from app.routing import Permissions, ReservedIds, SettledArchive, Waits
+from app.server.history import Recorder
+from app.server.networktables import NetworkTables
+from app.server.persistent_topics import PersistentTopics
+from app.server.protection import check_protected, grants_of
+from app.server.pump import Pump
+from app.server.routing import Permissions, ReservedIds, SettledArchive, Waits
+from app.server.session_log import Operators
+from app.server.sweeper import Sweeper
+from app.server.system_events import SystemEvents
+from app.server.ticks import Ticker
 from app.settings import Settings
-from app.sweeper import Sweeper
-from app.system_events import SystemEvents
-from app.ticks import Ticker
 from app.transports.addresses import accounts
 from app.transports.apis import Apis
 from app.transports.door import reject

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from app.broker.flow import DELAY, Delays
 from app.host.watch import Watch
-from app.server import House
+from app.server.server import House
 from app.settings import LIMITS
 
 _PROTOCOLS = ("bayeux", "nt4", "wamp")

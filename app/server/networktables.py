@@ -12,11 +12,11 @@ from app.broker.broker import Broker
 from app.broker.erasure import Erasure, Work
 from app.broker.policy import Rights
 from app.broker.topics import Pattern
-from app.persistent_topics import PersistentTopics, Saved
 from app.protocols.contract import Context, Link, WireProtocol
 from app.protocols.nt4.engine import Engine
 from app.protocols.nt4.server import Server
-from app.routing import Permissions, Waits
+from app.server.persistent_topics import PersistentTopics, Saved
+from app.server.routing import Permissions, Waits
 from app.settings import Settings, Verb
 
 _SWEEP_S = 1.0

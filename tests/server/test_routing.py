@@ -11,11 +11,11 @@ from hypothesis import given
 from support.patterns import TOPICS, matches_by_the_word, wamp_patterns
 from support.wamp_peers import Context
 
-from app import routing
 from app.broker.topics import WIDE_IN_WAMP, Match, Pattern
 from app.protocols.bayeux.hooks import Hooks, Refused
 from app.protocols.wamp.subscription_ids import RESERVED_AT_ONCE
-from app.routing import Permissions, ReservedIds, Waits, in_bayeux
+from app.server import routing
+from app.server.routing import Permissions, ReservedIds, Waits, in_bayeux
 
 if TYPE_CHECKING:
     from pathlib import Path

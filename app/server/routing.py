@@ -22,7 +22,7 @@ from app.protocols.bayeux.messages import Message
 from app.protocols.bayeux.names import to_subscription
 from app.protocols.contract import Context
 from app.protocols.wamp.subscription_ids import RESERVED_AT_ONCE
-from app.recorder import Recorder
+from app.server.history import Recorder
 from app.settings import Verb
 
 _IDS_FILE = "wamp-subscription-ids"

@@ -40,11 +40,11 @@ from app.broker.policy import SERVER
 from app.broker.timestamps import to_text
 from app.broker.topics import RESERVED
 from app.protocols.bayeux.names import to_channel
+from app.server.system_events import AnySession, SystemEvents
 from app.settings import Ticks
-from app.system_events import AnySession, SystemEvents
 
 if TYPE_CHECKING:
-    from app.server import House
+    from app.server.server import House
 
 RATES = f"{RESERVED}/rates"
 TOPICS = f"{RESERVED}/topics"
