@@ -54,14 +54,14 @@ async def test_one_sessions_fault_keeps_no_answer_from_the_others(monkeypatch):
     async with serving() as served:
         broken, sound = [await served.open_session("/a") for _ in range(2)]
         held = await served.hold(sound)
-        flush = served.house.engine.flush
+        flush = served.house.engine.flush_session
 
         def fail_for_one(session, now):
             if session.id == broken:
                 raise ValueError("c4n4ry")
-            flush(session, now)
+            return flush(session, now)
 
-        monkeypatch.setattr(served.house.engine, "flush", fail_for_one)
+        monkeypatch.setattr(served.house.engine, "flush_session", fail_for_one)
         served.halley.publish("/a", 1)
         assert (await held.read()).data == [1]
         assert [line["error"] for line in served.faults("flush")] == ["ValueError('c4n4ry')"]
