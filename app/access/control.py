@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from app.access.authenticator import Authenticator
 from app.broker.errors import TokenRefused
-from app.broker.policy import ANONYMOUS, Identity, Rights
-from app.broker.sessions import Session
+from app.broker.policy import ANONYMOUS, Identity, Principal, Rights
 from app.broker.topics import Pattern
 from app.settings import Settings, Token, User, Verb
 
@@ -46,7 +45,7 @@ class AccessControl:
         """See `Rights`."""
         return self.grants.rights.are_written
 
-    def may(self, session: Session | None, verb: Verb, what: str | Pattern, visitor: Identity = ANONYMOUS) -> bool:
+    def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Identity = ANONYMOUS) -> bool:
         """See `Rights`."""
         return self.grants.rights.may(session, verb, what, visitor)
 

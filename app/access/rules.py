@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from app.broker.names import SPACE
-from app.broker.policy import ANONYMOUS, META_NAMES, NOBODY, SERVER, SERVERS_OWN, Identity, as_rules_name_it
-from app.broker.sessions import Session
+from app.broker.policy import ANONYMOUS, META_NAMES, NOBODY, SERVER, SERVERS_OWN, Identity, Principal, as_rules_name_it
 from app.broker.topics import RESERVED, Match, Pattern, encloses, leaves_out, meet
 from app.settings import Verb
 
@@ -61,7 +60,7 @@ class AccessRules:
         self._sessionless = sessionless
         self._decisions: dict[tuple[str, Verb, str | Pattern], bool] = {}
 
-    def may(self, session: Session | None, verb: Verb, what: str | Pattern, visitor: Identity = ANONYMOUS) -> bool:
+    def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Identity = ANONYMOUS) -> bool:
         """See `Rights.may`. Called for every publish, so decisions are cached."""
         role = visitor.role if session is None else session.role
         if session is None and role == NOBODY and verb == "publish" and not self._sessionless:

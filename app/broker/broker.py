@@ -76,7 +76,7 @@ class Broker:
         self.wake = wake  # set by the code that runs the event loop
         self.clock_offset_s = 0.0  # wall clock minus the clock of `now`; updated by the code that reads the clocks
         self.sessions: dict[str, Session] = {}
-        self.index = TopicIndex()
+        self.index: TopicIndex[Session] = TopicIndex()
         self.deadlines = Deadlines()
         self.ready: deque[Outlet] = deque()
         self.account_of: Callable[[str], str | None] = lambda _address: None  # set by the server: account by address

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
-from typing import TYPE_CHECKING
 
+from app.broker.events import Event
 from app.broker.topics import Pattern, patterns_heard
-
-if TYPE_CHECKING:
-    from app.broker.events import Event
 
 
 class Cursor:

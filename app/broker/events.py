@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from app.broker.errors import Refusal
 from app.broker.watermark import Watermark
-
-if TYPE_CHECKING:
-    from app.broker.sessions import Session
 
 _OBJECTS_BYTES = 640
 """About how many bytes Python needs for an event in addition to its texts."""
@@ -136,7 +133,7 @@ class Event:
         # used while the event is pending, see `Recording`
         self.source: object = None
         self.chosen: Chosen | None = None
-        self.without: Session | None = None
+        self.without: object = None  # the session that is left out
         self.waiters: list[Waiter] = []
         self.pending_since = 0.0
         self.is_recorded = False

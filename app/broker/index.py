@@ -9,20 +9,20 @@ set of positions at which wildcards have a name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Hashable, Iterator
+from typing import Generic, NamedTuple, TypeVar
 
 from app.broker.names import SPACE, component
 from app.broker.topics import UNHEARD_UNNAMED, Match, Pattern, patterns_heard
 
-if TYPE_CHECKING:
-    from app.broker.sessions import Session
-
 Key = TypeVar("Key")
+Subscriber = TypeVar("Subscriber", bound=Hashable)
+"""A session; the index needs nothing of it."""
+
 _CACHED_TOPICS = 100_000
 
 
-class Subscription:
+class Subscription(Generic[Subscriber]):
     """One pattern and all the sessions that subscribed to it; shared, so that an event is matched and encoded once.
 
     `number` is the subscription's id in WAMP, 0 while no WAMP session has it.
@@ -33,22 +33,22 @@ class Subscription:
     def __init__(self, pattern: Pattern) -> None:
         self.pattern = pattern
         self.number = 0
-        self.sessions: dict[Session, None] = {}  # a set that keeps the order of subscribing
+        self.sessions: dict[Subscriber, None] = {}  # a set that keeps the order of subscribing
 
 
-class Heard(NamedTuple):
+class Heard(NamedTuple, Generic[Subscriber]):
     """The subscribers of a topic, each once, and the subscriptions that match it."""
 
-    sessions: tuple[Session, ...]
-    subscriptions: tuple[Subscription, ...]
+    sessions: tuple[Subscriber, ...]
+    subscriptions: tuple[Subscription[Subscriber], ...]
 
 
-class TopicIndex:
+class TopicIndex(Generic[Subscriber]):
     """All subscriptions by pattern, and a cache of the subscribers of recently published topics."""
 
     def __init__(self) -> None:
-        self.subscriptions: dict[Pattern, Subscription] = {}
-        self._heard: dict[str, Heard] = {}
+        self.subscriptions: dict[Pattern, Subscription[Subscriber]] = {}
+        self._heard: dict[str, Heard[Subscriber]] = {}
         # The number of prefixes by their count of whole segments and the length of the rest, and the number of
         # wildcards by their count of segments and the positions that have a name.
         self._prefix_chars: dict[int, Counter[int]] = {}
@@ -64,7 +64,7 @@ class TopicIndex:
         segments = pattern.topic.split("/")
         return tuple(map(bool, segments)) in self._forms.get(len(segments), ())
 
-    def add(self, pattern: Pattern, session: Session) -> Subscription:
+    def add(self, pattern: Pattern, session: Subscriber) -> Subscription[Subscriber]:
         """Subscribe `session` to `pattern`."""
         subscription = self.subscriptions.get(pattern)
         if subscription is None:
@@ -74,7 +74,7 @@ class TopicIndex:
         self._forget(pattern)
         return subscription
 
-    def remove(self, pattern: Pattern, session: Session) -> None:
+    def remove(self, pattern: Pattern, session: Subscriber) -> None:
         """Unsubscribe `session` from `pattern`; a subscription without sessions is deleted."""
         subscription = self.subscriptions[pattern]
         del subscription.sessions[session]
@@ -83,11 +83,11 @@ class TopicIndex:
             self._count(pattern, -1)
         self._forget(pattern)
 
-    def hearers(self, topic: str) -> tuple[Session, ...]:
+    def hearers(self, topic: str) -> tuple[Subscriber, ...]:
         """The subscribers of `topic`: each session once, even if several of its patterns match."""
         return self.heard(topic).sessions
 
-    def heard(self, topic: str) -> Heard:
+    def heard(self, topic: str) -> Heard[Subscriber]:
         """The subscribers of `topic`, and the subscriptions that match it."""
         found = self._heard.get(topic)
         if found is None:
@@ -107,14 +107,14 @@ class TopicIndex:
         most, *others = sorted((each.sessions for each in self._found(topic)), key=len, reverse=True) or [{}]
         return len(most) + len({session for sessions in others for session in sessions if session not in most})
 
-    def _match(self, topic: str) -> Heard:
-        sessions: dict[Session, None] = {}
+    def _match(self, topic: str) -> Heard[Subscriber]:
+        sessions: dict[Subscriber, None] = {}
         found = self._found(topic)
         for subscription in found:
             sessions.update(subscription.sessions)
         return Heard(tuple(sessions), tuple(found))
 
-    def _found(self, topic: str) -> list[Subscription]:
+    def _found(self, topic: str) -> list[Subscription[Subscriber]]:
         """The subscriptions that match `topic`."""
         return [self.subscriptions[pattern] for pattern in self._patterns(topic) if pattern in self.subscriptions]
 

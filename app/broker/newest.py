@@ -7,10 +7,8 @@ closed for that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from app.broker.events import Event
+from app.broker.events import Event
 
 OVERHEAD_BYTES = 64
 """What an event counts in addition to its payload: for its name and its slot in the queue."""

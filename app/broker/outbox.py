@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
+from app.broker.events import Event
 from app.broker.newest import OVERHEAD_BYTES, Conflation, Newest, cost
-
-if TYPE_CHECKING:
-    from app.broker.events import Event
 
 _NOTHING_BESIDE = Conflation(0, 0)
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from app.broker.errors import TokenRefused
 from app.broker.names import SPACE, escaped
 from app.broker.topics import RESERVED, Match, Pattern, meet
 from app.settings import Token, User, Verb
-
-if TYPE_CHECKING:
-    from app.broker.sessions import Session
 
 SERVER = "server"
 """The role of the server's own sessions, which may do everything; a token cannot grant it."""
@@ -56,6 +53,14 @@ class Identity(NamedTuple):
 ANONYMOUS = Identity(None, NOBODY)
 
 
+class Principal(Protocol):
+    """What rights belong to: a session."""
+
+    @property
+    def role(self) -> str:
+        """The role, by which rules grant."""
+
+
 class Rights(Protocol):
     """The check of what clients may do."""
 
@@ -63,7 +68,7 @@ class Rights(Protocol):
     def are_written(self) -> bool:
         """Whether an operator has written rules; if not, a request without a session learns only that it has none."""
 
-    def may(self, session: Session | None, verb: Verb, what: str | Pattern, visitor: Identity = ANONYMOUS) -> bool:
+    def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Identity = ANONYMOUS) -> bool:
         """Whether `session` may do `verb` to `what`: a canonical topic, or a pattern and so all that it matches.
 
         For a request without a session, `session` is None and the rights are those of `visitor`.
@@ -138,7 +143,7 @@ class HouseRules:
 
     def may(
         self,
-        session: Session | None,
+        session: Principal | None,
         verb: Verb,
         what: str | Pattern,
         visitor: Identity = ANONYMOUS,  # noqa: ARG002 - the same for all

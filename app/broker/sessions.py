@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from app.broker.cursors import Cursor
+from app.broker.events import Event
+from app.broker.index import Subscription
 from app.broker.meters import Meter
+from app.broker.outbox import Outbox
 from app.broker.policy import NOBODY
 from app.broker.topics import Pattern
 from app.settings import Token, User
-
-if TYPE_CHECKING:
-    from app.broker.cursors import Cursor
-    from app.broker.events import Event
-    from app.broker.index import Subscription
-    from app.broker.outbox import Outbox
 
 
 class Outlet(Protocol):
@@ -96,7 +94,7 @@ class Session:
         self.expiry = inf
         self.account: str | None = None
         self.meter: Meter | None = None
-        self.subscriptions: dict[Pattern, Subscription] = {}
+        self.subscriptions: dict[Pattern, Subscription[Session]] = {}
         self.subscription_bytes = 0  # the memory that they take
         self.cursor: Cursor | None = None
         self.opened_at = 0.0

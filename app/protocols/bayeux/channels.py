@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Callable
 
 from app.broker.index import TopicIndex
+from app.broker.sessions import Session
 from app.broker.topics import Pattern
 from app.protocols.bayeux.hooks import Hooks
 
 _IDLE_SWEEPS = 3
 
 
-def is_used(channel: Pattern, index: TopicIndex, hooks: Hooks) -> bool:
+def is_used(channel: Pattern, index: TopicIndex[Session], hooks: Hooks) -> bool:
     """Whether a channel is in use; service channels always count as used, since they have no subscribers."""
     if channel.topic.partition("/")[0] == "service":
         return True
