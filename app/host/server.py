@@ -42,7 +42,7 @@ from app.server.history import BadRecord
 from app.server.protection import NotProtected
 from app.server.reloading import Reloading
 from app.server.server import House
-from app.transports.operations import operations_app
+from app.transports.api.operations import operations_app
 
 if TYPE_CHECKING:
     import socket

@@ -119,7 +119,7 @@ class Recorder:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._broker.recording.end()
 
-    # The interface `transports.archive.Archive`
+    # The interface `transports.api.archive.Archive`
 
     @property
     def folder(self) -> Path:

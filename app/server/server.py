@@ -40,14 +40,15 @@ from app.server.system_events import SystemEvents
 from app.server.ticks import Ticker
 from app.settings import Settings
 from app.transports.addresses import accounts
-from app.transports.apis import Apis
+from app.transports.api.application import Apis
+from app.transports.api.pages import Pages
 from app.transports.door import reject
 from app.transports.endpoint import Endpoint, leaving
 from app.transports.exchange import target_of
 from app.transports.guard import Guard, Rejection, check_framing
 from app.transports.head import Head
 from app.transports.nt4 import Nt4Endpoint
-from app.transports.pages import Pages, route_path
+from app.transports.paths import route_path
 from app.transports.proxies import Proxies
 from app.transports.wamp import WampEndpoint
 

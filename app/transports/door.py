@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Header = tuple[bytes, bytes]
 
 CLOSE = (b"connection", b"close")
+RETRY_AFTER = (b"retry-after", b"5")
 PRIVATE = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),

@@ -18,7 +18,7 @@ from app.transports import callback_polling, long_polling
 from app.transports.authorization import bearer_token
 from app.transports.bodies import Batch, messages_of_body, read_body
 from app.transports.cookies import browser_cookie, cookie_values
-from app.transports.door import CLOSE, Door, Visit
+from app.transports.door import CLOSE, RETRY_AFTER, Door, Visit
 from app.transports.exchange import Exchange, respond
 from app.transports.guard import Guard, Rejection
 from app.transports.head import Head
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 Header = tuple[bytes, bytes]
-
-_RETRY_AFTER = (b"retry-after", b"5")
 
 
 class Endpoint:
@@ -102,7 +100,7 @@ class Endpoint:
             cookie = browser_cookie(reply.set_cookie, self._settings.cookie, is_secure=scheme == "https")
             headers.append((b"set-cookie", cookie))
         if reply.status == 503:
-            headers.append(_RETRY_AFTER)
+            headers.append(RETRY_AFTER)
         if reply.is_last:
             headers.append(CLOSE)
         return headers
@@ -115,4 +113,4 @@ class Endpoint:
 
 def leaving() -> Rejection:
     """Return the rejection of a request that still runs when the server's grace period has ended."""
-    return Rejection(503, "the server is shutting down", closes=True, headers=(_RETRY_AFTER,))
+    return Rejection(503, "the server is shutting down", closes=True, headers=(RETRY_AFTER,))

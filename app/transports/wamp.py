@@ -10,7 +10,7 @@ from app.settings import Settings, Wamp
 from app.transports.addresses import accounts
 from app.transports.endpoint import Endpoint
 from app.transports.guard import Guard
-from app.transports.pages import route_path
+from app.transports.paths import route_path
 from app.transports.upgrade import Family, Pings
 from app.transports.wamp_polling import WampPolling
 from app.transports.websocket import WebSockets

@@ -16,7 +16,7 @@ from app.settings import Limits
 from app.transports.door import reject
 from app.transports.guard import Rejection
 from app.transports.head import Head
-from app.transports.pages import raw_path, route_path
+from app.transports.paths import raw_path, route_path
 from app.transports.upgrade import TURN_S, Family, check, reason_bytes
 
 if TYPE_CHECKING:

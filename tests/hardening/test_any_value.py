@@ -25,8 +25,8 @@ from app.access.tokens import hash_of
 from app.configuration.knobs import KNOBS
 from app.protocols.nt4.types import number_of
 from app.settings import Token
-from app.transports import log_consumers
-from app.transports.log_api import BAD_ORDER
+from app.transports.api import log_consumers
+from app.transports.api.log import BAD_ORDER
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -44,9 +44,9 @@ def told(log, first, until):
 @pytest.mark.parametrize("has_arrow", [True, False])
 async def test_every_row_comes_as_it_was_stored(served, has_arrow, monkeypatch):
     """Rows are read as Arrow or as JSON lines, for any range, in responses of a limited number of rows."""
-    monkeypatch.setattr("app.transports.log_api.MOST_ROWS", 300)
+    monkeypatch.setattr("app.transports.api.log.MOST_ROWS", 300)
     if not has_arrow:
-        monkeypatch.setattr("app.transports.log_api.Arrow.__init__", _not_installed)
+        monkeypatch.setattr("app.transports.api.log.Arrow.__init__", _not_installed)
     archive = served.house.apis.archive()
     log = HttpLog(served.url, None)
     head = await asyncio.to_thread(log.head)

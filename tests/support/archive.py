@@ -1,4 +1,4 @@
-"""Two implementations of `Archive` (`app/transports/archive.py`) for tests: in memory, and a log on disk."""
+"""Two implementations of `Archive` (`app/transports/api/archive.py`) for tests: in memory, and a log on disk."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ from support.wire import post, request
 from app.access.tokens import hash_of
 from app.broker.events import Audience
 from app.settings import Access, Token
-from app.transports import history_query
-from app.transports.apis import OFF
-from app.transports.history_api import BUSY, UNKNOWN_PUBLICATION
+from app.transports.api import history_query
+from app.transports.api.application import OFF
+from app.transports.api.history import BUSY, UNKNOWN_PUBLICATION
 
 TOKEN = "a-token-that-is-long-enough-for-halley"
 

@@ -19,8 +19,8 @@ from app.broker.events import Audience
 from app.history.history import PurgeUnderWay
 from app.history.stored import COLUMNS, Stored
 from app.settings import Access, Record, Token
-from app.transports import log_api
-from app.transports.visitors import NOT_ALLOWED
+from app.transports.api import log as log_api
+from app.transports.api.visitors import NOT_ALLOWED
 
 TOKEN = "a-token-that-is-long-enough-for-halley"
 ARROW = "application/vnd.apache.arrow.stream"

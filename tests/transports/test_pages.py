@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from app.transports.pages import Pages, raw_path, route_path
+from app.transports.api.pages import Pages
+from app.transports.paths import raw_path, route_path
 
 
 @pytest.fixture

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from app.broker.policy import Identities, Rights
 from app.protocols.bayeux.hooks import Hooks
 from app.settings import Settings
-from app.transports.archive import Archive
+from app.transports.api.archive import Archive
+from app.transports.api.history import PATH, HistoryApi
+from app.transports.api.log import PATHS, LogApi
+from app.transports.api.log_consumers import PREFIX, LogConsumers
+from app.transports.api.rights import PATH as RIGHTS
+from app.transports.api.rights import RightsApi
+from app.transports.api.visitors import Visitors
 from app.transports.door import Door
 from app.transports.guard import Rejection
-from app.transports.history_api import PATH, HistoryApi
-from app.transports.log_api import PATHS, LogApi
-from app.transports.log_consumers import PREFIX, LogConsumers
-from app.transports.pages import route_path
-from app.transports.rights_api import PATH as RIGHTS
-from app.transports.rights_api import RightsApi
-from app.transports.visitors import Visitors
+from app.transports.paths import route_path
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

@@ -10,17 +10,17 @@ import hashlib
 import mimetypes
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote
 
 from app.transports.exchange import respond
 from app.transports.guard import TEXT_HEADERS
+from app.transports.paths import route_path
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 Header = tuple[bytes, bytes]
 
-_ROOM = Path(__file__).resolve().parent.parent
+_ROOM = Path(__file__).resolve().parents[2]
 FOLDERS = (_ROOM / "static", _ROOM.parent / "static")
 """The folder of the pages in an installed package, and that in a checkout."""
 
@@ -65,20 +65,6 @@ class Pages:
             await send({"type": "http.response.body", "body": b""})
             return
         await respond(send, 200, file.headers, file.content)
-
-
-def route_path(scope: Scope) -> str:
-    """The path of a request below the path at which the application is mounted, percent escapes decoded."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "").rstrip("/")
-    return path[len(root) :] if root and path.startswith(f"{root}/") else path
-
-
-def raw_path(scope: Scope) -> str:
-    """The path of a request below the mount path, as it was sent: with its percent escapes."""
-    sent: bytes | None = scope.get("raw_path")
-    path = quote(scope["path"]) if sent is None else sent.partition(b"?")[0].decode("latin-1")
-    return route_path({**scope, "path": path})
 
 
 def _read(path: Path) -> _File:

@@ -17,13 +17,13 @@ from app.broker.values import shown
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.names import Bounds, to_channel
 from app.settings import Settings
-from app.transports.archive import Archive
-from app.transports.door import Door, Visit
+from app.transports.api.archive import Archive
+from app.transports.api.history_query import Reading, link, read
+from app.transports.api.history_rights import may_read
+from app.transports.api.visitors import Visitors
+from app.transports.door import RETRY_AFTER, Door, Visit
 from app.transports.guard import Rejection
-from app.transports.history_query import Reading, link, read
-from app.transports.history_rights import may_read
-from app.transports.pages import route_path
-from app.transports.visitors import Visitors
+from app.transports.paths import route_path
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -35,7 +35,6 @@ UNKNOWN_PUBLICATION = "the publication is unknown or no longer in the history"
 BUSY = "reading the history took too long; try again later"
 _JSON, _LINES = b"application/json", b"application/x-ndjson"
 _QUALITY = re.compile(r";\s*q=([0-9.]{1,5})")
-_RETRY_AFTER = (b"retry-after", b"5")
 
 
 class Links(NamedTuple):
@@ -101,7 +100,7 @@ class HistoryApi:
         except UnknownPublication:
             raise Rejection(404, UNKNOWN_PUBLICATION) from None
         except TimeoutError:
-            raise Rejection(503, BUSY, headers=(_RETRY_AFTER,)) from None
+            raise Rejection(503, BUSY, headers=(RETRY_AFTER,)) from None
         first, last = reading.bounds(start, head)
         older = newer = None
         if reading.is_backward:

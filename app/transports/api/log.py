@@ -22,15 +22,15 @@ from app.history.history import PurgeUnderWay
 from app.history.segment import FORMAT
 from app.protocols.bayeux.names import Bounds, to_pattern
 from app.settings import Settings
-from app.transports.archive import Archive
+from app.transports.api.archive import Archive
+from app.transports.api.history_query import parameters, whole
+from app.transports.api.log_formats import Arrow, JsonLines
+from app.transports.api.visitors import Visitors
 from app.transports.bodies import read_body
 from app.transports.door import PRIVATE, Begun, Door, Visit
 from app.transports.exchange import socket_of
 from app.transports.guard import Rejection
-from app.transports.history_query import parameters, whole
-from app.transports.log_formats import Arrow, JsonLines
-from app.transports.pages import route_path
-from app.transports.visitors import Visitors
+from app.transports.paths import route_path
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

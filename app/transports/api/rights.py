@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, get_args
 import orjson
 
 from app.settings import Verb
+from app.transports.api.history_query import parameters
+from app.transports.api.log import NONE_KNOWN
+from app.transports.api.visitors import Visitors
 from app.transports.door import Door, Visit
-from app.transports.history_query import parameters
-from app.transports.log_api import NONE_KNOWN
-from app.transports.visitors import Visitors
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

@@ -13,14 +13,14 @@ import orjson
 from app import telemetry
 from app.history.consumers import TooManyConsumers, is_name
 from app.settings import Settings
-from app.transports.archive import Archive
+from app.transports.api.archive import Archive
+from app.transports.api.history_query import parameters
+from app.transports.api.log import EVERYTHING, NONE_KNOWN
+from app.transports.api.visitors import Visitors
 from app.transports.bodies import read_body
-from app.transports.door import Door, Visit
+from app.transports.door import RETRY_AFTER, Door, Visit
 from app.transports.guard import Rejection
-from app.transports.history_query import parameters
-from app.transports.log_api import EVERYTHING, NONE_KNOWN
-from app.transports.pages import route_path
-from app.transports.visitors import Visitors
+from app.transports.paths import route_path
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -32,7 +32,6 @@ OUT_OF_RANGE = "offset: expected a number from first to next; see /log/head"
 TOO_MANY = "too many consumers; delete one that is unused"
 UNKNOWN = "no such consumer"
 NO_DISK = "the server cannot write the consumer's position at the moment; try again later"
-_RETRY_AFTER = (b"retry-after", b"5")
 
 
 class LogConsumers:
@@ -65,7 +64,7 @@ class LogConsumers:
         except OSError as error:  # TimeoutError is one too
             if not isinstance(error, TimeoutError):
                 telemetry.fault("consumers", error)
-            raise Rejection(503, NO_DISK, headers=(_RETRY_AFTER,)) from None
+            raise Rejection(503, NO_DISK, headers=(RETRY_AFTER,)) from None
         await visit.answer(b"application/json", answer)
 
     async def _report(self, archive: Archive, name: str, visit: Visit) -> bytes:

@@ -1,0 +1,14 @@
+"""The HTTP APIs besides Bayeux, the pages, and the listener for operations.
+
+| Path | Methods | File |
+|---|---|---|
+| `/history/CHANNEL` | GET, HEAD | `history.py` |
+| `/log`, `/log/head` | GET, HEAD | `log.py` |
+| `/log/purge` | POST | `log.py` |
+| `/log/consumers/NAME` | POST, DELETE | `log_consumers.py` |
+| `/rights` | GET, HEAD | `rights.py` |
+| the files of `static/` | GET, HEAD | `pages.py` |
+| `/health/live`, `/health/ready`, `/metrics`, on a port of their own | GET, HEAD | `operations.py` |
+
+`application.py` leads a request to its API. All but the pages and operations also answer OPTIONS, for CORS.
+"""
