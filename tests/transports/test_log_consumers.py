@@ -14,8 +14,8 @@ from app.access.tokens import hash_of
 from app.history.consumers import TooManyConsumers
 from app.settings import Access, Token
 from app.transports.api import log_consumers
-from app.transports.api.log import NONE_KNOWN
-from app.transports.api.visitors import NOT_ALLOWED
+from app.transports.api.history_query import NONE_KNOWN
+from app.transports.api.rights import NOT_ALLOWED
 
 TOKEN = "a-token-that-is-long-enough-for-halley"
 BEARER = {"authorization": f"Bearer {TOKEN}"}

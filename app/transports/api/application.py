@@ -13,8 +13,7 @@ from app.transports.api.history import PATH, HistoryApi
 from app.transports.api.log import PATHS, LogApi
 from app.transports.api.log_consumers import PREFIX, LogConsumers
 from app.transports.api.rights import PATH as RIGHTS
-from app.transports.api.rights import RightsApi
-from app.transports.api.visitors import Visitors
+from app.transports.api.rights import RightsApi, Visitors
 from app.transports.door import Door
 from app.transports.guard import Rejection
 from app.transports.paths import route_path

@@ -20,15 +20,14 @@ from app.settings import Settings
 from app.transports.api.archive import Archive
 from app.transports.api.history_query import Reading, link, read
 from app.transports.api.history_rights import may_read
-from app.transports.api.visitors import Visitors
-from app.transports.door import RETRY_AFTER, Door, Visit
+from app.transports.api.rights import Visitors
+from app.transports.door import RETRY_AFTER, Door, Header, Visit
 from app.transports.guard import Rejection
 from app.transports.paths import route_path
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-Header = tuple[bytes, bytes]
 
 PATH = "/history"
 UNKNOWN_PUBLICATION = "the publication is unknown or no longer in the history"

@@ -30,6 +30,7 @@ _PLAIN_IN_PATHS = "/*!~()$@"
 
 _TIME = "an RFC 3339 time with its offset, such as 2026-07-01T12:00:00Z or 2026-07-01T14:00:00.5+02:00"
 _PUBLICATION = f"the publication of an event, a whole number from 1 to {LAST_PUBLICATION}"
+NONE_KNOWN = "unknown parameter; this path takes none"
 EXPECTED = {
     "reverse": "true (newest first) or false",
     "limit": "a whole number of at least 1",

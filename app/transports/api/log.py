@@ -8,7 +8,8 @@ that it is not taken for complete.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,12 @@ from app.broker.errors import InvalidName
 from app.broker.topics import Match, Pattern
 from app.history.history import PurgeUnderWay
 from app.history.segment import FORMAT
+from app.history.stored import COLUMNS, Stored
 from app.protocols.bayeux.names import Bounds, to_pattern
 from app.settings import Settings
 from app.transports.api.archive import Archive
-from app.transports.api.history_query import parameters, whole
-from app.transports.api.log_formats import Arrow, JsonLines
-from app.transports.api.visitors import Visitors
+from app.transports.api.history_query import NONE_KNOWN, parameters, whole
+from app.transports.api.rights import Visitors
 from app.transports.bodies import read_body
 from app.transports.door import PRIVATE, Begun, Door, Visit
 from app.transports.exchange import socket_of
@@ -35,8 +36,6 @@ from app.transports.paths import route_path
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-Format = Arrow | JsonLines
-Header = tuple[bytes, bytes]
 
 PATHS = ("/log", "/log/head", "/log/purge")
 MOST_ROWS = 100_000
@@ -48,10 +47,60 @@ _CUT_S = 1.0
 _OFFSET = "an offset, a whole number of at least 1"
 _RANGE = {"from_offset": _OFFSET, "until_offset": _OFFSET}
 UNKNOWN = "unknown parameter; expected from_offset or until_offset"
-NONE_KNOWN = "unknown parameter; this path takes none"
 BAD_ORDER = 'the body must be {"channel": CHANNEL} or {"publisher": AUTHID}'
 GONE = "from_offset is no longer in the log; see /log/head for the first offset"
 AHEAD = "from_offset: expected at most the next offset; see /log/head"
+_WHOLE_NUMBERS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "crc"})
+
+
+class JsonLines:
+    """JSON lines: one object for each row, with every column."""
+
+    content_type = b"application/x-ndjson"
+
+    def write(self, rows: Sequence[Stored]) -> bytes:
+        """The bytes of some rows, at least one."""
+        return b"".join(orjson.dumps(row._asdict(), option=orjson.OPT_APPEND_NEWLINE) for row in rows)
+
+    def end(self) -> bytes:
+        """The bytes after the last row."""
+        return b""
+
+
+class Arrow:
+    """Record batches of one Arrow stream, with every column. Raises `ImportError` where pyarrow is not installed."""
+
+    content_type = b"application/vnd.apache.arrow.stream"
+
+    def __init__(self) -> None:
+        import pyarrow as pa
+
+        self._arrow: Any = pa
+        kinds = {name: pa.int64() if name in _WHOLE_NUMBERS else pa.string() for name in COLUMNS}
+        self._schema = pa.schema(list(kinds.items()))
+        self._sink = io.BytesIO()
+        self._stream = pa.ipc.new_stream(self._sink, self._schema)
+
+    def write(self, rows: Sequence[Stored]) -> bytes:
+        """The bytes of some rows, at least one."""
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        arrays = [self._arrow.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        self._stream.write_batch(self._arrow.record_batch(arrays, schema=self._schema))
+        return self._taken()
+
+    def end(self) -> bytes:
+        """The bytes after the last row."""
+        self._stream.close()
+        return self._taken()
+
+    def _taken(self) -> bytes:
+        data = self._sink.getvalue()
+        self._sink.seek(0)
+        self._sink.truncate()
+        return data
+
+
+Format = Arrow | JsonLines
 
 
 class LogApi:

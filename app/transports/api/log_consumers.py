@@ -14,9 +14,9 @@ from app import telemetry
 from app.history.consumers import TooManyConsumers, is_name
 from app.settings import Settings
 from app.transports.api.archive import Archive
-from app.transports.api.history_query import parameters
-from app.transports.api.log import EVERYTHING, NONE_KNOWN
-from app.transports.api.visitors import Visitors
+from app.transports.api.history_query import NONE_KNOWN, parameters
+from app.transports.api.log import EVERYTHING
+from app.transports.api.rights import Visitors
 from app.transports.bodies import read_body
 from app.transports.door import RETRY_AFTER, Door, Visit
 from app.transports.guard import Rejection

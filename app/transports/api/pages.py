@@ -11,6 +11,7 @@ import mimetypes
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from app.transports.door import Header
 from app.transports.exchange import respond
 from app.transports.guard import TEXT_HEADERS
 from app.transports.paths import route_path
@@ -18,7 +19,6 @@ from app.transports.paths import route_path
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-Header = tuple[bytes, bytes]
 
 _ROOM = Path(__file__).resolve().parents[2]
 FOLDERS = (_ROOM / "static", _ROOM.parent / "static")
