@@ -183,7 +183,7 @@ def _check_files(settings: Settings) -> None:
     """Read the keys and the certificate that the settings name; exit with code 2 if they cannot be used."""
     from app.access.authenticator import Authenticator
     from app.access.keys import BadKeys
-    from app.host.certificate import BadCertificate, Certificate
+    from app.host.tls import BadCertificate, Certificate
 
     try:
         Authenticator.of(settings)

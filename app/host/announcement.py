@@ -1,14 +1,33 @@
-"""What the server prints when it has started: its addresses, and commands to try."""
+"""What is said when the server starts and stops: to the terminal, and to the supervisor of the process.
+
+The supervisor is systemd with `Type=notify`, see sd_notify(3); without `NOTIFY_SOCKET` in the environment it is not
+notified.
+"""
 
 from __future__ import annotations
 
+import os
 import shlex
+import socket
 import sys
+from contextlib import suppress
 
 from app import telemetry
-from app.host import supervisor
 from app.host.listening import Listeners, url_of
 from app.server.server import House
+
+READY = b"READY=1"
+STOPPING = b"STOPPING=1"
+
+
+def tell(state: bytes) -> None:
+    """Send a state to the socket that the environment names; a supervisor that does not read it is not waited for."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.settimeout(0)
+        told.sendto(state, "\0" + address[1:] if address.startswith("@") else address)
 
 
 def announce(house: House, listeners: Listeners) -> None:
@@ -32,7 +51,7 @@ def announce(house: House, listeners: Listeners) -> None:
     tries = [] if settings.access else try_next(trust + url + path)  # access rules could refuse them
     lines += [f"console: {console}", *tries, f"halley is listening on {url}"]
     print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201 - for the terminal that the server was started in
-    supervisor.tell(supervisor.READY)
+    tell(READY)
 
 
 def try_next(bayeux: str) -> list[str]:

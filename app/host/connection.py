@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import httptools
 
 from app.host.peer import DISCARDED_BYTES, Peer
-from app.host.reaper import Reaper
-from app.host.sockets import open_socket
+from app.host.timeouts import Asking, Reaper
 from app.host.turns import SLICE_S
+from app.host.websocket import open_socket
 from app.transports.guard import Rejection
 
 if TYPE_CHECKING:
@@ -311,7 +311,7 @@ class Connection(Peer):
     def _mind_time(self) -> None:
         """Start the deadline for what the peer must send next, if anything; none runs while a request is processed."""
         watch = self.watch
-        reaper: Reaper[Peer] | None = None
+        reaper: Reaper[Asking] | None = None
         if self._is_lost or self._discarded_bytes is not None or self._is_busy():
             pass
         elif not self._is_in_head:

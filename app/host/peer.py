@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app import telemetry
-from app.host.reaper import Reaper
 from app.host.responses import text_response
+from app.host.timeouts import Asking, Reaper
 
 if TYPE_CHECKING:
     import asyncio
 
-    from app.host.watch import Watch
+    from app.host.timeouts import Watch
 
 DISCARDED_BYTES = 1_048_576
 """How much is received and not used after a refusal or a close: the peer may have sent it before it read of that."""
@@ -54,7 +54,7 @@ class Peer(HttpToolsProtocol):
         self._is_lost = False
         self._was_cut = False
         self._discarded_bytes: int | None = None  # received since a request was refused; None before
-        self._reaper: Reaper[Peer] | None = None  # the one whose deadline runs: for heads or for bodies
+        self._reaper: Reaper[Asking] | None = None  # the one whose deadline runs: for heads or for bodies
 
     # asyncio.Protocol
 
@@ -201,7 +201,7 @@ class Peer(HttpToolsProtocol):
             for report in reports:
                 report(is_written)
 
-    def _be_under(self, reaper: Reaper[Peer] | None) -> None:
+    def _be_under(self, reaper: Reaper[Asking] | None) -> None:
         """Start this reaper's deadline and end any other's."""
         if reaper is not self._reaper:
             if self._reaper is not None:

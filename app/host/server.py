@@ -25,18 +25,15 @@ from app.access.keys import BadKeys
 from app.configuration import Configuration
 from app.embed import Halley, load
 from app.history.folder import FolderLocked, FolderUnusable
-from app.host import supervisor
-from app.host.announcement import announce
-from app.host.certificate import BadCertificate, Certificate
+from app.host.announcement import STOPPING, announce, tell
 from app.host.connection import Connection
 from app.host.listening import CannotListen, Listeners, close, let_wait, listen, url_of
-from app.host.prompt import PromptServer
 from app.host.resources import OUT_OF_FILES, Resources
+from app.host.servers import PromptServer, SideServer, config_of, nt4_server
 from app.host.short_way import BayeuxConnection, ShortWay
-from app.host.side_server import SideServer, config_of, nt4_server
-from app.host.sockets import Sockets
-from app.host.tls import Tls
-from app.host.watch import Watch
+from app.host.timeouts import Watch
+from app.host.tls import BadCertificate, Certificate, Tls
+from app.host.websocket import Sockets
 from app.server import metrics
 from app.server.history import BadRecord
 from app.server.protection import NotProtected
@@ -216,7 +213,7 @@ class HalleyServer(PromptServer):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain while still listening, then close everything."""
-        supervisor.tell(supervisor.STOPPING)
+        tell(STOPPING)
         await self._house.drain(is_forced=lambda: self.force_exit)
         for bound in sockets or ():
             telemetry.log.info("not_listening", url=url_of(bound, self._scheme))

@@ -1,4 +1,4 @@
-"""One WebSocket (RFC 6455) on Halley's own host: `websockets` parses what is received, this module writes.
+"""WebSockets (RFC 6455) on Halley's own host: `websockets` parses what is received, this module writes.
 
 The transport's protocol is this object once the 101 is sent; engines know it as their `Link`. A frame for a hundred
 peers is made once, so sending it costs one call of the transport for each of them and nothing else. There are no
@@ -7,33 +7,95 @@ extensions: compressing small messages saves little and costs memory and time fo
 A WebSocket ends in one of four ways: the peer sends a close frame, which is echoed; the engine closes it, and the peer
 has `kill_s` to echo; the peer violates the protocol and receives the code for that; or the connection is lost. The
 engine is notified once.
+
+`Sockets` are all WebSockets of one family: their opening handshake and their deadlines.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import logging
+import socket
+import struct
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
+from websockets.utils import accept_key
 
 from app import telemetry
 from app.broker.meters import Meter
-from app.host.frames import PING, binary_frame, close_frame, frame, text_frame
-from app.host.keep_alive import probe
 from app.host.peer import DISCARDED_BYTES, unread_bytes
+from app.host.timeouts import Reaper, Watch
 from app.host.turns import SLICE_S
 from app.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine
+from app.transports.guard import Rejection
 from app.transports.head import Head
-from app.transports.upgrade import Pings
+from app.transports.proxies import Proxies
+from app.transports.upgrade import Family, Pings, check, reason_bytes
 
-if TYPE_CHECKING:
-    from app.host.sockets import Sockets
+TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
+"""The opcodes of the frames that are written: unmasked and whole (RFC 6455, 5.2)."""
+
+_FINAL = 0x80
+_HEADERS = tuple(
+    tuple(bytes((_FINAL | opcode, nbytes)) for nbytes in range(126)) for opcode in range(PING + 1)
+)  # fmt: skip
+_MEDIUM = struct.Struct(">BBH")
+_LARGE = struct.Struct(">BBQ")
+_CODE = struct.Struct(">H")
+
+
+def frame(opcode: int, message: bytes) -> bytes:
+    """Return a message as one frame."""
+    nbytes = len(message)
+    if nbytes < 126:
+        return _HEADERS[opcode][nbytes] + message
+    if nbytes < 65_536:
+        return _MEDIUM.pack(_FINAL | opcode, 126, nbytes) + message
+    return _LARGE.pack(_FINAL | opcode, 127, nbytes) + message
+
+
+text_frame = partial(frame, TEXT)
+binary_frame = partial(frame, BINARY)
+
+
+def close_frame(code: int, reason: str) -> bytes:
+    """Return a close frame; a reason that is too long is cut at its end."""
+    return frame(CLOSE, _CODE.pack(code) + reason_bytes(reason))
+
+
+_IDLE_S, _INTERVAL_S, _PROBES = 10, 5, 3
+"""The kernel sends probes to a peer that was silent for 10 s, 5 s apart; after 3 without a reply, 25 s in all, the
+connection is lost. A robot that loses its power closes nothing, and its topics must not outlive it for hours.
+"""
+
+_OPTIONS = (
+    ("TCP_KEEPIDLE", _IDLE_S),
+    ("TCP_KEEPALIVE", _IDLE_S),
+    ("TCP_KEEPINTVL", _INTERVAL_S),
+    ("TCP_KEEPCNT", _PROBES),
+)
+"""TCP's options; those that the platform has are set. macOS has another name for the first."""
+
+
+def probe(transport: asyncio.Transport) -> None:
+    """Turn TCP keepalive on for a connection."""
+    bound: socket.socket | None = transport.get_extra_info("socket")
+    if bound is None:
+        return
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _OPTIONS:
+        if hasattr(socket, name):
+            bound.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
 
 _PIECE_BYTES = 1_024
 """The largest piece that is parsed in one call. It can have 170 frames, which take about a millisecond."""
@@ -342,3 +404,126 @@ def _is_utf8(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+Header = tuple[bytes, bytes]
+
+_ACCEPTED = (
+    "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
+    "sec-websocket-accept: {}\r\nsec-websocket-protocol: {}\r\n\r\n"
+)
+_VERSION = (b"sec-websocket-version", b"13")
+_UPGRADE = (b"upgrade", b"websocket")
+_KEY_BYTES = 16
+
+
+class Opening(Protocol):
+    """A connection with the request that opens a WebSocket."""
+
+    url: bytes
+    headers: list[Header]
+    parser: Any
+    flow: Any
+    watch: Watch
+
+    @property
+    def address(self) -> str:
+        """The peer's IP address."""
+
+    @property
+    def port(self) -> int:
+        """The peer's port."""
+
+    @property
+    def scheme(self) -> str | None:
+        """`http` or `https`."""
+
+
+class Sockets:
+    """The WebSockets of one family. `connections` are all of the server; it closes them when it shuts down."""
+
+    def __init__(self, family: Family, proxies: Proxies, watch: Watch) -> None:
+        self.family = family
+        self.watch = watch
+        self.connections: set[Any] = set()
+        self.leaving: Reaper[WebSocket] = Reaper(family.kill_s)
+        self._proxies = proxies
+        self._looks: Reaper[WebSocket] = Reaper(family.look_s)
+
+    def leads_to(self, url: bytes) -> bool:
+        """Whether a request target is one of the family's paths, with any query."""
+        return self.family.leads_to(url.partition(b"?")[0].decode("latin-1"))
+
+    def open(self, asked_by: Opening) -> tuple[WebSocket, bytes]:
+        """Make the WebSocket that a request asks for, and the response that accepts it. Raises `Rejection`."""
+        headers, parser = asked_by.headers, asked_by.parser
+        seen: tuple[str, str] = (asked_by.address, asked_by.scheme or "http")
+        port = asked_by.port
+        if seen[0] in self._proxies:
+            seen, port = self._proxies.seen_through(*seen, headers), 0
+        path, _, query = asked_by.url.partition(b"?")
+        fields = dict(reversed(headers))
+        head = Head(parser.get_method().decode(), path.decode("latin-1"), query, fields, *seen, port)
+        subprotocol = check(head, headers, self.family)
+        if head.method != "GET":
+            raise Rejection(405, "only GET opens a WebSocket", headers=((b"allow", b"GET"),))
+        key = _key(headers)
+        if parser.get_http_version() != "1.1" or _framed(head.fields):
+            raise Rejection(400, "a WebSocket is opened with HTTP/1.1 and without a body")
+        if _all(headers, _VERSION[0]) != [_VERSION[1]]:
+            raise Rejection(426, "only version 13 of WebSocket is supported", headers=(_VERSION, _UPGRADE))
+        accepted = _ACCEPTED.format(accept_key(key), subprotocol).encode()
+        return WebSocket(head, subprotocol, self), accepted
+
+    def add(self, socket: WebSocket, now: float) -> None:
+        """Add a WebSocket that has replaced its HTTP connection."""
+        self.connections.add(socket)
+        self._looks.watch(socket, now)
+
+    def remove(self, socket: WebSocket) -> None:
+        """Remove a WebSocket whose connection is closed."""
+        self.watch.connections -= 1
+        self.watch.writes.forget(socket)
+        self.leaving.forget(socket)
+        self._looks.forget(socket)
+        self.connections.discard(socket)
+
+    def sweep(self, now: float) -> None:
+        """Ping silent peers, and cut those that have not closed in time."""
+        for each in list(self._looks.overdue(now)):
+            each.look(now)
+            self._looks.watch(each, now)
+        for each in self.leaving.overdue(now):
+            self.watch.hits["kill_s"] += 1
+            each.cut("lingers")
+
+
+def open_socket(asked_by: Opening) -> tuple[WebSocket, bytes] | None:
+    """Make the WebSocket that a request asks for, and the response that accepts it; None if its path has none.
+
+    Also None while an earlier response of the connection is not in the kernel: nothing would report when it is. Raises
+    `Rejection` if the request is not a valid opening handshake (RFC 6455, 4.2).
+    """
+    if asked_by.flow.write_paused:
+        return None
+    return next((family.open(asked_by) for family in asked_by.watch.sockets if family.leads_to(asked_by.url)), None)
+
+
+def _all(headers: Sequence[Header], wanted: bytes) -> list[bytes]:
+    return [value for name, value in headers if name == wanted]
+
+
+def _framed(fields: dict[bytes, bytes]) -> bool:
+    """Whether the request has a body."""
+    return b"transfer-encoding" in fields or bool(fields.get(b"content-length", b"0").strip(b"0"))
+
+
+def _key(headers: Sequence[Header]) -> str:
+    """Return the handshake's key. Raises `Rejection`."""
+    keys = _all(headers, b"sec-websocket-key")
+    try:
+        if len(keys) == 1 and len(base64.b64decode(keys[0], validate=True)) == _KEY_BYTES:
+            return keys[0].decode()
+    except binascii.Error:
+        pass
+    raise Rejection(400, "expected one Sec-WebSocket-Key: 16 bytes in base64")

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from app.broker.flow import DELAY, Delays
-from app.host.watch import Watch
+from app.host.timeouts import Watch
 from app.server.server import House
 from app.settings import LIMITS
 

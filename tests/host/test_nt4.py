@@ -14,9 +14,8 @@ from support.tables import CLOSE as TOLD_TO_CLOSE
 from support.tables import NEW, OLD, PARTS, REASON, RTT, Heard
 from support.wire import request
 
-from app.host.sockets import Sockets
-from app.host.watch import Watch
-from app.host.websocket import WebSocket
+from app.host.timeouts import Watch
+from app.host.websocket import Sockets, WebSocket
 from app.protocols.nt4.paths import client_name
 from app.settings import Limits, Nt4, Settings
 from app.transports.head import Head

@@ -13,7 +13,7 @@ import uvicorn
 import uvloop
 
 from app.host.listening import bind
-from app.host.prompt import PromptServer
+from app.host.servers import PromptServer
 
 DEADLINE_S = 5
 

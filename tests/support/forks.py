@@ -36,7 +36,7 @@ _IMPORTED = (
     "app.cli.history_verbs",
     "app.cli.check_access",
     "app.host.server",
-    "app.host.certificate",
+    "app.host.tls",
     "uvloop",
     "httpx",
 )

@@ -15,11 +15,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.embed import Halley
-from app.host.certificate import Certificate
 from app.host.listening import bind, url_of
 from app.host.server import HalleyServer
-from app.host.side_server import nt4_server
-from app.host.watch import Watch
+from app.host.servers import nt4_server
+from app.host.timeouts import Watch
+from app.host.tls import Certificate
 from app.settings import LIMITS, Drain, History, Settings
 from support import authority
 from support.messages import HANDSHAKE, connect, subscribe
