@@ -19,7 +19,7 @@ ROOMS = {
     "app.settings": set(),
     "app.broker": {"app.settings"},
     "app.access": CORE | {"jwt"},
-    "app.protocols": CORE | {"orjson", "msgspec", "msgpack", "cbor2"},
+    "app.protocols": CORE | {"app.access", "orjson", "msgspec", "msgpack", "cbor2"},
     "app.history": CORE | {"orjson"},
     "app.telemetry": {"app.settings", "app.transports", "structlog", "orjson"},
     "app.transports": EDGES | {"app.history", "starlette", "orjson", "pyarrow"},  # Arrow: only where it is installed

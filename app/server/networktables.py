@@ -12,11 +12,12 @@ from app.broker.broker import Broker
 from app.broker.erasure import Erasure, Work
 from app.broker.policy import Rights
 from app.broker.topics import Pattern
+from app.protocols.bayeux.hooks import Hooks
 from app.protocols.contract import Context, Link, WireProtocol
 from app.protocols.nt4.engine import Engine
 from app.protocols.nt4.server import Server
 from app.server.persistent_topics import PersistentTopics, Saved
-from app.server.routing import Permissions, Waits
+from app.server.routing import Waits
 from app.settings import Settings, Verb
 
 _SWEEP_S = 1.0
@@ -34,13 +35,13 @@ class NetworkTables(WireProtocol):
         broker: Broker,
         rights: Rights,
         waits: Waits,
-        permissions: Permissions,
+        hooks: Hooks,
         wake: Callable[[], None],
     ) -> None:
         options = settings.nt4
-        self._permissions = permissions
+        self._hooks = hooks
         self.server = Server(
-            broker, options, rights, wait=waits.wait, permission=self._permission, has_policy=permissions.are_asked
+            broker, options, rights, wait=waits.wait, permission=self._permission, has_policy=hooks.has_policy
         )
         self.server.policy_s = settings.bayeux.policy_s
         self._save_every_s = options.save_every_s
@@ -73,7 +74,7 @@ class NetworkTables(WireProtocol):
         self, verb: Verb, patterns: list[Pattern | None], context: Context
     ) -> list[bool] | Awaitable[list[bool]]:
         """Return the policy's decision on each pattern (`Server`), or an awaitable of them."""
-        verdicts = [True if each is None else self._permissions(verb, each, context) for each in patterns]
+        verdicts = [True if each is None else self._hooks.permit(verb, each, context) for each in patterns]
         decided = [each for each in verdicts if isinstance(each, bool)]
         return decided if len(decided) == len(verdicts) else _all(verdicts)
 

@@ -33,7 +33,7 @@ from app.server.networktables import NetworkTables
 from app.server.persistent_topics import PersistentTopics
 from app.server.protection import check_protected, grants_of
 from app.server.pump import Pump
-from app.server.routing import Permissions, ReservedIds, SettledArchive, Waits
+from app.server.routing import ReservedIds, SettledArchive, Waits
 from app.server.session_log import Operators
 from app.server.sweeper import Sweeper
 from app.server.system_events import SystemEvents
@@ -96,7 +96,7 @@ class House:
             Authentication(self.access, anonymous=settings.wamp.anonymous),
             reserve=ReservedIds(Path(settings.data_dir) if settings.history.enabled else None),
             wait=self._waits.wait,
-            permission=Permissions(self.hooks),
+            permission=self.hooks.permit,
         )
         self.router.policy_s = settings.bayeux.policy_s
         self.router.agent = f"Halley-{__version__}"
@@ -134,9 +134,7 @@ class House:
         self.tables: NetworkTables | None = None
         self.nt4: Nt4Endpoint | None = None
         if settings.nt4.enabled:
-            tables = NetworkTables(
-                settings, self.broker, self.access, self._waits, Permissions(self.hooks), self.pump.wake
-            )
+            tables = NetworkTables(settings, self.broker, self.access, self._waits, self.hooks, self.pump.wake)
             self._operators.watch(tables.server.tables)
             self._system_events.watch(tables.server.tables)
             self.speak_nt4(tables)

@@ -31,15 +31,15 @@ class Waits:
 
 
 class Policy:
-    """A program's policy, in the place of `routing.Permissions`."""
+    """A program's policy, in the place of `Hooks`."""
 
     def __init__(self, permissions):
         self.permissions = permissions
 
-    def __call__(self, verb, pattern, context):
+    def permit(self, verb, pattern, context):
         return self.permissions(verb, pattern, context)
 
-    def are_asked(self):
+    def has_policy(self):
         return True
 
 

@@ -1,193 +1,20 @@
-"""`app/routing.py`: a program's policy for WAMP, waiting for it, and ids that outlive a restart."""
+"""`app/routing.py`: waiting for a program's policy, and ids that outlive a restart."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from support.patterns import TOPICS, matches_by_the_word, wamp_patterns
-from support.wamp_peers import Context
 
-from app.broker.topics import WIDE_IN_WAMP, Match, Pattern
-from app.protocols.bayeux.hooks import Hooks, Refused
 from app.protocols.wamp.subscription_ids import RESERVED_AT_ONCE
 from app.server import routing
-from app.server.routing import Permissions, ReservedIds, Waits, in_bayeux
+from app.server.routing import ReservedIds, Waits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 DEADLINE_S = 5.0
-
-
-# A program's policy
-
-
-class Policy:
-    """A program's policy that notes its calls; it returns `answer` or raises it, with `thinks` asynchronously."""
-
-    def __init__(self, answer: Any, *, thinks: bool = False) -> None:
-        self.answer = answer
-        self.thinks = thinks
-        self.asked: list[tuple[str, Any, str, dict[str, Any]]] = []
-
-    def can_publish(self, session: Any, channel: str, message: Any) -> Any:
-        return self._can("publish", session, channel, message)
-
-    def can_subscribe(self, session: Any, channel: str, message: Any) -> Any:
-        return self._can("subscribe", session, channel, message)
-
-    def _can(self, verb: str, session: Any, channel: str, message: Any) -> Any:
-        self.asked.append((verb, session, channel, message.fields))
-        if self.thinks:
-            return self._later()
-        return self._now()
-
-    def _now(self) -> Any:
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-    async def _later(self) -> Any:
-        await asyncio.sleep(0)
-        return self._now()
-
-
-def hooks(policy: Any = None) -> tuple[Hooks, list[tuple[str, Exception]]]:
-    """Return a program's hooks, and the list of errors that they report."""
-    made, reported = Hooks(), []
-    made.policy = policy
-    made.report = lambda what, error: reported.append((what, error))
-    return made, reported
-
-
-async def ask(made: Hooks, verb: Any, what: Any) -> tuple[Any, bool]:
-    """Return the program's decision, and whether it had to be awaited."""
-    answer = Permissions(made)(verb, what, Context())
-    if inspect.isawaitable(answer):
-        return await answer, True
-    return answer, False
-
-
-@pytest.mark.parametrize("thinks", [False, True])
-@pytest.mark.parametrize(("answer", "is_allowed"), [(True, True), (False, False), (None, False), (1, False)])
-async def test_a_policy(answer: Any, is_allowed: bool, thinks: bool) -> None:
-    """B23: only True allows. The policy is called as for a Bayeux request without a session."""
-    policy = Policy(answer, thinks=thinks)
-    made, _ = hooks(policy)
-    assert await ask(made, "publish", "a/b") == (is_allowed, thinks)
-    assert await ask(made, "subscribe", Pattern(Match.PREFIX, "a/b")) == (is_allowed, thinks)
-    published, subscribed = policy.asked
-    assert published[:3] == ("publish", None, "/a/b")
-    assert subscribed[:3] == ("subscribe", None, "/a/**")
-    assert published[3]["channel"] == "/a/b"
-    assert subscribed[3]["channel"] == "/meta/subscribe"
-    assert subscribed[3]["subscription"] == "/a/**"
-
-
-@pytest.mark.parametrize("thinks", [False, True])
-@pytest.mark.parametrize(("error", "is_reported"), [(RuntimeError("x"), True), (Refused("x"), False)])
-async def test_a_policy_that_raises(error: Exception, is_reported: bool, thinks: bool) -> None:
-    """B23: an exception denies; it is reported, unless it is `Refused`."""
-    made, reported = hooks(Policy(error, thinks=thinks))
-    assert await ask(made, "publish", "a") == (False, thinks)
-    assert reported == ([("policy", error)] if is_reported else [])
-
-
-async def test_a_policy_with_nothing_to_say() -> None:
-    """A policy without `can_publish` allows every publish."""
-    made, _ = hooks(object())
-    assert await ask(made, "publish", "a") == (True, False)
-
-
-async def test_what_no_channel_stands_for() -> None:
-    """The prefix `halley` includes /halley/** and more, so no channel pattern fits it, and any policy denies it."""
-    policy = Policy(True)
-    made, _ = hooks(policy)
-    assert await ask(made, "subscribe", Pattern(Match.PREFIX, "halley")) == (False, False)
-    assert await ask(made, "subscribe", Pattern(Match.PREFIX, "halley/")) == (True, False)
-    assert policy.asked[0][2] == "/halley/**"
-    assert await ask(hooks()[0], "subscribe", Pattern(Match.PREFIX, "halley")) == (True, False)
-
-
-async def test_no_program() -> None:
-    """Without a program everything is allowed."""
-    assert await ask(hooks()[0], "publish", "a") == (True, False)
-
-
-async def test_other_realms_are_not_asked_about() -> None:
-    """Other realms have no channels, so the policy is not called."""
-    policy = Policy(False)
-    made, _ = hooks(policy)
-    assert await ask(made, "publish", ":two/a") == (True, False)
-    assert await ask(made, "subscribe", Pattern(Match.PREFIX, ":two/a")) == (True, False)
-    assert not policy.asked
-
-
-@pytest.mark.parametrize("thinks", [False, True])
-@pytest.mark.parametrize(
-    ("verdicts", "is_allowed"),
-    [([], True), ([None], False), ([True], True), ([False], False), ([True, None], True), ([True, False], False)],
-)
-async def test_authorizers(verdicts: list[bool | None], is_allowed: bool, thinks: bool) -> None:
-    """As in Bayeux, after the policy: of a channel's authorizers one must grant, and none may deny."""
-    made, _ = hooks(Policy(True, thinks=thinks))
-    over = Pattern(Match.DESCENDANTS, "a")
-    for verdict in verdicts:
-        made.authorizers.add(over, lambda _session, _verb, _channel, _message, verdict=verdict: verdict)
-    assert await ask(made, "publish", "a/b") == (is_allowed, thinks)
-    assert (await ask(made, "subscribe", Pattern(Match.WILDCARD, "a//c")))[0] is is_allowed
-    assert (await ask(made, "publish", "other"))[0] is True
-
-
-async def test_an_authorizer_that_raises() -> None:
-    """An exception of an authorizer denies."""
-    made, reported = hooks()
-
-    def fails(*_: Any) -> bool:
-        raise RuntimeError("x")
-
-    made.authorizers.add(Pattern(Match.DESCENDANTS, "a"), fails)
-    assert await ask(made, "publish", "a/b") == (False, False)
-    assert reported[0][0] == "authorizer"
-
-
-@pytest.mark.parametrize(
-    ("match", "topic", "bayeux"),
-    [
-        (Match.EXACT, "a/b", (Match.EXACT, "a/b")),
-        (Match.PREFIX, "a/b", (Match.DESCENDANTS, "a")),
-        (Match.PREFIX, "a/", (Match.DESCENDANTS, "a")),
-        (Match.PREFIX, "", (Match.DESCENDANTS, "")),
-        (Match.WILDCARD, "a//c", (Match.DESCENDANTS, "a")),
-        (Match.WILDCARD, "/b", (Match.DESCENDANTS, "")),
-        (Match.WILDCARD, "a/b", (Match.EXACT, "a/b")),
-    ],
-)
-def test_patterns_in_bayeux(match: Match, topic: str, bayeux: tuple[Match, str]) -> None:
-    """A program's policy gets the channel pattern that includes the WAMP pattern."""
-    assert in_bayeux(Pattern(match, topic)) == Pattern(*bayeux)
-
-
-@given(wamp_patterns)
-def test_patterns_in_bayeux_have_all(pattern: Pattern) -> None:
-    """Else a policy would decide about less than it allows. Reserved topics must also be included by name."""
-    wider = in_bayeux(pattern)
-    if wider is None:
-        assert pattern in (Pattern(Match.PREFIX, "halley"), Pattern(Match.PREFIX, "wamp"))
-        return
-    assert wider.match not in WIDE_IN_WAMP
-    for topic in TOPICS:
-        if matches_by_the_word(pattern, topic):
-            assert matches_by_the_word(wider, topic, _is_servers_own), topic
-
-
-def _is_servers_own(pattern: Pattern, topic: str) -> bool:
-    """Whether `/**` excludes a topic; Bayeux' own traffic, which it also excludes, has other names in WAMP."""
-    return pattern == Pattern(Match.DESCENDANTS, "") and topic.startswith("halley")
 
 
 # Waiting

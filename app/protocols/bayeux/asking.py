@@ -7,13 +7,13 @@ Each function is one part of a `Conversation`, which it gets as `talk`; those th
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any
 
+from app.access.program_policy import Checks, Operation, Refused
 from app.broker.policy import SERVER
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.exchanges import Verdict, Wait
-from app.protocols.bayeux.hooks import Refused
 from app.protocols.bayeux.messages import Fault, Message, decode_data, encode_data
 from app.protocols.bayeux.names import to_pattern
 from app.protocols.bayeux.sessions import BayeuxSession
@@ -37,7 +37,7 @@ def may_publish(talk: Conversation, session: BayeuxSession | None, channel: str,
 
 def may_handshake(talk: Conversation, session: BayeuxSession, message: Message) -> Steps:
     """Check that the policy lets a client have a session. Raises `Fault`."""
-    yield from _ask_policy(talk, "can_handshake", errors.HANDSHAKE_DENIED, "", session, message)
+    yield from _passed(talk, talk.engine.hooks.check_handshake(session, message), errors.HANDSHAKE_DENIED)
 
 
 def bring_into_being(talk: Conversation, name: str) -> None:
@@ -95,7 +95,7 @@ def serve(talk: Conversation, session: BayeuxSession | None, topic: str, message
 def _may(
     talk: Conversation,
     session: BayeuxSession | None,
-    verb: str,
+    verb: Operation,
     channel: str,
     message: Message,
     denied: str,
@@ -104,48 +104,23 @@ def _may(
     engine = talk.engine
     if session is not None and session.role == SERVER:
         return
-    reason = errors.DENIED_BY_POLICY
-    if engine.hooks.watch_channels and channel not in engine.channels:
-        yield from _ask_policy(talk, "can_create", create_denied, reason, session, channel, message)
-        _ask_authorizers(talk, session, "create", channel, message, create_denied)
-    yield from _ask_policy(talk, f"can_{verb}", denied, reason, session, channel, message)
-    _ask_authorizers(talk, session, verb, channel, message, denied)
+    hooks, pattern = engine.hooks, to_pattern(channel, engine.bounds)
+    if hooks.watch_channels and channel not in engine.channels:
+        yield from _passed(talk, hooks.check("create", channel, pattern, session, message), create_denied)
+    yield from _passed(talk, hooks.check(verb, channel, pattern, session, message), denied)
 
 
-def _ask_policy(talk: Conversation, question: str, denied: str, reason: str, *arguments: object) -> Steps:
-    ask = getattr(talk.engine.hooks.policy, question, None)
-    if ask is None:
-        return
-    advice, ext = None, None
+def _passed(talk: Conversation, checks: Checks, denied: str) -> Steps:
+    """Make the program's checks, waiting where they have to; `denied` is the error's text. Raises `Fault`."""
     try:
-        if (yield from _call(talk, f"policy.{question}", ask, *arguments)) is True:
-            return
-    except Refused as refused:
-        reason, advice, ext = refused.reason or reason, refused.advice, refused.ext
-    raise Fault(denied.format(reason), advice, ext)
-
-
-def _ask_authorizers(
-    talk: Conversation, session: BayeuxSession | None, verb: str, channel: str, message: Message, denied: str
-) -> None:
-    """Check with the authorizers: any False denies, and if there are authorizers, at least one must return True."""
-    authorizers = talk.engine.hooks.authorizers_over(to_pattern(channel, talk.engine.bounds))
-    if not authorizers:
+        awaitable = next(checks)
+        while True:
+            verdict = yield from _wait(talk, awaitable)
+            awaitable = checks.send(verdict.value) if verdict.error is None else checks.throw(verdict.error)
+    except StopIteration:
         return
-    is_granted = False
-    for authorize in authorizers:
-        try:
-            verdict = authorize(session, verb, channel, message)
-        except Refused as refused:
-            raise Fault(denied.format(refused.reason), refused.advice, refused.ext) from None
-        except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
-            talk.engine.hooks.report("authorizer", error)
-            verdict = False
-        if verdict is False:
-            raise Fault(denied.format(errors.DENIED_BY_POLICY))
-        is_granted = is_granted or verdict is True
-    if not is_granted:
-        raise Fault(denied.format(errors.DENIED_BY_NOT_GRANTING))
+    except Refused as refused:
+        raise Fault(denied.format(refused.reason), refused.advice, refused.ext) from None
 
 
 def _call(talk: Conversation, what: str, hook: Callable[..., Any], *arguments: object) -> Steps:
@@ -160,16 +135,22 @@ def _call(talk: Conversation, what: str, hook: Callable[..., Any], *arguments: o
     except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
         engine.hooks.report(what, error)
         return None
-    session = talk.session
+    verdict = yield from _wait(talk, answer)
+    if isinstance(verdict.error, Refused):
+        raise verdict.error
+    if verdict.error is not None:
+        engine.hooks.report(what, verdict.error)
+    return verdict.value
+
+
+def _wait(talk: Conversation, awaitable: Awaitable[Any]) -> Steps:
+    """Await something of the program's; returns the `Verdict`."""
+    engine, session = talk.engine, talk.session
     if session is not None and session.state is not State.HELD:
         # The client waits for the server, so its session must not expire meanwhile.
         longest_s = engine.options.policy_s + session.max_interval_s
         engine.broker.touch(session, max(session.deadline, talk.now + longest_s))
-    verdict, talk.now = yield Wait(answer)
-    if isinstance(verdict.error, Refused):
-        raise verdict.error
+    verdict, talk.now = yield Wait(awaitable)
     if isinstance(verdict.error, TimeoutError):
         engine.broker.hits["policy_s"] += 1
-    if verdict.error is not None:
-        engine.hooks.report(what, verdict.error)
-    return verdict.value
+    return verdict

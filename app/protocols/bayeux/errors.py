@@ -4,6 +4,8 @@ The texts are CometD's where it has one, since its clients match on them. A text
 except a channel name that has passed the grammar.
 """
 
+from app.access import program_policy
+
 SESSION_UNKNOWN = "402::session_unknown"  # for any reason: a guessed id and an expired one look the same
 
 CHANNEL_MISSING = "400::channel_missing"
@@ -50,8 +52,7 @@ REPLAY_INVALID = (
 SUBSCRIPTION_MISSING = "403::subscription_missing"
 SUBSCRIPTION_INVALID = "403::subscription_invalid"
 
-DENIED_BY_POLICY = "denied_by_security_policy"
-DENIED_BY_NOT_GRANTING = "denied_by_not_granting"
+DENIED_BY_POLICY = program_policy.DENIED
 DENIED_BY_URL = "token_in_url"  # a handshake over callback-polling; for other bad tokens see broker.errors.TokenRefused
 PUBLISH_DENIED = "403:{}:publish_denied"
 SUBSCRIBE_DENIED = "403:{}:subscribe_denied"

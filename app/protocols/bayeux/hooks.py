@@ -7,51 +7,17 @@ as each hook's docstring says, and never ends a request.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from app.broker.topics import Match, Pattern, patterns_over
+from app.access.program_policy import ProgramPolicy, Refused, Registry
+from app.broker.names import SPACE
+from app.broker.topics import Match, Pattern
 from app.protocols.bayeux.messages import Message
+from app.protocols.bayeux.names import covering_channels, to_subscription
 from app.protocols.bayeux.sessions import BayeuxSession
+from app.settings import Verb
 
-Answer = bool | None | Awaitable[bool | None]
-Authorizer = Callable[[BayeuxSession | None, str, str, Message], bool | None]
-
-T = TypeVar("T")
-
-
-class Refused(Exception):
-    """Raised by a hook to refuse a message with its own reason.
-
-    `reason` becomes the error's argument (`403:reason:publish_denied`); `advice` and `ext` go into the reply.
-    """
-
-    def __init__(
-        self, reason: str = "", *, advice: dict[str, Any] | None = None, ext: dict[str, Any] | None = None
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.advice = advice
-        self.ext = ext
-
-
-class Policy(Protocol):
-    """A program's policy of four checks. True grants; any other result, or an exception, denies.
-
-    Each method may be a coroutine function, and each may be missing: then that check is not made. `session` is None for
-    a publish without one.
-    """
-
-    def can_handshake(self, session: BayeuxSession | None, message: Message) -> Answer:
-        """Whether this client may have a session."""
-
-    def can_create(self, session: BayeuxSession | None, channel: str, message: Message) -> Answer:
-        """Whether this message may create a channel."""
-
-    def can_subscribe(self, session: BayeuxSession, channel: str, message: Message) -> Answer:
-        """Whether this session may subscribe to this channel or pattern."""
-
-    def can_publish(self, session: BayeuxSession | None, channel: str, message: Message) -> Answer:
-        """Whether this message may be published."""
+__all__ = ["Extension", "Hooks", "Listener", "Refused"]
 
 
 class Extension(Protocol):
@@ -70,20 +36,6 @@ class Extension(Protocol):
         """Process a reply or event before it is written."""
 
 
-class Registry(dict["Pattern", list[T]]):
-    """Hooks by the pattern that they are registered for."""
-
-    def add(self, pattern: Pattern, hook: T) -> None:
-        """Register a hook for a pattern."""
-        self.setdefault(pattern, []).append(hook)
-
-    def over(self, topic: str) -> list[T]:
-        """The hooks for a topic: those for `/**` first, those for its exact name last, in order of registration."""
-        if not self:
-            return []
-        return [hook for pattern in patterns_over(topic) for hook in self.get(pattern, ())]
-
-
 class Listener:
     """A hook that is called with each publish before it is delivered.
 
@@ -98,18 +50,12 @@ class Listener:
         self.vetoes = vetoes
 
 
-def _report_nothing(what: str, error: Exception) -> None:
-    """Ignore an error of a hook; the default of `Hooks.report`."""
-
-
-class Hooks:
-    """All hooks that are registered with one engine."""
+class Hooks(ProgramPolicy):
+    """All hooks that are registered with one server: the program's policy and authorizers, and the following."""
 
     def __init__(self) -> None:
-        self.policy: Policy | None = None
+        super().__init__()
         self.extensions: list[Extension] = []
-        self.authorizers: Registry[Authorizer] = Registry()
-        """Called with session, "create", "subscribe" or "publish", channel and message: True grants, False denies."""
         self.listeners: Registry[Listener] = Registry()
         self.services: Registry[Callable[[BayeuxSession | None, Message], Any]] = Registry()
         """A service's result (or its coroutine's), unless it is None, is sent to the sender of the message."""
@@ -122,20 +68,30 @@ class Hooks:
         self.resumed: list[Callable[[BayeuxSession], None]] = []
         self.message_refused: list[Callable[[BayeuxSession | None, dict[str, Any], str], None]] = []
         """Called for each message that was denied: with its session, its fields as they were sent, and the error."""
-        self.report: Callable[[str, Exception], None] = _report_nothing
-        """Called for every exception in a hook: with the kind of hook, and the exception."""
 
     @property
     def watch_channels(self) -> bool:
         """Whether any hook depends on the creation of channels."""
         return bool(self.channel_created or self.authorizers or hasattr(self.policy, "can_create"))
 
-    def authorizers_over(self, pattern: Pattern) -> list[Authorizer]:
-        """The authorizers for a pattern; those for the children of a channel also decide about wildcards over them."""
-        match, topic = pattern
-        if match is not Match.EXACT:
-            topic = f"{topic}/*" if topic else "*"
-        return self.authorizers.over(topic)
+    def permit(self, verb: Verb, what: str | Pattern, context: Context) -> bool | Awaitable[bool]:
+        """Whether the program allows a request without a Bayeux session, or an awaitable of that, which never raises.
+
+        So WAMP, NetworkTables and readers of the history ask about a topic or pattern, `what`. The hooks get None for
+        the session, and a message that was made from the request with which `context` began. A pattern of WAMP is
+        given as the narrowest channel pattern that covers it. Other realms than the first have no channels, so the
+        hooks are not asked about them.
+        """
+        asked = what if isinstance(what, Pattern) else Pattern(Match.EXACT, what)
+        if not self.has_policy() or asked.topic.startswith(SPACE):
+            return True
+        pattern = covering_channels(asked)
+        if pattern is None:
+            return False
+        channel = to_subscription(pattern)
+        fields = {"channel": channel} if verb == "publish" else {"channel": "/meta/subscribe", "subscription": channel}
+        message = Message(fields, context)  # type: ignore[arg-type]  # a context has what a WebSocket's request has
+        return self.decide(verb, channel, pattern, None, message)
 
     def tell(self, listeners: list[Callable[..., None]], *news: object) -> None:
         """Call each listener with `news`; an exception is reported and does not keep the others from being called."""

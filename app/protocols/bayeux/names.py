@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from app.broker.errors import InvalidName, NameTooDeep, NameTooLong
 from app.broker.names import from_segment, is_plain_in_channel, to_segment
-from app.broker.topics import Match, Pattern
+from app.broker.topics import UNHEARD_UNNAMED, WIDE_IN_WAMP, Match, Pattern, shape_of
 
 _SEGMENTS = re.compile(r"(?:/[A-Za-z0-9\-_!~()$@]+)+", re.ASCII)
 _REMEMBERED_NAMES = 65_536
@@ -77,3 +77,21 @@ def to_subscription(pattern: Pattern) -> str:
         return to_channel(topic)
     wildcard = "/*" if match is Match.CHILDREN else "/**"
     return to_channel(topic) + wildcard if topic else wildcard
+
+
+def covering_channels(pattern: Pattern) -> Pattern | None:
+    """The narrowest channel pattern that covers everything that a pattern of any protocol matches.
+
+    None where there is none: a prefix such as `halley` covers the server's own topics, which `/**` leaves out, and
+    other topics as well.
+    """
+    if pattern.match not in WIDE_IN_WAMP:
+        return pattern
+    shape = shape_of(pattern)
+    parts, named = shape.parts, shape.named
+    above = "/".join(part.text for part in parts[:named])
+    if named == len(parts):
+        return Pattern(Match.EXACT, above)
+    if not named and parts[0].text in UNHEARD_UNNAMED:
+        return None
+    return Pattern(Match.DESCENDANTS, above)

@@ -72,7 +72,7 @@ class HistoryApi:
         channel = route_path(visit.scope).removeprefix(PATH)
         reading = read(channel, visit.head.query_string, self._bounds, self._options.page_events)
         self._visitors.demand("subscribe", reading.pattern, visitor)
-        await may_read(self._hooks, channel, reading.pattern, visit.head, self._policy_s)
+        await may_read(self._hooks, reading.pattern, visit.head, self._policy_s)
         page, links = await self._page(archive, reading, visitor, visit, channel)
         if _wants_lines(visit.head.fields.get(b"accept", b"").decode("latin-1")):
             await visit.answer(
