@@ -30,7 +30,7 @@ ROOMS = {
     "app.demo": {"app.client", "app.interpreter", "httpx", "msgpack", "websockets"},
     "app.server": EDGES
     | {"app", "app.configuration", "app.history", "app.host", "starlette", "orjson", "prometheus_client"},
-    "app.embed": ENGINES | {"app.server"},
+    "app.embed": ENGINES | {"app.configuration", "app.server"},
     "app.host": EDGES
     | {
         "app",

@@ -8,9 +8,9 @@ from app.broker.errors import InvalidName
 from app.broker.policy import SERVER, HouseRules
 from app.broker.topics import Match
 from app.configuration import entry_key
+from app.configuration.protection import rights_of
 from app.protocols.bayeux.names import Bounds, to_pattern
 from app.protocols.wamp.spaces import spaces_of, within
-from app.server.protection import rights_of
 
 if TYPE_CHECKING:
     from app.broker.topics import Pattern

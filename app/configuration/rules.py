@@ -15,6 +15,7 @@ from app.access.users import is_user_key
 from app.broker.errors import InvalidName
 from app.broker.policy import SERVER
 from app.configuration.entries import entry_key
+from app.configuration.protection import unprotected_hosts
 from app.configuration.values import shown
 from app.history.rules import parse_age
 from app.history.stored import COLUMNS
@@ -71,11 +72,11 @@ def broken_rules(settings: Settings) -> Broken:
 
 def _listeners(settings: Settings) -> Broken:
     operations, nt4 = settings.operations, settings.nt4
-    for_clients = ("host", "nt4.host") if nt4.enabled else ("host",)
+    unprotected = unprotected_hosts(settings)
     for key, host in (("host", settings.host), ("operations.host", operations.host), ("nt4.host", nt4.host)):
         if not _HOST_NAME.fullmatch(host):  # an empty one would listen on all addresses
             yield key, f"expected a host name or an address without a port, found {shown(host)}"
-        elif key in for_clients and not (settings.access or settings.open or is_loopback(host)):
+        elif key in unprotected and not is_loopback(host):
             yield (
                 key,
                 (
@@ -105,7 +106,7 @@ def _proxies(settings: Settings) -> Broken:
         else:
             if network.prefixlen == 0:
                 yield "proxies", f"{proxy} is every address: any client could claim any address"
-    if settings.proxies and not (settings.open or settings.access) and is_loopback(settings.host):
+    if settings.proxies and is_loopback(unprotected_hosts(settings).get("host", "")):
         yield "proxies", "expected open = true (--open) too, as proxies let others read and publish everything"
 
 

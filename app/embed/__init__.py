@@ -14,10 +14,11 @@ or `halley serve --load module:setup`, where `setup(halley)` registers the same 
 loop's thread. Policies and services may be coroutine functions; all other hooks must return without blocking.
 """
 
+from app.configuration.protection import NotProtected
 from app.embed.halley import Halley, load
 from app.embed.local_session import LocalSession
 from app.embed.server_session import ServerSession
 from app.protocols.bayeux.hooks import Refused
 from app.protocols.bayeux.messages import Message
 
-__all__ = ["Halley", "LocalSession", "Message", "Refused", "ServerSession", "load"]
+__all__ = ["Halley", "LocalSession", "Message", "NotProtected", "Refused", "ServerSession", "load"]

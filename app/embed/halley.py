@@ -38,7 +38,7 @@ class Halley:
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
-        """Raises `app.server.protection.NotProtected` for a host that others can reach, unless `settings.open`."""
+        """Raises `NotProtected` for a host that others can reach, unless `settings.open`."""
         self._hooks = Hooks()
         self.house = House(settings, self._hooks)
         self._engine = self.house.engine

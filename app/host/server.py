@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from app import __version__, telemetry
 from app.access.keys import BadKeys
 from app.configuration import Configuration
+from app.configuration.protection import NotProtected
 from app.embed import Halley, load
 from app.history.folder import FolderLocked, FolderUnusable
 from app.host.announcement import STOPPING, announce, tell
@@ -36,7 +37,6 @@ from app.host.tls import BadCertificate, Certificate, Tls
 from app.host.websocket import Sockets
 from app.server import metrics
 from app.server.history import BadRecord
-from app.server.protection import NotProtected
 from app.server.reloading import Reloading
 from app.server.server import House
 from app.transports.api.operations import operations_app

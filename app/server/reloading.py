@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from app import telemetry
 from app.configuration import BadSettings, Configuration, check
-from app.server.protection import NotProtected
+from app.configuration.protection import NotProtected
 from app.server.server import House
 
 AT_ONCE = ("access", "tokens", "user")

@@ -22,6 +22,7 @@ from app.broker.broker import Broker
 from app.broker.errors import TokenRefused
 from app.broker.flow import Delays
 from app.broker.policy import SERVER
+from app.configuration.protection import check_protected, grants_of
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.contract import WireProtocol
@@ -31,7 +32,6 @@ from app.protocols.wamp.spaces import realms_of
 from app.server.history import Recorder
 from app.server.networktables import NetworkTables
 from app.server.persistent_topics import PersistentTopics
-from app.server.protection import check_protected, grants_of
 from app.server.pump import Pump
 from app.server.routing import ReservedIds, SettledArchive, Waits
 from app.server.session_log import Operators

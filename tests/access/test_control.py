@@ -13,7 +13,7 @@ from app.access.tokens import hash_of, new_token
 from app.broker.broker import Broker
 from app.broker.errors import TokenRefused
 from app.broker.policy import Identity
-from app.server.protection import grants_of
+from app.configuration.protection import grants_of
 from app.settings import Access, Limits, Settings, Token, User
 
 ADAS, BOBS = new_token(), new_token()

@@ -8,8 +8,8 @@ import sys
 import pytest
 from support.server import DEADLINE_S, brisk, serving
 
-from app.embed import Halley, Refused, load
-from app.server.protection import NotProtected
+from app.configuration.protection import NotProtected
+from app.embed import Halley, NotProtected, Refused, load
 from app.settings import Settings
 
 HANDSHAKE = {"channel": "/meta/handshake", "version": "1.0", "supportedConnectionTypes": ["long-polling"]}

@@ -9,11 +9,11 @@ from app.access.rules import AccessRules
 from app.broker.log import Keeping
 from app.broker.names import SPACE
 from app.broker.topics import Match, Pattern
+from app.configuration.protection import rights_of
 from app.history.rules import DEFAULT_AGE_S, Rules
 from app.protocols.wamp.spaces import realms_of, spaces_of, within
 from app.protocols.wamp.uris import Grammar, to_pattern, to_topic
 from app.server.history import BadRecord, rules_of
-from app.server.protection import rights_of
 from app.settings import Access, Realm, Record, Settings
 
 GRAMMAR = Grammar(255, 16, is_strict=False)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from app.access.authenticator import Authenticator
 from app.access.control import Grants
 from app.access.rules import AccessRules, Rule
@@ -11,7 +9,6 @@ from app.broker.policy import HouseRules
 from app.protocols.bayeux.names import Bounds, to_pattern
 from app.protocols.wamp.spaces import spaces_of, within
 from app.settings import Settings, is_loopback
-from app.transports.guard import Guard
 
 
 class NotProtected(Exception):
@@ -20,13 +17,22 @@ class NotProtected(Exception):
 
 def check_protected(settings: Settings) -> None:
     """Check that each client listener is protected or private to this machine. Raises `NotProtected`."""
-    for key, host in _hosts(settings).items():
-        if not (settings.access or settings.open or Guard(replace(settings, host=host)).is_private):
-            listener = host if key == "host" else f"{host} ({key})"
-            raise NotProtected(
-                f"{listener} can be reached from other machines, and without access rules anyone there may read and "
-                f"publish everything; write access rules, or use --open to allow that"
-            )
+    for key, host in unprotected_hosts(settings).items():
+        listener = host if key == "host" else f"{host} ({key})"
+        raise NotProtected(
+            f"{listener} can be reached from other machines, and without access rules anyone there may read and "
+            f"publish everything; write access rules, or use --open to allow that"
+        )
+
+
+def unprotected_hosts(settings: Settings) -> dict[str, str]:
+    """The hosts of the client listeners that other machines can reach without access rules or `--open`, by setting.
+
+    Through a listed proxy they can reach listeners of this machine alone.
+    """
+    if settings.access or settings.open:
+        return {}
+    return {key: host for key, host in _hosts(settings).items() if settings.proxies or not is_loopback(host)}
 
 
 def rights_of(settings: Settings) -> HouseRules | AccessRules:
