@@ -1,10 +1,66 @@
-"""The command line: `halley serve | demo | publish | subscribe | token | check-config | bench`.
+"""The command line: `halley serve`, `halley publish`, `halley history export` and so on.
 
-The options of the verbs are in `verbs.py` and the files `*_verbs.py`, the work of each verb in its own file. Results go
-to standard output, everything else to standard error. The exit codes are 0 (done), 1 (failed), 2 (wrong use or
-settings) and 130 (interrupted).
+A verb, or a group of verbs, is one file or folder here: a click command with its options on top, and the work below.
+`COMMANDS` has the place of each as `module:name`, and it is imported only when it is named or listed, so that
+`halley --version` and a verb without Spark or a server start at once. A new verb is a new file and a line there.
+
+Results go to standard output, everything else to standard error. The exit codes are 0 (done), 1 (failed), 2 (wrong use
+or settings) and 130 (interrupted); they and everything about the terminal are in `terminal.py`.
 """
 
-from app.cli.verbs import main
+from __future__ import annotations
 
-__all__ = ["main"]
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from app import __version__
+
+COMMANDS = {
+    "bench": "app.cli.bench_verbs:bench_group",
+    "check-config": "app.cli.check_config:check_config",
+    "demo": "app.cli.demo:demo",
+    "history": "app.cli.history_verbs:history_group",
+    "lake": "app.cli.lake_verbs:lake_group",
+    "pipeline": "app.cli.pipeline_verbs:pipeline_group",
+    "publish": "app.cli.publish:publish",
+    "serve": "app.cli.serve:serve",
+    "subscribe": "app.cli.subscribe:subscribe",
+    "token": "app.cli.access:token",
+    "user": "app.cli.access:user",
+}
+"""The click command or group of each verb, as the module and the name in it."""
+
+_INTERRUPTED = 130
+"""The exit code, as in `terminal.py`, which is not imported here: with asyncio it would double the time to start."""
+
+
+class LazyGroup(click.Group):
+    """The program. Ctrl-C ends it with exit code 130 even where nothing else handles it, as during imports."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names of all verbs, in alphabetical order."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """Import and return the verb with that name; None if there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb that was named."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.exit(_INTERRUPTED)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def main() -> None:
+    """Real-time messaging in one process: a server for Bayeux, WAMP and NetworkTables, and a client to try it."""

@@ -3,14 +3,76 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, get_args
 
-from app.configuration import ENTRIES, KNOBS, entry_key
+import click
 
-if TYPE_CHECKING:
-    from app.configuration import Configuration, Knob
+from app.access.authenticator import Authenticator
+from app.access.keys import BadKeys
+from app.cli.access import BadQuestion, may
+from app.cli.options import config_option, load_settings
+from app.cli.terminal import DONE, FAILED, WRONG_USE, say
+from app.configuration import ENTRIES, KNOBS, Configuration, Knob, entry_key, limits_table
+from app.settings import Settings, Verb
+
+
+@click.command()
+@config_option
+@click.option("--role", help="Instead, check whether this role has the right --verb on --channel.")
+@click.option("--verb", type=click.Choice(get_args(Verb)), help="The right to check.")
+@click.option("--channel", help="The channel or pattern to check.")
+@click.option("--realm", help="The WAMP realm of the channel. [default: the first]")
+@click.option("--markdown", is_flag=True, help="Instead, print the table of limits in app/settings/README.md.")
+def check_config(
+    *,
+    file: Path | None,
+    role: str | None,
+    verb: Verb | None,
+    channel: str | None,
+    realm: str | None,
+    markdown: bool,
+) -> None:
+    """Print every setting, or what is wrong with them.
+
+    For each: the value, its unit, the meaning of a special value, its origin, and the reason for the default. The exit
+    code is 2 if the server would not start with these settings.
+
+    With --role, --verb and --channel: print whether the role has that right, and why. The exit code is 0 for yes and 1
+    for no.
+    """
+    if markdown:
+        for line in limits_table():
+            click.echo(line)
+        return
+    configuration = load_settings(file, {})
+    _check_files(configuration.settings)
+    if role is verb is channel is realm is None:
+        for line in listing(configuration):
+            click.echo(line)
+        return
+    if role is None or verb is None or channel is None:
+        raise click.UsageError("--role, --verb and --channel go together")
+    try:
+        is_allowed, text = may(configuration, role, verb, channel, realm or "")
+    except BadQuestion as error:
+        raise click.UsageError(str(error)) from None
+    click.echo(text)
+    sys.exit(DONE if is_allowed else FAILED)
+
+
+def _check_files(settings: Settings) -> None:
+    """Read the keys and the certificate that the settings name; exit with code 2 if they cannot be used."""
+    try:
+        Authenticator.of(settings)
+        if settings.tls.cert:
+            Certificate(settings.tls)
+    except (BadKeys, BadCertificate) as error:
+        say(str(error))
+        sys.exit(WRONG_USE)
 
 
 def listing(configuration: Configuration) -> Iterator[str]:

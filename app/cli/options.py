@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from app.broker.errors import InvalidName
-from app.cli.console import WRONG_USE, say
-from app.configuration import BadSettings, load
-from app.protocols.bayeux.names import to_pattern
+from app.broker.topics import Pattern
+from app.cli.terminal import WRONG_USE, say
+from app.configuration import BadSettings, Configuration, load
+from app.protocols.bayeux.names import Bounds, to_pattern
 
 if TYPE_CHECKING:
-    from app.broker.topics import Pattern
-    from app.configuration import Configuration
-    from app.protocols.bayeux.names import Bounds
+    from app.client import Client  # heavy: it is imported where it is needed
 
 Command = Callable[..., None]
 
@@ -53,6 +52,19 @@ def server_options(verb: Command) -> Command:
         help="Sent as 'Authorization: Bearer'. Other users may see command lines: the variable is safer.",
     )
     return server(token(verb))
+
+
+def client_of(server: str, token: str | None, **options: Any) -> Client:
+    """Make the client for --server and --token; `options` are the other arguments of `Client`.
+
+    Raises `click.UsageError`.
+    """
+    from app.client import Client
+
+    try:
+        return Client(server, token=token, **options)
+    except ValueError as error:
+        raise click.UsageError(f"--server or --token: {error}") from None
 
 
 def settings_reader(file: Path | None, flags: dict[str, Any]) -> Callable[[], Configuration]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from app.cli.console import DONE, FAILED, say
-from app.cli.pipes import STDIN, read_some
-from app.cli.progress import Progress, input_bytes
-from app.client import ClientError, OutcomeUnknown
+import click
 
-if TYPE_CHECKING:
-    from app.client import Client, Refused
+from app.cli.options import client_of, server_options
+from app.cli.terminal import DONE, FAILED, STDIN, Progress, input_bytes, read_some, run, say
+from app.client import Client, ClientError, OutcomeUnknown, Refused
 
 NumberedLine = tuple[int, bytes]
 
@@ -24,6 +24,28 @@ _REASONS_TOLD = 10
 
 class NotJson(Exception):
     """The input is not a JSON value that can be published; the text says what is wrong, and where."""
+
+
+@click.command(context_settings={"ignore_unknown_options": True})  # else a negative number would be an option
+@click.argument("channel")
+@click.argument("value", metavar="[JSON|-]", default="-")
+@server_options
+def publish(*, channel: str, value: str, server: str, token: str | None) -> None:
+    """Publish to a CHANNEL: one JSON value, or with - (the default) each line of standard input.
+
+    A line is one JSON value. Lines are sent as soon as they are read. Publishing stops at the first line that is not
+    JSON, and its number is printed. The exit code is 1 if anything was not published.
+    """
+    client = client_of(server, token)
+    if value == "-":
+        if os.isatty(STDIN):
+            say("reading one JSON value a line; end with Ctrl-D")
+        sys.exit(run(publish_lines(client, channel)))
+    try:
+        data = read_json(value)
+    except NotJson as error:
+        raise click.UsageError(f"{value[:60]} is {error}; a string needs double quotes inside single ones") from None
+    sys.exit(run(publish_value(client, channel, data)))
 
 
 def read_json(text: str) -> Any:

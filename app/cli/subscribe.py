@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.console import DONE, FAILED, say
-from app.cli.pipes import STDOUT, on_hang_up, write_all
-from app.client import ALL, ONLY_NEW, ClientError, Link, Refused
-
-if TYPE_CHECKING:
-    from app.client import Client, Event
+from app.cli.options import client_of, server_options
+from app.cli.terminal import DONE, FAILED, STDOUT, on_hang_up, run, say, write_all
+from app.client import ALL, ONLY_NEW, Client, ClientError, Event, Link, Refused
 
 _LINK_NEWS = {
     Link.LOST: "connection lost, trying again ({})",
@@ -43,12 +40,32 @@ class Start(click.ParamType[int]):
         return int(text)
 
 
+@click.command()
+@click.argument("patterns", nargs=-1, required=True, metavar="PATTERN...")
+@click.option(
+    "--replay",
+    "after",
+    type=Start(),
+    help="Begin after this position in the server's history, with all of the history, or with new events only.",
+)
+@server_options
+def subscribe(*, patterns: tuple[str, ...], after: int | None, server: str, token: str | None) -> None:
+    """Print what is published, one JSON object a line: {"channel": ..., "data": ...}.
+
+    A PATTERN is a channel (/a/b), all channels one level below (/a/*), or all below (/a/**). With --replay a line also
+    has the event's "position" in the server's history. After an outage the client connects again, reports that, and
+    resumes from where it was if the server has a history. Ctrl-C ends it.
+    """
+    client = client_of(server, token, on_link=report_link)
+    sys.exit(run(print_events(client, patterns, after)))
+
+
 def report_link(link: Link, text: str) -> None:
     """Print a message about a lost or restored connection."""
     say(_LINK_NEWS[link].format(text))
 
 
-async def subscribe(client: Client, patterns: Sequence[str], after: int | None = None) -> int:
+async def print_events(client: Client, patterns: Sequence[str], after: int | None = None) -> int:
     """Print the events of all patterns; returns the exit code.
 
     With `after`, the events that the history has after that position are printed first. Ends when the reader of

@@ -11,7 +11,7 @@ from support.nginx import SHIPPED
 from support.process import ended, launched
 from support.wire import request
 
-from app.cli.check_access import may
+from app.cli.access import may
 from app.configuration import load
 from app.settings import Settings
 

@@ -8,7 +8,6 @@ import sys
 import pytest
 from support.server import DEADLINE_S, brisk, serving
 
-from app.configuration.protection import NotProtected
 from app.embed import Halley, NotProtected, Refused, load
 from app.settings import Settings
 

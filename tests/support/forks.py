@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _IMPORTED = (
-    "app.cli.verbs",
+    "app.cli.check_config",
+    "app.cli.publish",
+    "app.cli.serve",
+    "app.cli.subscribe",
     "app.cli.history_verbs",
-    "app.cli.check_access",
     "app.host.server",
     "app.host.tls",
     "uvloop",

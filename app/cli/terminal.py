@@ -1,0 +1,286 @@
+"""The terminal: messages, exit codes, interruptions, standard input and output, and the progress of long work.
+
+Standard input and output are for a program that can be interrupted while it waits for them. A read or write that blocks
+cannot be cancelled. Each is done by a thread for which the program does not wait when it ends; the event loop, and with
+it the session, keeps running in the meantime. Progress is shown on standard error, as bars only where that is a
+terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from app.bench import Phase  # heavy, and only the load generator has phases
+
+Result = TypeVar("Result")
+
+DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+STDIN, STDOUT, STDERR = 0, 1, 2
+CHUNK_BYTES = 65_536
+
+_LINE_CHARS = 400
+_LONG_EVENTS = 1_000  # fewer are done before a bar could be seen
+_CLEAR_BAR = "\r\x1b[K"
+_CLEAR_STATUS = "\r\x1b[2K"
+_STATUS_EVERY_S = 10.0
+"""Seconds between lines of status if standard error is not a terminal."""
+
+
+def say(text: str) -> None:
+    """Print a line on standard error. Control characters are escaped and long texts cut: they may be a server's."""
+    tame = text if text.isprintable() else text.encode("unicode_escape").decode()
+    with suppress(OSError):  # standard error has been closed
+        click.echo(f"halley: {tame[:_LINE_CHARS]}", err=True)
+
+
+def run(work: Coroutine[None, None, int], *, leave_on: Iterable[signal.Signals] = ()) -> int:
+    """Run a verb and return its exit code.
+
+    Ctrl-C and SIGTERM cancel it, so that it can close its session; a second one cancels that, too. The exit code is
+    then `INTERRUPTED`, but `DONE` where the first signal was one of `leave_on`: those are how a verb that runs until it
+    is stopped is meant to end.
+    """
+    return asyncio.run(_interruptible(work, {*leave_on}))
+
+
+async def _interruptible(work: Coroutine[None, None, int], leave_on: set[signal.Signals]) -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    received: list[signal.Signals] = []
+
+    def cancel(number: signal.Signals) -> None:
+        received.append(number)
+        task.cancel()
+
+    for wanted in {signal.SIGINT, signal.SIGTERM, *leave_on}:
+        with suppress(NotImplementedError):  # on Windows, where Ctrl-C cancels anyway
+            asyncio.get_running_loop().add_signal_handler(wanted, cancel, wanted)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        return DONE if received and received[0] in leave_on else INTERRUPTED
+
+
+# Standard input and output
+
+
+async def read_some(descriptor: int) -> bytes:
+    """Wait for at least one byte and return what can be read; empty at the end of the input. Raises `OSError`."""
+    return await _aside(lambda: os.read(descriptor, CHUNK_BYTES))
+
+
+async def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of `data`, unbuffered. Raises `OSError`, of which `BrokenPipeError` if the reader closed the pipe."""
+
+    def write() -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+
+    await _aside(write)
+
+
+@contextmanager
+def on_hang_up(descriptor: int, react: Callable[[], object]) -> Iterator[None]:
+    """Within the block, call `react` as soon as the reader of a pipe closes it, without a write.
+
+    Has no effect if `descriptor` is not a pipe.
+    """
+    is_pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+    if not is_pipe:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    def hung_up() -> None:
+        loop.remove_reader(descriptor)
+        react()
+
+    # The writing end of a pipe is never readable, but the event loop also reports its error condition as readable.
+    with suppress(NotImplementedError):  # on Windows
+        loop.add_reader(descriptor, hung_up)
+    try:
+        yield
+    finally:
+        with suppress(NotImplementedError):
+            loop.remove_reader(descriptor)
+
+
+async def _aside(work: Callable[[], Result]) -> Result:
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: Result | None, error: OSError | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    def thread() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except OSError as caught:
+            error = caught
+        with suppress(RuntimeError):  # the loop has ended in the meantime
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=thread, daemon=True).start()
+    return await done
+
+
+# Progress
+
+
+class Progress:
+    """The bar of a long publish: counts events, and is shown from the thousandth on."""
+
+    def __init__(self, total_bytes: int | None) -> None:
+        """`total_bytes` is the length of the input; None if it is unknown."""
+        self._total_bytes = total_bytes
+        self._events = 0
+        self._unshown_bytes = 0
+        self._bar: Any = None  # click does not export its class
+
+    def advance(self, events: int, read_bytes: int) -> None:
+        """Count `events` more as done, for which `read_bytes` more of the input were read."""
+        self._events += events
+        self._unshown_bytes += read_bytes
+        if self._bar is None and self._events >= _LONG_EVENTS and os.isatty(STDERR):
+            self._bar = click.progressbar(
+                length=self._total_bytes,
+                iterable=None if self._total_bytes else iter(int, 1),  # an iterable without a length
+                item_show_func=lambda events: f"{events or 0:,} events",
+                label="publishing",
+                file=sys.stderr,
+            )
+            self._bar.render_progress()
+        if self._bar is not None:
+            self._bar.update(self._unshown_bytes, self._events)
+            self._unshown_bytes = 0
+
+    def make_room(self) -> None:
+        """Clear the bar's line, so that a message can be printed there; the next step draws the bar below."""
+        if self._bar is not None:
+            click.echo(_CLEAR_BAR, nl=False, err=True)
+
+    def finish(self) -> None:
+        """End the bar's line; the bar stays on the terminal."""
+        if self._bar is not None:
+            self._bar.render_finish()
+
+
+class PhaseBar:
+    """The progress bars of a measurement, one for each phase."""
+
+    def __init__(self) -> None:
+        self._phase = ""
+        self._bar: Any = None
+
+    def show(self, phase: Phase) -> None:
+        """Draw a phase's progress; a new phase gets a new bar."""
+        if not os.isatty(STDERR):
+            return
+        if phase.name != self._phase:
+            self.finish()
+            self._phase = phase.name
+            self._bar = click.progressbar(
+                length=100, item_show_func=lambda note: note, label=f"{phase.name:<10}", file=sys.stderr, show_eta=False
+            )
+        self._bar.update(int(100 * phase.done / phase.total) - self._bar.pos, phase.note)
+
+    def finish(self) -> None:
+        """End the bar's line; the bar stays on the terminal."""
+        if self._bar is not None:
+            self._bar.render_finish()
+            self._bar = None
+            self._phase = ""
+
+
+class ShareBar:
+    """The progress bar of work whose size is known."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._bar: Any = None
+
+    def show(self, done: int, of: int, note: str) -> None:
+        """Draw the progress: `done` parts of the total `of`, with a note next to the bar."""
+        if not os.isatty(STDERR):
+            return
+        if self._bar is None:
+            self._bar = click.progressbar(
+                length=100, item_show_func=lambda note: note, label=self._label, file=sys.stderr
+            )
+        self._bar.update(int(100 * done / max(of, 1)) - self._bar.pos, note)
+        self._bar.render_progress()  # update() draws whole hundredths only, which can take hours
+
+    def finish(self) -> None:
+        """End the bar's line; the bar stays on the terminal."""
+        if self._bar is not None:
+            self._bar.render_finish()
+            self._bar = None
+
+
+def input_bytes(descriptor: int) -> int | None:
+    """Return how many bytes of a file are left to read; None if there are none, or if it is not a regular file."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return max(found.st_size - os.lseek(descriptor, 0, os.SEEK_CUR), 0) or None
+
+
+class StatusLine:
+    """Shows the latest status. A narrow terminal cuts the line, so the most important parts should be first."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._is_terminal = os.isatty(STDERR)
+        self._said_at: float | None = None
+        self._text = ""
+
+    def show(self, parts: Sequence[str]) -> None:
+        """Show a status, made of these parts; in a log, at most every ten seconds."""
+        self._text = "; ".join(parts)
+        if self._is_terminal:
+            click.echo(_CLEAR_STATUS + self._text[: _width() - 1], nl=False, err=True)
+            sys.stderr.flush()
+        elif self._text and (self._said_at is None or self._clock() - self._said_at >= _STATUS_EVERY_S):
+            self._said_at = self._clock()
+            say(self._text)
+
+    def finish(self) -> None:
+        """End the line on a terminal; in a log, write the last status."""
+        if self._is_terminal:
+            if self._text:
+                click.echo(err=True)
+        elif self._text:
+            say(self._text)
+        self._text = ""
+
+
+def _width() -> int:
+    """The columns of standard error's terminal; `shutil` uses standard output, which may be a pipe."""
+    try:
+        columns = os.get_terminal_size(STDERR).columns
+    except OSError:
+        columns = 0
+    return columns or shutil.get_terminal_size().columns  # some terminals report 0
