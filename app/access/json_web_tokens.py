@@ -11,7 +11,7 @@ from typing import Any
 import jwt
 
 from app.access.keys import Key, KeyFile, Report, read_jwks, read_secret
-from app.access.roles import can_be_given
+from app.access.tokens import can_be_given
 from app.broker.errors import TokenExpired, TokenRefused
 from app.broker.policy import Identity
 from app.settings import Jwt

@@ -1,7 +1,10 @@
-"""Static tokens: random texts that an operator issues, of which the server keeps only hashes.
+"""What proves identities without JSON Web Tokens: static tokens, users' keys for WAMP-CRA; and the roles they give.
 
-A token has 256 random bits, so a plain SHA-256 cannot be inverted and, unlike a password's, needs no salt or key
-stretching.
+A static token is a random text that an operator issues, and of which the server keeps only a hash. It has 256 random
+bits, so a plain SHA-256 cannot be inverted and, unlike a password's, needs no salt or key stretching.
+
+A user's key is derived from a secret so that the secret itself need not be stored. A stolen key suffices to
+authenticate here. Key stretching makes it costly to recover the secret, which may be used elsewhere too.
 """
 
 from __future__ import annotations
@@ -10,11 +13,13 @@ import hashlib
 import hmac
 import re
 import secrets
+from base64 import b64decode, b64encode
 from collections.abc import Iterable
 
 from app.broker.errors import TokenExpired
-from app.broker.policy import Identity
+from app.broker.policy import NOBODY, SERVER, Identity
 from app.settings import Token
+from app.settings.protocols import KEY_BYTES
 
 PREFIX = "halley_"
 """The beginning of tokens made here, so that scanners for leaked secrets can find them."""
@@ -76,3 +81,33 @@ class StaticTokens:
                     raise TokenExpired("the static token has expired")
                 return identity
         return None
+
+
+def user_key(secret: str, salt: str, iterations: int) -> str:
+    """The key of a user, as clients derive it: base64 of PBKDF2-SHA256 (RFC 8018, 5.2)."""
+    return b64encode(hashlib.pbkdf2_hmac("sha256", secret.encode(), salt.encode(), iterations, KEY_BYTES)).decode()
+
+
+def is_user_key(text: str) -> bool:
+    """Whether a text has the form of a key made by `user_key`."""
+    try:
+        data = b64decode(text, validate=True)
+    except ValueError:
+        return False
+    return len(data) == KEY_BYTES and b64encode(data).decode() == text
+
+
+RESERVED_ROLES = (SERVER, NOBODY)
+"""Roles that a token cannot grant."""
+
+_ROLE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+
+def is_role(name: str) -> bool:
+    """Whether a text is a valid name of a role."""
+    return bool(_ROLE.fullmatch(name))
+
+
+def can_be_given(name: object) -> bool:
+    """Whether a token can grant this role."""
+    return isinstance(name, str) and is_role(name) and name not in RESERVED_ROLES

@@ -15,9 +15,7 @@ from typing import BinaryIO
 
 import click
 
-from app.access.roles import can_be_given
-from app.access.tokens import LEAST_CHARS, hash_of, is_token, new_token
-from app.access.users import user_key
+from app.access.tokens import LEAST_CHARS, can_be_given, hash_of, is_token, new_token, user_key
 from app.broker.errors import InvalidName
 from app.broker.policy import SERVER, HouseRules
 from app.broker.topics import Match, Pattern

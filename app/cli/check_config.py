@@ -11,12 +11,13 @@ from typing import Any, get_args
 
 import click
 
-from app.access.authenticator import Authenticator
+from app.access.control import Authenticator
 from app.access.keys import BadKeys
 from app.cli.access import BadQuestion, may
 from app.cli.options import config_option, load_settings
 from app.cli.terminal import DONE, FAILED, WRONG_USE, say
 from app.configuration import ENTRIES, KNOBS, Configuration, Knob, entry_key, limits_table
+from app.host.tls import BadCertificate, Certificate
 from app.settings import Settings, Verb
 
 

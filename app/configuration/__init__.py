@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.configuration.entries import ENTRIES, entry_key, plain_key
-from app.configuration.knobs import KNOBS, LISTS, Knob, assemble
-from app.configuration.limits_table import limits_table
-from app.configuration.problems import BadSettings, Problem
+from app.configuration.knobs import KNOBS, LISTS, Knob, assemble, limits_table
 from app.configuration.rules import broken_rules
 from app.configuration.sources import from_environment, from_file, from_flags
+from app.configuration.values import ENTRIES, BadSettings, Problem, entry_key, plain_key
 from app.settings import Settings
 
 __all__ = [

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
-from app.settings import Settings
+from app.settings import LIMITS, Settings
 
 PREFIX = "HALLEY_"
 
@@ -87,3 +87,32 @@ def assemble(values: Mapping[str, Any], prefix: str = "") -> Any:
             for field in fields(_TABLES[prefix])
         }
     )
+
+
+_TABLE = "limits."
+
+
+def limits_table() -> Iterator[str]:
+    """Yield the lines of a Markdown table: all settings of `[limits]`, and those of other tables that limit clients."""
+    yield "| setting | default | why, and what happens beyond |"
+    yield "|---|---|---|"
+    for knob in _limits():
+        yield f"| `{knob.key}` | {_default(knob)} | {knob.why}{_special(knob)} |"
+
+
+def _limits() -> Iterator[Knob]:
+    yield from (knob for key, knob in KNOBS.items() if key.startswith(_TABLE))
+    for table in ("bayeux.", "wamp.", "nt4.", "history."):
+        yield from (knob for key, knob in KNOBS.items() if key.startswith(table) and key.removeprefix(table) in LIMITS)
+
+
+def _default(knob: Knob) -> str:
+    value: Any = knob.default
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return f"{value:,g} {knob.unit}" if isinstance(value, float) else f"{value:,} {knob.unit}"
+
+
+def _special(knob: Knob) -> str:
+    meanings = (("0", knob.zero), ("-1", knob.minus_one))
+    return "".join(f"; {value}: {meaning}" for value, meaning in meanings if meaning)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from app.access.authenticator import Authenticator
-from app.access.control import Grants
+from app.access.control import Authenticator, Grants
 from app.access.rules import AccessRules, Rule
 from app.broker.policy import HouseRules
 from app.protocols.bayeux.names import Bounds, to_pattern

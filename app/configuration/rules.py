@@ -9,14 +9,11 @@ import ipaddress
 import re
 from collections.abc import Iterable, Iterator
 
-from app.access.roles import RESERVED_ROLES, can_be_given, is_role
-from app.access.tokens import is_hash
-from app.access.users import is_user_key
+from app.access.tokens import RESERVED_ROLES, can_be_given, is_hash, is_role, is_user_key
 from app.broker.errors import InvalidName
 from app.broker.policy import SERVER
-from app.configuration.entries import entry_key
 from app.configuration.protection import unprotected_hosts
-from app.configuration.values import shown
+from app.configuration.values import entry_key, shown
 from app.history.rules import parse_age
 from app.history.stored import COLUMNS
 from app.protocols.bayeux.names import META, Bounds, to_pattern
@@ -24,7 +21,7 @@ from app.protocols.nt4.paths import BASE as NT4_PATH
 from app.protocols.wamp.spaces import realms_of, spaces_of
 from app.protocols.wamp.uris import Grammar, check_uri
 from app.settings import Bayeux, Cookie, Jwt, Limits, Settings, Token, User, is_loopback
-from app.settings.wamp import KEY_BYTES
+from app.settings.protocols import KEY_BYTES
 
 Broken = Iterator[tuple[str, str]]
 

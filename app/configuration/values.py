@@ -1,14 +1,54 @@
-"""Checks and conversions of a setting's value, the same for files, variables and flags."""
+"""Checks and conversions of settings, the same for files, variables and flags; mistakes as their operator reads them.
+
+The settings of lists of tables, such as [[access]], are at the end: an entry has its own keys and places.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin
 
-from app.configuration.knobs import Knob
+from app.configuration.knobs import LISTS, Knob, declared
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake: where it was made ("halley.toml:3", a variable, a flag), in which setting, and what was expected."""
+
+    place: str
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.place, self.key, self.text) if part)
+
+
+class BadSettings(Exception):
+    """The settings cannot be used; `problems` has all mistakes, `str()` gives one per line."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def unknown(what: str, name: str, known: Sequence[str]) -> str:
+    """Return a message about an unknown name; it suggests the nearest of the names whose last part is similar."""
+    endings = {_ending(key) for key in known}
+    likely = get_close_matches(_ending(name), endings, n=1)
+    namesakes = [key for key in known if _ending(key) in likely]
+    nearest = get_close_matches(name, namesakes, n=1, cutoff=0)
+    return f"no such {what}" + "".join(f"; did you mean {key}?" for key in nearest)
+
+
+def _ending(key: str) -> str:
+    return key.rpartition(".")[2]
+
 
 _WORDS = {"true": True, "on": True, "1": True, "yes": True, "false": False, "off": False, "0": False, "no": False}
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -92,3 +132,56 @@ def shown(value: Any) -> str:
         return "a table"
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
+
+
+_SECRETS = {("tokens", "hash"), ("user", "key")}
+"""Settings whose values are never shown: a mistake may be the secret itself, and mistakes are logged at a reload."""
+
+_NUMBER = re.compile(r"\[\d+\]")
+
+ENTRIES: Mapping[str, Mapping[str, Knob]] = {key: declared(kind) for key, kind in LISTS.items()}
+"""The settings of an entry, by name, for each list of tables."""
+
+
+def entry_key(key: str, number: int, name: str = "") -> str:
+    """Return the key of an entry, or of one of its settings: access[0], access[0].role."""
+    return f"{key}[{number}]" + (f".{toml_key(name)}" if name else "")
+
+
+def plain_key(key: str) -> str:
+    """Return such a key without numbers, for messages that give the line: access.role for access[0].role."""
+    return _NUMBER.sub("", key)
+
+
+def read_entries(key: str, value: Any, place: Callable[[str], str]) -> tuple[tuple[Any, ...], list[Problem]]:
+    """Return the valid entries of the list `key`, and the problems of the others; `place` maps a key to its place."""
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        return (), [Problem(place(key), key, f"expected tables, each under [[{key}]]")]
+    entries, problems = [], []
+    for number, table in enumerate(value):
+        fields, wrong = _read_entry(key, number, table, place)
+        problems += wrong
+        if not wrong:
+            entries.append(LISTS[key](**fields))
+    return tuple(entries), problems
+
+
+def _read_entry(
+    key: str, number: int, table: Mapping[str, Any], place: Callable[[str], str]
+) -> tuple[dict[str, Any], list[Problem]]:
+    knobs = ENTRIES[key]
+    fields, problems = {}, []
+    for name, value in table.items():
+        at = entry_key(key, number, name)
+        if name not in knobs:
+            problems.append(Problem(place(at), plain_key(at), unknown("setting", name, [*knobs])))
+            continue
+        try:
+            fields[name] = conform(knobs[name], value)
+        except ValueError as error:
+            text = f"expected {expected(knobs[name])}" if (key, name) in _SECRETS else str(error)
+            problems.append(Problem(place(at), plain_key(at), text))
+    missing = [name for name, knob in knobs.items() if knob.default is MISSING and name not in table]
+    if missing:
+        problems.append(Problem(place(entry_key(key, number)), f"[[{key}]]", f"expected {' and '.join(missing)} too"))
+    return fields, problems

@@ -16,8 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from app import __version__, telemetry
-from app.access.authenticator import Authenticator
-from app.access.control import AccessControl
+from app.access.control import AccessControl, Authenticator
 from app.broker.broker import Broker
 from app.broker.errors import TokenRefused
 from app.broker.flow import Delays

@@ -8,15 +8,11 @@ every room can import its types.
 from dataclasses import dataclass, field
 
 from app.settings.access import Access, Jwt, Token, Verb
-from app.settings.bayeux import Bayeux, Cookie, Cors
-from app.settings.history import History, Record
+from app.settings.history import History, Lift, Pipeline, Record
 from app.settings.knob import knob
 from app.settings.limits import LIMITS, Limits
-from app.settings.nt4 import Nt4
-from app.settings.pipeline import Lift, Pipeline
-from app.settings.server import Drain, Log, Operations, Tls, is_loopback
-from app.settings.ticks import Ticks
-from app.settings.wamp import Realm, User, Wamp
+from app.settings.protocols import Bayeux, Cookie, Cors, Nt4, Realm, User, Wamp
+from app.settings.server import Drain, Log, Operations, Ticks, Tls, is_loopback
 
 __all__ = [
     "LIMITS",

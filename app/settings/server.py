@@ -1,4 +1,4 @@
-"""Settings of the listeners, and of what operators see."""
+"""Settings of the server as a program: listeners, TLS, drain, log, and the ticks that it publishes about itself."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -79,4 +79,22 @@ class Log:
     format: Literal["auto", "json", "console"] = knob("auto", why="auto: console on a terminal, JSON lines elsewhere")
     value_chars: int = knob(
         200, unit="characters", low=16, why="of a logged value that a client has sent; longer ones are cut"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """The ticks `/halley/rates`, `/halley/topics`, `/halley/queues` for the console; free without subscribers."""
+
+    every_s: float = knob(
+        1.0,
+        unit="s",
+        low=0,
+        zero="never",
+        why="between two ticks; each costs a few milliseconds while it has subscribers",
+    )
+    topics: int = knob(500, unit="topics", low=1, why="in one /halley/topics; about 60 KB")
+    sessions: int = knob(500, unit="sessions", low=1, why="in one /halley/queues; about 150 KB")
+    remembered_topics: int = knob(
+        5_000, unit="topics", low=2, why="whose events are counted, with 1 MB; beyond it idle ones are forgotten"
     )

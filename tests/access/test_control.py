@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from support.broker import Owner, join
 
-from app.access.authenticator import Authenticator
-from app.access.control import AccessControl
+from app.access.control import AccessControl, Authenticator
 from app.access.tokens import hash_of, new_token
 from app.broker.broker import Broker
 from app.broker.errors import TokenRefused

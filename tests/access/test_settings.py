@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.access.tokens import hash_of
-from app.access.users import user_key
+from app.access.tokens import hash_of, user_key
 from app.configuration import BadSettings, load
 from app.settings import Access, Jwt, Realm, Settings, Token, User
 

@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.access.authenticator import Authenticator
-from app.access.roles import can_be_given
-from app.access.tokens import PREFIX, StaticTokens, hash_of, is_hash, is_token, new_token
+from app.access.control import Authenticator
+from app.access.tokens import PREFIX, StaticTokens, can_be_given, hash_of, is_hash, is_token, new_token
 from app.broker.errors import TokenExpired, TokenRefused
 from app.settings import Limits, Settings, Token
 

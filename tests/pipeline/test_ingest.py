@@ -29,7 +29,7 @@ from app.pipeline.lake.verify import verify
 from app.pipeline.source.columns import lifts_of
 from app.pipeline.source.log import GapFound
 from app.settings import Pipeline, Settings
-from app.settings.pipeline import Lift
+from app.settings.history import Lift
 
 OPTIONS = Pipeline(batch_rows=120, partition_rows=50, ingest_s=0.1)
 CHAT = Erasure(Pattern(Match.DESCENDANTS, "chat"), None)

@@ -20,7 +20,7 @@ from app.broker.policy import ANONYMOUS, Identities, Identity, NoIdentities
 from app.broker.timestamps import to_text
 from app.protocols.wamp.messages import Violation
 from app.protocols.wamp.options import BadOption, text, texts
-from app.settings.wamp import KEY_BYTES, User
+from app.settings.protocols import KEY_BYTES, User
 
 NO_CREDENTIALS, TICKET, WAMPCRA = "anonymous", "ticket", "wampcra"
 """The authentication methods, as WAMP names them."""
