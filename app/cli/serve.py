@@ -67,7 +67,8 @@ def serve(*, file: Path | None, **given: Any) -> None:
 
     There are more settings, for the settings file or as HALLEY_... in the environment: see `halley check-config`.
     """
-    flags = {key: given[_parameter(key)] for key in _FLAGS if given[_parameter(key)] not in (None, False, ())}
+    values = {key: given[_parameter(key)] for key in _FLAGS}
+    flags = {key: value for key, value in values.items() if value is not None and value is not False and value != ()}
     if "history.enabled" in flags:
         flags["history.enabled"] = flags["history.enabled"] == "on"
     read = settings_reader(file, flags)
