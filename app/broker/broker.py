@@ -8,7 +8,7 @@ So each session is flushed once per turn of the loop, regardless of the number o
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from app.broker.activity import Activity
@@ -36,7 +36,7 @@ from app.broker.newest import Conflation
 from app.broker.outbox import Outbox
 from app.broker.publications import Publications, new_key
 from app.broker.recording import Recording
-from app.broker.sessions import Outlet, Session
+from app.broker.sessions import Outlet, Session, SessionObserver
 from app.broker.topics import Match, Pattern
 from app.broker.values import Values
 from app.broker.watermark import Watermark
@@ -87,6 +87,7 @@ class Broker:
         self.publications = Publications(new_key())
         self.activity = Activity(ticks.remembered_topics)
         self.holders: list[Holder] = [self.recording.tail, self.activity]  # the other rooms add theirs
+        self.observers: list[SessionObserver] = []
         self.values: Values | None = None  # set by the keeper of last values, where NetworkTables is served
         self._conflation = Conflation(limits.conflated_topics, limits.conflated_bytes)
         self._latest_us = 0  # the time of the latest event
@@ -140,6 +141,8 @@ class Broker:
             session.meter = self.meters.new()
         self.deadlines.add(session, min(deadline, session.expiry))
         self.opened[session.protocol] += 1
+        for observer in self.observers:
+            observer.opened(session)
 
     def close(self, session: Session, reason: str) -> bool:
         """End a session and remove all that it held; False if it had already ended.
@@ -165,6 +168,8 @@ class Broker:
         self.closed[reason] += 1
         if self.values is not None:
             self.values.closed(session)
+        for observer in self.observers:
+            observer.closed(session, reason)
         return True
 
     def touch(self, session: Session, deadline: float) -> None:
@@ -241,6 +246,7 @@ class Broker:
         session.subscription_bytes += subscription_bytes(pattern)
         if self.values is not None:
             self.values.hearers_changed()
+        self.note_subscribed(session, [pattern])
         return True
 
     def unsubscribe(self, session: Session, pattern: Pattern) -> bool:
@@ -251,7 +257,18 @@ class Broker:
         self.index.remove(pattern, session)
         if self.values is not None:
             self.values.hearers_changed()
+        self.note_unsubscribed(session, [pattern])
         return True
+
+    def note_subscribed(self, session: Session, names: Sequence[Pattern | str]) -> None:
+        """Notify the observers; for protocols that keep subscriptions of their own."""
+        for observer in self.observers:
+            observer.subscribed(session, names)
+
+    def note_unsubscribed(self, session: Session, names: Sequence[Pattern | str]) -> None:
+        """Notify the observers; for protocols that keep subscriptions of their own."""
+        for observer in self.observers:
+            observer.unsubscribed(session, names)
 
     def check_publish(self, session: Session | None, address: str, now: float) -> None:
         """Check that `session`, or without one `address`, may publish now. Raises `RateLimited`, `NoRoom`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any, Protocol
 
@@ -47,6 +47,22 @@ class Owner(Protocol):
         """
 
 
+class SessionObserver(Protocol):
+    """Something that follows the sessions of all protocols, such as the log."""
+
+    def opened(self, session: Session) -> None:
+        """Note that a session was admitted."""
+
+    def closed(self, session: Session, reason: str) -> None:
+        """Note that a session has ended; `session.heard` are the subscriptions that it had."""
+
+    def subscribed(self, session: Session, names: Sequence[Pattern | str]) -> None:
+        """Note that a session has subscribed to patterns, or to names as its protocol writes them."""
+
+    def unsubscribed(self, session: Session, names: Sequence[Pattern | str]) -> None:
+        """Note that a session has ended such subscriptions; not those that end with the session."""
+
+
 class Session:
     """A client's identity, subscriptions and undelivered events.
 
@@ -62,6 +78,7 @@ class Session:
 
     __slots__ = (
         "account",
+        "address",
         "alarm",
         "authid",
         "closed",
@@ -81,6 +98,7 @@ class Session:
         "role",
         "subscription_bytes",
         "subscriptions",
+        "user_agent",
     )
 
     def __init__(self, session_id: str, protocol: str, owner: Owner, outbox: Outbox) -> None:
@@ -92,6 +110,8 @@ class Session:
         self.role = NOBODY
         self.credential: Token | User | None = None
         self.expiry = inf
+        self.address = ""  # of the peer that began it
+        self.user_agent = ""
         self.account: str | None = None
         self.meter: Meter | None = None
         self.subscriptions: dict[Pattern, Subscription[Session]] = {}
@@ -108,6 +128,10 @@ class Session:
     def flush(self, now: float) -> Iterable[tuple[Any, Any]]:
         """Have the owner say what is to be written to the session's client (`Outlet`)."""
         return self.owner.flush_session(self, now)
+
+    def subscription_names(self) -> Sequence[Pattern | str]:
+        """The subscriptions that the session has or had: patterns, or names as its protocol writes them."""
+        return list(self.subscriptions if self.closed is None else self.heard)
 
     @property
     def lasting_authid(self) -> str | None:

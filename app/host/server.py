@@ -147,11 +147,10 @@ class HalleyServer(PromptServer):
 
     def __init__(self, house: House, watch: Watch, certificate: Certificate | None = None) -> None:
         super().__init__(config_of(house, house.settings, _protocol(house, watch, certificate)))
-        for spoken in (house.wamp, house.nt4):
-            if spoken is not None:
-                sockets = Sockets(spoken.family, house.proxies, watch)
-                sockets.connections = self.server_state.connections
-                watch.sockets.append(sockets)
+        for spoken in house.spoken:
+            sockets = Sockets(spoken.face.family, house.proxies, watch)
+            sockets.connections = self.server_state.connections
+            watch.sockets.append(sockets)
         house.on_sweep += [watch.sweep, Resources(house.broker).sweep]
         self._scheme = "https" if certificate else "http"
         if certificate is not None:

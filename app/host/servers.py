@@ -21,7 +21,7 @@ from app.host.timeouts import Watch
 from app.host.websocket import Sockets
 from app.server.server import House
 from app.settings import Settings
-from app.transports.nt4 import own_page
+from app.transports.nt4 import nt4_family, own_page
 
 if TYPE_CHECKING:
     import socket
@@ -171,8 +171,8 @@ class SideServer(PromptServer):
 def nt4_server(house: House, bound: socket.socket) -> SideServer:
     """Return the server of NetworkTables' own port, without TLS; the public one serves the same paths with `wss`."""
     server = SideServer(own_page(), house, bound, scheme="ws", grace_s=house.settings.drain.grace_s)
-    if house.nt4 is not None:
-        sockets = Sockets(house.nt4.own_family, house.proxies, server.watch)
-        sockets.connections = server.server_state.connections
-        server.watch.sockets.append(sockets)
+    family = nt4_family(house.protocol("nt4"), house.settings, house.settings.nt4.host)
+    sockets = Sockets(family, house.proxies, server.watch)
+    sockets.connections = server.server_state.connections
+    server.watch.sockets.append(sockets)
     return server

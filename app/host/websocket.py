@@ -35,11 +35,11 @@ from app.broker.meters import Meter
 from app.host.peer import DISCARDED_BYTES, unread_bytes
 from app.host.timeouts import Reaper, Watch
 from app.host.turns import SLICE_S
-from app.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine
+from app.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine, Pings
 from app.transports.guard import Rejection
 from app.transports.head import Head
 from app.transports.proxies import Proxies
-from app.transports.upgrade import Family, Pings, check, reason_bytes
+from app.transports.upgrade import Family, check, reason_bytes
 
 TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
 """The opcodes of the frames that are written: unmasked and whole (RFC 6455, 5.2)."""
@@ -140,9 +140,9 @@ class WebSocket(asyncio.Protocol):
         self.subprotocol = subprotocol
         self._head = head
         self._sockets = sockets
-        self._parser = ServerProtocol(state=State.OPEN, max_size=family.message_bytes, logger=_log)
-        self._pings = family.subprotocols[subprotocol]
-        self._pings_and_pongs = _a_second_of(family.pings_per_s)
+        self._parser = ServerProtocol(state=State.OPEN, max_size=family.service.message_bytes, logger=_log)
+        self._pings = family.service.subprotocols[subprotocol]
+        self._pings_and_pongs = _a_second_of(family.service.pings_per_s)
         self._empty_frames = _a_second_of(sockets.watch.limits.empty_frames_per_s)
         self._transport: asyncio.Transport
         self._engine: Engine
@@ -446,9 +446,9 @@ class Sockets:
         self.family = family
         self.watch = watch
         self.connections: set[Any] = set()
-        self.leaving: Reaper[WebSocket] = Reaper(family.kill_s)
+        self.leaving: Reaper[WebSocket] = Reaper(family.service.kill_s)
         self._proxies = proxies
-        self._looks: Reaper[WebSocket] = Reaper(family.look_s)
+        self._looks: Reaper[WebSocket] = Reaper(family.service.look_s)
 
     def leads_to(self, url: bytes) -> bool:
         """Whether a request target is one of the family's paths, with any query."""

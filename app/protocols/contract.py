@@ -23,6 +23,7 @@ is due, and whom to release when the server drains.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
@@ -70,6 +71,34 @@ class Link(Protocol):
         """Write frames, each made by `text` or `binary` of a link of the same kind; or write a `Close`."""
 
 
+class Pings(NamedTuple):
+    """How to find out that a peer is lost without having closed its connection.
+
+    A peer that is silent for `ping_s` is pinged, and has `pong_s` to reply. With `is_steady` each peer is pinged every
+    `ping_s`, since it may itself disconnect from a silent server, and is lost once it is silent for `pong_s`.
+    """
+
+    ping_s: float
+    pong_s: float
+    is_steady: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WebSocketService:
+    """How WebSockets reach a protocol: its paths and subprotocols, and the bounds of a connection.
+
+    `subprotocols` are in the order of the server's preference, each with its pings, if it has any. `look_s` is the
+    interval at which each peer is looked at: to note each message would cost more than reading it.
+    """
+
+    paths: tuple[str, ...]
+    subprotocols: Mapping[str, Pings | None]
+    message_bytes: int
+    pings_per_s: float
+    kill_s: float
+    look_s: float
+
+
 class Context(Protocol):
     """The HTTP request with which a connection began, or that carried a Bayeux message."""
 
@@ -113,6 +142,16 @@ class Engine(Outlet, Protocol):
         """Note that the connection has ended or is about to: no more is read from it, and nothing need be written."""
 
 
+class Count(NamedTuple):
+    """A metric of one protocol alone; a counter, or a gauge if it may fall. `label` names the keys of a mapping."""
+
+    name: str
+    text: str
+    value: float | Mapping[str, int]
+    label: str = ""
+    is_gauge: bool = False
+
+
 class WireProtocol:
     """A protocol that the server speaks: what its connections share, and what the server asks of all of them.
 
@@ -121,6 +160,8 @@ class WireProtocol:
     """
 
     name: str
+    websocket: WebSocketService | None = None
+    """Where WebSockets reach the protocol, if they do."""
 
     def connect(self, link: Link, context: Context, now: float) -> Engine:
         """Make the engine for a new connection; it is asked for output in later turns, never before this returns."""
@@ -136,6 +177,19 @@ class WireProtocol:
 
     def turn(self, now: float) -> None:
         """Do what is due, and mark as ready those that have something to say by it."""
+
+    @property
+    def conflated(self) -> int:
+        """The number of values that slow clients did not get because newer ones of their topics replaced them."""
+        return 0
+
+    def count_subscribers(self, topic: str) -> int:  # noqa: ARG002 - for protocols that have some
+        """The number of subscribers of a topic that have no subscription in the broker."""
+        return 0
+
+    def counts(self) -> Iterable[Count]:
+        """The metrics that only this protocol has; sessions, throughput and delays are measured for all alike."""
+        return ()
 
     def drain(self) -> Collection[Callable[[float], None]]:
         """Stop accepting sessions; return a function for each client, which releases it at the time it is called."""

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from app.broker.flow import DELAY, Delays
 from app.host.timeouts import Watch
+from app.protocols.contract import Count
 from app.server.server import House
 from app.settings import LIMITS
 
@@ -37,7 +38,8 @@ class HalleyCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every metric with its present value."""
         broker, engine = self._house.broker, self._house.engine
-        sessions = Counter(dict.fromkeys(_PROTOCOLS, 0))
+        names = {*_PROTOCOLS, *(protocol.name for protocol in self._house.protocols)}
+        sessions = Counter(dict.fromkeys(sorted(names), 0))
         sessions.update(session.protocol for session in broker.sessions.values())
         yield _gauges("halley_sessions", "Open sessions, by protocol.", "protocol", sessions)
         yield _counters("halley_sessions_opened", "Sessions opened, by protocol.", "protocol", broker.opened)
@@ -55,7 +57,7 @@ class HalleyCollector(Collector):
         yield _gauge(
             "halley_waiting_bytes_peak", "Highest value of halley_waiting_bytes since the start.", broker.waiting.peak
         )
-        delays = {protocol: broker.flows[protocol].delays for protocol in _PROTOCOLS}
+        delays = {protocol: broker.flows[protocol].delays for protocol in sorted(names)}
         yield _histograms("halley_delay_seconds", f"Time {DELAY}.", "protocol", delays)
         yield _counter(
             "halley_conflated", "Values replaced by newer ones of their topic in full outboxes.", broker.conflated
@@ -75,8 +77,8 @@ class HalleyCollector(Collector):
         yield _gauge(
             "halley_sweeper_age_seconds", "Time since the sweeper last checked deadlines.", self._house.sweeper_age_s()
         )
-        yield from self._wamp()
-        yield from self._nt4()
+        for protocol in sorted(self._house.protocols, key=lambda protocol: protocol.name, reverse=True):
+            yield from map(_own, protocol.counts())
         yield from self._history()
         if self._watches:
             yield from self._connections()
@@ -99,45 +101,6 @@ class HalleyCollector(Collector):
         yield _counter("halley_tls_failed", "Connections whose TLS handshake failed.", tls_failed)
         yield _counters(
             "halley_requests_refused", "Requests refused before they were complete, by HTTP status.", "status", refused
-        )
-
-    def _wamp(self) -> Iterator[Metric]:
-        """Yield WAMP's metrics."""
-        router = self._house.router
-        realms = router.realms.values()
-        live = sum(len(realm.subscriptions) for realm in realms)
-        yield _gauge("halley_wamp_subscriptions", "Distinct WAMP topics and patterns with subscriptions.", live)
-        kept = sum(len(realm.retained) for realm in realms)
-        yield _gauge("halley_wamp_retained_topics", "WAMP topics with a retained event.", kept)
-        yield _counters(
-            "halley_wamp_refused", "WAMP requests and sessions refused, by error URI.", "error", router.refused
-        )
-        yield _counters(
-            "halley_wamp_unacknowledged",
-            "Unacknowledged WAMP publications refused, by error URI.",
-            "error",
-            router.unacknowledged,
-        )
-
-    def _nt4(self) -> Iterator[Metric]:
-        """Yield NetworkTables' metrics, where it is served."""
-        if self._house.tables is None:
-            return
-        tables = self._house.tables.server.tables
-        yield _gauge("halley_nt4_topics", "Topics, including persistent, retained and meta topics.", len(tables.topics))
-        yield _counter("halley_nt4_received", "Values received from clients.", tables.flow.published)
-        yield _counter(
-            "halley_nt4_delivered", "Values written to clients, counted once per client.", tables.flow.delivered
-        )
-        yield _counter("halley_nt4_flushes", "Writes to clients; one may carry many values.", tables.pacing.flushes)
-        yield _counter("halley_nt4_conflated", "Values replaced by newer ones for slow clients.", tables.conflated)
-        yield _counters("halley_nt4_ignored", "Messages and values ignored, by reason.", "reason", tables.ignored)
-        yield _counter("halley_nt4_shed", "Values not recorded because newer ones replaced them.", tables.bridge.shed)
-        yield _counters(
-            "halley_nt4_unshared",
-            "Values that could not be shared with other protocols, by reason.",
-            "reason",
-            tables.bridge.unshared,
         )
 
     def _history(self) -> Iterator[Metric]:
@@ -185,6 +148,13 @@ def exposition(house: House, *watches: Watch) -> bytes:
     for collector in (HalleyCollector(house, watches), PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
         registry.register(collector)
     return generate_latest(registry)
+
+
+def _own(count: Count) -> Metric:
+    """A metric of one protocol alone."""
+    if isinstance(count.value, Mapping):
+        return _counters(count.name, count.text, count.label, count.value)
+    return (_gauge if count.is_gauge else _counter)(count.name, count.text, count.value)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

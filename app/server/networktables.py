@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from math import inf
 from time import monotonic
 
@@ -13,7 +13,7 @@ from app.broker.erasure import Erasure, Work
 from app.broker.policy import Rights
 from app.broker.topics import Pattern
 from app.protocols.bayeux.hooks import Hooks
-from app.protocols.contract import Context, Link, WireProtocol
+from app.protocols.contract import Context, Count, Link, WireProtocol
 from app.protocols.nt4.engine import Engine
 from app.protocols.nt4.server import Server
 from app.server.persistent_topics import PersistentTopics, Saved
@@ -56,6 +56,32 @@ class NetworkTables(WireProtocol):
     def connect(self, link: Link, context: Context, now: float) -> Engine:
         """Return the engine for a new link."""
         return self.server.connect(link, context, now)
+
+    @property
+    def conflated(self) -> int:
+        """The number of values that slow clients did not get (`WireProtocol.conflated`)."""
+        return self.server.tables.conflated
+
+    def counts(self) -> Iterator[Count]:
+        """Yield NetworkTables' own metrics (`WireProtocol.counts`)."""
+        tables = self.server.tables
+        text = "Topics, including persistent, retained and meta topics."
+        yield Count("halley_nt4_topics", text, len(tables.topics), is_gauge=True)
+        yield Count("halley_nt4_received", "Values received from clients.", tables.flow.published)
+        yield Count(
+            "halley_nt4_delivered", "Values written to clients, counted once per client.", tables.flow.delivered
+        )
+        yield Count("halley_nt4_flushes", "Writes to clients; one may carry many values.", tables.pacing.flushes)
+        yield Count("halley_nt4_conflated", "Values replaced by newer ones for slow clients.", tables.conflated)
+        yield Count("halley_nt4_ignored", "Messages and values ignored, by reason.", tables.ignored, "reason")
+        yield Count("halley_nt4_shed", "Values not recorded because newer ones replaced them.", tables.bridge.shed)
+        text = "Values that could not be shared with other protocols, by reason."
+        yield Count("halley_nt4_unshared", text, tables.bridge.unshared, "reason")
+
+    def count_subscribers(self, topic: str) -> int:
+        """The number of clients that get a topic's values (`WireProtocol.count_subscribers`)."""
+        known = self.server.tables.topics.shared.get(topic)
+        return 0 if known is None else sum(len(stream.clients) for stream in known.streams.values())
 
     @property
     def due(self) -> float:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from app import __version__, telemetry
+from app import telemetry
 from app.access.control import AccessControl, Authenticator
 from app.broker.broker import Broker
 from app.broker.errors import TokenRefused
@@ -25,15 +24,12 @@ from app.configuration.protection import check_protected, grants_of
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.contract import WireProtocol
-from app.protocols.wamp.authentication import Authentication
-from app.protocols.wamp.router import Router
-from app.protocols.wamp.spaces import realms_of
 from app.server.history import Recorder
-from app.server.networktables import NetworkTables
 from app.server.persistent_topics import PersistentTopics
+from app.server.protocols import PROTOCOLS, Compose, Parts, Spoken
 from app.server.pump import Pump
-from app.server.routing import ReservedIds, SettledArchive, Waits
-from app.server.session_log import Operators
+from app.server.routing import SettledArchive, Waits
+from app.server.session_log import SessionLog
 from app.server.sweeper import Sweeper
 from app.server.system_events import SystemEvents
 from app.server.ticks import Ticker
@@ -46,10 +42,8 @@ from app.transports.endpoint import Endpoint, leaving
 from app.transports.exchange import target_of
 from app.transports.guard import Guard, Rejection, check_framing
 from app.transports.head import Head
-from app.transports.nt4 import Nt4Endpoint
 from app.transports.paths import route_path
 from app.transports.proxies import Proxies
-from app.transports.wamp import WampEndpoint
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -67,7 +61,12 @@ class House:
     Raises `NotProtected`, or `BadKeys` (`app/access/keys.py`). `settings` and `hooks` are the defaults where None.
     """
 
-    def __init__(self, settings: Settings | None = None, hooks: Hooks | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        hooks: Hooks | None = None,
+        protocols: Sequence[Compose] = PROTOCOLS,
+    ) -> None:
         self.settings = settings = settings or Settings()
         self.hooks = hooks or Hooks()
         self.guard = Guard(settings)
@@ -87,18 +86,11 @@ class House:
             connection_types=self._connection_types(),
         )
         self._waits = Waits()
-        self.router = Router(
-            self.broker,
-            settings.wamp,
-            realms_of(settings),
-            self.access,
-            Authentication(self.access, anonymous=settings.wamp.anonymous),
-            reserve=ReservedIds(Path(settings.data_dir) if settings.history.enabled else None),
-            wait=self._waits.wait,
-            permission=self.hooks.permit,
-        )
-        self.router.policy_s = settings.bayeux.policy_s
-        self.router.agent = f"Halley-{__version__}"
+        self._session_log = SessionLog(self.broker)
+        system_events = SystemEvents(self.broker)
+        self.broker.observers += [self._session_log, system_events]
+        self.hooks.message_refused.append(self._session_log.message_refused)
+        self.hooks.report = telemetry.fault
         self.endpoint = Endpoint(self.engine, self.guard, settings)
         self.apis = Apis(
             settings,
@@ -109,7 +101,6 @@ class House:
             archive=lambda: self.recorder,
         )
         self.pages = Pages()
-        self.wamp = WampEndpoint(self.router, self.endpoint, self.guard, settings)
         self.recorder: Recorder | None = None  # once `open` has been called, if the history is on
         self.proxies = Proxies(settings.proxies)
         self.on_reload: list[Callable[[], None]] = []  # on SIGHUP: each reads its files again, and logs that
@@ -120,31 +111,41 @@ class House:
         self._drain_told_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []  # the sweeper, then the program's own
         self._sweeper = Sweeper(settings, self.broker, self._sweeps)
-        self._operators = Operators(self.broker, self.hooks, self.router)
         self._sweeper.slow += [
             lambda _: self.engine.sweep(),
             self.broker.meters.sweep,
             self.access.look,
-            self._operators.tell_of_limits,
+            self._session_log.report_limits,
             lambda _: telemetry.report_suppressed(),
         ]
-        self._system_events = SystemEvents(self.broker, self.hooks, self.router)
-        self._ticker = Ticker(self, settings.ticks, self._system_events)
-        self.tables: NetworkTables | None = None
-        self.nt4: Nt4Endpoint | None = None
-        if settings.nt4.enabled:
-            tables = NetworkTables(settings, self.broker, self.access, self._waits, self.hooks, self.pump.wake)
-            self._operators.watch(tables.server.tables)
-            self._system_events.watch(tables.server.tables)
-            self.speak_nt4(tables)
-        else:
+        self._ticker = Ticker(self, settings.ticks, system_events)
+        parts = Parts(
+            settings,
+            self.broker,
+            self.access,
+            self.hooks,
+            self.guard,
+            self.endpoint,
+            self._waits,
+            self._session_log,
+            self.pump.wake,
+        )
+        self.spoken = [spoken for compose in protocols if (spoken := compose(parts)) is not None]
+        self.protocols += [spoken.protocol for spoken in self.spoken]
+        self.services = [service for spoken in self.spoken for service in spoken.services]
+        if not settings.nt4.enabled:
             self.broker.holders.append(PersistentTopics.of(settings))  # an earlier run's
 
-    def speak_nt4(self, tables: NetworkTables) -> None:
-        """Serve NetworkTables too, from these tables."""
-        self.tables = tables
-        self.protocols.append(tables)
-        self.nt4 = Nt4Endpoint(tables, self.endpoint.door, self.endpoint.note, self.settings)
+    def speak(self, spoken: Spoken) -> None:
+        """Speak another protocol, in place of the one with the same name if there is one."""
+        by_name = {each.protocol.name: each for each in self.spoken} | {spoken.protocol.name: spoken}
+        self.spoken = [*by_name.values()]
+        self.protocols[:] = [each.protocol for each in self.spoken]
+        self.services = [service for each in self.spoken for service in each.services]
+
+    def protocol(self, name: str) -> Any:
+        """The protocol of that name. Raises `StopIteration` if the server does not speak it."""
+        return next(each.protocol for each in self.spoken if each.protocol.name == name)
 
     def _token_refused(self, refused: TokenRefused) -> None:
         self.broker.counted(refused)
@@ -166,7 +167,7 @@ class House:
             await self._lifespan(receive, send)
             return
         path = route_path(scope)
-        spoken = self.wamp if self.wamp.leads_to(path) else self.nt4 if self.nt4 and self.nt4.leads_to(path) else None
+        spoken = next((each.face for each in self.spoken if each.face.leads_to(path)), None)
         if scope["type"] != "http" and spoken is None:
             await send({"type": "websocket.close", "code": 1000})
             return
@@ -217,9 +218,9 @@ class House:
         if self.recorder is None and self.settings.history.enabled:
             self.recorder = Recorder(self.settings, self.broker, self.pump.wake)
             self.engine.read = self.recorder.read
-            self.router.archive = SettledArchive(self.recorder)
-        if self.tables is not None:
-            self.tables.open()
+            self.protocol("wamp").archive = SettledArchive(self.recorder)
+        for service in self.services:
+            service.open()
 
     def start(self) -> None:
         """Open the history and begin sweeping, once; the first request does it where no lifespan has."""
@@ -244,10 +245,11 @@ class House:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._waits.stop()
-        if self.tables is not None:
-            await self.tables.close()
+        for service in self.services:
+            await service.close()
         if self.recorder is not None:
-            recorder, self.recorder, self.engine.read, self.router.archive = self.recorder, None, None, None
+            recorder, self.recorder, self.engine.read = self.recorder, None, None
+            self.protocol("wamp").archive = None
             await recorder.close()
             self.pump.turn()
         self.pump.stop()
@@ -308,9 +310,9 @@ class House:
             telemetry.fault("background", error)
 
     def _sweeps(self) -> list[Callable[[float], None]]:
-        sweeps = [self.broker.due, self.router.sweep, self.wamp.sweep, self._ticker.sweep, *self.on_sweep]
-        if self.tables is not None:
-            sweeps.append(self.tables.sweep)
+        sweeps = [self.broker.due, self._ticker.sweep, *self.on_sweep]
+        for spoken in self.spoken:
+            sweeps += [spoken.protocol.sweep, spoken.face.sweep]
         if self.recorder is not None:
             sweeps.append(self.recorder.sweep)
         return sweeps
@@ -333,9 +335,8 @@ class House:
         releases: list[Callable[[float], None]] = [
             partial(self.engine.release, session) for session in self.engine.drain()
         ]
-        releases += self.router.drain()
-        if self.tables is not None:
-            releases += self.tables.drain()
+        for protocol in self.protocols:
+            releases += protocol.drain()
         clients = sum(session.role != SERVER for session in self.broker.sessions.values())
         random.shuffle(releases)
         spread_s = min(options.spread_s, clients / options.clients_per_s)
@@ -346,7 +347,8 @@ class House:
             release(monotonic())
             await asyncio.sleep(0)  # other tasks must run even where there is no time to spread over
         await self._pause(spread_s - (monotonic() - began), is_forced)  # for clients that were between two polls
-        self.wamp.leave(monotonic())
+        for spoken in self.spoken:
+            spoken.face.leave(monotonic())
         telemetry.log.info("drained", seconds=round(monotonic() - began, 3))
 
     async def _pause(self, seconds: float, is_forced: Callable[[], bool]) -> None:

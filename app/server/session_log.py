@@ -3,41 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from app import telemetry
 from app.broker.broker import Broker
-from app.protocols.bayeux.hooks import Hooks
-from app.protocols.bayeux.sessions import BayeuxSession
-from app.protocols.nt4.clients import Client
-from app.protocols.nt4.tables import Tables
-from app.protocols.wamp.router import Router
-from app.protocols.wamp.sessions import WampSession
+from app.broker.sessions import Session
+from app.broker.topics import Pattern
 
 _ORDINARY_LIMITS = frozenset({"holds_per_browser", "keep_alive_s", "max_interval_s"})
 """Limits that end what has expired, or share polls among one user's tabs: nothing to log each time."""
 
 
-class Operators:
-    """Logs what happens to one server's sessions. Registers itself with `hooks` and `router`."""
+class SessionLog:
+    """Logs what happens to the sessions of all protocols (`broker.sessions.SessionObserver`)."""
 
-    def __init__(self, broker: Broker, hooks: Hooks, router: Router) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._hits_told: Counter[str] = Counter()
-        hooks.session_opened.append(_opened)
-        hooks.session_closed.append(_closed)
-        hooks.message_refused.append(_refused)
-        hooks.report = telemetry.fault
-        router.opened.append(_opened)
-        router.closed.append(_closed)
-        router.denied.append(_denied)
 
-    def watch(self, tables: Tables) -> None:
-        """Log NetworkTables' clients too."""
-        tables.opened.append(_opened)
-        tables.closed.append(_closed)
-
-    def tell_of_limits(self, _now: float) -> None:
+    def report_limits(self, _now: float) -> None:
         """Log which limits were reached since the previous call."""
         news = self._broker.hits - self._hits_told
         self._hits_told = self._broker.hits.copy()
@@ -45,40 +30,41 @@ class Operators:
             if limit not in _ORDINARY_LIMITS:
                 telemetry.log.warning("limit_reached", limit=limit, times=times)
 
+    def opened(self, session: Session) -> None:
+        """Log that a session was admitted."""
+        telemetry.log.info(
+            "session_opened",
+            session=telemetry.fingerprint(session.id),
+            protocol=session.protocol,
+            authid=session.lasting_authid,
+            role=session.role,
+            address=session.address,
+            user_agent=session.user_agent,
+        )
 
-def _opened(session: BayeuxSession | WampSession | Client) -> None:
-    telemetry.log.info(
-        "session_opened",
-        session=telemetry.fingerprint(session.id),
-        protocol=session.protocol,
-        authid=session.lasting_authid,
-        role=session.role,
-        address=session.address,
-        user_agent=session.user_agent,
-    )
+    def closed(self, session: Session, reason: str) -> None:
+        """Log that a session has ended."""
+        telemetry.log.info(
+            "session_closed", session=telemetry.fingerprint(session.id), protocol=session.protocol, reason=reason
+        )
 
+    def subscribed(self, session: Session, names: Sequence[Pattern | str]) -> None:
+        """Do nothing: subscriptions are not logged."""
 
-def _closed(session: BayeuxSession | WampSession | Client, reason: str) -> None:
-    telemetry.log.info(
-        "session_closed", session=telemetry.fingerprint(session.id), protocol=session.protocol, reason=reason
-    )
+    def unsubscribed(self, session: Session, names: Sequence[Pattern | str]) -> None:
+        """Do nothing: subscriptions are not logged."""
 
+    def refused(self, session: Session | None, verb: str, error: str, channel: str = "") -> None:
+        """Log that a request was refused: what it was, the error, and the channel or pattern if it names one."""
+        telemetry.log.info(
+            "message_refused",
+            verb=verb,
+            error=error,
+            channel=channel,
+            session=telemetry.fingerprint(session.id) if session is not None else "",
+        )
 
-def _refused(session: BayeuxSession | None, fields: dict[str, Any], error: str) -> None:
-    telemetry.log.info(
-        "message_refused",
-        verb=error.rpartition(":")[2].removesuffix("_denied"),
-        error=error,
-        channel=str(fields.get("subscription") or fields.get("channel")),
-        session=telemetry.fingerprint(session.id) if session is not None else "",
-    )
-
-
-def _denied(session: WampSession | None, what: str, uri: str) -> None:
-    telemetry.log.info(
-        "message_refused",
-        verb=what,
-        error=uri,
-        channel="",
-        session=telemetry.fingerprint(session.id) if session is not None else "",
-    )
+    def message_refused(self, session: Session | None, fields: dict[str, Any], error: str) -> None:
+        """Log that a Bayeux message was refused."""
+        channel = str(fields.get("subscription") or fields.get("channel"))
+        self.refused(session, error.rpartition(":")[2].removesuffix("_denied"), error, channel)

@@ -23,12 +23,12 @@ them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from heapq import nlargest
 from itertools import islice
 from operator import attrgetter
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -37,10 +37,11 @@ from app.broker.events import Event
 from app.broker.flow import Delays
 from app.broker.names import SPACE
 from app.broker.policy import SERVER
+from app.broker.sessions import Session
 from app.broker.timestamps import to_text
 from app.broker.topics import RESERVED
 from app.protocols.bayeux.names import to_channel
-from app.server.system_events import AnySession, SystemEvents
+from app.server.system_events import SystemEvents
 from app.settings import Ticks
 
 if TYPE_CHECKING:
@@ -99,10 +100,9 @@ class Ticker:
     def _time(self, now: float) -> str:
         return to_text(int((now + self._broker.clock_offset_s) * 1_000_000))
 
-    def _clients(self) -> list[AnySession]:
+    def _clients(self) -> list[Session]:
         """The sessions of clients, the oldest first."""
-        here = cast("Collection[AnySession]", self._broker.sessions.values())
-        return [session for session in here if session.role != SERVER]
+        return [session for session in self._broker.sessions.values() if session.role != SERVER]
 
     # Rates
 
@@ -122,7 +122,7 @@ class Ticker:
             "holds": house.engine.holds,
             "queued": house.queued_events(),
             "put_back": house.engine.put_back,
-            "conflated": broker.conflated + (house.tables.server.tables.conflated if house.tables is not None else 0),
+            "conflated": broker.conflated + sum(protocol.conflated for protocol in house.protocols),
             "overflows": broker.overflows,
             "dropped": broker.dropped,
             "memory_bytes": int(broker.memory.value),
@@ -130,9 +130,8 @@ class Ticker:
         }
 
     def _protocols(self) -> Iterator[str]:
-        yield from ("bayeux", "wamp")
-        if self._house.tables is not None:
-            yield "nt4"
+        yield "bayeux"
+        yield from (protocol.name for protocol in self._house.protocols)
 
     def _rate(self, protocol: str, elapsed_s: float) -> dict[str, Any]:
         flow = self._broker.flows[protocol]
@@ -189,11 +188,8 @@ class Ticker:
         return {"topics": topics, "others": max(0, len(latest) - len(topics))}
 
     def _subscribers(self, topic: str) -> int:
-        count = self._broker.index.count_hearers(topic)
-        if self._house.tables is not None:
-            known = self._house.tables.server.tables.topics.shared.get(topic)
-            count += 0 if known is None else sum(len(stream.clients) for stream in known.streams.values())
-        return count
+        others = sum(protocol.count_subscribers(topic) for protocol in self._house.protocols)
+        return self._broker.index.count_hearers(topic) + others
 
     # Queues
 
@@ -206,7 +202,7 @@ class Ticker:
         sessions = [self._queue(session, now) for session in longest]
         return {"sessions": sessions, "others": len(here) - len(sessions)}
 
-    def _queue(self, session: AnySession, now: float) -> dict[str, Any]:
+    def _queue(self, session: Session, now: float) -> dict[str, Any]:
         count, names = self._system_events.subscriptions(session, _SHOWN_SUBSCRIPTIONS)
         return {
             **self._system_events.who(session),

@@ -6,28 +6,23 @@ foreign ASGI server must be configured to do so (uvicorn: `--ws-ping-interval 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
-from app.protocols.contract import WireProtocol
+from app.protocols.contract import Pings, WebSocketService, WireProtocol
 from app.protocols.nt4.paths import BASE, RTT, V40, V41, client_name
 from app.settings import Settings
-from app.transports.door import Door
 from app.transports.guard import Guard, Rejection
-from app.transports.head import Head
-from app.transports.upgrade import Family, Pings
-from app.transports.websocket import WebSockets
+from app.transports.upgrade import Family
 
 _LOOKS = 4
 """Looks at each client in one `ping_s`: how precisely silence is measured, by which a lost client is recognized."""
 
-_UPGRADE = ((b"upgrade", b"websocket"), (b"connection", b"upgrade"))
 _PAGE = "This is a NetworkTables 4.1 server; connect a WebSocket to /nt/NAME.\n"
 _FOR_ALL = {"access-control-allow-origin": "*", "cache-control": "no-store", "x-content-type-options": "nosniff"}
 """Any page may read it: dashboards request it to find out whether a server is there, and it holds no secret."""
@@ -57,40 +52,10 @@ class Nt4Family(Family):
     def choose(self, offered: Iterable[str]) -> str:
         """The newest common subprotocol, since some clients list the old one first. Raises `Rejection`."""
         wanted = frozenset(offered)
-        for name in self.subprotocols:
+        for name in self.service.subprotocols:
             if name in wanted:
                 return name
         raise self._nothing_in_common()
-
-
-class Nt4Endpoint:
-    """The ASGI application of NetworkTables. Halley's own host serves WebSockets itself, by one of the two families.
-
-    `family` is for the server's main listener, `own_family` for NetworkTables' own listener (`nt4.host`).
-    """
-
-    def __init__(
-        self, protocol: WireProtocol, door: Door, note: Callable[[Rejection, Head], None], settings: Settings
-    ) -> None:
-        self.family = _family(protocol, settings, settings.host)
-        self.own_family = _family(protocol, settings, settings.nt4.host)
-        self._sockets = WebSockets([self.family], settings.limits, note)
-        self._door = door
-
-    def leads_to(self, path: str) -> bool:
-        """Whether a path is one of NetworkTables."""
-        return self.family.leads_to(path)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a WebSocket or a request at one of its paths."""
-        if scope["type"] == "websocket":
-            await self._sockets(scope, receive, send)
-        else:
-            await self._door.let_in(("GET",), _turn_away, scope, receive, send)
-
-
-async def _turn_away(_visit: object) -> None:
-    raise Rejection(426, "this path accepts only WebSockets", headers=_UPGRADE)
 
 
 def own_page() -> Starlette:
@@ -108,17 +73,16 @@ def guard_at(host: str, settings: Settings) -> Guard:
     return Guard(replace(settings, host=host, cors=cors), takes_nameless=True)
 
 
-def _family(protocol: WireProtocol, settings: Settings, host: str) -> Nt4Family:
+def nt4_family(protocol: WireProtocol, settings: Settings, host: str) -> Nt4Family:
+    """The family of NetworkTables on a listener at `host`: the server's main one, or its own (`nt4.host`)."""
     options = settings.nt4
     pings = Pings(options.ping_s, options.pong_s, is_steady=True)
-    return Nt4Family(
+    service = WebSocketService(
         (BASE,),
         {V41: pings, RTT: pings, V40: None},
-        protocol,
-        guard_at(host, settings),
         options.message_bytes,
         options.pings_per_s,
         options.kill_s,
         options.ping_s / _LOOKS,
-        options.name_bytes,
     )
+    return Nt4Family(protocol, service, guard_at(host, settings), options.name_bytes)

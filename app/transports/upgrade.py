@@ -6,11 +6,10 @@ without a preflight, so the Origin must be checked here (S25).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from app.protocols.contract import WireProtocol
+from app.protocols.contract import WebSocketService, WireProtocol
 from app.transports.guard import Guard, Rejection
 from app.transports.head import Head
 
@@ -22,38 +21,17 @@ TURN_S = 0.01
 """How long one peer's messages are taken in one turn; the rest waits until the other peers have had their turn."""
 
 
-class Pings(NamedTuple):
-    """How to find out that a peer is lost without having closed its connection.
-
-    A peer that is silent for `ping_s` is pinged, and has `pong_s` to reply. With `is_steady` each peer is pinged every
-    `ping_s`, since it may itself disconnect from a silent server, and is lost once it is silent for `pong_s`.
-    """
-
-    ping_s: float
-    pong_s: float
-    is_steady: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Subprotocols with the same paths, bounds, guard and engine.
+    """A protocol's WebSockets: how they reach it (`service`), and the guard of their opening requests."""
 
-    `subprotocols` are in the order of the server's preference, each with its pings, if it has any.
-    """
-
-    paths: tuple[str, ...]
-    subprotocols: Mapping[str, Pings | None]
     protocol: WireProtocol
+    service: WebSocketService
     guard: Guard
-    message_bytes: int
-    pings_per_s: float
-    kill_s: float
-    look_s: float
-    """The interval at which each peer is looked at. To note each message would cost more than reading it."""
 
     def leads_to(self, path: str) -> bool:
         """Whether the family is served at a path."""
-        return path.removesuffix("/") in self.paths
+        return path.removesuffix("/") in self.service.paths
 
     def check_path(self, path: str) -> None:
         """Check that a path, as it was sent, has what the engine needs. Raises `Rejection`."""
@@ -61,12 +39,12 @@ class Family:
     def choose(self, offered: Iterable[str]) -> str:
         """The first of the offered subprotocols that the family has. Raises `Rejection`."""
         for name in offered:
-            if name in self.subprotocols:
+            if name in self.service.subprotocols:
                 return name
         raise self._nothing_in_common()
 
     def _nothing_in_common(self) -> Rejection:
-        return Rejection(400, f"no common subprotocol; expected one of {', '.join(self.subprotocols)}")
+        return Rejection(400, f"no common subprotocol; expected one of {', '.join(self.service.subprotocols)}")
 
 
 def check(head: Head, headers: Sequence[Header], family: Family) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.protocols.contract import WireProtocol
+from app.protocols.contract import Pings, WebSocketService, WireProtocol
 from app.protocols.wamp.formats import SUBPROTOCOLS
 from app.settings import Settings, Wamp
 from app.transports.addresses import accounts
 from app.transports.endpoint import Endpoint
 from app.transports.guard import Guard
 from app.transports.paths import route_path
-from app.transports.upgrade import Family, Pings
+from app.transports.upgrade import Family
 from app.transports.wamp_polling import WampPolling
 from app.transports.websocket import WebSockets
 
@@ -34,7 +34,7 @@ class WampEndpoint:
 
     def leads_to(self, path: str) -> bool:
         """Whether a path is one of WAMP's, or below one."""
-        return any(path == mount or path.startswith(f"{mount}/") for mount in self.family.paths)
+        return any(path == mount or path.startswith(f"{mount}/") for mount in self.family.service.paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a WebSocket or a request at one of its paths."""
@@ -42,19 +42,18 @@ class WampEndpoint:
             await self._sockets(scope, receive, send)
         else:
             path = route_path(scope)
-            below = next(path[len(mount) :] for mount in self.family.paths if path.startswith(mount)).strip("/")
+            below = next(path[len(mount) :] for mount in self.family.service.paths if path.startswith(mount)).strip("/")
             hidden = {**scope, "path": below.rpartition("/")[2]}  # a transport's id is a secret: not for the log
             await self._polling(hidden, below, receive, send)
 
 
 def _family(protocol: WireProtocol, guard: Guard, options: Wamp) -> Family:
-    return Family(
+    service = WebSocketService(
         tuple(path.rstrip("/") for path in options.paths),
         dict.fromkeys(SUBPROTOCOLS, Pings(options.ping_s, options.pong_s)),
-        protocol,
-        guard,
         options.message_bytes,
         options.pings_per_s,
         options.kill_s,
         options.ping_s / _LOOKS,
     )
+    return Family(protocol, service, guard)

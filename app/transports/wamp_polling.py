@@ -173,7 +173,7 @@ class WampPolling:
 
     async def _body(self, visit: Visit) -> bytes:
         body = await read_body(visit.receive, self._limits)
-        if len(body) > self._family.message_bytes:
+        if len(body) > self._family.service.message_bytes:
             raise Rejection(413, "message too large", limit="message_bytes")
         return body
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.protocols.contract import Close, Engine
 from app.settings import Limits
-from app.transports.door import reject
+from app.transports.door import Door, reject
 from app.transports.guard import Rejection
 from app.transports.head import Head
 from app.transports.paths import raw_path, route_path
@@ -51,6 +51,42 @@ class WebSockets:
             return
         await send({"type": "websocket.accept", "subprotocol": subprotocol})
         await _Socket(head, subprotocol, family, self._limits, send).serve(receive)
+
+
+_UPGRADE = ((b"upgrade", b"websocket"), (b"connection", b"upgrade"))
+
+
+class WebSocketEndpoint:
+    """The ASGI application of a protocol that is reached by WebSockets alone.
+
+    Halley's own host serves WebSockets itself, by `family`.
+    """
+
+    def __init__(self, family: Family, limits: Limits, door: Door, note: Callable[[Rejection, Head], None]) -> None:
+        self.family = family
+        self._sockets = WebSockets([family], limits, note)
+        self._door = door
+
+    def leads_to(self, path: str) -> bool:
+        """Whether a path is one of the protocol's."""
+        return self.family.leads_to(path)
+
+    def sweep(self, now: float) -> None:
+        """Do nothing: connections have deadlines of their own."""
+
+    def leave(self, now: float) -> None:
+        """Do nothing: engines have closed their connections by then."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a WebSocket or a request at one of its paths."""
+        if scope["type"] == "websocket":
+            await self._sockets(scope, receive, send)
+        else:
+            await self._door.let_in(("GET",), _turn_away, scope, receive, send)
+
+
+async def _turn_away(_visit: object) -> None:
+    raise Rejection(426, "this path accepts only WebSockets", headers=_UPGRADE)
 
 
 class _Text(bytes):
@@ -126,7 +162,7 @@ class _Socket:
         """The engine's messages in one WebSocket message; none if it is too long."""
         data, text = event.get("bytes"), event.get("text")
         message: bytes = text.encode() if data is None else data
-        if len(message) > self._family.message_bytes:
+        if len(message) > self._family.service.message_bytes:
             self.write(Close([], _TOO_BIG, "message too big"))
             return ()
         return self._engine.split(message, monotonic(), is_binary=data is not None)

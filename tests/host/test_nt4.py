@@ -19,7 +19,7 @@ from app.host.websocket import Sockets, WebSocket
 from app.protocols.nt4.paths import client_name
 from app.settings import Limits, Nt4, Settings
 from app.transports.head import Head
-from app.transports.nt4 import Nt4Endpoint
+from app.transports.nt4 import nt4_family
 from app.transports.proxies import Proxies
 
 pytestmark = pytest.mark.usefixtures("face")
@@ -289,7 +289,7 @@ def looked_at():
 
     def make(protocol):
         settings, tables, watch = Settings(nt4=Nt4(enabled=True)), NoTables(), Watch(Limits())
-        family = Nt4Endpoint(tables, None, None, settings).own_family
+        family = nt4_family(tables, settings, settings.nt4.host)
         transport = Transport()
         connection = WebSocket(Head("GET", "/nt/a", b"", {}, "", "http"), protocol, Sockets(family, Proxies(()), watch))
         connection.begin(transport, b"\0\0", b"")

@@ -24,7 +24,7 @@ class Doors:
     def __init__(self, served: Served) -> None:
         self.served = served
         self.house = served.house
-        self.tables = cast(EchoTables, served.house.tables)
+        self.tables = cast(EchoTables, served.house.protocol("nt4"))
 
     async def wire(self, door: str = "own") -> Wire:
         """Open a connection to one of the entries."""

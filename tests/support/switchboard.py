@@ -11,6 +11,7 @@ import uvicorn
 
 from app.protocols.contract import Close, WireProtocol
 from app.protocols.wamp.formats import Format
+from app.server.protocols import Spoken
 from app.server.server import House
 from app.transports.wamp import WampEndpoint
 from support import authority
@@ -90,6 +91,8 @@ class Scripted:
 class Board(WireProtocol):
     """A `WireProtocol`; `engines` are all that it has made."""
 
+    name = "wamp"
+
     def __init__(self) -> None:
         self.engines: list[Scripted] = []
         self.broker: Broker
@@ -109,8 +112,7 @@ class Board(WireProtocol):
 def join(house: House, board: Board) -> None:
     """Make the house serve WAMP with this board."""
     board.broker = house.broker
-    house.wamp = WampEndpoint(board, house.endpoint, house.guard, house.settings)
-    house.on_sweep.append(house.wamp.sweep)
+    house.speak(Spoken(board, WampEndpoint(board, house.endpoint, house.guard, house.settings)))
 
 
 @asynccontextmanager
@@ -129,8 +131,7 @@ async def speaking(*, tls: bool = False, **changed: Any) -> AsyncIterator[Any]:
 
 def _end_polls(house: House) -> None:
     """Let time pass until the polls that a test has left open are ended."""
-    assert house.wamp is not None
-    house.wamp.sweep(monotonic() + 1_000)
+    next(each.face for each in house.spoken if each.protocol.name == "wamp").sweep(monotonic() + 1_000)
 
 
 class Plain:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, WireProtocol
+from app.server.protocols import Spoken
+from app.transports.nt4 import nt4_family
+from app.transports.websocket import WebSocketEndpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from app.embed import Halley
     from app.protocols.contract import Context, Link
-    from app.server.networktables import NetworkTables
 
 NEW, OLD, RTT = (f"{name}networktables.first.wpi.edu" for name in ("v4.1.", "", "rtt."))
 """The subprotocols, as clients write them."""
@@ -83,11 +85,11 @@ class Echo:
 class EchoTables(WireProtocol):
     """A stand-in for `NetworkTables`; `engines` are all that it has made."""
 
+    name = "nt4"
+
     def __init__(self, halley: Halley) -> None:
         self.engines: list[Echo] = []
         self.swept = 0
-        assert halley.house.tables is not None
-        self.server = halley.house.tables.server  # for /metrics
         self.broker = halley.house.broker
 
     @property
@@ -100,12 +102,6 @@ class EchoTables(WireProtocol):
         self.engines.append(Echo(self, link, context))
         return self.last
 
-    def open(self) -> None:
-        """Do nothing: there are no values to restore."""
-
-    async def close(self) -> None:
-        """Do nothing: there are no values to save."""
-
     def sweep(self, now: float) -> None:
         """Count the call."""
         self.swept += 1
@@ -117,4 +113,7 @@ class EchoTables(WireProtocol):
 
 def setup(halley: Halley) -> None:
     """Replace NetworkTables by `EchoTables`; for `--load support.tables:setup`."""
-    halley.house.speak_nt4(cast("NetworkTables", EchoTables(halley)))
+    house, tables = halley.house, EchoTables(halley)
+    family = nt4_family(tables, house.settings, house.settings.host)
+    face = WebSocketEndpoint(family, house.settings.limits, house.endpoint.door, house.endpoint.note)
+    house.speak(Spoken(tables, face))

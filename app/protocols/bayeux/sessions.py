@@ -38,7 +38,6 @@ class BayeuxSession(Session):
 
     __slots__ = (
         "acks",
-        "address",
         "announced",
         "attributes",
         "broadcast_to_publisher",
@@ -55,7 +54,6 @@ class BayeuxSession(Session):
         "replay",
         "state",
         "unsettled",
-        "user_agent",
     )
 
     def __init__(self, session_id: str, owner: Owner, outbox: Outbox, options: Bayeux) -> None:
@@ -75,8 +73,6 @@ class BayeuxSession(Session):
         self.broadcast_to_publisher = options.broadcast_to_publisher
         self.connect_delivery_only = options.connect_delivery_only
         self.open_batches = 0  # events wait while a program is in a batch
-        self.address = ""  # the peer's address of its handshake
-        self.user_agent = ""
         self.attributes: dict[str, Any] = {}
         self.handle: object = None  # the embedding API's object for this session
 

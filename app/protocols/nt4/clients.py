@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from app.broker.broker import Broker
 from app.broker.sessions import Session
+from app.broker.topics import Pattern
 from app.protocols.contract import Context, Link
 from app.protocols.nt4.backlog import Backlog
+from app.protocols.nt4.messages import Subscribe
 from app.protocols.nt4.paths import V40
 from app.protocols.nt4.subscriptions import Subscriptions
 from app.settings import Nt4
@@ -54,7 +56,6 @@ class Client(Session):
     owner: Engine
 
     __slots__ = (
-        "address",
         "announced",
         "backlog",
         "closing",
@@ -68,7 +69,6 @@ class Client(Session):
         "streams",
         "texts",
         "unseen",
-        "user_agent",
         "version",
     )
 
@@ -93,3 +93,12 @@ class Client(Session):
         self.frames: list[bytes] = []
         self.closing: tuple[int, str] | None = None  # the code and reason of the close that follows them
         self.unseen: OrderedDict[Topic, int | None] = OrderedDict()
+
+    def subscription_names(self) -> list[Pattern | str]:
+        """The names of its subscriptions, each prefix with a star at its end."""
+        return [name for each in self.listens for name in listed(each)]
+
+
+def listed(subscription: Subscribe) -> list[Pattern | str]:
+    """The names of one subscription, each prefix with a star at its end."""
+    return [name + "*" * subscription.options.is_prefix for name in subscription.topics]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from app.protocols.nt4 import names
+from app.protocols.nt4.clients import listed
 from app.protocols.nt4.messages import Subscribe
 from app.protocols.nt4.subscriptions import bytes_of, merged
 
@@ -46,7 +47,9 @@ def subscribe(tables: Tables, client: Client, message: Subscribe, now: float) ->
     if before is not None:
         look(tables, client, tables.topics.matching(before), now)
         tables.tell(tables.unsubscribed, client, before)
+        tables.broker.note_unsubscribed(client, listed(before))
     tables.tell(tables.subscribed, client, message)
+    tables.broker.note_subscribed(client, listed(message))
     tables.meta.subscribes(client, [message] if before is None else [before, message])
 
 
@@ -68,6 +71,7 @@ def unsubscribe(tables: Tables, client: Client, subuid: int, now: float) -> None
         return
     look(tables, client, tables.topics.matching(before), now)
     tables.tell(tables.unsubscribed, client, before)
+    tables.broker.note_unsubscribed(client, listed(before))
     tables.meta.subscribes(client, [before])
 
 

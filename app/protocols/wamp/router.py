@@ -6,7 +6,7 @@ The router has the realms and sessions, and assigns ids.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,7 +16,7 @@ from app.broker.log import Page, Query
 from app.broker.meters import Meters
 from app.broker.policy import Rights
 from app.broker.topics import Pattern
-from app.protocols.contract import Context, Link, WireProtocol
+from app.protocols.contract import Context, Count, Link, WireProtocol
 from app.protocols.wamp import errors, meta_events, subscribing, testaments
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.engine import Engine
@@ -183,6 +183,18 @@ class Router(WireProtocol):
             engine.dismiss(errors.SYSTEM_SHUTDOWN, "", now, reason="drained")
         elif not engine.is_leaving:
             engine.abort(errors.SYSTEM_SHUTDOWN, "The server is shutting down.", now)
+
+    def counts(self) -> Iterator[Count]:
+        """Yield WAMP's own metrics (`WireProtocol.counts`)."""
+        live = sum(len(realm.subscriptions) for realm in self.realms.values())
+        text = "Distinct WAMP topics and patterns with subscriptions."
+        yield Count("halley_wamp_subscriptions", text, live, is_gauge=True)
+        kept = sum(len(realm.retained) for realm in self.realms.values())
+        yield Count("halley_wamp_retained_topics", "WAMP topics with a retained event.", kept, is_gauge=True)
+        text = "WAMP requests and sessions refused, by error URI."
+        yield Count("halley_wamp_refused", text, self.refused, "error")
+        text = "Unacknowledged WAMP publications refused, by error URI."
+        yield Count("halley_wamp_unacknowledged", text, self.unacknowledged, "error")
 
     # Subscription ids
 

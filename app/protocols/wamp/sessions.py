@@ -41,7 +41,6 @@ class WampSession(Session):
     owner: Engine
 
     __slots__ = (
-        "address",
         "announces_passthru",
         "announces_revocation",
         "live",
@@ -50,7 +49,6 @@ class WampSession(Session):
         "standing",
         "testaments",
         "transport",
-        "user_agent",
     )
 
     def __init__(self, number: int, realm: Realm, standing: Standing, owner: Engine, outbox: Outbox) -> None:
@@ -64,8 +62,6 @@ class WampSession(Session):
         self.announces_revocation = False
         self.testaments: dict[str, list[tuple[Publish, Event]]] = {"detached": [], "destroyed": []}
         self.transport: dict[str, str] = {}
-        self.address = ""
-        self.user_agent = ""
 
     def shown(self) -> dict[str, Any]:
         """Return the details of the session for the session meta API, without anything of its HTTP request."""
