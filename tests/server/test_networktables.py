@@ -17,7 +17,7 @@ from app.broker.broker import Broker
 from app.broker.erasure import Erasure
 from app.broker.policy import HouseRules
 from app.broker.topics import Match, Pattern
-from app.protocols.nt4.paths import V41
+from app.protocols.nt4.names import V41
 from app.server.networktables import NetworkTables
 from app.server.persistent_topics import FILE
 from app.settings import Limits, Nt4, Settings

@@ -15,7 +15,7 @@ import orjson
 from app.broker.broker import Broker
 from app.broker.policy import HouseRules
 from app.protocols.contract import Close
-from app.protocols.nt4.paths import V41
+from app.protocols.nt4.names import V41
 from app.protocols.nt4.server import Server
 from app.settings import Limits, Nt4
 from support.wamp_peers import Waiting

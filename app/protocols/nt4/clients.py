@@ -12,7 +12,7 @@ from app.broker.topics import Pattern
 from app.protocols.contract import Context, Link
 from app.protocols.nt4.backlog import Backlog
 from app.protocols.nt4.messages import Subscribe
-from app.protocols.nt4.paths import V40
+from app.protocols.nt4.names import V40
 from app.protocols.nt4.subscriptions import Subscriptions
 from app.settings import Nt4
 

@@ -14,7 +14,9 @@ import orjson
 from msgpack import Packer
 
 from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, has_out_of_range, loads
-from app.protocols.nt4.packets import together
+
+MESSAGE_BYTES = 1_380
+"""About the payload of one network packet: small pieces are put together into messages of that size (NA9)."""
 
 LEAST_ID, LARGEST_ID = -(2**31) + 1, 2**31 - 2
 """The bounds of the ids that clients choose for publishers and subscriptions."""
@@ -230,5 +232,22 @@ def _said(method: str, params: dict[str, Any]) -> bytes:
 
 
 def packed(messages: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the payloads of text frames of about `packets.MESSAGE_BYTES`, each an array of messages, in order."""
+    """Yield the payloads of text frames of about `MESSAGE_BYTES`, each an array of messages, in order."""
     return (b"[%b]" % b",".join(group) for group in together(messages, len(b",")))
+
+
+def together(pieces: Iterable[bytes], between_bytes: int) -> Iterator[list[bytes]]:
+    """Yield groups of pieces, in order, each of at most `MESSAGE_BYTES`; a larger piece is a group by itself.
+
+    `between_bytes` is added for each piece, for its separator.
+    """
+    group: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        size += len(piece) + between_bytes
+        if size > MESSAGE_BYTES and group:
+            yield group
+            group, size = [], len(piece) + between_bytes
+        group.append(piece)
+    if group:
+        yield group

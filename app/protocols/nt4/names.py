@@ -1,16 +1,28 @@
-"""Topic names in NetworkTables, which may be any text, and their canonical topics.
+"""Names: of topics and their canonical topics, of clients in the path that they connect to, and of the subprotocols.
 
-A name is shared with the other protocols if it begins with `/`, has no empty segment, is within the other protocols'
-limits, and is not below `/meta/`, `/service/` or `/wamp/`, which a protocol reserves. Any other name is NetworkTables'
-own. In the other direction, topics that have no name here are hidden from NetworkTables: those with a slash within a
-segment, as WAMP allows, and those in the spaces of further realms.
+A topic's name may be any text. It is shared with the other protocols if it begins with `/`, has no empty segment, is
+within the other protocols' limits, and is not below `/meta/`, `/service/` or `/wamp/`, which a protocol reserves. Any
+other name is NetworkTables' own. In the other direction, topics that have no name here are hidden from NetworkTables:
+those with a slash within a segment, as WAMP allows, and those in the spaces of further realms.
 
 Names map one to one: `to_name(to_topic(name)) == name`, and the reverse, where neither is None.
 """
 
 from __future__ import annotations
 
+from urllib.parse import unquote_to_bytes
+
 from app.broker.names import SPACE, escaped, from_segment, is_plain_in_channel, unescaped
+
+BASE = "/nt"
+"""The path `/nt/<name>` below which NetworkTables clients connect (NA1)."""
+
+V41, RTT, V40 = (
+    "v4.1.networktables.first.wpi.edu",
+    "rtt.networktables.first.wpi.edu",
+    "networktables.first.wpi.edu",
+)
+"""The subprotocols, the preferred first; RTT serves only requests for the time (NA2, NA6)."""
 
 _OWN_BELOW = ("meta/", "service/", "wamp/")
 _SLASH_WITHIN = "!2f"
@@ -52,3 +64,12 @@ def ruled(name: str, most_chars: int, most_segments: int) -> str:
 def is_reserved(name: str) -> bool:
     """Return whether a name begins with `$`: only the server may publish such topics, the meta topics."""
     return name.startswith("$")
+
+
+def client_name(path: str) -> str:
+    """Return the client's name in a path as it was sent (`contract.Context.path`), percent-decoded.
+
+    The name may contain slashes; it is empty if the path has none. Raises `UnicodeDecodeError` if it is not UTF-8.
+    """
+    below = f"{BASE}/"
+    return unquote_to_bytes(path.removeprefix(below).encode("latin-1")).decode() if path.startswith(below) else ""

@@ -16,7 +16,7 @@ from app.broker.topics import Pattern
 from app.protocols.contract import GOING_AWAY, TRY_AGAIN_LATER, Context, Link, WireProtocol
 from app.protocols.nt4.clients import Client
 from app.protocols.nt4.engine import Engine
-from app.protocols.nt4.paths import RTT, client_name
+from app.protocols.nt4.names import RTT, client_name
 from app.protocols.nt4.tables import Tables
 from app.settings import Nt4, Verb
 

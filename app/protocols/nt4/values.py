@@ -17,7 +17,7 @@ from msgpack import OutOfData, Packer, Unpacker
 from msgspec import Meta, ValidationError
 from msgspec.msgpack import Decoder
 
-from app.protocols.nt4.packets import together
+from app.protocols.nt4.messages import together
 from app.protocols.nt4.types import (
     ARRAY,
     BOOLEAN,
@@ -176,5 +176,5 @@ def time_answer(now_us: int, asked: TimeAsked) -> bytes:
 
 
 def packed(values: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield encoded values as binary messages of about `packets.MESSAGE_BYTES`, in order."""
+    """Yield encoded values as binary messages of about `messages.MESSAGE_BYTES`, in order."""
     return map(b"".join, together(values, 0))

@@ -5,7 +5,7 @@ import pytest
 from support.nt4_peers import NOW_US, WALL_S, Peer, World
 
 from app.broker.topics import Match, Pattern
-from app.protocols.nt4.paths import RTT
+from app.protocols.nt4.names import RTT
 from app.settings import Limits
 
 AFAR = "192.0.2.1"

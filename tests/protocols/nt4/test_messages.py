@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.protocols.nt4.messages import (
+    MESSAGE_BYTES,
     Ignored,
     Options,
     Publish,
@@ -24,7 +25,6 @@ from app.protocols.nt4.messages import (
     read,
     unannounce,
 )
-from app.protocols.nt4.packets import MESSAGE_BYTES
 
 NODES, LEVELS = 1_000, 20
 GOOD = '{"method":"unpublish","params":{"pubuid":3}}'
